@@ -1,0 +1,62 @@
+"""Where numbers are shown: print, figures, TensorBoard, recordings, or a class of your own."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtraError, OptionError
+from .abstract_visualizer import AbstractVisualizer, TagAttributes, TagType
+from .dummy_visualizer import DummyVisualizer
+from .player_visualizer import PlayerVisualizer
+from .print_visualizer import PrintVisualizer
+from .record import Record
+from .recorder_visualizer import RecorderVisualizer
+
+if TYPE_CHECKING:
+    from .matplotlib import MatplotlibVisualizer
+    from .tensorboard_visualizer import TensorBoardVisualizer
+
+__all__ = [
+    "AbstractVisualizer",
+    "MatplotlibVisualizer",
+    "PlayerVisualizer",
+    "PrintVisualizer",
+    "Record",
+    "RecorderVisualizer",
+    "TagAttributes",
+    "TagType",
+    "TensorBoardVisualizer",
+]
+
+# class name -> (module that defines it, package it needs, which is also the name of the extra)
+_OPTIONAL = {
+    "MatplotlibVisualizer": (".matplotlib", "matplotlib"),
+    "TensorBoardVisualizer": (".tensorboard_visualizer", "tensorboard"),
+}
+
+# the names PyTorchInspector(visualizer=...) takes; they do not depend on what is installed
+_vizualizer_dict: dict[str, str | type[AbstractVisualizer]] = {
+    "print": PrintVisualizer,
+    "dummy": DummyVisualizer,
+    "matplotlib": "MatplotlibVisualizer",
+    "tensorboard": "TensorBoardVisualizer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a visualizer with an optional dependency when it is first asked for."""
+    if name not in _OPTIONAL:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, package = _OPTIONAL[name]
+    if find_spec(package) is None:
+        raise MissingExtraError.needed_by(name, package, extra=package)
+    return getattr(import_module(module, __name__), name)
+
+
+def create(name: str) -> AbstractVisualizer:
+    """Build a visualizer from its short name."""
+    if name not in _vizualizer_dict:
+        raise OptionError.unknown("visualizer", name, _vizualizer_dict)
+    entry = _vizualizer_dict[name]
+    visualizer: AbstractVisualizer = (__getattr__(entry) if isinstance(entry, str) else entry)()
+    return visualizer

@@ -1,0 +1,70 @@
+"""What a visualizer must offer, and how it is told what a tag looks like."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+Values: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Layer -> name of the line -> number."""
+
+Ranges: TypeAlias = Mapping[str, Mapping[tuple[str, str], tuple[float, float]]]
+"""Layer -> names of a band's two edges -> the two numbers."""
+
+
+class TagType(Enum):
+    """How the numbers of a tag are to be read."""
+
+    NUMERICAL = 0
+    PROBABILITY = 1
+    RELATIONS = 2
+
+
+@dataclass
+class TagAttributes:
+    """How a tag wants to be drawn.
+
+    Args:
+        logy: logarithmic vertical axis.
+        big_plot: one plot for the whole model instead of one per layer.
+        annotate: draw a legend.
+        type: how the numbers are to be read.
+        ylim: the two ends of the vertical axis, in any order.
+    """
+
+    logy: bool
+    big_plot: bool
+    annotate: bool
+    type: TagType
+    ylim: tuple[float, float] | None = None
+
+    def __repr__(self) -> str:
+        fields = f"logy={self.logy}, big_plot={self.big_plot}, annotate={self.annotate}"
+        return f"TagAttributes({fields}, type={self.type.name}, ylim={self.ylim})"
+
+
+class AbstractVisualizer(ABC):
+    """Receives tags once and their numbers at every active tick.
+
+    The extension point for visualizers of your own. Two more methods are called where they exist:
+    ``flush()`` when all lenses have handed over their part of a tick, and ``reset_fig()`` when the inspector detaches.
+    """
+
+    @abstractmethod
+    def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:
+        """Announce a tag; called before any number of that tag arrives."""
+
+    @abstractmethod
+    def plot_numerical_values(
+        self, epoch: int, main_tag: str, values_dict: Values, ranges_dict: Ranges | None = None
+    ) -> None:
+        """Take lines and bands, per layer; a big tag has itself as the only layer."""
+
+    @abstractmethod
+    def plot_probabilities(self, epoch: int, main_tag: str, values_dict: Values) -> None:
+        """Take numbers between 0 and 1, per layer."""
+
+    @abstractmethod
+    def plot_relations(self, epoch: int, main_tag: str, values_dict: Values) -> None:
+        """Take the layers' shares of a whole, all under the tag's own name."""
