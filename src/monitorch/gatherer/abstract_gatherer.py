@@ -1,0 +1,127 @@
+"""What a gatherer is: a callback on a module, tensor or optimizer that hands over what it sees."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from ..errors import MonitorchWarning, SkippedSample
+from ..preprocessor.outputs import tensors_in
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class State(Protocol):
+    """What a gatherer asks its inspector's state."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether to hand over anything now."""
+
+    @property
+    def on_error(self) -> str:
+        """``"warn"`` or ``"raise"``."""
+
+
+class AbstractGatherer(ABC):
+    """Base of all gatherers: knows whether its inspector wants data, and how to let go."""
+
+    def __init__(self, inspector_state: State) -> None:
+        self.inspector_state: State | None = inspector_state
+        self._handles: list[Any] = []
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Be called by PyTorch, or by hand."""
+
+    def detach(self) -> None:
+        """Remove the hooks; calls that still come are an error."""
+        self.inspector_state = None
+        while self._handles:
+            self._handles.pop().remove()
+
+    @staticmethod
+    def requires_active_inspector_state(method: Method) -> Method:
+        """Decorator: do nothing while the inspector is inactive."""
+
+        @wraps(method)
+        def guarded(self: "AbstractGatherer", *args: Any, **kwargs: Any) -> Any:
+            return method(self, *args, **kwargs) if self.inspector_state.is_active else None  # type: ignore[union-attr]
+
+        return guarded  # type: ignore[return-value]
+
+
+class Gatherer(AbstractGatherer):
+    """A gatherer that hands over to preprocessors and never breaks the training that calls it.
+
+    A subclass registers its hooks, calls :meth:`_hand_over` from them and writes :meth:`_process`.
+
+    Args:
+        preprocessors: who gets the data.
+        name: the layer's name, handed over with the data.
+        inspector_state: says whether to hand over at all.
+        owner: whom warnings name; by default the first preprocessor's class.
+    """
+
+    def __init__(
+        self, preprocessors: Sequence[Any], name: str, inspector_state: State, owner: str | None = None
+    ) -> None:
+        super().__init__(inspector_state)
+        self._preprocessors, self._name = list(preprocessors), name
+        self._owner = owner or next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
+        self._in_gap = self._failed = self._warned = False
+
+    @abstractmethod
+    def _process(self, preprocessor: Any, *data: Any) -> None:
+        """Call the preprocessor's verb."""
+
+    def _wants_data(self) -> bool:
+        """Whether to go on; at the first call of an inactive time preprocessors learn of the gap."""
+        if self.inspector_state is None:
+            raise AttributeError(f"this gatherer was detached from {self._name!r}")
+        active = self.inspector_state.is_active and not self._failed
+        if not active and not self._in_gap:
+            for preprocessor in self._preprocessors:
+                preprocessor.interrupt(self._name)
+        self._in_gap = not active
+        return active
+
+    def _hand_over(self, *data: Any) -> None:
+        if self._wants_data():
+            for preprocessor in self._preprocessors:
+                self._guarded(lambda p=preprocessor: self._process(p, *data), data)  # type: ignore[misc]
+
+    def _guarded(self, action: Callable[[], Any], data: Iterable[Any] = ()) -> Any:
+        """Run ``action``; what goes wrong in it is told once and never reaches the training loop."""
+        try:
+            return action()
+        except SkippedSample as reason:
+            if not self._warned:
+                self._warn(f"{self._owner} leaves out a sample of layer {self._name!r}: {reason}")
+            self._warned = True
+        except Exception as error:
+            if self.inspector_state is not None and self.inspector_state.on_error == "raise":
+                raise
+            self._failed = True
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(tuple(data))) or "none"
+            self._warn(
+                f"{self._owner} stops watching layer {self._name!r}: {type(error).__name__}: {error} "
+                f"(shapes: {shapes}). Training goes on; PyTorchInspector(on_error='raise') shows where it happened"
+            )
+        return None
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, MonitorchWarning, stacklevel=2)
+
+
+def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a module was called with: its first argument, or the first keyword argument."""
+    return next(iter((*args, *kwargs.values())), None)
+
+
+def is_same_tensor(tensor: Tensor, values: Any) -> bool:
+    """Whether ``tensor`` itself is one of the tensors in ``values``."""
+    return any(tensor is other for other in tensors_in(values))

@@ -1,0 +1,72 @@
+"""Gradients with respect to a module's output (and input), at each backward pass."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..preprocessor import AbstractBackwardPreprocessor
+from ..preprocessor.outputs import pick_tensor
+from .abstract_gatherer import Gatherer, State, is_same_tensor
+from .recomputation import RecomputationFilter
+
+
+class BackwardGatherer(Gatherer):
+    """Hands over gradients of a module's output, and of its input to preprocessors that need them.
+
+    Where nobody needs input gradients the output tensor itself carries the hook: unlike the module's own backward
+    hook it lets the output be changed in place later.
+
+    Args:
+        output_index: which part of the output to watch; by default its first floating tensor.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        preprocessors: Sequence[AbstractBackwardPreprocessor],
+        name: str,
+        inspector_state: State,
+        *,
+        output_index: int | str | None = None,
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(preprocessors, name, inspector_state, owner)
+        self._output_index = output_index
+        self._passes = RecomputationFilter()
+        if any(preprocessor.needs_grad_input for preprocessor in preprocessors):
+            self._handles.append(module.register_full_backward_hook(self))
+        else:
+            self._handles.append(module.register_forward_hook(self._watch_output, with_kwargs=True))
+
+    def __call__(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+        """Be the backward hook."""
+        if self.inspector_state is not None:  # the tensor of an earlier forward pass may outlive the gatherer
+            self._hand_over(module, grad_input, grad_output)
+
+    def _watch_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if self._passes.counts() and self._wants_data():
+            return self._guarded(lambda: self._put_hook(module, (args, kwargs), output), (output,))
+        return None
+
+    def _put_hook(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        """Hook the output tensor; returns a new output where the module returned its own input."""
+        tensor = pick_tensor(output, self._output_index)
+        if tensor is None or not tensor.requires_grad:
+            return None
+        changed = None
+        if is_same_tensor(tensor, inputs):
+            # a hook on the input would also see the gradients of its other uses
+            alias = tensor.view_as(tensor)
+            changed = tree_map(lambda leaf: alias if leaf is tensor else leaf, output)
+            tensor = alias
+        tensor.register_hook(partial(self._take_gradient, module))
+        return changed
+
+    def _take_gradient(self, module: nn.Module, gradient: Tensor) -> None:
+        self(module, (), (gradient,))
+
+    def _process(self, preprocessor: AbstractBackwardPreprocessor, *data: Any) -> None:
+        preprocessor.process_bw(self._name, *data)

@@ -1,0 +1,42 @@
+"""A parameter, whenever somebody asks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ..preprocessor import AbstractTensorPreprocessor
+from ..preprocessor.parameters import find_parameter
+from .abstract_gatherer import Gatherer, State
+
+
+class CallParameterGatherer(Gatherer):
+    """Hands over one parameter of a module each time it is called."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameter: str,
+        preprocessors: Sequence[AbstractTensorPreprocessor],
+        name: str,
+        inspector_state: State,
+        *,
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(preprocessors, name, inspector_state, owner)
+        self._module: nn.Module | None = module
+        self._parameter = parameter
+
+    def __call__(self, *_: Any) -> None:
+        """Hand over the parameter as it is now; one without a shape yet is passed over."""
+        parameter = find_parameter(self._module, self._parameter) if self._module is not None else None
+        if parameter is not None or self.inspector_state is None:
+            self._hand_over(parameter)
+
+    def detach(self) -> None:
+        """Let go of the module."""
+        super().detach()
+        self._module = None
+
+    def _process(self, preprocessor: AbstractTensorPreprocessor, *data: Any) -> None:
+        preprocessor.process_tensor(self._name, *data)

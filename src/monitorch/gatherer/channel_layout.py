@@ -1,0 +1,59 @@
+"""Where an activation's channels are, judged by the layer that made its input."""
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
+
+
+class ChannelLayout:
+    """Answers, per layer, whether channels are the last dimension.
+
+    The last weighted module that ran before the layer's first observed pass decides: convolutions and batch norms have
+    their channels in dimension 1, everything else with weights (linear, embedding, layer norm, attention) in the last.
+    The answer for a layer never changes; when all layers have one, the hooks are removed.
+    """
+
+    def __init__(self) -> None:
+        self._last_dim = False
+        self._decided: dict[str, bool] = {}
+        self._undecided: set[str] = set()
+        self._handles: dict[int, Any] = {}
+
+    def expect(self, name: str) -> None:
+        """Announce a layer that will ask."""
+        self._undecided.add(name)
+
+    def watch(self, module: nn.Module) -> None:
+        """Notice when ``module`` runs, if it has weights of its own."""
+        if id(module) not in self._handles and next(module.parameters(recurse=False), None) is not None:
+            in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
+            self._handles[id(module)] = module.register_forward_hook(self._note_dim_1 if in_dim_1 else self._note_last)
+
+    def __call__(self, name: str) -> bool:
+        """Whether the channels of layer ``name`` are its last dimension."""
+        if name not in self._decided:
+            self._decided[name] = self._last_dim
+            self._undecided.discard(name)
+            if not self._undecided:
+                self._remove_hooks()
+        return self._decided[name]
+
+    def detach(self) -> None:
+        """Forget everything."""
+        self._remove_hooks()
+        self.__init__()  # type: ignore[misc]
+
+    def _note_dim_1(self, *_: Any) -> None:
+        self._last_dim = False
+
+    def _note_last(self, *_: Any) -> None:
+        self._last_dim = True
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()

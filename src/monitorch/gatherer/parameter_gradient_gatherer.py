@@ -1,0 +1,74 @@
+"""Gradients of a parameter, as soon as a backward pass has accumulated them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..preprocessor import AbstractTensorPreprocessor
+from ..preprocessor.parameters import find_parameter
+from .abstract_gatherer import Gatherer, State
+
+
+class ParameterGradientGatherer(Gatherer):
+    """Hands over the gradient of one parameter.
+
+    Args:
+        parameter: the parameter's name in ``module``.
+        follow: look the parameter up at each forward pass, so that one that is frozen, replaced or without a shape
+            now is watched as soon as it trains; otherwise such a parameter is an error.
+    """
+
+    def __init__(
+        self,
+        parameter: str,
+        module: nn.Module,
+        preprocessors: Sequence[AbstractTensorPreprocessor],
+        name: str,
+        inspector_state: State,
+        *,
+        follow: bool = False,
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(preprocessors, name, inspector_state, owner)
+        self._module, self._parameter = module, parameter
+        self._hooked: Tensor | None = None
+        self._gradient_handle: Any = None
+        self._hook_parameter()
+        if follow:
+            self._handles.append(module.register_forward_pre_hook(self._hook_parameter))
+        elif self._hooked is None:
+            self._refuse()
+
+    def __call__(self, parameter: Tensor) -> None:
+        """Be the hook on the parameter."""
+        if parameter.grad is not None:
+            self._hand_over(parameter.grad)
+
+    def detach(self) -> None:
+        """Remove the hooks."""
+        super().detach()
+        self._unhook()
+
+    def _hook_parameter(self, *_: Any) -> None:
+        parameter = find_parameter(self._module, self._parameter)
+        if parameter is self._hooked:
+            return
+        self._unhook()
+        if parameter is not None and parameter.requires_grad and parameter.is_leaf:
+            self._gradient_handle = parameter.register_post_accumulate_grad_hook(self)
+            self._hooked = parameter
+
+    def _unhook(self) -> None:
+        if self._gradient_handle is not None:
+            self._gradient_handle.remove()
+        self._gradient_handle = self._hooked = None
+
+    def _refuse(self) -> None:
+        where = f"parameter {self._parameter!r} of layer {self._name!r}"
+        if find_parameter(self._module, self._parameter) is None:
+            raise AttributeError(f"there is no {where}")
+        raise RuntimeError(f"{where} is frozen and has no gradient; set requires_grad=True or follow=True")
+
+    def _process(self, preprocessor: AbstractTensorPreprocessor, *data: Any) -> None:
+        preprocessor.process_tensor(self._name, *data)

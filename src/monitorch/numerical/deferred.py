@@ -1,0 +1,79 @@
+"""Numbers that may still be on a device, and the one copy that brings them to the host."""
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .precision import wide_dtype
+
+PACK_AT = 256
+"""How many scalar tensors may wait before they are packed into one: bounds memory between two ticks."""
+
+
+def as_sample(number: Tensor) -> Tensor:
+    """A private float64 copy of a one-element tensor, cut from its graph, still on its device."""
+    if number.numel() != 1:
+        raise ValueError(f"a sample is one number, not a tensor of shape {tuple(number.shape)}")
+    return number.detach().reshape(()).to(wide_dtype(number), copy=True)
+
+
+class Deferred:
+    """Takes samples one by one; those that are tensors wait on their device until somebody reads."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Tensor] = []
+        self._packed: list[Tensor] = []
+
+    def append(self, sample: Any) -> None:
+        """Add one sample: a number, or a tensor with one element (which is not waited for)."""
+        if not isinstance(sample, Tensor):
+            self._absorb_number(float(sample))
+            return
+        sample = as_sample(sample)
+        if self._waiting and (len(self._waiting) >= PACK_AT or self._waiting[0].device != sample.device):
+            self._pack()
+        self._waiting.append(sample)
+
+    def settle(self) -> None:
+        """Wait for the samples that are still on a device."""
+        if self._waiting or self._packed:
+            settle([self])
+
+    def _pack(self) -> None:
+        samples = torch.stack(self._waiting)
+        self._packed = self._combine(self._packed, samples)
+        self._waiting = []
+
+    def _take(self) -> list[Tensor]:
+        """Give away everything that waits, oldest first."""
+        waiting, self._packed, self._waiting = [*self._packed, *self._waiting], [], []
+        return waiting
+
+    @abstractmethod
+    def _absorb_number(self, sample: float) -> None:
+        """Add a sample that is on the host."""
+
+    @abstractmethod
+    def _absorb(self, block: Tensor) -> None:
+        """Add a block from :meth:`_take`, now on the host."""
+
+    @abstractmethod
+    def _combine(self, packed: list[Tensor], samples: Tensor) -> list[Tensor]:
+        """What waits in place of ``packed`` and the vector ``samples``."""
+
+
+def settle(accumulators: Iterable[Deferred]) -> None:
+    """Bring everything that waits in ``accumulators`` to the host: one copy per device."""
+    by_device: dict[torch.device, list[tuple[Deferred, Tensor]]] = defaultdict(list)
+    for accumulator in accumulators:
+        for block in accumulator._take():
+            by_device[block.device].append((accumulator, block))
+    for entries in by_device.values():
+        flat = torch.cat([block.reshape(-1) for _, block in entries]).cpu()
+        parts = flat.split([block.numel() for _, block in entries])
+        for (accumulator, block), part in zip(entries, parts, strict=True):
+            accumulator._absorb(part.reshape(block.shape))

@@ -1,0 +1,157 @@
+"""The in-place accumulator: count, mean, variance and extremes of a stream of numbers."""
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import LifecycleError
+from . import moments
+from .deferred import Deferred
+
+
+def _settled(field: str) -> Any:
+    """A property over ``field`` that first waits for what is still on a device."""
+
+    def read(self: "RunningMeanVar") -> Any:
+        self.settle()
+        return getattr(self, field)
+
+    def write(self: "RunningMeanVar", value: Any) -> None:
+        self.settle()
+        setattr(self, field, value)
+
+    return property(read, write)
+
+
+class RunningMeanVar(Deferred):
+    """Running moments of the finite samples; the others are only counted.
+
+    >>> acc = RunningMeanVar()
+    >>> for x in (1.0, 2.0, 3.0, float("nan")):
+    ...     acc.update(x)
+    >>> acc.mean, acc.min_, acc.max_, acc.count, acc.nonfinite
+    (2.0, 1.0, 3.0, 3, 1)
+
+    The variance is that of the population (ddof 0).
+    """
+
+    count: int = _settled("_count")
+    mean: float = _settled("_mean")
+    var: float = _settled("_var")
+    min_: float = _settled("_min")
+    max_: float = _settled("_max")
+    nonfinite: int = _settled("_nonfinite")
+
+    def __init__(
+        self,
+        count: int = 0,
+        mean: float = 0.0,
+        var: float = 0.0,
+        min_: float = math.inf,
+        max_: float = -math.inf,
+        _handle: Any = None,
+        nonfinite: int = 0,
+    ) -> None:
+        super().__init__()
+        self._count, self._mean, self._var, self._min, self._max = count, mean, var, min_, max_
+        self._nonfinite = nonfinite
+        self._handle = _handle
+
+    def update(self, x: Any) -> None:
+        """Add one sample; the same as ``append``."""
+        self.append(x)
+
+    def merge(self, other: "RunningMeanVar") -> None:
+        """Add the samples of another accumulator."""
+        self.settle()
+        self._merge_state(other.state())
+
+    def state(self) -> tuple[int, float, float, float, float, int]:
+        """The six fields, in the order of a row of moments."""
+        self.settle()
+        return self._count, self._mean, self._var, self._min, self._max, self._nonfinite
+
+    def start_sync(self, dst_rank: int = 0) -> None:
+        """Begin to gather the accumulators of all ranks; every rank gets the result."""
+        device = torch.device("cpu") if dist.get_backend() == "gloo" else torch.device("cuda")
+        own = torch.tensor(self.state(), dtype=torch.float64, device=device)
+        rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        self._handle = dist.all_gather(rows, own, async_op=True), rows
+
+    def finish_sync(self) -> None:
+        """Wait for the ranks and become the accumulator of all their samples."""
+        if self._handle is None:
+            raise LifecycleError("finish_sync() needs a start_sync() before it")
+        (work, rows), self._handle = self._handle, None
+        work.wait()
+        self.__init__()  # type: ignore[misc]  # what was known here is one of the rows
+        for row in rows:
+            self._merge_state(row.tolist())
+
+    def _merge_state(self, row: Any) -> None:
+        """Chan's pairwise merge of one row of moments."""
+        count, mean, var, low, high, nonfinite = row
+        self._nonfinite += int(nonfinite)
+        if not count:
+            return
+        total = self._count + int(count)
+        share = count / total
+        delta = mean - self._mean
+        self._var = self._var * (1 - share) + var * share + delta * delta * share * (1 - share)
+        # the two forms are equal; the second survives a difference that overflows
+        self._mean = self._mean + delta * share if math.isfinite(delta) else self._mean * (1 - share) + mean * share
+        self._count, self._min, self._max = total, min(self._min, low), max(self._max, high)
+
+    def _absorb_number(self, sample: float) -> None:
+        if math.isfinite(sample):
+            self._merge_state((1, sample, 0.0, sample, sample, 0))
+        else:
+            self._nonfinite += 1
+
+    def _absorb(self, block: Tensor) -> None:
+        if block.dim() == 2:
+            self._merge_state(block[0].tolist())
+        else:
+            for sample in block.reshape(-1).tolist():
+                self._absorb_number(sample)
+
+    def _combine(self, packed: list[Tensor], samples: Tensor) -> list[Tensor]:
+        if samples.dtype != torch.float64:
+            return [*packed, samples]  # folded in float64 on the host
+        same_device = [row for row in packed if row.device == samples.device]
+        others = [row for row in packed if row.device != samples.device]
+        return [*others, moments.merge(torch.cat([*same_device, moments.of_samples(samples)]))[None]]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Any:
+        raise TypeError("RunningMeanVar keeps no samples to iterate over; use inplace=False for a list of them")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunningMeanVar) and self.state() == other.state()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes with every sample
+
+    def __repr__(self) -> str:
+        count, mean, var, low, high, nonfinite = self.state()
+        return f"RunningMeanVar({count=}, {mean=}, {var=}, min_={low}, max_={high}, {nonfinite=})"
+
+    def __reduce__(self) -> tuple[type["RunningMeanVar"], tuple[Any, ...]]:
+        *fields, nonfinite = self.state()
+        return RunningMeanVar, (*fields, None, nonfinite)
+
+
+def start_sync_rmv_or_error(acc: Any, dst_rank: int) -> None:
+    """Start the sync of an in-place accumulator if there are several processes."""
+    if dist.is_available() and dist.is_initialized():
+        acc.start_sync(dst_rank)
+
+
+def finish_sync_rmv_or_error(acc: Any) -> None:
+    """Finish what :func:`start_sync_rmv_or_error` started."""
+    if dist.is_available() and dist.is_initialized():
+        acc.finish_sync()

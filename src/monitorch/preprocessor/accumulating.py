@@ -1,0 +1,71 @@
+"""The life cycle that all preprocessors with accumulators share."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+from ..numerical.accumulator import Accumulator, accumulators_in, new_accumulator
+from ..numerical.deferred import Deferred, settle
+from ..numerical.sync import exchange, offer
+from .abstract import AbstractPreprocessor
+
+
+class AccumulatingPreprocessor(AbstractPreprocessor):
+    """Keeps accumulators by name; a name shows up with its first sample.
+
+    A subclass names its ``statistics`` and calls :meth:`_record` with one sample for each.
+    """
+
+    statistics: tuple[str, ...] = ("value",)
+
+    def __init__(self, inplace: bool) -> None:
+        self.inplace = inplace
+        self._values: OrderedDict[str, Any] = OrderedDict()
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """Accumulators by name: one each, or a tuple in the order of ``statistics``."""
+        settle(self.accumulators())
+        return self._values
+
+    def series(self, statistic: str) -> OrderedDict[str, Accumulator]:
+        """The accumulators of one statistic, by name."""
+        index = self.statistics.index(statistic)
+        return OrderedDict((name, list(accumulators_in(value))[index]) for name, value in self.value.items())
+
+    def accumulators(self) -> Iterable[Deferred]:
+        """All accumulators there are."""
+        return (accumulator for value in self._values.values() for accumulator in accumulators_in(value))
+
+    def reset(self) -> None:
+        """Start with new accumulators; those handed out keep their numbers."""
+        self._values = OrderedDict()
+
+    def start_sync(self, dst_rank: int = 0) -> None:
+        """Offer the accumulators to the other ranks."""
+        offer(self)
+
+    def finish_sync(self) -> None:
+        """Merge with the other ranks."""
+        exchange()
+
+    def merge_ranks(self, values: list[dict[str, Any]]) -> None:
+        """Become what the ranks have together; a name may be missing on some of them."""
+        self.reset()
+        for value in values:
+            for name, part in value.items():
+                own = self._values.setdefault(name, self._new_value(part))
+                for mine, other in zip(accumulators_in(own), accumulators_in(part), strict=True):
+                    mine.merge(other)
+
+    def _new_value(self, like: Any = None) -> Any:
+        """Empty accumulators for one name."""
+        fresh = tuple(new_accumulator(self.inplace) for _ in self.statistics)
+        return fresh if len(fresh) > 1 else fresh[0]
+
+    def _record(self, name: str, *samples: Any) -> None:
+        """Add one sample to each statistic of ``name``."""
+        if name not in self._values:
+            self._values[name] = self._new_value()
+        for accumulator, sample in zip(accumulators_in(self._values[name]), samples, strict=True):
+            accumulator.append(sample)

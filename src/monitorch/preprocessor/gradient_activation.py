@@ -1,0 +1,31 @@
+"""Which neurons receive a gradient at all."""
+
+import torch
+from torch import Tensor
+
+from ..numerical import reduce_activation_to_activation_rates
+from ..numerical.geometry_computation import as_real
+from .abstract import AbstractTensorPreprocessor
+from .accumulating import AccumulatingPreprocessor
+from .rates import RateStatistics
+
+
+class GradientActivation(RateStatistics, AccumulatingPreprocessor, AbstractTensorPreprocessor):
+    """Share of gradient entries that are not zero and, with ``death``, share of rows that are zero throughout.
+
+    Args:
+        death: also record the death rate.
+        inplace: keep moments only, instead of every sample.
+        eps: up to this absolute value a number counts as zero.
+    """
+
+    def __init__(self, death: bool, inplace: bool, eps: float = 1e-8) -> None:
+        super().__init__(inplace)
+        self._declare(death, eps)
+
+    @torch.no_grad()
+    def process_tensor(self, name: str, tensor: Tensor) -> None:
+        """Take one gradient; its rows are the neurons."""
+        gradient = as_real(tensor)
+        rows = gradient.reshape(gradient.shape[0] if gradient.dim() else 1, -1)
+        self._record_rates(name, rows, reduce_activation_to_activation_rates(self._is_active(rows), batch=False))

@@ -1,0 +1,14 @@
+"""Length and direction of parameter gradients."""
+
+from torch import Tensor
+
+from .abstract import AbstractTensorPreprocessor
+from .geometry import GeometryPreprocessor
+
+
+class GradientGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
+    """Norms of gradients, and correlations of consecutive ones."""
+
+    def process_tensor(self, name: str, tensor: Tensor) -> None:
+        """Take one gradient."""
+        self._measure(name, tensor)

@@ -1,0 +1,55 @@
+"""The value of a loss, taken where it is computed."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .abstract import AbstractForwardPreprocessor
+from .accumulating import AccumulatingPreprocessor
+from .outputs import is_training_pass
+
+
+def loss_in(output: Any) -> Any:
+    """The ``loss`` field of an output that has one, as models that compute their own loss return it."""
+    return output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+
+
+class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
+    """Records what a loss module returns, apart for training and evaluation.
+
+    Args:
+        inplace: keep moments only, instead of every sample.
+        evaluation_from_grad: how evaluation is told from training, see ``is_training_pass``.
+        field_only: read only a ``loss`` field of the output, and pass over outputs without one.
+    """
+
+    def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
+        super().__init__(inplace)
+        self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
+        self._names: tuple[str, str] | None = None
+
+    def set_loss_strs(self, train_loss_str: str, non_train_loss_str: str) -> None:
+        """Name the two losses."""
+        self._names = train_loss_str, non_train_loss_str
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with two new accumulators."""
+        super().reset()
+        for name in self._names or ():
+            self._values[name] = self._new_value()
+
+    def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
+        """Take one loss."""
+        loss = loss_in(layer_output)
+        if loss is None and not self.field_only:
+            loss = layer_output
+        if loss is None:
+            return
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
+        if self._names is None:
+            raise KeyError("the losses have no names yet: call set_loss_strs() first")
+        train, non_train = self._names
+        self._record(train if is_training_pass(module, self.evaluation_from_grad) else non_train, loss)

@@ -1,0 +1,44 @@
+"""Which neurons are active at all."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..numerical.activation_computation import reduce_non_channels
+from .outputs import OutputPreprocessor
+from .rates import RateStatistics
+
+
+class OutputActivation(RateStatistics, OutputPreprocessor):
+    """Share of output entries that are not zero and, with ``death``, share of channels that are zero throughout.
+
+    Args:
+        death: also record the death rate.
+        inplace: keep moments only, instead of every sample.
+        record_eval: record evaluation passes too.
+        evaluation_from_grad: how evaluation is told from training, see ``is_training_pass``.
+        eps: up to this absolute value a number counts as zero.
+        channel_last: where the neurons are: ``[B, ..., C]`` if true, else ``[B, C, ...]``; or a function that
+            answers for the name of a layer.
+        output_index: which part of the output to measure; by default its first floating tensor.
+    """
+
+    def __init__(
+        self,
+        death: bool,
+        inplace: bool,
+        record_eval: bool,
+        evaluation_from_grad: bool | None,
+        eps: float = 1e-8,
+        channel_last: bool | Callable[[str], bool] = False,
+        *,
+        output_index: int | str | None = None,
+    ) -> None:
+        super().__init__(inplace, record_eval, evaluation_from_grad, output_index)
+        self._declare(death, eps)
+        self.channel_last = channel_last
+
+    def _measure(self, name: str, output: Tensor) -> None:
+        last = self.channel_last(name) if callable(self.channel_last) else self.channel_last
+        active = self._is_active(output)
+        self._record_rates(name, output, reduce_non_channels(active, -1 if last else 1))

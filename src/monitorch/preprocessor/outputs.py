@@ -1,0 +1,81 @@
+"""Finding the tensor in what a module returns, and telling training from evaluation."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import SkippedSample
+from .abstract import AbstractForwardPreprocessor
+from .accumulating import AccumulatingPreprocessor
+
+
+def tensors_in(output: Any) -> Iterator[Tensor]:
+    """All tensors in tuples, lists, dictionaries and dataclasses, in order."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        yield from _tensors_of(output.values())
+    elif isinstance(output, (list, tuple)):
+        yield from _tensors_of(output)
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        yield from _tensors_of(getattr(output, field.name) for field in dataclasses.fields(output))
+
+
+def _tensors_of(parts: Iterable[Any]) -> Iterator[Tensor]:
+    for part in parts:
+        yield from tensors_in(part)
+
+
+def pick_tensor(output: Any, index: int | str | None = None) -> Tensor | None:
+    """The first floating tensor of a module's output, or the part under ``index``.
+
+    >>> pick_tensor({"ids": torch.tensor([1]), "logits": torch.zeros(2, 3)}).shape
+    torch.Size([2, 3])
+    """
+    if index is not None:
+        output = getattr(output, index) if isinstance(index, str) and hasattr(output, index) else output[index]
+    return next((t for t in tensors_in(output) if t.is_floating_point() or t.is_complex()), None)
+
+
+def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
+    """Whether a forward pass is part of training.
+
+    ``True`` asks whether gradients are on, ``False`` whether the module is in train mode, ``None`` asks both.
+    """
+    if evaluation_from_grad is None:
+        return module.training and torch.is_grad_enabled()
+    return torch.is_grad_enabled() if evaluation_from_grad else module.training
+
+
+class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
+    """Measures the output of training passes, and with ``record_eval`` of all passes; a subclass writes ``_measure``."""
+
+    def __init__(
+        self, inplace: bool, record_eval: bool, evaluation_from_grad: bool | None, output_index: int | str | None
+    ) -> None:
+        super().__init__(inplace)
+        self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
+        self.output_index = output_index
+
+    def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
+        """Take the output of one forward pass."""
+        if self.record_eval or is_training_pass(module, self.evaluation_from_grad):
+            with torch.no_grad():
+                self._measure(name, self._samples_of(layer_output))
+
+    @abstractmethod
+    def _measure(self, name: str, output: Tensor) -> None:
+        """Record numbers from an output ``[B, ...]`` that is floating and not empty."""
+
+    def _samples_of(self, output: Any) -> Tensor:
+        tensor = pick_tensor(output, self.output_index)
+        if tensor is None:
+            raise SkippedSample(f"its output holds no floating tensor ({type(output).__name__})")
+        if not tensor.numel():
+            raise SkippedSample(f"its output is empty, shape {tuple(tensor.shape)}")
+        tensor = tensor.detach()
+        return tensor if tensor.dim() > 1 else tensor.reshape(1, -1)  # no batch dimension: a batch of one

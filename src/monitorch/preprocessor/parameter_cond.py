@@ -1,0 +1,23 @@
+"""How evenly a weight treats all directions."""
+
+import torch
+from torch import Tensor
+
+from .parameter_statistics import ParameterStatistics
+
+
+class ParameterCond(ParameterStatistics):
+    """Condition number of each matrix: largest singular value over smallest, infinite if that is 0.
+
+    A tensor of more than two dimensions is one matrix, flattened from its second dimension on; vectors have no
+    condition number.
+    """
+
+    def _measure(self, parameter: Tensor) -> Tensor | None:
+        if parameter.dim() < 2 or not parameter.numel():
+            return None
+        matrix = parameter.flatten(1).to("cpu", torch.complex128 if parameter.is_complex() else torch.float64)
+        if not matrix.isfinite().all():
+            return torch.tensor(torch.nan)
+        singular = torch.linalg.svdvals(matrix)
+        return singular[0] / singular[-1]

@@ -1,0 +1,45 @@
+"""Length and direction of the changes of a tensor."""
+
+import torch
+from torch import Tensor
+
+from .abstract import AbstractTensorPreprocessor
+from .geometry import GeometryPreprocessor
+
+
+class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
+    """Norms of the differences between consecutive tensors, and correlations of those differences.
+
+    The first tensor of a name is only kept: there is nothing to subtract from it yet.
+    """
+
+    def __init__(self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8) -> None:
+        super().__init__(correlation, normalize, inplace, eps)
+        self._previous: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def process_tensor(self, name: str, tensor: Tensor) -> None:
+        """Take the tensor as it is now."""
+        previous = self._previous.get(name)
+        if previous is not None and previous.shape == tensor.shape:
+            self._measure(name, tensor.detach() - previous)
+        self.remember(name, tensor)
+
+    @torch.no_grad()
+    def remember(self, name: str, tensor: Tensor) -> None:
+        """Measure the next change from here."""
+        previous = self._previous.get(name)
+        if previous is not None and previous.shape == tensor.shape and previous.dtype == tensor.dtype:
+            previous.copy_(tensor)
+        else:
+            self._previous[name] = tensor.detach().clone()
+
+    def interrupt(self, name: str) -> None:
+        """The next tensor is not one step after the last one."""
+        super().interrupt(name)
+        self._previous.pop(name, None)
+
+    def clear(self) -> None:
+        """Forget the last tensors as well."""
+        self._previous.clear()
+        super().clear()

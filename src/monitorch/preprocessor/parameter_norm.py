@@ -1,0 +1,21 @@
+"""How large parameters are."""
+
+import math
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from ..numerical.geometry_computation import as_real, l2_norm
+from .parameter_statistics import ParameterStatistics
+
+
+class ParameterNorm(ParameterStatistics):
+    """Euclidean norm of each parameter, divided by the root of its size with ``normalize``."""
+
+    def __init__(self, attrs: Iterable[str], normalize: bool, inplace: bool) -> None:
+        super().__init__(attrs, inplace)
+        self.normalize = normalize
+
+    def _measure(self, parameter: Tensor) -> Tensor:
+        norm = l2_norm(as_real(parameter))
+        return norm / math.sqrt(max(parameter.numel(), 1)) if self.normalize else norm

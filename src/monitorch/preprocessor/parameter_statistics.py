@@ -1,0 +1,49 @@
+"""The common half of the preprocessors that look at a module's parameters from time to time."""
+
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..numerical.accumulator import new_accumulator
+from .abstract import AbstractModulePreprocessor
+from .accumulating import AccumulatingPreprocessor
+from .parameters import find_parameter
+
+
+class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
+    """One accumulator per parameter, ``value[name][parameter]``; a subclass writes ``_measure``.
+
+    Args:
+        attrs: names of the parameters; those a module lacks are passed over.
+        inplace: keep moments only, instead of every sample.
+    """
+
+    def __init__(self, attrs: Iterable[str], inplace: bool) -> None:
+        super().__init__(inplace)
+        self.attrs_ = [attrs] if isinstance(attrs, str) else list(attrs)
+        self.statistics = tuple(self.attrs_)
+
+    @torch.no_grad()
+    def process_module(self, name: str, module: nn.Module) -> None:
+        """Take the module's parameters as they are now."""
+        for attr in self.attrs_:
+            parameter = find_parameter(module, attr)
+            sample = None if parameter is None else self._measure(parameter.detach())
+            if sample is not None:
+                kept = self._values.setdefault(name, {})
+                kept.setdefault(attr, new_accumulator(self.inplace)).append(sample)
+
+    def series(self, statistic: str) -> OrderedDict[str, Any]:
+        """The accumulators of one parameter, by name of the module."""
+        return OrderedDict((name, kept[statistic]) for name, kept in self.value.items() if statistic in kept)
+
+    @abstractmethod
+    def _measure(self, parameter: Tensor) -> Tensor | None:
+        """One number, or None where the parameter has none to offer."""
+
+    def _new_value(self, like: Any = None) -> Any:
+        return {attr: new_accumulator(self.inplace) for attr in like}

@@ -1,0 +1,32 @@
+"""Finding a parameter by name, whatever has been done to it."""
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+
+def find_parameter(module: nn.Module, name: str) -> Tensor | None:
+    """The tensor behind ``name`` that is trained, or None if there is none or it has no shape yet.
+
+    A parametrised or pruned weight is a product of others, computed anew at each access (which for some changes the
+    training): here its trained factor stands for it. A dotted name reaches into submodules.
+    """
+    path, _, leaf = name.rpartition(".")
+    for part in path.split(".") if path else ():
+        child = module._modules.get(part)
+        if child is None:
+            return None
+        module = child
+    found = module._parameters.get(leaf)
+    if found is None:
+        found = _trained_factor(module, leaf)
+    if found is None:
+        found = module._buffers.get(leaf, module.__dict__.get(leaf))
+    return found if isinstance(found, Tensor) and not is_lazy(found) else None
+
+
+def _trained_factor(module: nn.Module, name: str) -> Tensor | None:
+    parametrizations = module._modules.get("parametrizations")
+    if parametrizations is not None and name in parametrizations._modules:
+        originals = parametrizations._modules[name]._parameters  # type: ignore[union-attr]
+        return originals.get("original", originals.get("original1"))
+    return module._parameters.get(f"{name}_orig", module._parameters.get(f"{name}_v"))

@@ -1,0 +1,5 @@
+"""Figures for notebooks, papers and files, drawn with matplotlib."""
+
+from .visualizer import MatplotlibVisualizer
+
+__all__ = ["MatplotlibVisualizer"]

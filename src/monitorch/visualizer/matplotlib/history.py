@@ -1,0 +1,86 @@
+"""What was received so far: numbers over epochs, per tag and layer."""
+
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..abstract_visualizer import Ranges, Values
+
+Numbers: TypeAlias = NDArray[np.float64]
+Edges: TypeAlias = tuple[str, str]
+
+
+class Series:
+    """One number per epoch; packed, because long runs hold millions of them."""
+
+    def __init__(self) -> None:
+        self._epochs = array("d")
+        self._values = array("d")
+
+    def add(self, epoch: float, value: float) -> None:
+        """Take the number of an epoch; the latest one counts."""
+        if self._epochs and self._epochs[-1] == epoch:
+            self._values[-1] = value
+        else:
+            self._epochs.append(epoch)
+            self._values.append(value)
+
+    def points(self) -> tuple[Numbers, Numbers]:
+        """Increasing epochs and their numbers, as copies: a view would lock the arrays against growing."""
+        epochs, values = np.array(self._epochs), np.array(self._values)
+        if np.all(np.diff(epochs) > 0):
+            return epochs, values
+        # epochs came twice or started over: np.unique finds the first, so look from behind
+        ordered, latest = np.unique(epochs[::-1], return_index=True)
+        return ordered, values[::-1][latest]
+
+
+@dataclass
+class Curves:
+    """The lines and bands of one plot."""
+
+    lines: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))
+    bands: dict[Edges, tuple[Series, Series]] = field(default_factory=lambda: defaultdict(lambda: (Series(), Series())))
+
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.bands)
+
+
+class History:
+    """Everything received, copied: callers go on to change the dictionaries that they handed over."""
+
+    def __init__(self) -> None:
+        self._tags: dict[str, dict[str, Curves]] = {}
+        self.epochs: tuple[float, float] | None = None
+        """The first and the last epoch of all."""
+
+    def add(self, epoch: float, tag: str, values: Values, ranges: Ranges | None = None) -> None:
+        """Take the numbers of one tag at one epoch."""
+        layers = self._tags.setdefault(tag, {})
+        for layer, lines in values.items():
+            curves = layers.setdefault(layer, Curves())
+            for name, value in lines.items():
+                curves.lines[name].add(epoch, float(value))
+        for layer, bands in (ranges or {}).items():
+            curves = layers.setdefault(layer, Curves())
+            for names, edges in bands.items():
+                for series, edge in zip(curves.bands[names], edges, strict=True):
+                    series.add(epoch, float(edge))
+        first, last = self.epochs or (epoch, epoch)
+        self.epochs = min(first, epoch), max(last, epoch)
+
+    def layers(self, tag: str) -> dict[str, Curves]:
+        """The layers of a tag that have any number, in the order received."""
+        return {layer: curves for layer, curves in self._tags.get(tag, {}).items() if curves}
+
+    def line_names(self, tag: str) -> list[str]:
+        """The lines of a tag, over all of its layers."""
+        return list(dict.fromkeys(name for curves in self.layers(tag).values() for name in curves.lines))
+
+    def band_names(self, tag: str) -> list[Edges]:
+        """The bands of a tag, over all of its layers."""
+        return list(dict.fromkeys(edges for curves in self.layers(tag).values() for edges in curves.bands))

@@ -1,0 +1,131 @@
+"""The numbers of a tick as one text table."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from typing import TextIO
+
+from .abstract_visualizer import TagAttributes, TagType
+from .record import Record
+from .record_sink import RecordSink
+from .table import Column, headline_text, merge_order, number_text, percent_text, table_text
+
+_BANDS = {("-σ", "+σ"), ("Q1", "Q3"), ("min", "max")}
+_SHORT_WORDS = {"gradient": "grad", "correlation": "corr", "activation_rate": "active", "death_rate": "dead"}
+_COMPARED_BY = {"mean", "median", "min", "max", "std", "q1", "q3", "iqr"}
+_MARK_MEANING = "!n: n samples were NaN or infinite and are not in the number"
+
+
+class PrintVisualizer(RecordSink):
+    """Prints one table per tick: numbers of the whole model in the headline, a row for every layer below.
+
+    Args:
+        ranges: show the edges of bands too, not only the lines.
+        file: where to print; standard output, as it is at that moment, if None.
+    """
+
+    def __init__(self, ranges: bool = False, file: TextIO | None = None) -> None:
+        super().__init__()
+        self.ranges = ranges
+        self.file = file
+        self._tick: list[Record] = []
+        self._layers: list[str] = []  # kept between ticks, so that rows never change places
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Keep records until their tick is complete, which is certain once another one begins."""
+        for moment, arriving in groupby(records, key=lambda record: (record.epoch, record.step)):
+            if self._tick and moment != (self._tick[0].epoch, self._tick[0].step):
+                self.flush()
+            self._tick.extend(arriving)
+
+    def flush(self) -> None:
+        """Print what has been kept."""
+        if not self._tick:
+            return
+        records, self._tick = self._tick, []
+        file = self.file or sys.stdout
+        text = self._text(records if self.ranges else _without_bands(records))
+        encoding = getattr(file, "encoding", None) or "utf-8"
+        # a terminal that has no sigma must not end the training
+        print(text.encode(encoding, "replace").decode(encoding), file=file, flush=True)
+
+    close = flush
+
+    def _text(self, records: Sequence[Record]) -> str:
+        width = shutil.get_terminal_size((100, 24)).columns
+        big = [record for record in records if self._is_big(record)]
+        columns = self._columns(record for record in records if not self._is_big(record))
+        labels = [layer for layer in self._layers if any(layer in cells for cells in columns.values())]
+        parts = [headline_text(f"epoch {records[0].epoch}", _headline(big), width)]
+        parts += [table_text(labels, columns, width)] if labels else []
+        parts += [_MARK_MEANING] if any(record.nonfinite for record in records) else []
+        return "\n".join(parts) + "\n"
+
+    def _columns(self, records: Iterable[Record]) -> dict[Column, dict[str, str]]:
+        columns: dict[Column, dict[str, str]] = {}
+        for record in records:
+            shown = record.value, record.nonfinite
+            if self._is_share(record.tag):
+                columns.setdefault(_share_column(record.tag), {})[record.statistic] = percent_text(*shown)
+            else:
+                columns.setdefault(_column(record.tag, record.statistic), {})[record.layer] = number_text(*shown)
+        for cells in columns.values():
+            self._layers = merge_order(self._layers, cells)
+        return columns
+
+    def _is_share(self, tag: str) -> bool:
+        return tag in self.tags and self.tags[tag].type is TagType.RELATIONS
+
+    def _is_big(self, record: Record) -> bool:
+        attributes: TagAttributes | None = self.tags.get(record.tag)
+        is_big = attributes.big_plot if attributes else record.layer == record.tag
+        return is_big and not self._is_share(record.tag)
+
+
+def _without_bands(records: Sequence[Record]) -> list[Record]:
+    """Leave out the edges of bands, unless a plot has nothing else."""
+    edges: set[int] = set()
+    for place, (low, high) in enumerate(pairwise(records)):
+        same_plot = (low.tag, low.layer) == (high.tag, high.layer)
+        if same_plot and _is_band(low.statistic, high.statistic):
+            edges |= {place, place + 1}
+    plots_with_lines = {record.tag for place, record in enumerate(records) if place not in edges}
+    return [record for place, record in enumerate(records) if place not in edges or record.tag not in plots_with_lines]
+
+
+def _is_band(low: str, high: str) -> bool:
+    low_prefix, _, low_edge = low.rpartition(" ")
+    high_prefix, _, high_edge = high.rpartition(" ")
+    return low_prefix == high_prefix and (low_edge, high_edge) in _BANDS
+
+
+def _headline(records: Iterable[Record]) -> dict[str, list[str]]:
+    segments: dict[str, list[str]] = {}
+    for record in records:
+        name = _shortened(record.statistic.removesuffix(" mean"))
+        title = record.tag.removeprefix("Warning ")  # the word "worst" in the names says as much
+        segments.setdefault(title, []).append(f"{name} {number_text(record.value, record.nonfinite)}")
+    return segments
+
+
+def _shortened(text: str) -> str:
+    return " ".join(_SHORT_WORDS.get(word, word) for word in text.split())
+
+
+def _column(tag: str, statistic: str) -> Column:
+    """``Weight Gradient Norm`` is the column ``norm`` of the group ``weight grad``; a rate is its own name."""
+    group, _, quantity = _shortened(tag.lower()).rpartition(" ")
+    line = _shortened(statistic)
+    if line in ("active", "dead"):
+        return Column(group, line)
+    return Column(group, quantity if line == "mean" else f"{quantity} {line}")
+
+
+def _share_column(tag: str) -> Column:
+    """``Mean Output Norm Comparison`` is the column ``share`` of the group ``output``, beside its ``norm``."""
+    words = [word for word in _shortened(tag.lower()).split() if word not in ("log", "comparison")]
+    if len(words) > 1 and words[0] in _COMPARED_BY:
+        del words[0]
+    group, _, quantity = " ".join(words).rpartition(" ")
+    return Column(group, "share" if quantity == "norm" else f"{quantity} share".strip())

@@ -1,0 +1,87 @@
+"""Numbers as TensorBoard scalars."""
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from inspect import signature
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtraError
+from .abstract_visualizer import TagType
+from .record import Record
+from .record_sink import RecordSink
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class TensorBoardVisualizer(RecordSink):
+    """Writes event files; every list of records becomes one event.
+
+    Args:
+        log_dir: folder of the event file; ``runs/<time>_<host><comment>`` if None.
+        comment: end of the name of the default folder.
+        **kwargs: further options of ``torch.utils.tensorboard.SummaryWriter``.
+    """
+
+    def __init__(self, log_dir: str | PathLike[str] | None = None, comment: str = "", **kwargs: Any) -> None:
+        super().__init__()
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError.needed_by(type(self).__name__, "tensorboard", extra="tensorboard") from error
+        signature(SummaryWriter).bind(log_dir, comment, **kwargs)  # an unknown option is an error now, not at a tick
+        self._open = partial(SummaryWriter, log_dir, comment, **kwargs)
+        self._closed = False
+
+    @cached_property
+    def writer(self) -> "SummaryWriter":
+        """The writer, made when first needed: every rank builds a visualizer, but only one may leave a folder."""
+        return self._open()
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Add the records of each epoch as one event."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if self._closed:
+            raise ValueError("this TensorBoardVisualizer is closed and takes no more numbers")
+        epochs: dict[int, list[Record]] = {}
+        for record in records:
+            epochs.setdefault(record.epoch, []).append(record)
+        for epoch, moment in epochs.items():
+            values = [Summary.Value(tag=self._name(record), simple_value=record.value) for record in moment]
+            events: Any = self.writer.file_writer  # torch does not say what it is
+            events.add_summary(Summary(value=values), epoch, moment[0].time)
+
+    def flush(self) -> None:
+        """Bring everything written so far onto the disk."""
+        if "writer" in vars(self):
+            self.writer.flush()
+
+    def close(self) -> None:
+        """Finish the event file; calling it again does nothing."""
+        self._closed = True
+        if "writer" in vars(self):
+            self.writer.close()
+
+    def __enter__(self) -> "TensorBoardVisualizer":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @staticmethod
+    def transform_tag_str(general_tag: str, subtag: str, delimiter: str = "/") -> str:
+        """Join two names in the way scalars are named.
+
+        >>> TensorBoardVisualizer.transform_tag_str("Output Norm", "-σ")
+        'output_norm/-std'
+        """
+        return f"{general_tag}{delimiter}{subtag}".lower().replace(" ", "_").replace("σ", "std")
+
+    def _name(self, record: Record) -> str:
+        """``tag/layer/line``; in a comparison the lines are the layers, so ``tag/layer``."""
+        join = self.transform_tag_str
+        if record.tag in self.tags and self.tags[record.tag].type is TagType.RELATIONS:
+            return join(record.tag, record.statistic)
+        return join(join(record.tag, record.layer), record.statistic)

@@ -1,0 +1,217 @@
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import same_color
+
+from monitorch.visualizer import MatplotlibVisualizer, TagType
+
+LOSS = {"T": {"train_loss mean": [2.0, 1.0], "val_loss mean": [3.0, 2.0]}}
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def ticks(axis):
+    low, high = sorted(axis.get_view_interval())
+    return [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+
+
+def test_big_tags_stand_above_small_ones(attributes):
+    built = MatplotlibVisualizer()
+    for tag, big in {"small 1": False, "big 1": True, "small 2": False, "big 2": True}.items():
+        built.register_tags(tag, attributes(big_plot=big))
+        built.plot_numerical_values(0, tag, {tag if big else "layer": {"mean": 1.0}})
+    rows = [[part.get_suptitle() for part in block.subfigs] for block in built.show_fig().subfigs]
+    assert rows == [["big 1", "big 2"], ["small 1", "small 2"]]
+
+
+def test_backgrounds_of_columns_alternate(attributes):
+    built = MatplotlibVisualizer()
+    for tag in "abc":
+        built.register_tags(tag, attributes())
+    colours = [part.get_facecolor() for part in built.show_fig().subfigs[0].subfigs]
+    assert colours[0] == colours[2] != colours[1]
+
+
+def test_a_row_is_a_layer(attributes, axes_of):
+    built = MatplotlibVisualizer()
+    for tag, layers in {"T": ["a", "b", "c"], "U": ["c", "a"]}.items():
+        built.register_tags(tag, attributes())
+        built.plot_numerical_values(0, tag, {layer: {"mean": 1.0} for layer in layers})
+    figure = built.show_fig()
+    bottoms = [{name: axes.get_position().y0 for name, axes in axes_of(figure, tag).items()} for tag in "TU"]
+    assert list(bottoms[0]) == ["a", "b", "c"]
+    assert bottoms[1] == {layer: bottoms[0][layer] for layer in "ac"}
+
+
+def test_legend_stands_once_per_tag_and_names_all_layers_lines(visualizer, axes_of):
+    band = {"b": (("min", "max"), [0.0], [2.0])}
+    figure = visualizer({"a": {"mean": [1.0]}, "b": {"median": [1.0]}}, bands=band).show_fig()
+    first, second = axes_of(figure).values()
+    assert [text.get_text() for text in first.get_legend().get_texts()] == ["mean", "median", "min -- max"]
+    assert second.get_legend() is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "annotate"), [(TagType.NUMERICAL, False), (TagType.RELATIONS, True), (TagType.RELATIONS, False)]
+)
+def test_no_legend_without_annotate_or_for_shares(visualizer, axes_of, kind, annotate):
+    figure = visualizer({"T": {"a": [0.5], "b": [0.5]}}, kind=kind, big_plot=True, annotate=annotate).show_fig()
+    (axes,) = axes_of(figure).values()
+    assert axes.get_legend() is None
+
+
+@pytest.mark.parametrize("lines", [1, 4, 13])
+@pytest.mark.parametrize("big", [True, False])
+def test_legends_neither_touch_plots_nor_leave_the_figure(visualizer, axes_of, lines, big):
+    names = [f"a_long_metric_{index} mean" for index in range(lines)]
+    figure = visualizer({"T": {name: [1.0] for name in names}}, big_plot=big).show_fig()
+    figure.canvas.draw()
+    (axes,) = axes_of(figure).values()
+    legend = axes.get_legend().get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+    assert axes.get_tightbbox().y1 >= legend.y0 >= (axes.bbox if big else axes.title.get_window_extent()).y1
+
+
+@pytest.mark.parametrize("layers", [3, 60])
+def test_long_names_are_cut_to_the_width_of_their_plot(visualizer, layers):
+    names = [f"model.encoder.block.{index}.mixture_of_experts.feed_forward.{'x' * 40}.gate" for index in range(layers)]
+    figure = visualizer({name: {"mean": [1.0]} for name in names}).show_fig()
+    figure.canvas.draw()
+    for axes in figure.axes:
+        title = axes.title.get_window_extent()
+        assert title.width <= axes.bbox.width
+        assert axes.get_title().startswith("model.")
+        assert axes.get_title().endswith(".gate")
+
+
+def test_d62_ticks_stay_few_and_integer_over_many_epochs(visualizer, axes_of):
+    built = visualizer({"a": {"mean": [1.0, 2.0]}})
+    built.plot_numerical_values(5000, "T", {"a": {"mean": 3.0}})
+    built.show_fig().canvas.draw()
+    found = ticks(axes_of(built.show_fig())["a"].xaxis)
+    assert 3 <= len(found) <= 8
+    assert all(float(tick).is_integer() for tick in found)
+
+
+def test_ticks_of_a_single_epoch(visualizer, axes_of):
+    assert ticks(axes_of(visualizer({"a": {"mean": [1.0]}}, first_epoch=7).show_fig())["a"].xaxis) == [7]
+
+
+def test_all_plots_show_the_same_epochs(attributes):
+    built = MatplotlibVisualizer()
+    for tag, epoch in {"early": 0, "late": 100}.items():
+        built.register_tags(tag, attributes())
+        built.plot_numerical_values(epoch, tag, {"a": {"mean": 1.0}})
+    limits = {axes.get_xlim() for axes in built.show_fig().axes}
+    assert limits == {(-2, 102)}
+
+
+@pytest.mark.parametrize("big", [True, False])
+@pytest.mark.parametrize("ends", [(1, -1), (-1, 1)])
+def test_d63_ends_of_the_axis_come_in_any_order(visualizer, axes_of, big, ends):
+    figure = visualizer({"T": {"mean": [0.1, 0.2]}}, big_plot=big, ylim=ends).show_fig()
+    (axes,) = axes_of(figure).values()
+    assert axes.get_ylim() == (-1, 1)
+
+
+@pytest.mark.parametrize("ends", [(1, 1), (math.nan, 1), (0, math.inf)])
+def test_senseless_ends_are_left_to_matplotlib(visualizer, axes_of, ends):
+    axes = axes_of(visualizer({"a": {"mean": [4.0, 5.0]}}, ylim=ends).show_fig())["a"]
+    assert axes.get_ylim()[0] < 4 < 5 < axes.get_ylim()[1]
+
+
+def test_d64_loss_lines_have_their_named_colours(visualizer, axes_of):
+    (axes,) = axes_of(visualizer(LOSS, big_plot=True).show_fig()).values()
+    assert {line.get_label(): line.get_color() for line in axes.lines} == {
+        "train_loss mean": "blue",
+        "val_loss mean": "orange",
+    }
+
+
+def test_d64_loss_bands_have_their_named_colours(visualizer, axes_of):
+    bands = {"T": (("val_loss -σ", "val_loss +σ"), [2.0, 1.0], [4.0, 3.0])}
+    (axes,) = axes_of(visualizer(LOSS, bands=bands, big_plot=True).show_fig()).values()
+    (band,) = axes.collections
+    assert band.get_label() == "val_loss -σ -- val_loss +σ"
+    assert same_color(band.get_facecolor()[0][:3], "sandybrown")
+    assert band.get_alpha() == 0.2
+
+
+def test_a_line_looks_the_same_in_all_layers(visualizer, axes_of):
+    figure = visualizer({"a": {"x": [1.0], "y": [1.0]}, "b": {"y": [1.0]}}).show_fig()
+    plots = axes_of(figure)
+    assert plots["a"].lines[1].get_color() == plots["b"].lines[0].get_color() != plots["a"].lines[0].get_color()
+
+
+def test_d16_worst_of_nothing_is_shown_as_nothing(attributes, axes_of):
+    built = MatplotlibVisualizer()
+    built.register_tags("T", attributes(TagType.PROBABILITY, big_plot=True))
+    worst = {"worst activation_rate": math.inf, "worst death_rate": -math.inf}
+    built.plot_probabilities(0, "T", {"T": worst})
+    (axes,) = axes_of(built.show_fig()).values()
+    assert "no finite values" in texts(axes)
+    assert axes.get_ylim() == (0, 1)
+
+
+def test_tags_without_numbers_say_so_before_the_first_tick(attributes, axes_of):
+    built = MatplotlibVisualizer()
+    for tag, changes in {"big": {"big_plot": True}, "small": {}, "log": {"logy": True}}.items():
+        for kind in TagType:
+            built.register_tags(f"{tag} {kind.name}", attributes(kind, **changes))
+    figure = built.show_fig()
+    figure.canvas.draw()
+    assert [texts(axes) for axes in figure.axes] == [["no data"]] * 9
+
+
+@pytest.mark.parametrize("kind", TagType)
+@pytest.mark.parametrize("values", [{}, {"T": {}}])
+def test_empty_dictionaries_are_tolerated(attributes, axes_of, kind, values):
+    built = MatplotlibVisualizer()
+    built.register_tags("T", attributes(kind, big_plot=True))
+    built.plot_numerical_values(0, "T", values, {"T": {}})
+    (axes,) = axes_of(built.show_fig()).values()
+    assert texts(axes) == ["no data"]
+
+
+def test_empty_small_tag_beside_a_full_one(visualizer, attributes, axes_of):
+    built = visualizer({"a": {"mean": [1.0]}, "b": {"mean": [1.0]}})
+    built.register_tags("U", attributes())
+    (axes,) = axes_of(built.show_fig(), "U").values()
+    assert texts(axes) == ["no data"]
+
+
+def test_small_values_have_their_power_of_ten_beside_the_title(visualizer, axes_of):
+    figure = visualizer({"a": {"mean": [1e-6, 2e-6]}}).show_fig()
+    figure.canvas.draw()
+    axes = axes_of(figure)["a"]
+    offset = axes.yaxis.get_offset_text()
+    assert offset.get_text().startswith("1e")
+    assert offset.get_window_extent().x1 <= axes.bbox.x0 + 1
+
+
+@pytest.mark.parametrize("numbers", [[1e-9, 1e3], [1.0, 30.0], [1.2, 1.3], [5.0, 5.0]])
+def test_logarithmic_axes_have_few_short_numbers(visualizer, axes_of, numbers):
+    figure = visualizer({"a": {"mean": numbers}}, logy=True).show_fig()
+    figure.canvas.draw()
+    axes = axes_of(figure)["a"]
+    labels = [label.get_text() for label in axes.get_yticklabels() if label.get_text()]
+    assert axes.get_yscale() == "log"
+    assert 1 <= len(ticks(axes.yaxis)) <= 7
+    assert all(len(label) <= 6 for label in labels)
+
+
+def test_every_tag_of_a_wide_run_is_drawn(attributes):
+    built = MatplotlibVisualizer()
+    tags = {f"big {index}": True for index in range(8)} | {f"small {index}": False for index in range(14)}
+    for tag, big in tags.items():
+        built.register_tags(tag, attributes(big_plot=big))
+        built.plot_numerical_values(0, tag, {tag if big else "layer": {"mean": 1.0}})
+    figures = built.figures()
+    drawn = [part.get_suptitle() for figure in figures for block in figure.subfigs for part in block.subfigs]
+    assert drawn == list(tags)
+    assert max(len(block.subfigs) for figure in figures for block in figure.subfigs) <= 6
+    assert max(figure.get_size_inches()[0] for figure in figures) <= 18
+    assert len(plt.get_fignums()) == len(figures)
