@@ -41,7 +41,7 @@ class RecordingError(MonitorchError, ValueError):
     """A file is not a recording that this version can play."""
 
 
-class SkippedSample(MonitorchError, ValueError):
+class SkippedSample(MonitorchError, ValueError):  # noqa: N818  # not an error of anybody
     """A tensor that holds nothing to measure: this sample is left out, the layer stays watched."""
 
 

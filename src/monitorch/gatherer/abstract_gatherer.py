@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
@@ -63,15 +63,13 @@ class Gatherer(AbstractGatherer):
         preprocessors: who gets the data.
         name: the layer's name, handed over with the data.
         inspector_state: says whether to hand over at all.
-        owner: whom warnings name; by default the first preprocessor's class.
     """
 
-    def __init__(
-        self, preprocessors: Sequence[Any], name: str, inspector_state: State, owner: str | None = None
-    ) -> None:
+    def __init__(self, preprocessors: Sequence[Any], name: str, inspector_state: State) -> None:
         super().__init__(inspector_state)
         self._preprocessors, self._name = list(preprocessors), name
-        self._owner = owner or next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
+        self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
+        """Whom warnings name; a lens puts its own name here."""
         self._in_gap = self._failed = self._warned = False
 
     @abstractmethod
@@ -92,23 +90,23 @@ class Gatherer(AbstractGatherer):
     def _hand_over(self, *data: Any) -> None:
         if self._wants_data():
             for preprocessor in self._preprocessors:
-                self._guarded(lambda p=preprocessor: self._process(p, *data), data)  # type: ignore[misc]
+                self._guarded(self._process, preprocessor, *data)
 
-    def _guarded(self, action: Callable[[], Any], data: Iterable[Any] = ()) -> Any:
-        """Run ``action``; what goes wrong in it is told once and never reaches the training loop."""
+    def _guarded(self, action: Callable[..., Any], *data: Any) -> Any:
+        """Call ``action``; what goes wrong in it is told once and never reaches the training loop."""
         try:
-            return action()
+            return action(*data)
         except SkippedSample as reason:
             if not self._warned:
-                self._warn(f"{self._owner} leaves out a sample of layer {self._name!r}: {reason}")
+                self._warn(f"{self.owner} leaves out a sample of layer {self._name!r}: {reason}")
             self._warned = True
         except Exception as error:
             if self.inspector_state is not None and self.inspector_state.on_error == "raise":
                 raise
             self._failed = True
-            shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(tuple(data))) or "none"
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
             self._warn(
-                f"{self._owner} stops watching layer {self._name!r}: {type(error).__name__}: {error} "
+                f"{self.owner} stops watching layer {self._name!r}: {type(error).__name__}: {error} "
                 f"(shapes: {shapes}). Training goes on; PyTorchInspector(on_error='raise') shows where it happened"
             )
         return None

@@ -31,9 +31,8 @@ class BackwardGatherer(Gatherer):
         inspector_state: State,
         *,
         output_index: int | str | None = None,
-        owner: str | None = None,
     ) -> None:
-        super().__init__(preprocessors, name, inspector_state, owner)
+        super().__init__(preprocessors, name, inspector_state)
         self._output_index = output_index
         self._passes = RecomputationFilter()
         if any(preprocessor.needs_grad_input for preprocessor in preprocessors):
@@ -48,7 +47,7 @@ class BackwardGatherer(Gatherer):
 
     def _watch_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if self._passes.counts() and self._wants_data():
-            return self._guarded(lambda: self._put_hook(module, (args, kwargs), output), (output,))
+            return self._guarded(self._put_hook, module, (args, kwargs), output)
         return None
 
     def _put_hook(self, module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -62,7 +61,7 @@ class BackwardGatherer(Gatherer):
             alias = tensor.view_as(tensor)
             changed = tree_map(lambda leaf: alias if leaf is tensor else leaf, output)
             tensor = alias
-        tensor.register_hook(partial(self._take_gradient, module))
+        tensor.register_hook(partial(self._take_gradient, module))  # type: ignore[no-untyped-call]
         return changed
 
     def _take_gradient(self, module: nn.Module, gradient: Tensor) -> None:

@@ -20,10 +20,8 @@ class CallParameterGatherer(Gatherer):
         preprocessors: Sequence[AbstractTensorPreprocessor],
         name: str,
         inspector_state: State,
-        *,
-        owner: str | None = None,
     ) -> None:
-        super().__init__(preprocessors, name, inspector_state, owner)
+        super().__init__(preprocessors, name, inspector_state)
         self._module: nn.Module | None = module
         self._parameter = parameter
 

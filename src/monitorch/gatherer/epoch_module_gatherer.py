@@ -13,15 +13,9 @@ class EpochModuleGatherer(Gatherer):
     """Hands over a module each time it is called."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        preprocessors: Sequence[AbstractModulePreprocessor],
-        name: str,
-        inspector_state: State,
-        *,
-        owner: str | None = None,
+        self, module: nn.Module, preprocessors: Sequence[AbstractModulePreprocessor], name: str, inspector_state: State
     ) -> None:
-        super().__init__(preprocessors, name, inspector_state, owner)
+        super().__init__(preprocessors, name, inspector_state)
         self._module: nn.Module | None = module
 
     def __call__(self) -> None:

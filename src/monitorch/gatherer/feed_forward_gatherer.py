@@ -14,15 +14,9 @@ class FeedForwardGatherer(Gatherer):
     """Hands over what goes into a module and what comes out."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        preprocessors: Sequence[AbstractForwardPreprocessor],
-        name: str,
-        inspector_state: State,
-        *,
-        owner: str | None = None,
+        self, module: nn.Module, preprocessors: Sequence[AbstractForwardPreprocessor], name: str, inspector_state: State
     ) -> None:
-        super().__init__(preprocessors, name, inspector_state, owner)
+        super().__init__(preprocessors, name, inspector_state)
         self._passes = RecomputationFilter()
         self._handles.append(module.register_forward_hook(self, with_kwargs=True))
 

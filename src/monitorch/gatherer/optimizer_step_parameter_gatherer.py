@@ -26,10 +26,8 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
         preprocessors: Sequence[AbstractTensorPreprocessor],
         name: str,
         inspector_state: State,
-        *,
-        owner: str | None = None,
     ) -> None:
-        super().__init__(module, parameter, preprocessors, name, inspector_state, owner=owner)
+        super().__init__(module, parameter, preprocessors, name, inspector_state)
         self._handles.append(optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(optimizer.register_step_post_hook(self))
 
@@ -37,4 +35,4 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
         parameter = find_parameter(self._module, self._parameter) if self._module is not None else None
         if parameter is not None and self._wants_data():
             for preprocessor in self._preprocessors:
-                self._guarded(lambda p=preprocessor: p.remember(self._name, parameter), (parameter,))  # type: ignore[misc]
+                self._guarded(preprocessor.remember, self._name, parameter)

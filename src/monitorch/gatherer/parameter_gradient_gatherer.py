@@ -28,9 +28,8 @@ class ParameterGradientGatherer(Gatherer):
         inspector_state: State,
         *,
         follow: bool = False,
-        owner: str | None = None,
     ) -> None:
-        super().__init__(preprocessors, name, inspector_state, owner)
+        super().__init__(preprocessors, name, inspector_state)
         self._module, self._parameter = module, parameter
         self._hooked: Tensor | None = None
         self._gradient_handle: Any = None
@@ -56,7 +55,7 @@ class ParameterGradientGatherer(Gatherer):
             return
         self._unhook()
         if parameter is not None and parameter.requires_grad and parameter.is_leaf:
-            self._gradient_handle = parameter.register_post_accumulate_grad_hook(self)
+            self._gradient_handle = parameter.register_post_accumulate_grad_hook(self)  # type: ignore[no-untyped-call]
             self._hooked = parameter
 
     def _unhook(self) -> None:

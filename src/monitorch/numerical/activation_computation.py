@@ -1,6 +1,5 @@
 """Shares of active neurons."""
 
-import torch
 from torch import Tensor
 
 

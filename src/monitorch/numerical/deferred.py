@@ -74,6 +74,6 @@ def settle(accumulators: Iterable[Deferred]) -> None:
             by_device[block.device].append((accumulator, block))
     for entries in by_device.values():
         flat = torch.cat([block.reshape(-1) for _, block in entries]).cpu()
-        parts = flat.split([block.numel() for _, block in entries])
+        parts = torch.split(flat, [block.numel() for _, block in entries])
         for (accumulator, block), part in zip(entries, parts, strict=True):
             accumulator._absorb(part.reshape(block.shape))

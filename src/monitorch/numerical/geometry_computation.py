@@ -27,16 +27,18 @@ def as_real(tensor: Tensor) -> Tensor:
 def l2_norm(tensor: Tensor) -> Tensor:
     """Euclidean length in float64 of a tensor of any dtype and scale."""
     if tensor.dtype != torch.float64:
-        return torch.linalg.vector_norm(tensor, dtype=wide_dtype(tensor))
+        norm: Tensor = torch.linalg.vector_norm(tensor, dtype=wide_dtype(tensor))
+        return norm
     # squares of float64 numbers may over- or underflow: measure in units of the largest one
     unit = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
     safe = unit.where((unit > 0) & unit.isfinite(), 1.0)
-    return torch.linalg.vector_norm(tensor / safe) * safe
+    scaled: Tensor = torch.linalg.vector_norm(tensor / safe)
+    return scaled * safe
 
 
 def cosine(first: Tensor, first_norm: Tensor, second: Tensor, second_norm: Tensor) -> Tensor:
     """Cosine of the angle between two tensors of one shape; 0 where one of them is 0."""
-    pairs = zip(first.reshape(-1).split(CHUNK), second.reshape(-1).split(CHUNK), strict=True)
+    pairs = zip(torch.split(first.reshape(-1), CHUNK), torch.split(second.reshape(-1), CHUNK), strict=True)
     parts = [torch.dot(a.to(wide_dtype(a)) / first_norm, b.to(wide_dtype(b)) / second_norm) for a, b in pairs]
     total = torch.stack(parts).sum()
     return total.where((first_norm != 0) & (second_norm != 0), 0.0)

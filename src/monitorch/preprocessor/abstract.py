@@ -69,5 +69,5 @@ class AbstractTensorPreprocessor(AbstractPreprocessor):
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take one tensor."""
 
-    def remember(self, name: str, tensor: Tensor) -> None:  # noqa: B027
+    def remember(self, name: str, tensor: Tensor) -> None:
         """See a tensor that is about to change, before it is processed; most have no use for it."""

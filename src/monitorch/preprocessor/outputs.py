@@ -52,7 +52,7 @@ def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bo
 
 
 class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
-    """Measures the output of training passes, and with ``record_eval`` of all passes; a subclass writes ``_measure``."""
+    """Measures outputs of training passes, with ``record_eval`` of all passes; a subclass writes ``_measure``."""
 
     def __init__(
         self, inplace: bool, record_eval: bool, evaluation_from_grad: bool | None, output_index: int | str | None

@@ -19,5 +19,5 @@ class ParameterCond(ParameterStatistics):
         matrix = parameter.flatten(1).to("cpu", torch.complex128 if parameter.is_complex() else torch.float64)
         if not matrix.isfinite().all():
             return torch.tensor(torch.nan)
-        singular = torch.linalg.svdvals(matrix)
+        singular: Tensor = torch.linalg.svdvals(matrix)
         return singular[0] / singular[-1]

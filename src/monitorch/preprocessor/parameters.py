@@ -5,7 +5,13 @@ from torch.nn.parameter import is_lazy
 
 
 def find_parameter(module: nn.Module, name: str) -> Tensor | None:
-    """The tensor behind ``name`` that is trained, or None if there is none or it has no shape yet.
+    """The tensor behind ``name``, as :func:`locate_parameter` finds it, or None while it has no shape."""
+    found = locate_parameter(module, name)
+    return None if found is None or is_lazy(found) else found
+
+
+def locate_parameter(module: nn.Module, name: str) -> Tensor | None:
+    """The trained tensor behind ``name``, or None if there is none.
 
     A parametrised or pruned weight is a product of others, computed anew at each access (which for some changes the
     training): here its trained factor stands for it. A dotted name reaches into submodules.
@@ -16,12 +22,12 @@ def find_parameter(module: nn.Module, name: str) -> Tensor | None:
         if child is None:
             return None
         module = child
-    found = module._parameters.get(leaf)
+    found: object = module._parameters.get(leaf)
     if found is None:
         found = _trained_factor(module, leaf)
     if found is None:
         found = module._buffers.get(leaf, module.__dict__.get(leaf))
-    return found if isinstance(found, Tensor) and not is_lazy(found) else None
+    return found if isinstance(found, Tensor) else None
 
 
 def _trained_factor(module: nn.Module, name: str) -> Tensor | None:

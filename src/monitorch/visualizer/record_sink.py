@@ -31,14 +31,17 @@ class RecordSink(AbstractVisualizer):
         """Take the records of one lens at one tick."""
 
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:
+        """Keep what the tag looks like."""
         self.tags[main_tag] = tag_attr
 
     def plot_numerical_values(
         self, epoch: int, main_tag: str, values_dict: Values, ranges_dict: Ranges | None = None
     ) -> None:
+        """Write lines and band edges."""
         self._write_plot(epoch, main_tag, flatten(values_dict, ranges_dict))
 
     def plot_probabilities(self, epoch: int, main_tag: str, values_dict: Values) -> None:
+        """Write the numbers as they are."""
         self._write_plot(epoch, main_tag, flatten(values_dict, None))
 
     plot_relations = plot_probabilities

@@ -9,7 +9,7 @@ def columns(count, layers=0, labels=()):
 
 
 @pytest.mark.parametrize(
-    ("count", "at_most", "lengths"), [(0, 6, []), (6, 6, [6]), (7, 6, [4, 3]), (14, 6, [5, 5, 4]), (60, 12, [12] * 5)]
+    ("count", "at_most", "lengths"), [(0, 6, []), (6, 6, [6]), (7, 6, [3, 4]), (14, 6, [4, 5, 5]), (60, 12, [12] * 5)]
 )
 def test_parts_are_even(count, at_most, lengths):
     assert [len(part) for part in split_evenly(range(count), at_most)] == lengths

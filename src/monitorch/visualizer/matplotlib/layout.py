@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -137,11 +138,11 @@ def split_evenly(items: Sequence[T], at_most: int) -> Iterator[Sequence[T]]:
     """As few parts as possible, of about the same length.
 
     >>> list(split_evenly("abcdefg", at_most=3))
-    ['abc', 'def', 'g']
+    ['ab', 'cd', 'efg']
     """
-    if items:
-        length = math.ceil(len(items) / math.ceil(len(items) / at_most))
-        yield from (items[start : start + length] for start in range(0, len(items), length))
+    parts = math.ceil(len(items) / at_most)
+    bounds = [len(items) * part // max(1, parts) for part in range(parts + 1)]
+    yield from (items[start:end] for start, end in pairwise(bounds))
 
 
 def _single_blocks(big: Sequence[Column], small: Sequence[Column], wanted: float | None) -> Iterator[Page]:

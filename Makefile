@@ -1,0 +1,42 @@
+# Every target creates what it needs: a virtual environment in .venv, renewed when its inputs change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+export MPLBACKEND := Agg
+# the processes of a test run share the cores; more threads only get in each other's way
+TEST_ENV := OMP_NUM_THREADS=1
+
+.PHONY: demo test test-all check format bench clean
+
+demo: $(READY)
+	$(BIN)/monitorch demo
+
+test: $(READY)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
+
+test-all: $(READY)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov -m "slow or not slow"
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python bench/overhead.py
+
+clean:
+	rm -rf $(VENV) build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,82 @@
+"""The model as a list of named layers, in model order."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import OptionError, UnsupportedModelError
+
+# (top-level package, class) -> what to do instead
+UNSUPPORTED = {
+    ("torch", "FullyShardedDataParallel"): "use fully_shard (FSDP2) instead",
+    ("torch", "_PipelineStageBase"): "attach to the stage's own module instead",
+    ("deepspeed", "DeepSpeedEngine"): "its parameters and gradients live outside the module",
+}
+
+
+class Layer(NamedTuple):
+    """One module of the model."""
+
+    name: str
+    module: nn.Module
+    is_leaf: bool
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DistributedDataParallel and torch.compile; refuses what cannot be observed."""
+    for module in model.modules() if isinstance(model, nn.Module) else (model,):
+        for base in type(module).__mro__:
+            advice = UNSUPPORTED.get((base.__module__.partition(".")[0], base.__name__))
+            if advice:
+                raise UnsupportedModelError(f"{base.__name__} cannot be observed: {advice}")
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"a model is a torch.nn.Module, not {type(model).__name__}")
+    if isinstance(model, DistributedDataParallel):
+        return unwrap(model.module)
+    compiled = model._modules.get("_orig_mod")
+    return model if compiled is None else unwrap(compiled)
+
+
+def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]:
+    """All modules down to ``depth`` levels (-1: all), parents first; a shared module under its first name only.
+
+    >>> [layer.name for layer in walk(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU())), separator="/")]
+    ['', '0', '1', '1/0']
+    """
+    if depth < -1:
+        raise OptionError(f"depth={depth} must be -1 for the whole model, or the number of levels to go down")
+    return list(_walk(model, "", depth, separator, set()))
+
+
+def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[int]) -> Iterator[Layer]:
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    children = {} if depth == 0 else _children(module)
+    yield Layer(name, module, is_leaf=not children)
+    for child_name, child in children.items():
+        full_name = f"{name}{separator}{child_name}" if name else child_name
+        yield from _walk(child, full_name, depth - 1, separator, seen)
+
+
+def _children(module: nn.Module) -> dict[str, nn.Module]:
+    """The children, but for the machinery of parametrisations: a parametrised layer is still one layer."""
+    return {name: child for name, child in module.named_children() if name != "parametrizations"}
+
+
+def aliases(model: nn.Module, separator: str = ".") -> dict[str, list[str]]:
+    """Further names of shared modules and tied parameters, by the first name.
+
+    >>> shared = nn.Linear(1, 1)
+    >>> aliases(nn.ModuleDict({"a": shared, "b": shared}))["a"]
+    ['b']
+    """
+    names: dict[int, list[str]] = defaultdict(list)
+    named: list[tuple[str, Any]] = [*model.named_modules(remove_duplicate=False)]
+    named += model.named_parameters(remove_duplicate=False)
+    for name, thing in named:
+        names[id(thing)].append(name.replace(".", separator))
+    return {first: others for first, *others in names.values() if others}

@@ -1,0 +1,252 @@
+"""The one object a user holds."""
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import visualizer as visualizers
+from ..errors import LifecycleError, MonitorchWarning, OptionError
+from ..lens.abstract_lens import AbstractLens
+from ..lens.logged_scalars import LoggedScalars
+from ..lens.options import old_names
+from ..numerical.deferred import settle
+from ..preprocessor import ExplicitCall
+from .inspector_state import InspectorState
+from .module_tree import Layer, aliases, unwrap, walk
+
+Item = TypeVar("Item")
+
+
+def _release(lenses: list[AbstractLens], handles: list[Any]) -> None:
+    for lens in lenses:
+        lens.detach_from_module()
+    while handles:
+        handles.pop().remove()
+
+
+class PyTorchInspector:
+    """Shows a model in training through lenses.
+
+    Args:
+        lenses: what to look at.
+        visualizer: where to show it: ``"print"``, ``"matplotlib"``, ``"tensorboard"``, ``"dummy"`` or an object.
+        module: the model; may also be given to :meth:`attach` later.
+        depth: how many levels of modules to go down; -1 is all.
+        module_name_prefix: what separates the parts of a layer's name.
+        train_loss_str: name of the training loss.
+        non_train_loss_str: name of the other loss.
+        is_active_fn: record only every n-th tick, or those for which this function of the tick's number is true.
+        master_rank: the process that visualises.
+        on_error: ``"warn"`` once when a layer cannot be observed and go on without it, or ``"raise"``.
+
+    With ``MONITORCH=off`` in the environment nothing is attached and nothing recorded.
+
+    >>> from monitorch.lens import ParameterNorm
+    >>> inspector = PyTorchInspector([ParameterNorm()], module=nn.Linear(2, 1), visualizer="dummy")
+    >>> for epoch in inspector.range(3):
+    ...     pass  # train
+    >>> inspector.state.counter
+    4
+    """
+
+    @old_names(vizualizer="visualizer")
+    def __init__(
+        self,
+        lenses: Iterable[AbstractLens],
+        *,
+        visualizer: Any = "print",
+        module: nn.Module | None = None,
+        depth: int = -1,
+        module_name_prefix: str = ".",
+        train_loss_str: str = "train_loss",
+        non_train_loss_str: str = "val_loss",
+        is_active_fn: int | Callable[[int], bool] = 1,
+        master_rank: int = 0,
+        on_error: str = "warn",
+    ) -> None:
+        self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
+        self.state = InspectorState(is_active_fn, on_error)
+        self.state.paused = self._is_off = os.environ.get("MONITORCH", "").lower() == "off"
+        self.depth, self.module_name_prefix, self.master_rank = depth, module_name_prefix, master_rank
+        self.is_main_process = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == master_rank
+        self.aliases: dict[str, list[str]] = {}
+        self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
+        self._logged: LoggedScalars | None = None
+        self._layers: list[Layer] = []
+        self._adopted: list[AbstractLens] = []
+        self._handles: list[Any] = []
+        # a dropped inspector takes its hooks along: the lists are shared with the finalizer, the inspector is not
+        weakref.finalize(self, _release, self._adopted, self._handles).atexit = False
+        self.visualizer = visualizer
+        if module is not None:
+            self.attach(module)
+
+    @property
+    def visualizer(self) -> Any:
+        """Where numbers are shown; may be replaced at any time, by an object or a name."""
+        return self._visualizer
+
+    @visualizer.setter
+    def visualizer(self, visualizer: Any) -> None:
+        if not self.is_main_process:
+            visualizer = "dummy"
+        self._visualizer = visualizers.create(visualizer) if isinstance(visualizer, str) else visualizer
+        for lens in self._adopted:
+            lens.introduce_tags(self._visualizer)
+        self._adopt_lenses()
+
+    vizualizer = visualizer
+    """The spelling of earlier releases."""
+
+    def attach(self, module: nn.Module) -> "PyTorchInspector":
+        """Watch ``module``; a model that is being watched is left first."""
+        model = unwrap(module)
+        if self.state.attached:
+            self.detach()
+        self._adopt_lenses()
+        if not self._is_off:
+            self._layers = walk(model, self.depth, self.module_name_prefix)
+            self.aliases = aliases(model, self.module_name_prefix)
+            for lens in self._adopted:
+                self._show_model(lens)
+            self._handles.append(model.register_forward_pre_hook(self._count_step(self.state)))
+        self.state.attached = True
+        return self
+
+    def detach(self) -> "PyTorchInspector":
+        """Leave the model: no hook stays, counting begins anew, figures are cleared."""
+        if not self.state.attached:
+            raise LifecycleError("there is nothing to detach from: attach() a model first")
+        _release(self._adopted, self._handles)
+        self._layers = []
+        self.aliases = {}
+        self._call_preprocessor.reset()
+        self.state.restart()
+        self.state.attached = False
+        if hasattr(self.visualizer, "reset_fig"):
+            self.visualizer.reset_fig()
+        return self
+
+    def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
+        """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
+        if self.state.is_active:
+            push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
+            push(name, value)
+
+    def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
+        """Add a loss; a tensor is not waited for."""
+        if self.state.is_active:
+            self._call_preprocessor.push_loss(value, train=train, running=running)
+
+    def log(self, **values: Any) -> None:
+        """Add any numbers by name; they are shown without being declared."""
+        if self.state.is_active:
+            if self._logged is None:
+                self._logged = LoggedScalars()
+                self._adopt(self._logged)
+            for name, value in values.items():
+                self._logged.names[name] = None
+                self._call_preprocessor.push_running(name, value)
+
+    def tick_epoch(self, epoch: int | None = None) -> None:
+        """End a tick: show what was seen since the last one. ``epoch`` labels this tick, the next is one more."""
+        active = self.state.is_active
+        if epoch is not None:
+            self.state.counter = epoch
+        if active:
+            self._adopt_lenses()
+            self._synchronise()
+            self._show()
+        self.state.tick()
+
+    tick = tick_epoch
+
+    def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
+        """Go through ``iterable`` and tick after each item."""
+        for index, item in enumerate(iterable):
+            if index:
+                self.tick_epoch()
+            yield item
+        self.tick_epoch()
+
+    def range(self, *args: Any, **kwargs: Any) -> Iterator[int]:
+        """``range`` that ticks after each number."""
+        return self.iter(range(*args, **kwargs))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing inside a ``with`` block."""
+        before, self.state.paused = self.state.paused, True
+        try:
+            yield
+        finally:
+            self.state.paused = before
+
+    def _adopt_lenses(self) -> None:
+        """Make lenses one's own, also those that were added to the list later."""
+        for lens in self.lenses:
+            if not isinstance(lens, AbstractLens):
+                raise OptionError(f"lenses holds {lens!r}, which is no lens; see monitorch.lens")
+            if not any(lens is known for known in self._adopted):
+                self._adopt(lens)
+
+    def _adopt(self, lens: AbstractLens) -> None:
+        self._adopted.append(lens)
+        lens.register_foreign_preprocessor(self._call_preprocessor, self.state)
+        lens.introduce_tags(self.visualizer)
+        if self._is_off:
+            lens.detach_from_module()
+        elif self.state.attached:
+            self._show_model(lens)
+
+    def _show_model(self, lens: AbstractLens) -> None:
+        for name, module, is_leaf in self._layers:
+            register = lens.register_leaf_module if is_leaf else lens.register_non_leaf_module
+            register(module, name, self.state)
+        lens.finish_attach()
+
+    def _synchronise(self) -> None:
+        parties: list[ExplicitCall | AbstractLens] = [self._call_preprocessor, *self._adopted]
+        for party in parties:
+            party.start_sync(dst_rank=self.master_rank)
+        for party in parties:
+            party.finish_sync()
+
+    def _show(self) -> None:
+        own = (lens.accumulators() for lens in self._adopted if hasattr(lens, "accumulators"))
+        settle(chain(self._call_preprocessor.accumulators(), *own))
+        for lens in self._adopted:
+            lens.finalize_epoch()
+        if self.is_main_process:
+            self._visualize()
+        for lens in self._adopted:
+            lens.reset_epoch()
+        self._call_preprocessor.reset()
+
+    def _visualize(self) -> None:
+        try:
+            for lens in self._adopted:
+                lens.vizualize(self.visualizer, self.state.counter)
+            if hasattr(self.visualizer, "flush"):
+                self.visualizer.flush()
+        except OSError as error:  # a full disk must not end a training run
+            if self.state.on_error == "raise":
+                raise
+            text = f"{type(self.visualizer).__name__} could not show tick {self.state.counter}: {error}"
+            warnings.warn(text, MonitorchWarning, stacklevel=4)
+
+    @staticmethod
+    def _count_step(state: InspectorState) -> Callable[..., None]:
+        def count(module: nn.Module, args: Any) -> None:
+            if module.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                state.step += 1
+
+        return count

@@ -1,0 +1,25 @@
+"""What is shown: each lens looks at one aspect of a model in training."""
+
+from .abstract_lens import AbstractLens
+from .loss_metrics import LossMetrics
+from .output_activation import OutputActivation
+from .output_gradient_geometry import OutputGradientGeometry
+from .output_norm import OutputNorm
+from .parameter_cond import ParameterCond
+from .parameter_gradient_activation import ParameterGradientActivation
+from .parameter_gradient_geometry import ParameterGradientGeometry
+from .parameter_norm import ParameterNorm
+from .parameter_update_geometry import ParameterUpdateGeometry
+
+__all__ = [
+    "AbstractLens",
+    "LossMetrics",
+    "OutputActivation",
+    "OutputGradientGeometry",
+    "OutputNorm",
+    "ParameterCond",
+    "ParameterGradientActivation",
+    "ParameterGradientGeometry",
+    "ParameterNorm",
+    "ParameterUpdateGeometry",
+]

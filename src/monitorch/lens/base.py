@@ -1,0 +1,184 @@
+"""The life cycle of a lens, written once.
+
+A lens is a declaration (preprocessors, views, which layers) and one verb: how to gather from a layer it has chosen.
+"""
+
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import MonitorchWarning
+from ..gatherer.abstract_gatherer import Gatherer
+from ..numerical.deferred import Deferred
+from ..preprocessor import AbstractPreprocessor
+from ..preprocessor.accumulating import AccumulatingPreprocessor
+from ..preprocessor.parameters import locate_parameter
+from ..visualizer.abstract_visualizer import AbstractVisualizer
+from ..visualizer.record import Record
+from .abstract_lens import AbstractLens
+from .options import LayerChoice, old_names
+from .views import Frame, View
+
+OLD_NAMES = {"compute_adj_prod": "compute_correlation", "skip_no_grad_pass": "evaluation_from_grad"}
+
+
+class Lens(AbstractLens):
+    """Owns tags, ticks, sync and detaching; subclasses own the choice of layers."""
+
+    _cure = "include="
+    """The option that a lens without layers should be given."""
+
+    def __init_subclass__(cls) -> None:
+        """Let every lens take the keywords of earlier releases."""
+        super().__init_subclass__()
+        if "__init__" in cls.__dict__:
+            cls.__init__ = old_names(**OLD_NAMES)(cls.__init__)  # type: ignore[method-assign]
+
+    def __init__(self, preprocessors: Iterable[AccumulatingPreprocessor], views: Iterable[View]) -> None:
+        self._preprocessors: tuple[Any, ...] = tuple(preprocessors)
+        self._views: tuple[Any, ...] = tuple(views)
+        self._gatherers: list[Gatherer] = []
+        self._layers: dict[str, None] = {}
+        self._frames: list[Frame] = []
+        self._finalized_in = -1
+        self._state: Any = None
+
+    def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
+        """Keep the inspector's state, which knows the step; leave the model of another inspector."""
+        if self._state is not None and self._state is not inspector_state:
+            self.detach_from_module()
+        self._state = inspector_state
+
+    def finish_attach(self) -> None:
+        """Tell the user when there is nothing to look at."""
+        if not self._layers:
+            text = f"{type(self).__name__} found no layer to watch in this model; name some with {self._cure}"
+            warnings.warn(text, MonitorchWarning, stacklevel=2)
+
+    def detach_from_module(self) -> None:
+        """Remove all hooks, and what was kept from the model."""
+        for gatherer in self._gatherers:
+            gatherer.detach()
+        for preprocessor in self._preprocessors:
+            preprocessor.clear()
+        self._gatherers, self._layers, self._frames = [], {}, []
+
+    def introduce_tags(self, visualizer: AbstractVisualizer) -> None:
+        """Announce each view once."""
+        for tag, attributes in {view.tag: view.attributes for view in self._views}.items():
+            visualizer.register_tags(tag, attributes)
+
+    def finalize_epoch(self) -> None:
+        """Read every view."""
+        self._frames = [view.read(tuple(self._layers)) for view in self._views]
+        self._finalized_in = getattr(self._state, "ticks", 0)
+
+    def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
+        """Hand over records where they are taken, else call the plot method of each tag."""
+        write = getattr(visualizer, "write", None)
+        if write is not None:
+            write(self.records(epoch))
+        else:
+            for frame in self._frames:
+                frame.show(visualizer, epoch)
+
+    def records(self, epoch: int) -> list[Record]:
+        """The numbers of the last tick, one by one."""
+        step = getattr(self._state, "step", epoch)
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        now, lens = time.time(), type(self).__name__
+        return [
+            Record(step, epoch, now, rank, lens, layer, frame.tag, statistic, value, nonfinite)
+            for frame in self._frames
+            for layer, statistic, value, nonfinite in frame.numbers()
+        ]
+
+    def reset_epoch(self) -> None:
+        """Start new accumulators."""
+        for preprocessor in self._preprocessors:
+            preprocessor.reset()
+
+    def start_sync(self, dst_rank: int = 0) -> None:
+        """Offer all accumulators to the other ranks."""
+        for preprocessor in self._preprocessors:
+            preprocessor.start_sync(dst_rank)
+
+    def finish_sync(self) -> None:
+        """Merge with the other ranks."""
+        for preprocessor in self._preprocessors:
+            preprocessor.finish_sync()
+
+    def accumulators(self) -> Iterable[Deferred]:
+        """All accumulators, so that a tick can fetch them with one copy."""
+        return (accumulator for preprocessor in self._preprocessors for accumulator in preprocessor.accumulators())
+
+    def _is_fresh(self) -> bool:
+        """Whether the last tick was an active one, so that its numbers are here."""
+        return bool(self._frames) and self._finalized_in == self._state.ticks - 1
+
+    def _watch(self, gatherer: Gatherer, layer: str) -> None:
+        """Keep a gatherer and fix the layer's place in the order of the model."""
+        gatherer.owner = type(self).__name__
+        self._gatherers.append(gatherer)
+        self._layers[layer] = None
+
+
+class OutputLens(Lens):
+    """A lens on what layers put out: one gatherer for each layer of the choice."""
+
+    def __init__(
+        self, layers: LayerChoice, preprocessors: Iterable[AccumulatingPreprocessor], views: Iterable[View]
+    ) -> None:
+        super().__init__(preprocessors, views)
+        self._choice = layers
+
+    @abstractmethod
+    def _gather(self, module: nn.Module, module_name: str, inspector_state: Any) -> Gatherer:
+        """Put a gatherer on a chosen layer."""
+
+    def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch the module if it is chosen."""
+        if self._choice.leaf(module):
+            self._watch(self._gather(module, module_name, inspector_state), module_name)
+
+    def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch the module if its class is included by name."""
+        if self._choice.container(module):
+            self._watch(self._gather(module, module_name, inspector_state), module_name)
+
+
+class ParameterLens(Lens):
+    """A lens on parameters: one preprocessor for each name, one gatherer for each parameter of that name."""
+
+    _cure = "parameters="
+
+    def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
+        super().__init__(by_parameter.values(), views)
+        self._by_parameter = by_parameter
+        self._seen: set[int] = set()
+
+    @abstractmethod
+    def _gather(
+        self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
+    ) -> Gatherer:
+        """Put a gatherer on a parameter that exists."""
+
+    def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch each listed parameter that the module has; a tied one only where it comes first."""
+        for parameter, preprocessor in self._by_parameter.items():
+            tensor = locate_parameter(module, parameter)
+            if tensor is not None and id(tensor) not in self._seen:
+                self._seen.add(id(tensor))
+                self._watch(self._gather(module, parameter, preprocessor, module_name, inspector_state), module_name)
+
+    register_non_leaf_module = register_leaf_module
+
+    def detach_from_module(self) -> None:
+        """Forget which tensors were seen, too."""
+        super().detach_from_module()
+        self._seen = set()

@@ -1,0 +1,49 @@
+"""What kind of layer a module is. Subclasses count."""
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+ACTIVATIONS = (
+    *(nn.CELU, nn.ELU, nn.GELU, nn.GLU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU),
+    *(nn.LogSigmoid, nn.LogSoftmax, nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.RReLU, nn.SELU, nn.SiLU, nn.Sigmoid),
+    *(nn.Softmax, nn.Softmax2d, nn.Softmin, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink),
+    nn.Threshold,
+)
+DROPOUTS = (nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+LINEARS = (nn.Bilinear, nn.Identity, nn.Linear)
+NORMALIZATIONS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
+
+
+def isactivation(module: nn.Module) -> bool:
+    """Whether the module is an activation function: torch's, or one of the library transformers."""
+    return isinstance(module, ACTIVATIONS) or any(
+        base.__module__ == "transformers.activations" for base in type(module).__mro__
+    )
+
+
+def isnotactivation(module: nn.Module) -> bool:
+    """Whether the module is anything but an activation function."""
+    return not isactivation(module)
+
+
+def isdropout(module: nn.Module) -> bool:
+    """Whether the module is a dropout."""
+    return isinstance(module, DROPOUTS)
+
+
+def islinear(module: nn.Module) -> bool:
+    """Whether the module is linear or the identity."""
+    return isinstance(module, LINEARS)
+
+
+def isconv(module: nn.Module) -> bool:
+    """Whether the module is a convolution or transposed convolution."""
+    return isinstance(module, _ConvNd)
+
+
+def isnormalization(module: nn.Module) -> bool:
+    """Whether the module is a batch or instance normalization."""
+    return isinstance(module, NORMALIZATIONS)

@@ -1,0 +1,128 @@
+"""Options of lenses: normalised and checked once, when the lens is made."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
+
+from torch import nn
+
+from ..errors import OptionError
+from ..numerical.extraction import INPLACE_POINTS, INPLACE_RANGES, POINTS, RANGES
+from . import module_distinction
+
+Strings = str | Iterable[str]
+Classes = type[nn.Module] | Iterable[type[nn.Module]]
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def strings(option: str, value: Strings | None) -> tuple[str, ...]:
+    """One string or several, as a tuple; None is an empty one."""
+    found = (value,) if isinstance(value, str) else tuple(value or ())
+    if not all(isinstance(item, str) and item for item in found):
+        raise OptionError(f"{option} takes names, not {value!r}")
+    return found
+
+
+def points(option: str, value: Strings, inplace: bool | None = None) -> tuple[str, ...]:
+    """Names of single numbers; at least one. ``inplace`` says what is kept, None that it is not known yet."""
+    found = _checked(option, strings(option, value), POINTS, INPLACE_POINTS, inplace)
+    if not found:
+        raise OptionError(f"{option} needs at least one of {', '.join(map(repr, POINTS))}")
+    return found
+
+
+def ranges(option: str, value: Strings | None, inplace: bool | None = None) -> tuple[str, ...]:
+    """Names of bands, or none."""
+    return _checked(option, strings(option, value), RANGES, INPLACE_RANGES, inplace)
+
+
+def _checked(
+    option: str, names: tuple[str, ...], known: tuple[str, ...], known_inplace: tuple[str, ...], inplace: bool | None
+) -> tuple[str, ...]:
+    for name in names:
+        if name not in known:
+            raise OptionError.unknown(option, name, known)
+        if inplace and name not in known_inplace:
+            choices = ", ".join(map(repr, known_inplace))
+            raise OptionError(f"{option}={name!r} needs every sample: pass inplace=False, or choose from {choices}")
+    return names
+
+
+def rate_methods(activation_aggregation: str, death_aggregation: str, inplace: bool) -> tuple[str, str]:
+    """How activation and death rates are aggregated."""
+    activation = points("activation_aggregation", activation_aggregation, inplace)[0]
+    return activation, points("death_aggregation", death_aggregation, inplace)[0]
+
+
+def channel_last(value: bool | str) -> bool | str:
+    """Where channels are."""
+    if value not in (True, False, "auto"):
+        raise OptionError.unknown("channel_last", value, ("auto", "True", "False"))
+    return value
+
+
+class LayerChoice:
+    """Which layers a lens looks at: those of some kinds, those of included classes, never those of excluded ones.
+
+    Args:
+        kinds: questions of ``module_distinction``; a leaf that one of them holds for is chosen.
+        include: a class or several, chosen wherever they stand, also around other modules.
+        exclude: a class or several, never chosen.
+    """
+
+    def __init__(
+        self, kinds: Iterable[Callable[[nn.Module], bool]], include: Classes = (), exclude: Classes = ()
+    ) -> None:
+        self._kinds = tuple(kinds)
+        self._include, self._exclude = _classes("include", include), _classes("exclude", exclude)
+
+    def leaf(self, module: nn.Module) -> bool:
+        """Whether a module without children is chosen."""
+        of_kind = any(kind(module) for kind in self._kinds) and not isinstance(module, self._exclude)
+        return of_kind or self.container(module)
+
+    def container(self, module: nn.Module) -> bool:
+        """Whether a module with children is chosen."""
+        return isinstance(module, self._include) and not isinstance(module, self._exclude)
+
+
+def _classes(option: str, value: Classes) -> tuple[type[nn.Module], ...]:
+    found = (value,) if isinstance(value, type) else tuple(value)
+    for item in found:
+        if not (isinstance(item, type) and issubclass(item, nn.Module)):
+            raise OptionError(f"{option} takes classes of modules such as nn.Linear, not {item!r}")
+    return found
+
+
+def kinds(**wanted: bool) -> list[Callable[[nn.Module], bool]]:
+    """The questions of ``module_distinction`` that are switched on, by the names of their kinds."""
+    return [getattr(module_distinction, f"is{kind}") for kind, on in wanted.items() if on]
+
+
+def old_names(**replacements: str) -> Callable[[Init], Init]:
+    """Decorator for constructors: take keywords of earlier releases under their present names."""
+
+    def decorate(init: Init) -> Init:
+        @wraps(init)
+        def renamed(self: Any, *args: Any, **kwargs: Any) -> None:
+            for old, new in replacements.items():
+                if old in kwargs:
+                    kwargs[new] = kwargs.pop(old)
+            init(self, *args, **kwargs)
+
+        return renamed  # type: ignore[return-value]
+
+    return decorate
+
+
+def with_options_of(parent: type) -> Callable[[Init], Init]:
+    """Decorator for constructors that pass ``**kwargs`` on to ``parent``: show its options in the signature."""
+
+    def decorate(init: Init) -> Init:
+        own = [p for p in inspect.signature(init).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        inherited = list(inspect.signature(parent).parameters.values())
+        init.__signature__ = inspect.Signature([*own, *inherited])  # type: ignore[attr-defined]
+        return init
+
+    return decorate

@@ -1,0 +1,57 @@
+"""How large the gradients of each layer's output are, and whether they turn around."""
+
+from typing import Any
+
+from torch import nn
+
+from ..gatherer import BackwardGatherer
+from ..preprocessor import OutputGradientGeometry as OutputGradientGeometryPreprocessor
+from . import options
+from .base import OutputLens
+from .module_distinction import isactivation, isnotactivation
+from .options import Strings
+from .views import geometry_views
+
+
+class OutputGradientGeometry(OutputLens):
+    """Norm of the gradient with respect to each layer's output, and its cosine with the one before.
+
+    Correlations keep one gradient per layer.
+
+    Args:
+        inplace: keep moments only, instead of every sample.
+        normalize_by_size: divide norms by the root of the number of elements.
+        log_scale: logarithmic axis for norms.
+        compute_correlation: compare consecutive gradients.
+        skip_activation: pass over activation functions.
+        line_aggregation: lines to draw.
+        range_aggregation: bands to draw.
+        output_index: which part of a tuple or dictionary output to watch; by default its first floating tensor.
+    """
+
+    _SMALL_NORM_TAG_NAME = "Output Gradient Norm"
+    _SMALL_PROD_TAG_NAME = "Output Gradient Correlation"
+
+    def __init__(
+        self,
+        inplace: bool = True,
+        normalize_by_size: bool = False,
+        log_scale: bool = False,
+        compute_correlation: bool = True,
+        skip_activation: bool = True,
+        line_aggregation: Strings = "mean",
+        range_aggregation: Strings | None = ("std", "min-max"),
+        *,
+        output_index: int | str | None = None,
+    ) -> None:
+        lines = options.points("line_aggregation", line_aggregation, inplace)
+        bands = options.ranges("range_aggregation", range_aggregation, inplace)
+        geometry = OutputGradientGeometryPreprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0)
+        self._output_index = output_index
+        kinds = [isnotactivation] if skip_activation else [isnotactivation, isactivation]
+        views = geometry_views("Output Gradient", geometry, lines, bands, log_scale)
+        super().__init__(options.LayerChoice(kinds), [geometry], views)
+
+    def _gather(self, module: nn.Module, module_name: str, inspector_state: Any) -> BackwardGatherer:
+        index = self._output_index
+        return BackwardGatherer(module, self._preprocessors, module_name, inspector_state, output_index=index)

@@ -1,0 +1,38 @@
+"""How far each weight is from treating all directions alike."""
+
+from ..preprocessor import ParameterCond as ParameterCondPreprocessor
+from . import options
+from .options import Strings
+from .parameter_state_lens import ParameterStateLens
+from .views import LayerLines, Source
+
+
+class ParameterCond(ParameterStateLens):
+    """Condition number of each matrix among the parameters: largest over smallest singular value.
+
+    Tensors of more than two dimensions are flattened from their second on; vectors have no condition number. Costs one
+    singular value decomposition per matrix and tick.
+
+    Args:
+        inplace: keep moments only, instead of every sample.
+        parameters: names of the parameters to look at.
+        log_scale: logarithmic axis.
+        aggregation_method: how the samples of a tick become one number.
+    """
+
+    def __init__(
+        self,
+        inplace: bool = True,
+        parameters: Strings = "weight",
+        *,
+        log_scale: bool = False,
+        aggregation_method: str = "mean",
+    ) -> None:
+        method = options.points("aggregation_method", aggregation_method, inplace)[:1]
+        names = options.strings("parameters", parameters)
+        conds = {name: ParameterCondPreprocessor([name], inplace) for name in names}
+        views = [
+            LayerLines(f"{name} Cond".title(), Source(conds[name], name), method, None, logy=log_scale, annotate=False)
+            for name in names
+        ]
+        super().__init__(dict(conds), views)

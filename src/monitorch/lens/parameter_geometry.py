@@ -1,0 +1,36 @@
+"""The common half of the two lenses on the geometry of parameters."""
+
+from ..preprocessor.geometry import GeometryPreprocessor
+from . import options
+from .base import ParameterLens
+from .options import Strings
+from .views import View, geometry_views
+
+
+class ParameterGeometry(ParameterLens):
+    """Norm of something that each parameter has, and its cosine with the one before."""
+
+    _what: str
+    _preprocessor: type[GeometryPreprocessor]
+
+    def __init__(
+        self,
+        inplace: bool = True,
+        normalize_by_size: bool = False,
+        log_scale: bool = False,
+        compute_correlation: bool = True,
+        parameters: Strings = ("weight", "bias"),
+        line_aggregation: Strings = "mean",
+        range_aggregation: Strings | None = ("std", "min-max"),
+    ) -> None:
+        lines = options.points("line_aggregation", line_aggregation, inplace)
+        bands = options.ranges("range_aggregation", range_aggregation, inplace)
+        geometries = {
+            parameter: self._preprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0)
+            for parameter in options.strings("parameters", parameters)
+        }
+        views: list[View] = []
+        for parameter, geometry in geometries.items():
+            what = f"{parameter} {self._what}".title()
+            views += geometry_views(what, geometry, lines, bands, log_scale, correlation_ylim=(1, -1))
+        super().__init__(dict(geometries), views)

@@ -1,0 +1,22 @@
+"""How large the gradients of each parameter are, and whether they turn around."""
+
+from ..preprocessor import GradientGeometry
+from .parameter_geometry import ParameterGeometry
+from .parameter_gradient_lens import ParameterGradientLens
+
+
+class ParameterGradientGeometry(ParameterGeometry, ParameterGradientLens):
+    """Norm of each parameter's gradient, and its cosine with the one before.
+
+    Args:
+        inplace: keep moments only, instead of every sample.
+        normalize_by_size: divide norms by the root of the number of elements.
+        log_scale: logarithmic axis for norms.
+        compute_correlation: compare consecutive gradients; keeps a copy of the last one.
+        parameters: names of the parameters to look at.
+        line_aggregation: lines to draw.
+        range_aggregation: bands to draw.
+    """
+
+    _what = "gradient"
+    _preprocessor = GradientGeometry

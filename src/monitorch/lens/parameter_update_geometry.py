@@ -1,0 +1,45 @@
+"""How far each parameter moves in a step, and whether it turns around."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import OptionError
+from ..gatherer import CallParameterGatherer, OptimizerStepParameterGatherer
+from ..preprocessor import ParameterDifferenceGeometry
+from .options import with_options_of
+from .parameter_geometry import ParameterGeometry
+
+
+class ParameterUpdateGeometry(ParameterGeometry):
+    """Norm of each parameter's change in a step, and its cosine with the change before.
+
+    Args:
+        optimizer: whose steps to measure; with None call :meth:`inspect_update` after each step.
+        options: as for ParameterGradientGeometry.
+    """
+
+    _what = "update"
+    _preprocessor = ParameterDifferenceGeometry
+
+    @with_options_of(ParameterGeometry)
+    def __init__(self, optimizer: Optimizer | None, *options: Any, **named_options: Any) -> None:
+        if optimizer is not None and not hasattr(optimizer, "register_step_post_hook"):
+            cure = "pass None and call inspect_update() after each step"
+            raise OptionError(f"{type(optimizer).__name__} is no torch.optim.Optimizer: {cure}")
+        super().__init__(*options, **named_options)
+        self.optimizer = optimizer
+
+    def inspect_update(self) -> None:
+        """Measure how far parameters have moved since the last call."""
+        for gatherer in self._gatherers:
+            gatherer()
+
+    def _gather(
+        self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
+    ) -> CallParameterGatherer:
+        data = (parameter, [preprocessor], module_name, inspector_state)
+        if self.optimizer is None:
+            return CallParameterGatherer(module, *data)
+        return OptimizerStepParameterGatherer(module, self.optimizer, *data)
