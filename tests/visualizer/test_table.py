@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitorch.visualizer.table import Column, headline_text, merge_order, number_text, percent_text, table_text
+from monitorch.visualizer.layer_order import merge_order
+from monitorch.visualizer.table import Column, headline_text, number_text, percent_text, table_text
 
 
 @pytest.mark.parametrize(

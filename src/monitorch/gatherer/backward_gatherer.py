@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 from ..preprocessor import AbstractBackwardPreprocessor
 from ..preprocessor.outputs import pick_tensor
 from .abstract_gatherer import Gatherer, State, is_same_tensor
+from .compilation import outside_graph
 from .recomputation import RecomputationFilter
 
 
@@ -45,6 +46,7 @@ class BackwardGatherer(Gatherer):
         if self.inspector_state is not None:  # the tensor of an earlier forward pass may outlive the gatherer
             self._hand_over(module, grad_input, grad_output)
 
+    @outside_graph
     def _watch_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if self._passes.counts() and self._wants_data():
             return self._guarded(self._put_hook, module, (args, kwargs), output)

@@ -6,6 +6,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from .compilation import outside_graph
+
 CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
 
 
@@ -47,9 +49,11 @@ class ChannelLayout:
         self._remove_hooks()
         self.__init__()  # type: ignore[misc]
 
+    @outside_graph
     def _note_dim_1(self, *_: Any) -> None:
         self._last_dim = False
 
+    @outside_graph
     def _note_last(self, *_: Any) -> None:
         self._last_dim = True
 

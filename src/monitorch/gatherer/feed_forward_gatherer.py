@@ -7,6 +7,7 @@ from torch import nn
 
 from ..preprocessor import AbstractForwardPreprocessor
 from .abstract_gatherer import Gatherer, State, first_input
+from .compilation import outside_graph
 from .recomputation import RecomputationFilter
 
 
@@ -20,6 +21,7 @@ class FeedForwardGatherer(Gatherer):
         self._passes = RecomputationFilter()
         self._handles.append(module.register_forward_hook(self, with_kwargs=True))
 
+    @outside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Be the forward hook."""
         if self._passes.counts():

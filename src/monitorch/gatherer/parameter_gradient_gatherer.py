@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..preprocessor import AbstractTensorPreprocessor
 from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
+from .compilation import outside_graph
 
 
 class ParameterGradientGatherer(Gatherer):
@@ -49,6 +50,7 @@ class ParameterGradientGatherer(Gatherer):
         super().detach()
         self._unhook()
 
+    @outside_graph
     def _hook_parameter(self, *_: Any) -> None:
         parameter = find_parameter(self._module, self._parameter)
         if parameter is self._hooked:

@@ -14,6 +14,7 @@ from torch import nn
 
 from .. import visualizer as visualizers
 from ..errors import LifecycleError, MonitorchWarning, OptionError
+from ..gatherer.compilation import outside_graph
 from ..lens.abstract_lens import AbstractLens
 from ..lens.logged_scalars import LoggedScalars
 from ..lens.options import old_names
@@ -102,6 +103,7 @@ class PyTorchInspector:
         for lens in self._adopted:
             lens.introduce_tags(self._visualizer)
         self._adopt_lenses()
+        self._introduce_layers()
 
     vizualizer = visualizer
     """The spelling of earlier releases."""
@@ -115,6 +117,7 @@ class PyTorchInspector:
         if not self._is_off:
             self._layers = walk(model, self.depth, self.module_name_prefix)
             self.aliases = aliases(model, self.module_name_prefix)
+            self._introduce_layers()
             for lens in self._adopted:
                 self._show_model(lens)
             self._handles.append(model.register_forward_pre_hook(self._count_step(self.state)))
@@ -213,6 +216,10 @@ class PyTorchInspector:
             register(module, name, self.state)
         lens.finish_attach()
 
+    def _introduce_layers(self) -> None:
+        if self._layers and hasattr(self.visualizer, "introduce_layers"):
+            self.visualizer.introduce_layers([layer.name for layer in self._layers])
+
     def _synchronise(self) -> None:
         parties: list[ExplicitCall | AbstractLens] = [self._call_preprocessor, *self._adopted]
         for party in parties:
@@ -245,8 +252,9 @@ class PyTorchInspector:
 
     @staticmethod
     def _count_step(state: InspectorState) -> Callable[..., None]:
+        @outside_graph
         def count(module: nn.Module, args: Any) -> None:
-            if module.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            if module.training and torch.is_grad_enabled():
                 state.step += 1
 
         return count

@@ -7,9 +7,10 @@ from itertools import groupby, pairwise
 from typing import TextIO
 
 from .abstract_visualizer import TagAttributes, TagType
+from .layer_order import merge_order
 from .record import Record
 from .record_sink import RecordSink
-from .table import Column, headline_text, merge_order, number_text, percent_text, table_text
+from .table import Column, headline_text, number_text, percent_text, table_text
 
 _BANDS = {("-σ", "+σ"), ("Q1", "Q3"), ("min", "max")}
 _SHORT_WORDS = {"gradient": "grad", "correlation": "corr", "activation_rate": "active", "death_rate": "dead"}
@@ -31,6 +32,10 @@ class PrintVisualizer(RecordSink):
         self.file = file
         self._tick: list[Record] = []
         self._layers: list[str] = []  # kept between ticks, so that rows never change places
+
+    def introduce_layers(self, layers: Sequence[str]) -> None:
+        """Show rows in the order of the model."""
+        self._layers = list(layers)
 
     def write(self, records: Sequence[Record]) -> None:
         """Keep records until their tick is complete, which is certain once another one begins."""

@@ -76,24 +76,6 @@ def headline_text(start: str, segments: Mapping[str, Sequence[str]], width: int)
     return _BETWEEN_GROUPS.join([start, f"\n{' ' * len(start)}{_BETWEEN_GROUPS}".join(lines)]) if lines else start
 
 
-def merge_order(known: Sequence[str], arriving: Iterable[str]) -> list[str]:
-    """Add new names to an order, each before the known name that it arrived before, else at the end.
-
-    >>> merge_order(["relu1", "relu2"], ["linear1", "relu1", "linear2", "relu2", "linear3"])
-    ['linear1', 'relu1', 'linear2', 'relu2', 'linear3']
-    """
-    merged, names = list(known), list(arriving)
-    if set(merged).issuperset(names):  # always but at the first ticks, and searching long lists takes time
-        return merged
-    place = len(merged)
-    for name in reversed(names):
-        if name in merged:
-            place = merged.index(name)
-        else:
-            merged.insert(place, name)
-    return merged
-
-
 def _label_text(label: str, limit: int) -> str:
     """Keep the end of a long name, from a dot on if there is one: it is what tells layers apart."""
     limit = max(limit, 12)

@@ -1,7 +1,7 @@
 """Turns a page into a figure: columns, titles, legends and axes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -21,7 +21,9 @@ _PAGE_TITLE_SIZE, _TAG_TITLE_SIZE, _LAYER_TITLE_SIZE = 13.0, 10.5, 8.0
 _STEPS = (1, 2, 5, 10)
 
 
-def plan(tags: Mapping[str, TagAttributes], history: History, options: Mapping[str, Any]) -> list[Page]:
+def plan(
+    tags: Mapping[str, TagAttributes], history: History, options: Mapping[str, Any], model_order: Sequence[str] = ()
+) -> list[Page]:
     """The pages that show all tags."""
     size = options.get("figsize") or (None, None)
     big, small = [], []
@@ -31,7 +33,7 @@ def plan(tags: Mapping[str, TagAttributes], history: History, options: Mapping[s
         else:
             small.append(Column(tag, _labels(tag, attributes, history), tuple(history.layers(tag))))
     # a third entry is a unit of length; such pages are laid out as if they had no given size, and scaled
-    return paginate(big, small, width=size[0] if len(size) == 2 else None)
+    return paginate(big, small, width=size[0] if len(size) == 2 else None, model_order=model_order)
 
 
 def compose(page: Page, tags: Mapping[str, TagAttributes], history: History, options: Mapping[str, Any]) -> Figure:

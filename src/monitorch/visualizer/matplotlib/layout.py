@@ -3,8 +3,11 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 from typing import TypeVar
+
+from ..layer_order import merge_order
 
 T = TypeVar("T")
 
@@ -98,16 +101,19 @@ class Page:
         return PAGE_TITLE if self.title else 0.0
 
 
-def paginate(big: Sequence[Column], small: Sequence[Column], width: float | None = None) -> list[Page]:
+def paginate(
+    big: Sequence[Column], small: Sequence[Column], width: float | None = None, model_order: Sequence[str] = ()
+) -> list[Page]:
     """Big tags first, then the small ones; a page never mixes two ranges of layers.
 
     Args:
         big: tags with one plot.
         small: tags with a plot per layer.
         width: of the pages, if it is not to be computed.
+        model_order: the order of layers, as far as it is known.
     """
     pages: list[Page] = []
-    for page in _single_blocks(big, small, width):
+    for page in _single_blocks(big, small, width, model_order):
         joint = _join(pages[-1], page) if pages else None
         pages[-1:] = [joint] if joint else [*pages[-1:], page]
     if len(pages) == 1:
@@ -124,14 +130,8 @@ def merge_orders(orders: Iterable[Sequence[str]]) -> list[str]:
     >>> merge_orders([["relu1", "relu2"], ["lin1", "relu1", "lin2", "relu2"]])
     ['lin1', 'relu1', 'lin2', 'relu2']
     """
-    merged: list[str] = []
-    for order in sorted(orders, key=len, reverse=True):
-        position = 0 if set(order) & set(merged) else len(merged)
-        for layer in order:
-            if layer not in merged:
-                merged.insert(position, layer)
-            position = merged.index(layer) + 1
-    return merged
+    nothing: list[str] = []
+    return reduce(merge_order, sorted(orders, key=len, reverse=True), nothing)
 
 
 def split_evenly(items: Sequence[T], at_most: int) -> Iterator[Sequence[T]]:
@@ -145,7 +145,9 @@ def split_evenly(items: Sequence[T], at_most: int) -> Iterator[Sequence[T]]:
     yield from (items[start:end] for start, end in pairwise(bounds))
 
 
-def _single_blocks(big: Sequence[Column], small: Sequence[Column], wanted: float | None) -> Iterator[Page]:
+def _single_blocks(
+    big: Sequence[Column], small: Sequence[Column], wanted: float | None, model_order: Sequence[str]
+) -> Iterator[Page]:
     """A page per block, before pages are joined."""
     groups = _group(small)
     widest = max(len(part) for columns in (big, *groups) for part in split_evenly(columns, MAX_COLUMNS))
@@ -153,7 +155,9 @@ def _single_blocks(big: Sequence[Column], small: Sequence[Column], wanted: float
     for columns in split_evenly(big, MAX_COLUMNS):
         yield Page("", (Block(tuple(columns), (), big=True, width=width),))
     for group in groups:
-        layers = merge_orders([column.layers for column in group])
+        known = {layer for column in group for layer in column.layers}
+        start = [layer for layer in model_order if layer in known]
+        layers = merge_orders([start, *(column.layers for column in group)])
         first = 1
         for part in list(split_evenly(layers, MAX_LAYERS)) or [()]:
             last = first + len(part) - 1

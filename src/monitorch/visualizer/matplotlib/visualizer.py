@@ -1,6 +1,6 @@
 """A visualizer that draws figures when it is asked to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ class MatplotlibVisualizer(AbstractVisualizer):
     def __init__(self, **kwargs: Any) -> None:
         self._options = kwargs
         self._tags: dict[str, TagAttributes] = {}
+        self._model_order: Sequence[str] = ()
         self._history = History()
         self._pages: list[Page] = []
         self._figures: dict[int, Figure] = {}
@@ -44,6 +45,10 @@ class MatplotlibVisualizer(AbstractVisualizer):
         """Plan a place for the tag, whether or not numbers will come."""
         self._tags[main_tag] = tag_attr
         self._stale = True
+
+    def introduce_layers(self, layers: Sequence[str]) -> None:
+        """Show rows in the order of the model."""
+        self._model_order = list(layers)
 
     def plot_numerical_values(
         self, epoch: int, main_tag: str, values_dict: Values, ranges_dict: Ranges | None = None
@@ -106,7 +111,7 @@ class MatplotlibVisualizer(AbstractVisualizer):
             raise LifecycleError("nothing to draw: no tag was registered; attach an inspector that has lenses first")
         if self._stale:
             self._close(*self._figures)
-            self._pages = plan(self._tags, self._history, self._options)
+            self._pages = plan(self._tags, self._history, self._options, self._model_order)
             self._stale = False
         return self._pages
 
