@@ -25,6 +25,10 @@ class State(Protocol):
     def on_error(self) -> str:
         """``"warn"`` or ``"raise"``."""
 
+    @property
+    def loss_share(self) -> float:
+        """What part of the global loss this process computes."""
+
 
 class AbstractGatherer(ABC):
     """Base of all gatherers: knows whether its inspector wants data, and how to let go."""
@@ -83,7 +87,7 @@ class Gatherer(AbstractGatherer):
         active = self.inspector_state.is_active and not self._failed
         if not active and not self._in_gap:
             for preprocessor in self._preprocessors:
-                preprocessor.interrupt(self._name)
+                self._guarded(preprocessor.interrupt, self._name)
         self._in_gap = not active
         return active
 

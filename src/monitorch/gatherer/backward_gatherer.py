@@ -37,14 +37,13 @@ class BackwardGatherer(Gatherer):
         self._output_index = output_index
         self._passes = RecomputationFilter()
         if any(preprocessor.needs_grad_input for preprocessor in preprocessors):
-            self._handles.append(module.register_full_backward_hook(self))
+            self._handles.append(module.register_full_backward_hook(self._take_gradients))
         else:
             self._handles.append(module.register_forward_hook(self._watch_output, with_kwargs=True))
 
     def __call__(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        """Be the backward hook."""
-        if self.inspector_state is not None:  # the tensor of an earlier forward pass may outlive the gatherer
-            self._hand_over(module, grad_input, grad_output)
+        """Hand over the gradients of one backward pass."""
+        self._hand_over(module, grad_input, grad_output)
 
     @outside_graph
     def _watch_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -67,7 +66,13 @@ class BackwardGatherer(Gatherer):
         return changed
 
     def _take_gradient(self, module: nn.Module, gradient: Tensor) -> None:
-        self(module, (), (gradient,))
+        if self.inspector_state is not None and self.inspector_state.loss_share != 1:
+            gradient = gradient * self.inspector_state.loss_share
+        self._take_gradients(module, (), (gradient,))
+
+    def _take_gradients(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+        if self.inspector_state is not None:  # a hook of an earlier forward pass may outlive the gatherer
+            self(module, grad_input, grad_output)
 
     def _process(self, preprocessor: AbstractBackwardPreprocessor, *data: Any) -> None:
         preprocessor.process_bw(self._name, *data)

@@ -1,9 +1,13 @@
 """Hooks under torch.compile: they run between the compiled pieces, never inside them."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
+
+from ..errors import MonitorchWarning
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -11,4 +15,15 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 def outside_graph(hook: Hook) -> Hook:
     """Decorator: under torch.compile, end the graph before the hook and begin a new one after it."""
     # unlike torch.compiler.disable this does not load the compiler when the hook is defined
-    return torch._disable_dynamo(hook)  # type: ignore[attr-defined, no-any-return]
+    return torch._disable_dynamo(hook)  # type: ignore[attr-defined, return-value]
+
+
+def drop_graphs(model: nn.Module) -> None:
+    """Have a compiled model compiled anew: graphs made before it got its hooks would go on without them."""
+    if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()):
+        from torch._dynamo.utils import counters
+
+        if counters["stats"]["unique_graphs"]:
+            torch.compiler.reset()
+            text = "compiled graphs do not notice new hooks: torch.compiler.reset() makes the model compile anew"
+            warnings.warn(text, MonitorchWarning, stacklevel=3)

@@ -33,6 +33,7 @@ class InspectorState:
         self.restart()
         self.attached = False
         self.paused = False
+        self.loss_share = 1.0
 
     def restart(self) -> None:
         """Begin to count anew."""

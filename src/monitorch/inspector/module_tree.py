@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,6 +39,14 @@ def unwrap(model: nn.Module) -> nn.Module:
         return unwrap(model.module)
     compiled = model._modules.get("_orig_mod")
     return model if compiled is None else unwrap(compiled)
+
+
+def loss_share(model: nn.Module) -> float:
+    """What part of the global loss one process computes: DistributedDataParallel averages over its processes."""
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel):
+            return 1 / dist.get_world_size(module.process_group)
+    return 1.0
 
 
 def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]:

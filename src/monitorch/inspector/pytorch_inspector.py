@@ -14,21 +14,22 @@ from torch import nn
 
 from .. import visualizer as visualizers
 from ..errors import LifecycleError, MonitorchWarning, OptionError
-from ..gatherer.compilation import outside_graph
+from ..gatherer.compilation import drop_graphs, outside_graph
 from ..lens.abstract_lens import AbstractLens
 from ..lens.logged_scalars import LoggedScalars
 from ..lens.options import old_names
 from ..numerical.deferred import settle
 from ..preprocessor import ExplicitCall
 from .inspector_state import InspectorState
-from .module_tree import Layer, aliases, unwrap, walk
+from .module_tree import Layer, aliases, loss_share, unwrap, walk
 
 Item = TypeVar("Item")
 
 
-def _release(lenses: list[AbstractLens], handles: list[Any]) -> None:
+def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
     for lens in lenses:
-        lens.detach_from_module()
+        if getattr(lens, "_state", state) is state:  # it may have moved on to another inspector
+            lens.detach_from_module()
     while handles:
         handles.pop().remove()
 
@@ -84,8 +85,8 @@ class PyTorchInspector:
         self._layers: list[Layer] = []
         self._adopted: list[AbstractLens] = []
         self._handles: list[Any] = []
-        # a dropped inspector takes its hooks along: the lists are shared with the finalizer, the inspector is not
-        weakref.finalize(self, _release, self._adopted, self._handles).atexit = False
+        # a dropped inspector takes its hooks along: what the finalizer needs is shared with it, the inspector is not
+        weakref.finalize(self, _release, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
         if module is not None:
             self.attach(module)
@@ -113,6 +114,7 @@ class PyTorchInspector:
         model = unwrap(module)
         if self.state.attached:
             self.detach()
+        self.state.loss_share = loss_share(module)
         self._adopt_lenses()
         if not self._is_off:
             self._layers = walk(model, self.depth, self.module_name_prefix)
@@ -121,6 +123,7 @@ class PyTorchInspector:
             for lens in self._adopted:
                 self._show_model(lens)
             self._handles.append(model.register_forward_pre_hook(self._count_step(self.state)))
+            drop_graphs(module)
         self.state.attached = True
         return self
 
@@ -128,7 +131,7 @@ class PyTorchInspector:
         """Leave the model: no hook stays, counting begins anew, figures are cleared."""
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
-        _release(self._adopted, self._handles)
+        _release(self._adopted, self._handles, self.state)
         self._layers = []
         self.aliases = {}
         self._call_preprocessor.reset()

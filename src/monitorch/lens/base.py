@@ -20,6 +20,7 @@ from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..preprocessor.parameters import locate_parameter
 from ..visualizer.abstract_visualizer import AbstractVisualizer
 from ..visualizer.record import Record
+from ..visualizer.record_sink import RecordSink
 from .abstract_lens import AbstractLens
 from .options import LayerChoice, old_names
 from .views import Frame, View
@@ -80,9 +81,8 @@ class Lens(AbstractLens):
 
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
         """Hand over records where they are taken, else call the plot method of each tag."""
-        write = getattr(visualizer, "write", None)
-        if write is not None:
-            write(self.records(epoch))
+        if isinstance(visualizer, RecordSink):
+            visualizer.write(self.records(epoch))
         else:
             for frame in self._frames:
                 frame.show(visualizer, epoch)

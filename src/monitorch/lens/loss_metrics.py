@@ -8,14 +8,14 @@ from torch import nn
 from ..errors import OptionError
 from ..gatherer import FeedForwardGatherer
 from ..numerical import Accumulator
-from ..preprocessor import AbstractPreprocessor, ExplicitCall, LossModule
+from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
-from .base import Lens
 from .options import Strings
+from .pushed_lens import PushedLens
 from .views import NamedLines
 
 
-class LossMetrics(Lens):
+class LossMetrics(PushedLens):
     """Losses of training and evaluation, and pushed metrics.
 
     The loss is what ``loss_fn`` returns; without one, what ``push_loss`` is given; without that, the ``loss`` field of
@@ -47,28 +47,22 @@ class LossMetrics(Lens):
         metrics_range: Strings | None = None,
     ) -> None:
         if loss_fn is not None and not isinstance(loss_fn, nn.Module):
-            raise OptionError(
-                f"loss_fn takes a module such as nn.MSELoss(), not {loss_fn!r}; for a plain function leave it out "
-                "and call inspector.push_loss(loss, train=True)"
-            )
+            cure = "for a plain function leave it out and call inspector.push_loss(loss, train=True)"
+            raise OptionError(f"loss_fn takes a module such as nn.MSELoss(), not {loss_fn!r}; {cure}")
         self._loss_fn, self._metrics = loss_fn, options.strings("metrics", metrics)
-        self._call: ExplicitCall | None = None
         self._losses = LossModule(loss_fn_inplace, evaluation_from_grad, field_only=loss_fn is None)
         kept = loss_fn_inplace if loss_fn is not None else None
         lines, bands = options.points("loss_line", loss_line, kept), options.ranges("loss_range", loss_range, kept)
-        tag = "Loss" if separate_loss_and_metrics else "Loss & Metrics"
-        views = [NamedLines(tag, self._read_losses, lines, bands)]
+        tags = ("Loss", "Metrics") if separate_loss_and_metrics else ("Loss & Metrics", "Loss & Metrics")
+        views = [NamedLines(tags[0], self._read_losses, lines, bands)]
+        lines, bands = options.points("metrics_line", metrics_line), options.ranges("metrics_range", metrics_range)
         if self._metrics:
-            lines, bands = options.points("metrics_line", metrics_line), options.ranges("metrics_range", metrics_range)
-            metrics_tag = "Metrics" if separate_loss_and_metrics else tag
-            views.append(NamedLines(metrics_tag, self._read_metrics, lines, bands))
+            views.append(NamedLines(tags[1], self._read_metrics, lines, bands))
         super().__init__([self._losses], views)
 
     def loss(self, *, train: bool, method: str | None = None) -> float:
         """The loss of the tick that has just ended, by one of the methods in ``loss_line``; NaN if none was seen."""
-        if self._call is None:
-            raise AttributeError("this lens belongs to no inspector yet")
-        view, name = self._views[0], self._names()[0 if train else 1]
+        view, name = self._views[0], self._loss_names()[0 if train else 1]
         if self._state.ticks == 0 or (method is not None and method not in view.lines):
             raise KeyError(f"loss() needs a tick before it, and a method out of {view.lines}, not {method!r}")
         values = self._frames[0].values.get(view.tag, {}) if self._is_fresh() else {}
@@ -77,10 +71,8 @@ class LossMetrics(Lens):
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
         """Meet the pushed numbers, take over the names of the losses and listen to ``loss_fn``."""
         super().register_foreign_preprocessor(ext_ppr, inspector_state)
-        if isinstance(ext_ppr, ExplicitCall):
-            self._call = ext_ppr
-            self._losses.set_loss_strs(*self._names())
-            self._listen(self._loss_fn, inspector_state)
+        self._losses.set_loss_strs(*self._loss_names())
+        self._listen(self._loss_fn, inspector_state)
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Listen to ``loss_fn``, or without one to the whole model."""
@@ -89,26 +81,13 @@ class LossMetrics(Lens):
 
     register_non_leaf_module = register_leaf_module
 
-    def finish_attach(self) -> None:
-        """This lens needs no layers."""
-
     def _listen(self, module: nn.Module | None, inspector_state: Any) -> None:
         if module is not None and not self._gatherers:
             self._watch(FeedForwardGatherer(module, [self._losses], "loss", inspector_state), "loss")
 
-    def _names(self) -> tuple[str, str]:
-        assert self._call is not None
-        return self._call.train_loss_str, self._call.non_train_loss_str
-
     def _read_losses(self) -> dict[str, Accumulator]:
-        pushed = self._pushed(self._names())
-        if pushed and self._loss_fn is None:
-            return pushed
-        return self._losses.value
+        pushed = {} if self._loss_fn is not None else self._pushed(self._loss_names())
+        return pushed or self._losses.value
 
     def _read_metrics(self) -> dict[str, Accumulator]:
         return self._pushed(self._metrics)
-
-    def _pushed(self, names: tuple[str, ...]) -> dict[str, Accumulator]:
-        assert self._call is not None
-        return {name: self._call.value[name] for name in names if name in self._call.value}

@@ -1,6 +1,7 @@
 """What kind of layer a module is. Subclasses count."""
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 ACTIVATIONS = (
@@ -11,10 +12,6 @@ ACTIVATIONS = (
 )
 DROPOUTS = (nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 LINEARS = (nn.Bilinear, nn.Identity, nn.Linear)
-NORMALIZATIONS = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-)
 
 
 def isactivation(module: nn.Module) -> bool:
@@ -45,5 +42,5 @@ def isconv(module: nn.Module) -> bool:
 
 
 def isnormalization(module: nn.Module) -> bool:
-    """Whether the module is a batch or instance normalization."""
-    return isinstance(module, NORMALIZATIONS)
+    """Whether the module is a batch or instance normalization, with or without a shape yet."""
+    return isinstance(module, _NormBase)

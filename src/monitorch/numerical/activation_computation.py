@@ -15,7 +15,8 @@ def reduce_non_channels(activation: Tensor, channel_dim: int) -> Tensor:
     >>> reduce_non_channels(torch.tensor([[True, False], [True, True]]), channel_dim=1)
     tensor([1.0000, 0.5000])
     """
-    return activation.float().movedim(channel_dim, 0).reshape(activation.shape[channel_dim], -1).mean(1)
+    others = [dim for dim in range(activation.dim()) if dim != channel_dim % activation.dim()]
+    return activation.float().mean(others) if others else activation.float()
 
 
 def reduce_activation_to_activation_rates(activation: Tensor, batch: bool) -> Tensor:

@@ -56,7 +56,8 @@ def extract_point(acc: Accumulator, method: str) -> float:
         raise OptionError(f"an accumulator is a RunningMeanVar or a list, not {type(acc).__name__}")
     samples = np.asarray(acc, dtype=np.float64)
     samples = samples[np.isfinite(samples)]
-    return float(_OF_SAMPLES[method](samples)) if samples.size else math.nan
+    with np.errstate(over="ignore"):  # the spread of huge numbers may be infinite
+        return float(_OF_SAMPLES[method](samples)) if samples.size else math.nan
 
 
 def extract_range(acc: Accumulator, method: str) -> tuple[float, float]:

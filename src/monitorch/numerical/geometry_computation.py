@@ -7,41 +7,8 @@ import torch
 from torch import Tensor
 
 from .accumulator import accumulators_in, new_accumulator
-from .precision import wide_dtype
+from .length import as_real, cosine, l2_norm
 from .running_mean_var import finish_sync_rmv_or_error, start_sync_rmv_or_error
-
-CHUNK = 1 << 22
-"""Elements converted to float64 at a time: bounds the memory of a dot product."""
-
-
-def as_real(tensor: Tensor) -> Tensor:
-    """The same numbers as a dense, real tensor without a graph."""
-    tensor = tensor.detach()
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
-    if tensor.is_complex():
-        return torch.view_as_real(tensor)
-    return tensor if tensor.is_floating_point() else tensor.to(wide_dtype(tensor))
-
-
-def l2_norm(tensor: Tensor) -> Tensor:
-    """Euclidean length in float64 of a tensor of any dtype and scale."""
-    if tensor.dtype != torch.float64:
-        norm: Tensor = torch.linalg.vector_norm(tensor, dtype=wide_dtype(tensor))
-        return norm
-    # squares of float64 numbers may over- or underflow: measure in units of the largest one
-    unit = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
-    safe = unit.where((unit > 0) & unit.isfinite(), 1.0)
-    scaled: Tensor = torch.linalg.vector_norm(tensor / safe)
-    return scaled * safe
-
-
-def cosine(first: Tensor, first_norm: Tensor, second: Tensor, second_norm: Tensor) -> Tensor:
-    """Cosine of the angle between two tensors of one shape; 0 where one of them is 0."""
-    pairs = zip(torch.split(first.reshape(-1), CHUNK), torch.split(second.reshape(-1), CHUNK), strict=True)
-    parts = [torch.dot(a.to(wide_dtype(a)) / first_norm, b.to(wide_dtype(b)) / second_norm) for a, b in pairs]
-    total = torch.stack(parts).sum()
-    return total.where((first_norm != 0) & (second_norm != 0), 0.0)
 
 
 class GeometryComputation:
@@ -85,9 +52,10 @@ class GeometryComputation:
     @torch.no_grad()
     def update(self, tensor: Tensor) -> None:
         """Add one tensor."""
+        size = tensor.numel()
         tensor = as_real(tensor)
         norm = l2_norm(tensor)
-        self.norm.append(norm / math.sqrt(max(tensor.numel(), 1)) if self.normalize else norm)
+        self.norm.append(norm / math.sqrt(max(size, 1)) if self.normalize else norm)
         if self.correlation:
             self._correlate(tensor, norm)
 
@@ -95,13 +63,12 @@ class GeometryComputation:
         previous = self.prev_value
         if isinstance(previous, float):
             self.product.append(0.0)
-        elif _comparable(previous, tensor):
+        elif comparable(previous, tensor):
             similarity = cosine(previous, self.prev_norm, tensor, norm)
-            if self.eps:
-                lengths = self.prev_norm * norm
-                similarity = similarity * (lengths / (lengths + self.eps))
+            if self.eps:  # dot / (lengths + eps), in a form that no length overflows
+                similarity = similarity / (1 + self.eps / (self.prev_norm * norm))
             self.product.append(similarity)
-        if _comparable(previous, tensor) and previous.dtype == tensor.dtype:
+        if comparable(previous, tensor) and previous.dtype == tensor.dtype:
             previous.copy_(tensor)
         else:
             self.prev_value = tensor.clone()
@@ -118,5 +85,6 @@ class GeometryComputation:
             finish_sync_rmv_or_error(accumulator)
 
 
-def _comparable(previous: Any, tensor: Tensor) -> bool:
+def comparable(previous: Any, tensor: Tensor) -> bool:
+    """Whether there was a tensor before, of the same shape and on the same device."""
     return isinstance(previous, Tensor) and previous.shape == tensor.shape and previous.device == tensor.device

@@ -76,7 +76,7 @@ class RunningMeanVar(Deferred):
 
     def start_sync(self, dst_rank: int = 0) -> None:
         """Begin to gather the accumulators of all ranks; every rank gets the result."""
-        device = torch.device("cpu") if dist.get_backend() == "gloo" else torch.device("cuda")
+        device = torch.device("cuda" if "nccl" in dist.get_backend() else "cpu")
         own = torch.tensor(self.state(), dtype=torch.float64, device=device)
         rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         self._handle = dist.all_gather(rows, own, async_op=True), rows
@@ -100,7 +100,8 @@ class RunningMeanVar(Deferred):
         total = self._count + int(count)
         share = count / total
         delta = mean - self._mean
-        self._var = self._var * (1 - share) + var * share + delta * delta * share * (1 - share)
+        # in this order a zero share meets a finite number, never one that overflowed
+        self._var = self._var * (1 - share) + var * share + (delta * share) * (delta * (1 - share))
         # the two forms are equal; the second survives a difference that overflows
         self._mean = self._mean + delta * share if math.isfinite(delta) else self._mean * (1 - share) + mean * share
         self._count, self._min, self._max = total, min(self._min, low), max(self._max, high)

@@ -1,7 +1,8 @@
 """The in-memory accumulator: a list of floats that also takes tensors without waiting for them."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, SupportsIndex
+import functools
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -31,26 +32,33 @@ class SampleList(Deferred, list[float]):
     def _combine(self, packed: list[Tensor], samples: Tensor) -> list[Tensor]:
         return [*packed, samples]
 
-    def __len__(self) -> int:
-        self.settle()
-        return list.__len__(self)
-
-    def __iter__(self) -> Iterator[float]:
-        self.settle()
-        return list.__iter__(self)
-
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        self.settle()
-        return list.__getitem__(self, index)
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == (list(other) if isinstance(other, SampleList) else other)
-
-    def __repr__(self) -> str:
-        return repr(list(self))
+    def __radd__(self, other: list[float]) -> list[float]:
+        return other + list(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(list(self), dtype=dtype)
 
     def __reduce__(self) -> tuple[type["SampleList"], tuple[list[float]]]:
         return SampleList, (list(self),)
+
+
+def _after_settling(name: str) -> Any:
+    """The method of ``list``, called when nothing waits any more."""
+    method = getattr(list, name)
+
+    @functools.wraps(method)
+    def settled(self: SampleList, *args: Any, **kwargs: Any) -> Any:
+        for samples in (self, *args):
+            if isinstance(samples, SampleList):
+                samples.settle()
+        return method(self, *args, **kwargs)
+
+    return settled
+
+
+for _name in (
+    *("__len__", "__iter__", "__reversed__", "__contains__", "__getitem__", "__setitem__", "__delitem__", "__repr__"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__add__", "__iadd__", "__mul__", "__rmul__"),
+    *("__imul__", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"),
+):
+    setattr(SampleList, _name, _after_settling(_name))

@@ -43,9 +43,11 @@ class ExplicitCall(AccumulatingPreprocessor):
         self._values = type(self._values)()
 
     def _push(self, name: str, value: Any, inplace: bool) -> None:
-        if name not in self._values:
-            self._values[name] = new_accumulator(inplace)
-        self._values[name].append(value)
+        accumulator = self._values.get(name)
+        if accumulator is None:
+            accumulator = new_accumulator(inplace)
+        accumulator.append(value)
+        self._values[name] = accumulator
 
     def _new_value(self, like: Any = None) -> Any:
         return new_accumulator(inplace=isinstance(like, RunningMeanVar))

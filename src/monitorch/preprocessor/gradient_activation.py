@@ -1,10 +1,12 @@
 """Which neurons receive a gradient at all."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ..numerical import reduce_activation_to_activation_rates
-from ..numerical.geometry_computation import as_real
+from ..numerical.length import as_dense
 from .abstract import AbstractTensorPreprocessor
 from .accumulating import AccumulatingPreprocessor
 from .rates import RateStatistics
@@ -26,6 +28,6 @@ class GradientActivation(RateStatistics, AccumulatingPreprocessor, AbstractTenso
     @torch.no_grad()
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take one gradient; its rows are the neurons."""
-        gradient = as_real(tensor)
-        rows = gradient.reshape(gradient.shape[0] if gradient.dim() else 1, -1)
-        self._record_rates(name, rows, reduce_activation_to_activation_rates(self._is_active(rows), batch=False))
+        gradient = as_dense(tensor)
+        rows = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(-1, 1)
+        self._record_rates(name, rows, partial(reduce_activation_to_activation_rates, batch=False))

@@ -1,6 +1,7 @@
 """Which neurons are active at all."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
@@ -40,5 +41,4 @@ class OutputActivation(RateStatistics, OutputPreprocessor):
 
     def _measure(self, name: str, output: Tensor) -> None:
         last = self.channel_last(name) if callable(self.channel_last) else self.channel_last
-        active = self._is_active(output)
-        self._record_rates(name, output, reduce_non_channels(active, -1 if last else 1))
+        self._record_rates(name, output, partial(reduce_non_channels, channel_dim=-1 if last else 1))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..numerical.geometry_computation import as_real
+from ..numerical.length import as_real
 from ..numerical.precision import wide_dtype
 from .outputs import OutputPreprocessor
 

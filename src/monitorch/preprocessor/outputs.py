@@ -31,13 +31,14 @@ def _tensors_of(parts: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def pick_tensor(output: Any, index: int | str | None = None) -> Tensor | None:
-    """The first floating tensor of a module's output, or the part under ``index``.
+    """The first floating tensor of a module's output, or of its part under ``index``; a bare tensor has no parts.
 
     >>> pick_tensor({"ids": torch.tensor([1]), "logits": torch.zeros(2, 3)}).shape
     torch.Size([2, 3])
     """
-    if index is not None:
-        output = getattr(output, index) if isinstance(index, str) and hasattr(output, index) else output[index]
+    if index is not None and not isinstance(output, Tensor):
+        by_name = isinstance(index, str) and not isinstance(output, Mapping)
+        output = getattr(output, str(index)) if by_name else output[index]
     return next((t for t in tensors_in(output) if t.is_floating_point() or t.is_complex()), None)
 
 

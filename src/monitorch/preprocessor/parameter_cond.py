@@ -1,5 +1,7 @@
 """How evenly a weight treats all directions."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -20,4 +22,4 @@ class ParameterCond(ParameterStatistics):
         if not matrix.isfinite().all():
             return torch.tensor(torch.nan)
         singular: Tensor = torch.linalg.svdvals(matrix)
-        return singular[0] / singular[-1]
+        return (singular[0] / singular[-1]).nan_to_num(nan=math.inf, posinf=math.inf)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..numerical.geometry_computation import comparable
 from .abstract import AbstractTensorPreprocessor
 from .geometry import GeometryPreprocessor
 
@@ -21,7 +22,7 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take the tensor as it is now."""
         previous = self._previous.get(name)
-        if previous is not None and previous.shape == tensor.shape:
+        if previous is not None and comparable(previous, tensor):
             self._measure(name, tensor.detach() - previous)
         self.remember(name, tensor)
 
@@ -29,7 +30,7 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
     def remember(self, name: str, tensor: Tensor) -> None:
         """Measure the next change from here."""
         previous = self._previous.get(name)
-        if previous is not None and previous.shape == tensor.shape and previous.dtype == tensor.dtype:
+        if previous is not None and comparable(previous, tensor) and previous.dtype == tensor.dtype:
             previous.copy_(tensor)
         else:
             self._previous[name] = tensor.detach().clone()

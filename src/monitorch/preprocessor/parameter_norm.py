@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from ..numerical.geometry_computation import as_real, l2_norm
+from ..numerical.length import as_real, l2_norm
 from .parameter_statistics import ParameterStatistics
 
 

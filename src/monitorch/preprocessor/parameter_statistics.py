@@ -45,5 +45,10 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
     def _measure(self, parameter: Tensor) -> Tensor | None:
         """One number, or None where the parameter has none to offer."""
 
-    def _new_value(self, like: Any = None) -> Any:
-        return {attr: new_accumulator(self.inplace) for attr in like}
+    def merge_ranks(self, values: list[dict[str, Any]]) -> None:
+        """Become what the ranks have together; a name or a parameter may be missing on some of them."""
+        self.reset()
+        for name, part in (item for value in values for item in value.items()):
+            kept = self._values.setdefault(name, {})
+            for attr, other in part.items():
+                kept.setdefault(attr, new_accumulator(self.inplace)).merge(other)

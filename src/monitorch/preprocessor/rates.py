@@ -1,6 +1,7 @@
 """The common half of the preprocessors that count active neurons."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -18,19 +19,18 @@ class RateStatistics:
         self.death, self.eps = death, eps
         self.statistics = ("activation", "death") if death else ("activation",)
 
-    def _is_active(self, tensor: Tensor) -> Tensor:
-        return tensor.abs() > self.eps
+    def _record_rates(self, name: str, tensor: Tensor, rate_of_neurons: Callable[[Tensor], Tensor]) -> None:
+        """Record the mean rate of the neurons in ``tensor`` and the share of those whose rate is 0.
 
-    def _record_rates(self, name: str, source: Tensor, rates: Tensor) -> None:
-        """Record the mean of ``rates`` and the share of zeros among them.
-
-        One non-finite number in ``source`` makes the sample non-finite: NaN compares as zero, and a layer full of NaN
-        must not look like a dead one.
+        One non-finite number makes the sample non-finite: NaN compares as zero, and a layer full of NaN must not look
+        like a dead one.
         """
-        if not source.numel():
-            raise SkippedSample(f"the tensor is empty, shape {tuple(source.shape)}")
+        if not tensor.numel():
+            raise SkippedSample(f"the tensor is empty, shape {tuple(tensor.shape)}")
+        magnitude = tensor.abs()
+        finite = magnitude.max().isfinite()
+        rates = rate_of_neurons(magnitude.gt_(self.eps))  # 1.0 and 0.0 in place: no tensor of bool in between
         rates = rates.to(wide_dtype(rates))
-        finite = source.isfinite().all()
         samples = (rates.mean(), (rates == 0).to(rates.dtype).mean())
         masked = [sample.where(finite, math.nan) for sample in samples]
         self._record(name, *masked[: len(self.statistics)])

@@ -1,0 +1,60 @@
+"""The command line. Each command is a file of its own, and none imports torch before it runs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from .. import __doc__ as promise
+from .. import __version__
+from ..errors import MonitorchError
+from . import demo
+
+
+class Command(Protocol):
+    """What the file of a command defines; the first line of its docstring is what it does."""
+
+    __doc__: str | None
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+
+    def run(self, options: argparse.Namespace) -> None:
+        """Do it; errors that the user can act on are a MonitorchError."""
+
+
+COMMANDS: Mapping[str, Command] = {"demo": demo}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; without a command, help."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        COMMANDS[options.command].run(options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("monitorch: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough; Python would complain again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (MonitorchError, OSError) as error:
+        print(f"monitorch: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of all commands."""
+    parser = argparse.ArgumentParser(prog="monitorch", description=promise)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="command")
+    for name, command in COMMANDS.items():
+        purpose = (command.__doc__ or "").partition("\n")[0]
+        command.add_options(commands.add_parser(name, help=purpose, description=purpose))
+    return parser

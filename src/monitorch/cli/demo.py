@@ -1,0 +1,106 @@
+"""Train a small language model on the CPU, watched by all lenses, and show what they saw."""
+
+import argparse
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
+
+from ..errors import MonitorchError
+from .progress import Progress
+from .summary import EXPLANATION, summary_text
+
+if TYPE_CHECKING:
+    from .demo_data import Corpus
+    from .demo_training import Outcome
+
+_STEPS = 150
+_LARGEST_SEED = 2**63 - 1
+_WIDEST_PROSE = 100
+_NEXT = """\
+Next, in a training loop of your own (more in the README):
+    inspector = PyTorchInspector(lenses, module=model, visualizer="matplotlib")
+    inspector.tick_epoch()           # after every epoch
+    inspector.visualizer.show_fig()  # at the end"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("--out", type=Path, default="monitorch_demo", metavar="DIR", help="folder for the figures (%(default)s)")
+    add("--steps", type=_whole_number(1), default=_STEPS, metavar="N", help="steps to train (%(default)s)")
+    add("--seed", type=_whole_number(0, _LARGEST_SEED), default=0, metavar="N", help="of the random numbers (0)")
+    add("--quiet", action="store_true", help="print the paths of the figures only")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Check everything that can fail, train, draw, print."""
+    from ..visualizer import MatplotlibVisualizer
+
+    if os.environ.get("MONITORCH", "").lower() == "off":
+        raise MonitorchError("the demo has nothing to show while MONITORCH=off is set")
+    _check_writable(options.out)
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # files need no window, and there may be no screen
+    from .demo_data import python_help
+    from .demo_training import train
+
+    corpus, visualizer = python_help(), MatplotlibVisualizer()
+    width = shutil.get_terminal_size((80, 24)).columns
+    if not options.quiet:
+        print(_opening(corpus, width), flush=True)
+    with Progress(options.steps, None if options.quiet else sys.stderr) as progress:
+        outcome = train(corpus, options.steps, options.seed, visualizer, progress)
+        progress.say("drawing the figures ...")
+        paths = visualizer.save(options.out / "figure.png")
+        progress.clear()
+    print("\n".join(map(str, paths)) if options.quiet else _report(corpus, outcome, options.steps, paths, width))
+
+
+def _opening(corpus: "Corpus", width: int) -> str:
+    size, kinds = len(corpus.ids), len(corpus.vocabulary)
+    text = f"A small transformer learns to continue Python's help texts: {size:,} characters of {kinds} kinds."
+    return textwrap.fill(text, min(width, _WIDEST_PROSE))
+
+
+def _report(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], width: int) -> str:
+    prose = min(width, _WIDEST_PROSE)
+    result = (
+        f"Loss on held-out text: {outcome.first_loss:.3f} before, {outcome.last_loss:.3f} after {steps} steps. "
+        f"Knowing only how often each character occurs gives {corpus.entropy:.3f}."
+    )
+    layers = [name for name, _ in outcome.model.named_modules()]
+    table = summary_text(outcome.records, layers, width)
+    written = "\n".join(f"    {path}" for path in paths)
+    figures = f"The same and more, over time:\n{written}"
+    return "\n\n".join([textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, _NEXT])
+
+
+def _check_writable(folder: Path) -> None:
+    """Fail now rather than after the training."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise MonitorchError(f"cannot write into {folder}: {error.strerror}") from error
+
+
+def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
+    limits = f"of at least {lowest}" if highest is None else f"between {lowest} and {highest}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = lowest - 1
+        if value < lowest or (highest is not None and value > highest):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
+        return value
+
+    return parse

@@ -1,0 +1,84 @@
+"""The training run of the demo: an ordinary loop, with an inspector beside it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..inspector import PyTorchInspector
+from ..lens import (
+    LossMetrics,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterCond,
+    ParameterGradientActivation,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+)
+from ..lens.base import Lens
+from ..visualizer import AbstractVisualizer, Record
+from .demo_data import Corpus, random_windows
+from .demo_model import CharacterTransformer
+from .progress import Progress
+
+_CONTEXT, _BATCH, _VALIDATION_BATCH = 64, 16, 64
+_LEARNING_RATE = 3e-3
+_TICKS = 25
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is left of a run: losses on text that was held out, and the numbers of the last tick."""
+
+    model: CharacterTransformer
+    first_loss: float
+    last_loss: float
+    records: list[Record]
+
+
+def train(corpus: Corpus, steps: int, seed: int, visualizer: AbstractVisualizer, progress: Progress) -> Outcome:
+    """Train a model, watched by every lens."""
+    torch.manual_seed(seed)
+    model = CharacterTransformer(len(corpus.vocabulary), _CONTEXT)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
+    loss_fn = nn.CrossEntropyLoss()
+    held_out = random_windows(corpus.validation, _VALIDATION_BATCH, _CONTEXT)
+    first_loss = _validate(model, loss_fn, held_out)
+
+    lenses: list[Lens] = [
+        LossMetrics(loss_fn=loss_fn),
+        OutputActivation(),
+        OutputNorm(include=(nn.Embedding, nn.LayerNorm, nn.Linear)),
+        OutputGradientGeometry(),
+        ParameterGradientGeometry(parameters="weight"),
+        ParameterGradientActivation(parameters="weight"),
+        ParameterUpdateGeometry(optimizer, parameters="weight"),
+        ParameterNorm(parameters="weight"),
+        ParameterCond(log_scale=True),
+    ]
+    inspector = PyTorchInspector(lenses, module=model, visualizer=visualizer)
+
+    last_loss, ticks = first_loss, min(_TICKS, steps)
+    for step in range(1, steps + 1):
+        text, following = random_windows(corpus.training, _BATCH, _CONTEXT)
+        loss = loss_fn(model(text).flatten(0, 1), following.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step * ticks % steps < ticks:  # evenly spread, and one at the end
+            last_loss = _validate(model, loss_fn, held_out)
+            inspector.tick_epoch()
+        progress.update(step, f"loss {loss.item():.3f}")
+    records = [record for lens in lenses for record in lens.records(inspector.state.counter - 1)]
+    return Outcome(model, first_loss, last_loss, records)
+
+
+@torch.no_grad()
+def _validate(model: nn.Module, loss_fn: nn.Module, held_out: tuple[Tensor, Tensor]) -> float:
+    text, following = held_out
+    model.eval()
+    loss = loss_fn(model(text).flatten(0, 1), following.flatten())
+    model.train()
+    return float(loss)

@@ -1,0 +1,49 @@
+"""The numbers of one tick as a table with a row for each layer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from ..visualizer.record import Record
+from ..visualizer.table import Column, number_text, percent_text, table_text
+
+
+class _Quantity(NamedTuple):
+    """What stands in a column: a statistic of a tag, or its ratio to that of another tag."""
+
+    column: Column
+    tag: str
+    statistic: str = "mean"
+    over: str | None = None
+    text: Callable[[float, int], str] = number_text
+
+
+_QUANTITIES = (
+    _Quantity(Column("weight", "norm"), "Weight Norm"),
+    _Quantity(Column("weight", "cond"), "Weight Cond"),
+    _Quantity(Column("gradient", "norm"), "Weight Gradient Norm"),
+    _Quantity(Column("update", "/weight"), "Weight Update Norm", over="Weight Norm"),
+    _Quantity(Column("output", "norm"), "Output Norm"),
+    _Quantity(Column("output", "active"), "Output Activations", "activation_rate", text=percent_text),
+    _Quantity(Column("output", "dead"), "Output Activations", "death_rate", text=percent_text),
+)
+
+EXPLANATION = (
+    "cond: largest over smallest singular value. update/weight: how far one step moves the weight, "
+    "as a part of its norm. active: outputs that are not zero. dead: neurons that are zero for a whole batch."
+)
+
+
+def summary_text(records: Iterable[Record], layers: Sequence[str], width: int) -> str:
+    """What is known of each layer, in the order given; a layer without numbers has no row."""
+    known = {(record.tag, record.statistic, record.layer): record for record in records}
+    columns: dict[Column, dict[str, str]] = {}
+    for quantity in _QUANTITIES:
+        cells = {}
+        for layer in layers:
+            record = known.get((quantity.tag, quantity.statistic, layer))
+            if record is not None:
+                whole = known[quantity.over, "mean", layer].value if quantity.over else 1.0
+                value = record.value / whole if whole else float("nan")
+                cells[layer] = quantity.text(value, record.nonfinite)
+        columns[quantity.column] = cells
+    return table_text([layer for layer in layers if any(layer in cells for cells in columns.values())], columns, width)

@@ -1,0 +1,117 @@
+"""Under torch.compile the numbers are those of eager mode, and nothing is compiled over and over."""
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from monitorch import MonitorchWarning, PyTorchInspector
+from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
+from monitorch.visualizer.record_sink import RecordSink
+
+# the compiler hides this warning of its own, but cannot where warnings are errors
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+STEPS = 3
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.act, self.last = nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(self.act(self.first(x)))
+
+
+class Numbers(RecordSink):
+    def __init__(self):
+        super().__init__()
+        self.found = {}
+
+    def write(self, records):
+        self.found |= {(r.epoch, r.layer, r.tag, r.statistic): r.value for r in records}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch.compiler.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
+    torch.compiler.reset()
+
+
+def watch(model):
+    lenses = [OutputNorm(), OutputActivation(), OutputGradientGeometry(), ParameterGradientGeometry()]
+    return PyTorchInspector(lenses, module=model, visualizer=Numbers(), on_error="raise")
+
+
+def train(model, inspector=None, epochs=1):
+    for epoch in range(epochs):
+        for step in range(STEPS):
+            model.zero_grad()
+            x = torch.linspace(-1, 1, 12).reshape(4, 3) * (step + epoch + 1)
+            model(x).pow(2).sum().backward()
+        if inspector is not None:
+            inspector.tick_epoch()
+
+
+@pytest.fixture
+def eager_numbers():
+    model = Net()
+    inspector = watch(model)
+    train(model, inspector, epochs=2)
+    return inspector.visualizer.found
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("attach_first", [True, False], ids=["attach, compile", "compile, attach"])
+def test_numbers_are_those_of_eager_mode(backend, attach_first, eager_numbers):
+    model = Net()
+    compiled = torch.compile(model, backend=backend)
+    inspector = watch(model if attach_first else compiled)
+    train(compiled, inspector, epochs=2)
+    assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5, abs=1e-7)
+    assert counters["stats"]["unique_graphs"] > 0
+
+
+def test_attaching_to_a_model_that_ran_compiled_says_that_it_compiles_anew(eager_numbers):
+    model = torch.compile(Net(), backend="aot_eager")
+    train(model)
+    with pytest.warns(MonitorchWarning, match=r"torch.compiler.reset\(\)"):
+        inspector = watch(model)
+    train(model, inspector, epochs=2)
+    assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5, abs=1e-7)
+
+
+def test_a_model_compiled_in_place_is_noticed_too(eager_numbers):
+    model = Net()
+    model.compile(backend="aot_eager")
+    train(model)
+    with pytest.warns(MonitorchWarning, match=r"torch.compiler.reset\(\)"):
+        inspector = watch(model)
+    train(model, inspector, epochs=2)
+    assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5, abs=1e-7)
+
+
+def test_ticks_and_inactive_times_do_not_recompile():
+    model = torch.compile(Net(), backend="aot_eager")
+    inspector = watch(model)
+    train(model, inspector)
+    graphs = counters["stats"]["unique_graphs"]
+    train(model, inspector, epochs=10)
+    with inspector.paused():
+        train(model, inspector, epochs=2)
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
+def test_detaching_from_a_compiled_model_leaves_it_trainable():
+    model = torch.compile(Net(), backend="aot_eager")
+    inspector = watch(model)
+    train(model, inspector)
+    inspector.detach()
+    train(model)
+    bare = Net()
+    train(bare)
+    torch.testing.assert_close(model._orig_mod.first.weight.grad, bare.first.weight.grad)

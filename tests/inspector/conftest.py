@@ -1,0 +1,120 @@
+"""A visualizer that keeps all it is shown, a small training loop, and real processes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch.visualizer import AbstractVisualizer
+
+RANK_PROGRAM = """
+import json, pathlib, runpy, sys
+import torch.distributed as dist
+file, function, rank, world_size, folder = sys.argv[1:]
+meeting = f"file://{folder}/meeting"
+dist.init_process_group("gloo", init_method=meeting, rank=int(rank), world_size=int(world_size))
+result = runpy.run_path(file)[function](int(rank), pathlib.Path(folder))
+pathlib.Path(folder, f"result-{rank}.json").write_text(json.dumps(result))
+dist.destroy_process_group()
+"""
+
+
+class Shown(AbstractVisualizer):
+    """Keeps every call; ``resets`` counts those of ``reset_fig``."""
+
+    def __init__(self):
+        self.tags, self.layers, self.calls, self.resets = {}, [], [], 0
+
+    def register_tags(self, main_tag, tag_attr):
+        self.tags[main_tag] = tag_attr
+
+    def introduce_layers(self, layers):
+        self.layers = layers
+
+    def plot_numerical_values(self, epoch, main_tag, values_dict, ranges_dict):
+        self.calls.append((epoch, main_tag, values_dict))
+
+    def plot_probabilities(self, epoch, main_tag, values_dict):
+        self.calls.append((epoch, main_tag, values_dict))
+
+    plot_relations = plot_probabilities
+
+    def reset_fig(self):
+        self.resets += 1
+
+    def labels(self):
+        return list(dict.fromkeys(epoch for epoch, *_ in self.calls))
+
+    def layers_of(self, tag):
+        return {layer for _, seen, values in self.calls if seen == tag for layer in values}
+
+    def line(self, tag, layer, name="mean"):
+        """One line over time."""
+        return {epoch: v[layer][name] for epoch, seen, v in self.calls if seen == tag and name in v.get(layer, ())}
+
+
+@pytest.fixture
+def shown():
+    return Shown()
+
+
+@pytest.fixture
+def new_shown():
+    return Shown
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+@pytest.fixture
+def train():
+    """Some steps of plain training; returns the last loss."""
+
+    def run(model, optimizer=None, loss_fn=None, steps=2):
+        for step in range(steps):
+            model.zero_grad()
+            prediction = model(torch.linspace(-1, 1, 12).reshape(4, 3) * (step + 1))
+            loss = prediction.pow(2).mean() if loss_fn is None else loss_fn(prediction, torch.zeros_like(prediction))
+            loss.backward()
+            if optimizer is not None:
+                optimizer.step()
+        return loss.item()
+
+    return run
+
+
+@pytest.fixture
+def count_hooks():
+    """Hooks of any kind on modules (and all inside), tensors and optimizers."""
+
+    def count(*things):
+        modules = [part for thing in things if isinstance(thing, nn.Module) for part in thing.modules()]
+        parts = {id(part): part for part in (*things, *modules, *(p for m in modules for p in m.parameters()))}
+        hooks = [getattr(part, name) for part in parts.values() for name in dir(part) if name.endswith("_hooks")]
+        return sum(len(found) for found in hooks if isinstance(found, dict))
+
+    return count
+
+
+@pytest.fixture(scope="module")
+def run_ranks(tmp_path_factory):
+    """Call ``function(rank, folder)`` of a test file in gloo processes; returns what each rank returned."""
+
+    def run(function, world_size=2):
+        folder = tmp_path_factory.mktemp("ranks")
+        file, name = function.__code__.co_filename, function.__name__
+        command = [sys.executable, "-c", RANK_PROGRAM, file, name]
+        ranks = [
+            subprocess.Popen([*command, str(rank), str(world_size), folder], stderr=subprocess.PIPE, text=True)
+            for rank in range(world_size)
+        ]
+        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * world_size, "\n".join(errors)
+        return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(world_size)]
+
+    return run

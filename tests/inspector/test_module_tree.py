@@ -1,0 +1,120 @@
+"""Which layers a model has, and what they are called."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from monitorch.errors import OptionError, UnsupportedModelError
+from monitorch.inspector.module_tree import aliases, unwrap, walk
+
+
+def tree():
+    block = nn.ModuleDict({"lin": nn.Linear(1, 1), "act": nn.ReLU()})
+    encoder = nn.ModuleDict({"blk": block, "out": nn.Linear(1, 1)})
+    return nn.ModuleDict({"enc": encoder, "head": nn.Linear(1, 1)})
+
+
+def names(layers, is_leaf):
+    return {layer.name for layer in layers if layer.is_leaf is is_leaf}
+
+
+@pytest.mark.parametrize("separator", [".", "/"])
+@pytest.mark.parametrize(
+    ("depth", "leaves", "non_leaves"),
+    [
+        (-1, ["enc.blk.lin", "enc.blk.act", "enc.out", "head"], ["enc.blk", "enc", ""]),
+        (0, [""], []),
+        (1, ["enc", "head"], [""]),
+        (2, ["enc.blk", "enc.out", "head"], ["enc", ""]),
+        (3, ["enc.blk.lin", "enc.blk.act", "enc.out", "head"], ["enc.blk", "enc", ""]),
+        (9, ["enc.blk.lin", "enc.blk.act", "enc.out", "head"], ["enc.blk", "enc", ""]),
+    ],
+)
+def test_leaves_shallower_than_depth_stay_leaves(depth, leaves, non_leaves, separator):
+    layers = walk(tree(), depth, separator)
+    assert names(layers, is_leaf=True) == {name.replace(".", separator) for name in leaves}
+    assert names(layers, is_leaf=False) == {name.replace(".", separator) for name in non_leaves}
+
+
+def test_layers_come_in_model_order_with_their_modules():
+    model = tree()
+    layers = walk(model)
+    assert [layer.name for layer in layers] == ["", "enc", "enc.blk", "enc.blk.lin", "enc.blk.act", "enc.out", "head"]
+    assert all(layer.module is model.get_submodule(layer.name) for layer in layers)
+
+
+def test_model_without_children_is_a_leaf_without_a_name():
+    assert [tuple(layer) for layer in walk(lin := nn.Linear(1, 1))] == [("", lin, True)]
+
+
+@pytest.mark.parametrize("depth", [-2, -10])
+def test_impossible_depth_is_refused(depth):
+    with pytest.raises(OptionError, match=f"depth={depth} must be -1 for the whole model"):
+        walk(tree(), depth)
+
+
+def test_shared_module_appears_once_and_its_other_names_are_aliases():
+    shared = nn.Linear(1, 1)
+    model = nn.ModuleDict({"a": nn.Sequential(shared, nn.ReLU()), "b": nn.Sequential(shared), "c": shared})
+    assert [layer.name for layer in walk(model) if layer.module is shared] == ["a.0"]
+    found = aliases(model)
+    assert found["a.0"] == ["b.0", "c"]
+    assert found["a.0.weight"] == ["b.0.weight", "c.weight"]
+
+
+def test_tied_weights_are_aliases_with_the_separator_of_the_user():
+    model = nn.ModuleDict({"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
+    model["head"].weight = model["embed"].weight
+    assert aliases(model, "/") == {"embed/weight": ["head/weight"]}
+
+
+def test_model_without_sharing_has_no_aliases():
+    assert aliases(tree()) == {}
+
+
+def test_parametrised_layer_is_one_leaf():
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 2)), nn.ReLU())
+    assert [(layer.name, layer.is_leaf) for layer in walk(model)] == [("", False), ("0", True), ("1", True)]
+
+
+def test_compiled_model_is_unwrapped():
+    model = tree()
+    assert unwrap(torch.compile(model)) is model
+    assert unwrap(model) is model
+
+
+def of_module(name, module, base=nn.Module):
+    """A class as some other library would define it."""
+    return type(name, (base,), {"__module__": module})
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "text"),
+    [
+        (of_module("FullyShardedDataParallel", "torch.distributed.fsdp"), r"FullyShardedDataParallel .*fully_shard"),
+        (of_module("DeepSpeedEngine", "deepspeed.runtime.engine"), "DeepSpeedEngine cannot be observed"),
+        (of_module("_PipelineStageBase", "torch.distributed.pipelining", object), "the stage's own module"),
+    ],
+)
+def test_wrappers_that_cannot_be_observed_are_refused_by_name(wrapper, text):
+    with pytest.raises(UnsupportedModelError, match=text):
+        unwrap(wrapper())
+
+
+def test_refused_wrapper_is_found_inside_a_model_and_behind_a_subclass():
+    fsdp = of_module("FullyShardedDataParallel", "torch.distributed.fsdp")
+    mine = of_module("MyWrapper", "my.code", fsdp)
+    with pytest.raises(UnsupportedModelError, match="FullyShardedDataParallel cannot be observed"):
+        unwrap(nn.Sequential(nn.Linear(1, 1), mine()))
+
+
+def test_class_of_the_same_name_from_elsewhere_is_fine():
+    model = of_module("FullyShardedDataParallel", "my.code")()
+    assert unwrap(model) is model
+
+
+@pytest.mark.parametrize(("thing", "kind"), [(None, "NoneType"), (nn.Linear, "type"), ([nn.Linear(1, 1)], "list")])
+def test_what_is_no_module_is_refused(thing, kind):
+    with pytest.raises(OptionError, match=f"a model is a torch.nn.Module, not {kind}"):
+        unwrap(thing)

@@ -1,0 +1,300 @@
+"""One harness for all lenses: a lens is tested from the moment it is exported, and must have an entry in CASES.
+
+First come functions that say what a lens should show, from a tape, as ``(tag, values, ranges)``; then the tests.
+"""
+
+import copy
+import pickle
+from collections import OrderedDict
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from monitorch import lens
+
+LENSES = [name for name in lens.__all__ if name != "AbstractLens"]
+
+
+def lines_and_bands(samples_by_layer):
+    values, ranges = {}, {}
+    for layer, samples in samples_by_layer.items():
+        mean, std = np.mean(samples), np.std(samples)
+        values[layer] = {"mean": mean}
+        ranges[layer] = {("-σ", "+σ"): (mean - std, mean + std), ("min", "max"): (np.min(samples), np.max(samples))}
+    return values, ranges
+
+
+def named_lines(tag, samples_by_name):
+    values, ranges = lines_and_bands({name: samples for name, samples in samples_by_name.items() if samples})
+    lines = {f"{name} mean": found["mean"] for name, found in values.items()}
+    return tag, {tag: lines}, {tag: {(f"{n} -σ", f"{n} +σ"): found["-σ", "+σ"] for n, found in ranges.items()}}
+
+
+def cosine(before, now):
+    """The run's first is 0, and so is that of a zero; after a change of shape there is none."""
+    if before is not None and before.shape != now.shape:
+        return None
+    lengths = 0 if before is None else np.linalg.norm(before) * np.linalg.norm(now)
+    return np.sum(before * now) / lengths if lengths else 0.0
+
+
+def geometry(what, series):
+    norms = {layer: [np.linalg.norm(now) for _, now in pairs] for layer, pairs in series.items()}
+    cosines = {layer: [cosine(*pair) for pair in pairs if cosine(*pair) is not None] for layer, pairs in series.items()}
+    return [(f"{what} Norm", *lines_and_bands(norms)), (f"{what} Correlation", *lines_and_bands(cosines))]
+
+
+def parameter_geometry(what, kept, tape):
+    series = {f"{p.title()} {what}": tape.new(getattr(tape, kept)[p]) for p in ("weight", "bias")}
+    return [call for name, found in series.items() for call in geometry(name, found)]
+
+
+def rows(array):
+    return array.reshape(len(array), -1)
+
+
+def rates(tag, series, neurons_of):
+    values = {}
+    for layer, pairs in series.items():
+        by_neuron = [(np.abs(rows(neurons_of(now))) > 1e-8).mean(axis=1) for _, now in pairs]
+        dead = np.mean([np.mean(active == 0) for active in by_neuron])
+        values[layer] = {"activation_rate": np.mean([active.mean() for active in by_neuron]), "death_rate": dead}
+    return tag, values, None
+
+
+def worst(tag, *calls):
+    found = [pair for _, values, _ in calls for pair in values.values()]
+    lowest, highest = min(p["activation_rate"] for p in found), max(p["death_rate"] for p in found)
+    return tag, {tag: {"worst activation_rate": lowest, "worst death_rate": highest}}, None
+
+
+def shares(tag, values):
+    total = sum(lines["mean"] for lines in values.values())
+    return tag, {tag: {layer: lines["mean"] / total for layer, lines in values.items()}}, None
+
+
+def each_parameter(tape, short, measure):
+    return {layer: {"mean": measure(array)} for layer, array in tape.parameters(short).items()}
+
+
+def show_losses(tape):
+    scores = {"score": [2 * loss for loss in tape.losses["train_loss"]]}
+    return named_lines("Loss", tape.losses), named_lines("Metrics", scores)
+
+
+def show_output_norms(tape):
+    series = tape.new(tape.outputs)
+    norms = {layer: [np.linalg.norm(rows(now), axis=1).mean() for _, now in series[layer]] for layer in series}
+    values, ranges = lines_and_bands(norms)
+    return ("Output Norm", values, ranges), shares("Mean Output Norm Comparison", values)
+
+
+def show_activations(tape):
+    small = rates("Output Activations", tape.new(tape.outputs), lambda output: np.moveaxis(output, 1, 0))
+    return small, worst("Warning Output Activations", small)
+
+
+def show_gradient_activations(tape):
+    series = {f"{p.title()} Gradient Activation": tape.new(tape.gradients[p]) for p in ("weight", "bias")}
+    small = [rates(tag, found, np.asarray) for tag, found in series.items()]
+    return *small, worst("Warning Gradient Activations", *small)
+
+
+def show_parameter_norms(tape):
+    norms = {p: each_parameter(tape, p.lower(), np.linalg.norm) for p in ("Weight", "Bias")}
+    small = [(f"{p} Norm", values, None) for p, values in norms.items()]
+    return *small, *(shares(f"{p} Norm Comparison", values) for p, values in norms.items())
+
+
+def show_conditions(tape):
+    return [("Weight Cond", each_parameter(tape, "weight", lambda array: np.linalg.cond(rows(array))), None)]
+
+
+class Case(NamedTuple):
+    """How to make a lens for (model, optimizer, loss_fn), and what it shows."""
+
+    build: object
+    show: object
+    samples_at_tick: bool = False  # looks at the model itself at a tick, so that no tick is empty
+
+
+LEAVES = (nn.Linear, nn.Conv2d, nn.Flatten, nn.Unflatten, nn.Dropout)
+CASES = {
+    "LossMetrics": Case(
+        lambda t: lens.LossMetrics(loss_fn=t.loss_fn, metrics="score", metrics_range="std"), show_losses
+    ),
+    "OutputActivation": Case(lambda t: lens.OutputActivation(include=LEAVES), show_activations),
+    "OutputGradientGeometry": Case(
+        lambda t: lens.OutputGradientGeometry(skip_activation=False),
+        lambda tape: geometry("Output Gradient", tape.new(tape.output_gradients)),
+    ),
+    "OutputNorm": Case(lambda t: lens.OutputNorm(include=LEAVES), show_output_norms),
+    "ParameterCond": Case(lambda t: lens.ParameterCond(), show_conditions, samples_at_tick=True),
+    "ParameterGradientActivation": Case(lambda t: lens.ParameterGradientActivation(), show_gradient_activations),
+    "ParameterGradientGeometry": Case(
+        lambda t: lens.ParameterGradientGeometry(), partial(parameter_geometry, "Gradient", "gradients")
+    ),
+    "ParameterNorm": Case(lambda t: lens.ParameterNorm(), show_parameter_norms, samples_at_tick=True),
+    "ParameterUpdateGeometry": Case(
+        lambda t: lens.ParameterUpdateGeometry(t.optimizer), partial(parameter_geometry, "Update", "updates")
+    ),
+}
+
+
+@pytest.fixture(params=LENSES)
+def case(request):
+    assert request.param in CASES, f"{request.param} is exported: give it an entry in CASES"
+    return CASES[request.param]
+
+
+def numbers(calls):
+    """Every number of calls ``(tag, values, ranges)`` by its place in them."""
+    return {
+        (tag, which, layer, name): value
+        for tag, *parts in calls
+        for which, part in zip(("values", "ranges"), parts, strict=True)
+        for layer, found in (part or {}).items()
+        for name, value in found.items()
+    }
+
+
+@pytest.fixture
+def assert_shown(shown, close):
+    """Compare the calls of one tick with the expected ones, the order of everything included."""
+
+    def compare(number, expected):
+        assert [call[:2] for call in shown.calls] == [(number, tag) for tag, _, _ in expected]
+        assert all(type(values) is OrderedDict for _, _, values, _ in shown.calls)
+        assert [ranges is None for *_, ranges in shown.calls] == [ranges is None for *_, ranges in expected]
+        found, wanted = numbers(call[1:] for call in shown.calls), numbers(expected)
+        assert found
+        assert list(found) == list(wanted)
+        assert all(found[place] == close(value) for place, value in wanted.items())
+        shown.calls.clear()
+
+    return compare
+
+
+def test_numbers_are_those_of_a_bare_model_in_model_order(case, situation, task, epoch, record, watch, assert_shown):
+    model, batches = situation
+    bare, tape = record(model)
+    plain, watched = task(bare), task(model)
+    inspector = watch(model, case.build(watched))
+    for number in (1, 2, 3):
+        state = torch.get_rng_state()
+        epoch(watched, batches, inspector)
+        inspector.tick_epoch()
+        torch.set_rng_state(state)
+        epoch(plain, batches, tape=tape)
+        assert_shown(number, case.show(tape))
+        tape.tick()
+
+
+def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoch, watch, hooks_on):
+    model, batches = situation
+    plain, watched = task(copy.deepcopy(model)), task(model)
+    state = torch.get_rng_state()
+    expected = [loss for _ in range(2) for loss in epoch(plain, batches)]
+    expected_state = torch.get_rng_state()
+    torch.set_rng_state(state)
+    inspector = watch(model, case.build(watched))
+    losses = []
+    for _ in range(2):
+        losses += epoch(watched, batches, inspector)
+        inspector.tick_epoch()
+    assert torch.equal(torch.stack(losses), torch.stack(expected))
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), plain.model.parameters(), strict=True))
+    assert torch.equal(torch.get_rng_state(), expected_state)
+    assert hooks_on(model, watched.optimizer, watched.loss_fn)
+    inspector.detach()
+    assert not hooks_on(model, watched.optimizer, watched.loss_fn)
+
+
+def test_nothing_waits_for_the_device_between_ticks(case, situation, task, epoch, watch):
+    class CountSyncs(TorchDispatchMode):
+        syncs = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.syncs += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default)
+            return func(*args, **(kwargs or {}))
+
+    model, batches = situation
+    watched = task(model)
+    inspector = watch(model, case.build(watched))
+    with CountSyncs() as counter:
+        epoch(watched, batches, inspector)
+        assert counter.syncs == 0
+        watched.loss_fn(model(batches[0][0]), batches[0][1]).item()
+    assert counter.syncs == 1
+
+
+def test_copy_of_an_unattached_lens_shows_the_same(case, task, epoch, watch, new_net, shown, make_batches):
+    original = task(new_net())
+    original.lens = case.build(original)
+    copied = pickle.loads(pickle.dumps(original))
+    for one in (original, copied):
+        inspector = watch(one.model, one.lens)
+        epoch(one, make_batches(), inspector)
+        inspector.tick_epoch()
+    half = len(shown.calls) // 2
+    assert numbers(call[1:] for call in shown.calls[:half])
+    assert shown.calls[:half] == shown.calls[half:]
+    inspector.detach()
+    assert pickle.loads(pickle.dumps(copied.lens))
+
+
+def test_second_model_starts_clean(case, task, epoch, watch, record, shown, new_net, make_batches, assert_shown):
+    first, second = new_net(), new_net(spare=nn.Linear(2, 2))
+    watched = task(first, second)
+    inspector = watch(first, case.build(watched))
+    epoch(watched, make_batches(), inspector)
+    inspector.tick_epoch()
+    epoch(watched, make_batches(), inspector)
+    inspector.attach(second)
+    bare, tape = record(second)
+    watched.model = second
+    shown.calls.clear()
+    epoch(watched, make_batches((3, 3)), inspector)
+    inspector.tick_epoch()
+    epoch(task(bare), make_batches((3, 3)), tape=tape)
+    assert_shown(1, case.show(tape))
+
+
+def test_tick_without_data_shows_every_tag_empty(case, task, epoch, watch, shown, new_net, make_batches):
+    watched = task(new_net())
+    inspector = watch(watched.model, case.build(watched))
+    inspector.tick_epoch()
+    epoch(watched, make_batches(), inspector)
+    inspector.tick_epoch()
+    inspector.tick_epoch()
+    for calls in ([call for call in shown.calls if call[0] == number] for number in (1, 3)):
+        assert [tag for _, tag, *_ in calls] == list(shown.tags)
+        assert case.samples_at_tick == any(values for _, _, values, _ in calls)
+        assert all(type(values) is OrderedDict and not ranges for _, _, values, ranges in calls)
+
+
+def test_two_halves_merge_to_the_whole_epoch(case, task, train, watch, shown, new_net, make_batches, close):
+    watched = task(new_net())
+    kept = []
+    for ticks in ((2, 5), (5,)):
+        one = copy.deepcopy(watched)
+        one_lens = case.build(one)
+        inspector = watch(one.model, one_lens)
+        shown.flush = lambda one_lens=one_lens: kept.append(list(one_lens.accumulators()))
+        for step, batch in enumerate(make_batches((5,) * 5), start=1):
+            train(one.model, one.optimizer, [batch], one.loss_fn)
+            if step in ticks:
+                inspector.tick_epoch()
+            elif step == 2 and case.samples_at_tick:
+                one_lens.collect_data()
+    first, second, whole = kept
+    assert whole
+    for left, right, both in zip(first, second, whole, strict=True):
+        left.merge(right)
+        assert (left.count, left.nonfinite) == (both.count, both.nonfinite)
+        assert [left.mean, left.var, left.min_, left.max_] == close([both.mean, both.var, both.min_, both.max_])

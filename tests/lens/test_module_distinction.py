@@ -1,0 +1,69 @@
+"""Kinds of layers: every class of torch, subclasses, and the activations of another library."""
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch.lens import module_distinction
+
+NAMES = {
+    "isactivation": "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish "
+    "PReLU ReLU ReLU6 RReLU SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus Softshrink Softsign Tanh Tanhshrink "
+    "Threshold",
+    "isdropout": "AlphaDropout Dropout Dropout1d Dropout2d Dropout3d FeatureAlphaDropout",
+    "islinear": "Bilinear Identity LazyLinear Linear",
+    "isconv": "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d LazyConv1d LazyConv2d LazyConv3d "
+    "LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d",
+    "isnormalization": "BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d "
+    "LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d "
+    "SyncBatchNorm",
+}
+KINDS = {name: kind for kind, names in NAMES.items() for name in names.split()}
+OTHERS = ("LayerNorm", "GroupNorm", "MultiheadAttention", "Embedding", "Sequential", "MSELoss")
+CLASSES = sorted(
+    (value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, nn.Module)),
+    key=lambda found: found.__name__,
+)
+
+
+def kinds_of(module):
+    return {kind for kind in NAMES if getattr(module_distinction, kind)(module)}
+
+
+@pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.__name__)
+def test_class_of_torch_is_of_its_kind_only(found):
+    module = object.__new__(found)  # the kind does not depend on arguments
+    assert kinds_of(module) == ({KINDS[found.__name__]} if found.__name__ in KINDS else set())
+
+
+def test_the_table_names_classes_that_exist():
+    assert {*KINDS, *OTHERS} <= {found.__name__ for found in CLASSES}
+
+
+@pytest.mark.parametrize(
+    ("base", "kind"),
+    [(nn.ReLU, "isactivation"), (nn.Dropout, "isdropout"), (nn.Linear, "islinear"), (nn.Conv2d, "isconv")],
+)
+def test_subclass_counts(base, kind):
+    own = type("Own", (base,), {})
+    assert kinds_of(own.__new__(own)) == {kind}
+
+
+def test_attention_projection_is_linear():
+    assert kinds_of(nn.MultiheadAttention(4, 2).out_proj) == {"islinear"}
+
+
+def test_activations_of_transformers_count_by_their_module():
+    class NewGELUActivation(nn.Module):
+        def forward(self, inputs):
+            return torch.tanh(inputs)
+
+    assert kinds_of(NewGELUActivation()) == set()
+    NewGELUActivation.__module__ = "transformers.activations"
+    assert kinds_of(NewGELUActivation()) == {"isactivation"}
+    assert kinds_of(type("Own", (NewGELUActivation,), {})()) == {"isactivation"}
+
+
+def test_everything_else_is_no_activation():
+    assert module_distinction.isnotactivation(nn.Linear(1, 1))
+    assert not module_distinction.isnotactivation(nn.ReLU())

@@ -1,0 +1,97 @@
+"""On a GPU: a training step never waits for the device, and a tick fetches what a CPU would have computed."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector, lens
+from monitorch.visualizer.record_sink import RecordSink
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+class Collector(RecordSink):
+    """Keeps every number by what it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = {}
+
+    def write(self, records):
+        self.numbers.update({(r.epoch, r.layer, r.tag, r.statistic): r.value for r in records})
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(8 * 36, 16)),
+        *(nn.GELU(), nn.Linear(16, 4)),
+    )
+
+
+def watch(model, inplace):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_fn = nn.CrossEntropyLoss()
+    lenses = [
+        lens.LossMetrics(loss_fn=loss_fn, loss_fn_inplace=inplace),
+        lens.OutputActivation(inplace=inplace),
+        lens.OutputNorm(inplace=inplace),
+        lens.OutputGradientGeometry(inplace=inplace),
+        lens.ParameterGradientGeometry(inplace=inplace),
+        lens.ParameterGradientActivation(inplace=inplace),
+        lens.ParameterUpdateGeometry(optimizer, inplace=inplace),
+        lens.ParameterNorm(inplace=inplace),
+        lens.ParameterCond(inplace=inplace),
+    ]
+    return PyTorchInspector(lenses, module=model, visualizer=Collector(), on_error="raise"), optimizer, loss_fn
+
+
+def train(model, device, inplace, sync_is_an_error):
+    model = copy.deepcopy(model).to(device)
+    inspector, optimizer, loss_fn = watch(model, inplace)
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(300, 16, 3, 8, 8, generator=generator).to(device)
+    targets = torch.randint(0, 4, (300, 16), generator=generator).to(device)
+    for epoch in range(3):
+        for step in range(epoch * 100, epoch * 100 + 100):
+            # the first step builds kernels and workspaces, which may wait
+            torch.cuda.set_sync_debug_mode("error" if sync_is_an_error and step else "default")
+            optimizer.zero_grad()
+            loss = loss_fn(model(inputs[step]), targets[step])
+            loss.backward()
+            optimizer.step()
+            inspector.push_metric("pushed", loss)
+            torch.cuda.set_sync_debug_mode("default")
+        inspector.tick_epoch()
+    return inspector.visualizer.numbers
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_numbers_equal_those_of_a_cpu_without_waiting_between_ticks(inplace):
+    model = build().double()
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = train(model, "cpu", inplace, sync_is_an_error=False)
+        found = train(model, "cuda", inplace, sync_is_an_error=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.keys() == expected.keys()
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+def test_half_precision_steps_do_not_wait():
+    model = build().cuda()
+    inspector, optimizer, loss_fn = watch(model, inplace=True)
+    inputs, targets = torch.randn(16, 3, 8, 8, device="cuda"), torch.randint(0, 4, (16,), device="cuda")
+    for step in range(300):
+        torch.cuda.set_sync_debug_mode("error" if step else "default")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.set_sync_debug_mode("default")
+    inspector.tick_epoch()
+    assert inspector.visualizer.numbers[1, "Loss", "Loss", "train_loss mean"] > 0
