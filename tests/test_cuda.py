@@ -25,10 +25,8 @@ class Collector(RecordSink):
 
 def build():
     torch.manual_seed(0)
-    return nn.Sequential(
-        *(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(8 * 36, 16)),
-        *(nn.GELU(), nn.Linear(16, 4)),
-    )
+    features = [nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten()]
+    return nn.Sequential(*features, nn.Linear(8 * 36, 16), nn.GELU(), nn.Linear(16, 4))
 
 
 def watch(model, inplace):

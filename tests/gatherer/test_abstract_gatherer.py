@@ -139,10 +139,10 @@ def test_an_error_switches_off_only_its_own_layer(keeper, state):
     picky = FailsOnFirst()
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     gatherers = [FeedForwardGatherer(m, [picky], n, state) for m, n in zip(model, ["first", "second"], strict=True)]
-    with pytest.warns(MonitorchWarning, match="'first'") as caught:
-        for _ in range(3):
-            model(torch.ones(2, 3))
-    assert len(caught) == 1
+    with pytest.warns(MonitorchWarning, match="'first'"):
+        model(torch.ones(2, 3))
+    for _ in range(2):
+        model(torch.ones(2, 3))  # a second warning would be an error
     assert [call[0] for call in picky.calls] == ["second"] * 3
     assert gatherers[0].owner == "FailsOnFirst"
 

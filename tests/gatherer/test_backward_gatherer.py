@@ -199,3 +199,11 @@ def test_state_that_goes_inactive_before_backward_gives_a_gap(keeper, state, lin
     state.paused = True
     loss.backward()
     assert (keeper.calls, keeper.gaps) == ([], ["lin"])
+
+
+def test_gradient_is_that_of_the_global_loss_where_processes_share_it(keeper, state, linear):
+    state.loss_share = 0.25
+    BackwardGatherer(linear, [keeper], "lin", state)
+    linear(torch.ones(1, 3)).sum().backward()
+    assert torch.equal(keeper.calls[0][3][0], torch.full((1, 2), 0.25))
+    assert torch.equal(linear.bias.grad, torch.ones(2))

@@ -115,3 +115,29 @@ def test_detaching_from_a_compiled_model_leaves_it_trainable():
     bare = Net()
     train(bare)
     torch.testing.assert_close(model._orig_mod.first.weight.grad, bare.first.weight.grad)
+
+
+TRACERS = {
+    "export": lambda model, x: torch.export.export(model, (x,)),
+    "jit": lambda model, x: torch.jit.trace(model, x),
+    "vmap": lambda model, x: torch.func.vmap(model)(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_tracing_a_watched_model_leaves_no_sample(tracer, eager_numbers):
+    model = Net()
+    inspector = watch(model)
+    TRACERS[tracer](model, torch.ones(4, 3))
+    train(model, inspector, epochs=2)
+    assert inspector.visualizer.found == pytest.approx(eager_numbers)
+
+
+def test_export_of_a_watched_model_computes_the_same():
+    model, x = Net(), torch.ones(4, 3)
+    bare = model(x)
+    inspector = watch(model)
+    exported = torch.export.export(model, (x,)).module()
+    inspector.detach()
+    torch.testing.assert_close(exported(x), bare)

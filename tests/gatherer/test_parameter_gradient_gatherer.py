@@ -93,3 +93,10 @@ def test_an_unused_parameter_has_no_sample(keeper, state, linear):
     ParameterGradientGatherer("weight", linear, [keeper], "lin", state)
     linear.bias.sum().backward()
     assert keeper.calls == []
+
+
+def test_a_gradient_that_was_consumed_during_backward_has_no_sample(keeper, state, linear):
+    linear.weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
+    ParameterGradientGatherer("weight", linear, [keeper], "lin", state)
+    backward(linear)
+    assert keeper.calls == []

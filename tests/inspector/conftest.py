@@ -3,11 +3,24 @@
 import json
 import subprocess
 import sys
+from itertools import groupby
+from operator import itemgetter
 
 import pytest
 import torch
 from torch import nn
 
+from monitorch.lens import (
+    LossMetrics,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterCond,
+    ParameterGradientActivation,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+)
 from monitorch.visualizer import AbstractVisualizer
 
 RANK_PROGRAM = """
@@ -46,7 +59,7 @@ class Shown(AbstractVisualizer):
         self.resets += 1
 
     def labels(self):
-        return list(dict.fromkeys(epoch for epoch, *_ in self.calls))
+        return [epoch for epoch, _ in groupby(self.calls, key=itemgetter(0))]
 
     def layers_of(self, tag):
         return {layer for _, seen, values in self.calls if seen == tag for layer in values}
@@ -118,3 +131,15 @@ def run_ranks(tmp_path_factory):
         return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(world_size)]
 
     return run
+
+
+@pytest.fixture
+def all_lenses():
+    """One lens of each kind."""
+
+    def make(optimizer, loss_fn):
+        plain = (OutputActivation, OutputGradientGeometry, OutputNorm, ParameterCond, ParameterGradientActivation)
+        others = (ParameterGradientGeometry, ParameterNorm)
+        return [LossMetrics(loss_fn=loss_fn), ParameterUpdateGeometry(optimizer), *(lens() for lens in plain + others)]
+
+    return make

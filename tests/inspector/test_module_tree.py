@@ -45,7 +45,8 @@ def test_layers_come_in_model_order_with_their_modules():
 
 
 def test_model_without_children_is_a_leaf_without_a_name():
-    assert [tuple(layer) for layer in walk(lin := nn.Linear(1, 1))] == [("", lin, True)]
+    lin = nn.Linear(1, 1)
+    assert walk(lin) == [("", lin, True)]
 
 
 @pytest.mark.parametrize("depth", [-2, -10])
@@ -80,7 +81,7 @@ def test_parametrised_layer_is_one_leaf():
 
 def test_compiled_model_is_unwrapped():
     model = tree()
-    assert unwrap(torch.compile(model)) is model
+    assert unwrap(torch.compile(model, backend="eager")) is model
     assert unwrap(model) is model
 
 

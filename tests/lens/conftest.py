@@ -45,10 +45,12 @@ def shown():
 
 @pytest.fixture
 def watch(shown):
-    """Build an inspector that shows its lenses in ``shown`` and hides no error."""
+    """Build an inspector that shows its lenses in ``shown`` and hides no error; it lives as long as the test."""
+    kept = []
 
     def build(model, *lenses, **options):
-        return PyTorchInspector(lenses, module=model, **{"visualizer": shown, "on_error": "raise", **options})
+        kept.append(PyTorchInspector(lenses, module=model, **{"visualizer": shown, "on_error": "raise", **options}))
+        return kept[-1]
 
     return build
 
@@ -199,7 +201,7 @@ def tags_of(shown):
 
 @pytest.fixture
 def close():
-    """Compare numbers with float64 arrays: what differs is the rounding of single precision tensors."""
+    """Compare with float64 numbers: what differs is the rounding of single precision tensors."""
     return lambda expected: pytest.approx(np.asarray(expected).tolist(), rel=2e-6, abs=1e-7, nan_ok=True)
 
 

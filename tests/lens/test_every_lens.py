@@ -198,10 +198,9 @@ def test_numbers_are_those_of_a_bare_model_in_model_order(case, situation, task,
 def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoch, watch, hooks_on):
     model, batches = situation
     plain, watched = task(copy.deepcopy(model)), task(model)
-    state = torch.get_rng_state()
-    expected = [loss for _ in range(2) for loss in epoch(plain, batches)]
-    expected_state = torch.get_rng_state()
-    torch.set_rng_state(state)
+    with torch.random.fork_rng():
+        expected = [loss for _ in range(2) for loss in epoch(plain, batches)]
+        expected_state = torch.get_rng_state()
     inspector = watch(model, case.build(watched))
     losses = []
     for _ in range(2):

@@ -104,6 +104,20 @@ def test_wrong_aggregation_method_is_refused(cls, value, text):
         cls(aggregation_method=value)
 
 
+@pytest.mark.parametrize(
+    ("cls", "option"),
+    [
+        (lens.OutputNorm, "comparison_aggregation"),
+        (lens.OutputActivation, "death_aggregation"),
+        (lens.ParameterNorm, "aggregation_method"),
+        (lens.ParameterCond, "aggregation_method"),
+    ],
+)
+def test_two_methods_where_one_is_meant_are_refused(cls, option):
+    with pytest.raises(OptionError, match=f"{option} takes only one of {POINTS}, not "):
+        cls(**{option: ["mean", "max"]})
+
+
 @pytest.mark.parametrize("cls", [lens.OutputNorm, lens.OutputActivation])
 @pytest.mark.parametrize(
     ("options", "text"),

@@ -138,6 +138,7 @@ def test_samples_of_any_real_dtype(accumulator, dtype):
     assert list(accumulator) == [1.0] if isinstance(accumulator, list) else accumulator.mean == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_appending_never_waits_for_the_gpu(accumulator):
     number = torch.ones((), device="cuda")

@@ -92,7 +92,6 @@ REAL = {
     "integer": (torch.tensor([1, 2]), [1.0, 2.0]),
     "bool": (torch.tensor([True, False]), [1.0, 0.0]),
     "sparse": (torch.tensor([[0.0, 3.0]]).to_sparse(), [[0.0, 3.0]]),
-    "not coalesced": (torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (2,), check_invariants=False), [3.0, 0.0]),
     "with a graph": (torch.ones(1, requires_grad=True) * 2, [2.0]),
     "half": (torch.ones(1, dtype=torch.float16), [1.0]),
 }

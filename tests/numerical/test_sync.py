@@ -1,8 +1,10 @@
 import math
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from monitorch.numerical import RunningMeanVar, finish_sync_rmv_or_error, start_sync_rmv_or_error
+from monitorch.numerical import GeometryComputation, RunningMeanVar, finish_sync_rmv_or_error, start_sync_rmv_or_error
 from monitorch.numerical.sync import exchange, offer
 from monitorch.preprocessor import ExplicitCall
 
@@ -81,3 +83,20 @@ def test_a_single_process_has_nobody_to_wait_for():
     start_sync_rmv_or_error([1.0], 0)
     finish_sync_rmv_or_error([1.0])
     assert call.value == {"x": RunningMeanVar(1, 1.0, 0.0, 1.0, 1.0)}
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo"])
+def test_a_group_of_one_is_its_own_sum(backend, tmp_path, assert_moments):
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        geometry = GeometryComputation(inplace=True, normalize=False, correlation=True, eps=0.0)
+        for tensor in (torch.ones(4), torch.ones(4)):
+            geometry.update(tensor)
+        geometry.start_sync()
+        geometry.finish_sync()
+        with pytest.raises(AssertionError, match="start_sync"):
+            geometry.finish_sync()
+    finally:
+        dist.destroy_process_group()
+    assert_moments(geometry.norm.state(), [2.0, 2.0])
+    assert_moments(geometry.product.state(), [0.0, 1.0])

@@ -9,7 +9,7 @@ from typing import Protocol
 from .. import __doc__ as promise
 from .. import __version__
 from ..errors import MonitorchError
-from . import demo
+from . import demo as demo
 
 
 class Command(Protocol):

@@ -71,8 +71,8 @@ def _opening(corpus: "Corpus", width: int) -> str:
 def _report(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], width: int) -> str:
     prose = min(width, _WIDEST_PROSE)
     result = (
-        f"Loss on held-out text: {outcome.first_loss:.3f} before, {outcome.last_loss:.3f} after {steps} steps. "
-        f"Knowing only how often each character occurs gives {corpus.entropy:.3f}."
+        f"Loss on held-out text: {outcome.first_loss:.3f} -> {outcome.last_loss:.3f} in {steps} steps "
+        f"(guessing by frequency: {corpus.entropy:.3f})"
     )
     layers = [name for name, _ in outcome.model.named_modules()]
     table = summary_text(outcome.records, layers, width)

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from ..errors import MonitorchError
 
-_TRAINING_SHARE = 0.9
+_HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as indices into its vocabulary; the end of it is held out for validation."""
+    """A text as indices into its vocabulary; the beginning of it is held out for validation."""
 
     vocabulary: str
     ids: Tensor
@@ -20,12 +20,12 @@ class Corpus:
     @property
     def training(self) -> Tensor:
         """The part to learn from."""
-        return self.ids[: int(_TRAINING_SHARE * len(self.ids))]
+        return self.ids[int(_HELD_OUT * len(self.ids)) :]
 
     @property
     def validation(self) -> Tensor:
         """The part that is held out."""
-        return self.ids[int(_TRAINING_SHARE * len(self.ids)) :]
+        return self.ids[: int(_HELD_OUT * len(self.ids))]
 
     @property
     def entropy(self) -> float:

@@ -23,8 +23,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Add both halves to their input."""
         x = x + self.mix(self._attend(self.qkv(self.norm1(x))))
-        x = x + self.dropout(self.down(self.relu(self.up(self.norm2(x)))))
-        return x
+        hidden: Tensor = self.relu(self.up(self.norm2(x)))
+        return x.add(self.dropout(self.down(hidden)))
 
     def _attend(self, qkv: Tensor) -> Tensor:
         # batch, length, 3 * width -> 3 tensors of batch, heads, length, width of a head

@@ -24,7 +24,7 @@ from .demo_model import CharacterTransformer
 from .progress import Progress
 
 _CONTEXT, _BATCH, _VALIDATION_BATCH = 64, 16, 64
-_LEARNING_RATE = 3e-3
+_LEARNING_RATE = 5e-3
 _TICKS = 25
 
 

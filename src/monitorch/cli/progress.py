@@ -73,10 +73,12 @@ def bar_text(done: int, total: int, text: str, seconds: float, room: int, blocks
     """A bar and numbers on one line, which is never longer than ``room``.
 
     >>> bar_text(30, 120, "loss 2.5", seconds=4, room=60)
-    '███░░░░░░░░░  25%  step  30/120  loss 2.5  4 s, 12 s left'
+    '███░░░░░░░░░░░░  25%  step  30/120  loss 2.5  4 s, 12 s left'
     """
     left = seconds / done * (total - done) if done else 0.0
-    numbers = f" {done / total:4.0%}  step {done:{len(str(total))}}/{total}  {text}  {seconds:.0f} s, {left:.0f} s left"
+    numbers = (
+        f" {100 * done // total:3}%  step {done:{len(str(total))}}/{total}  {text}  {seconds:.0f} s, {left:.0f} s left"
+    )
     length = min(_LONGEST_BAR, room - len(numbers))
     if length < _SHORTEST_BAR:
         return numbers.strip()[:room]

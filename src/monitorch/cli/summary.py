@@ -45,5 +45,6 @@ def summary_text(records: Iterable[Record], layers: Sequence[str], width: int) -
                 whole = known[quantity.over, "mean", layer].value if quantity.over else 1.0
                 value = record.value / whole if whole else float("nan")
                 cells[layer] = quantity.text(value, record.nonfinite)
-        columns[quantity.column] = cells
+        if cells:
+            columns[quantity.column] = cells
     return table_text([layer for layer in layers if any(layer in cells for cells in columns.values())], columns, width)

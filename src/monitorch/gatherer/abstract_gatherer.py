@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import MonitorchWarning, SkippedSample
 from ..preprocessor.outputs import tensors_in
+from .compilation import is_traced
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -89,7 +90,7 @@ class Gatherer(AbstractGatherer):
             for preprocessor in self._preprocessors:
                 self._guarded(preprocessor.interrupt, self._name)
         self._in_gap = not active
-        return active
+        return active and not is_traced()
 
     def _hand_over(self, *data: Any) -> None:
         if self._wants_data():

@@ -18,6 +18,14 @@ def outside_graph(hook: Hook) -> Hook:
     return torch._disable_dynamo(hook)  # type: ignore[attr-defined, return-value]
 
 
+def is_traced() -> bool:
+    """Whether a tracer or ``vmap`` runs the model: its tensors are no numbers that could be read later."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    return any(transform.key() == torch._C._functorch.TransformType.Vmap for transform in transforms)
+
+
 def drop_graphs(model: nn.Module) -> None:
     """Have a compiled model compiled anew: graphs made before it got its hooks would go on without them."""
     if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()):

@@ -197,7 +197,11 @@ class PyTorchInspector:
             self.state.paused = before
 
     def _adopt_lenses(self) -> None:
-        """Make lenses one's own, also those that were added to the list later."""
+        """Make lenses one's own, also those that were added to the list later, and leave those taken out of it."""
+        for lens in [lens for lens in self._adopted if lens is not self._logged]:
+            if not any(lens is listed for listed in self.lenses):
+                lens.detach_from_module()
+                self._adopted.remove(lens)
         for lens in self.lenses:
             if not isinstance(lens, AbstractLens):
                 raise OptionError(f"lenses holds {lens!r}, which is no lens; see monitorch.lens")

@@ -31,8 +31,8 @@ OLD_NAMES = {"compute_adj_prod": "compute_correlation", "skip_no_grad_pass": "ev
 class Lens(AbstractLens):
     """Owns tags, ticks, sync and detaching; subclasses own the choice of layers."""
 
-    _cure = "include="
-    """The option that a lens without layers should be given."""
+    _cure = "name some with include="
+    """What to do when a lens finds no layer."""
 
     def __init_subclass__(cls) -> None:
         """Let every lens take the keywords of earlier releases."""
@@ -58,7 +58,7 @@ class Lens(AbstractLens):
     def finish_attach(self) -> None:
         """Tell the user when there is nothing to look at."""
         if not self._layers:
-            text = f"{type(self).__name__} found no layer to watch in this model; name some with {self._cure}"
+            text = f"{type(self).__name__} found no layer to watch in this model; {self._cure}"
             warnings.warn(text, MonitorchWarning, stacklevel=2)
 
     def detach_from_module(self) -> None:
@@ -155,7 +155,7 @@ class OutputLens(Lens):
 class ParameterLens(Lens):
     """A lens on parameters: one preprocessor for each name, one gatherer for each parameter of that name."""
 
-    _cure = "parameters="
+    _cure = "name some with parameters="
 
     def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
         super().__init__(by_parameter.values(), views)

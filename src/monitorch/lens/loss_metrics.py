@@ -10,7 +10,6 @@ from ..gatherer import FeedForwardGatherer
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
-from .options import Strings
 from .pushed_lens import PushedLens
 from .views import NamedLines
 
@@ -36,15 +35,15 @@ class LossMetrics(PushedLens):
     def __init__(
         self,
         *,
-        metrics: Strings | None = None,
+        metrics: options.Strings | None = None,
         evaluation_from_grad: bool | None = None,
         separate_loss_and_metrics: bool = True,
         loss_fn: nn.Module | None = None,
         loss_fn_inplace: bool = True,
-        loss_line: Strings = "mean",
-        loss_range: Strings | None = "std",
-        metrics_line: Strings = "mean",
-        metrics_range: Strings | None = None,
+        loss_line: options.Strings = "mean",
+        loss_range: options.Strings | None = "std",
+        metrics_line: options.Strings = "mean",
+        metrics_range: options.Strings | None = None,
     ) -> None:
         if loss_fn is not None and not isinstance(loss_fn, nn.Module):
             cure = "for a plain function leave it out and call inspector.push_loss(loss, train=True)"
@@ -71,8 +70,9 @@ class LossMetrics(PushedLens):
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
         """Meet the pushed numbers, take over the names of the losses and listen to ``loss_fn``."""
         super().register_foreign_preprocessor(ext_ppr, inspector_state)
-        self._losses.set_loss_strs(*self._loss_names())
-        self._listen(self._loss_fn, inspector_state)
+        if self._call is ext_ppr:
+            self._losses.set_loss_strs(*self._loss_names())
+            self._listen(self._loss_fn, inspector_state)
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Listen to ``loss_fn``, or without one to the whole model."""
@@ -87,7 +87,7 @@ class LossMetrics(PushedLens):
 
     def _read_losses(self) -> dict[str, Accumulator]:
         pushed = {} if self._loss_fn is not None else self._pushed(self._loss_names())
-        return pushed or self._losses.value
+        return {**self._losses.value, **pushed}
 
     def _read_metrics(self) -> dict[str, Accumulator]:
         return self._pushed(self._metrics)

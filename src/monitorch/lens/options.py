@@ -32,6 +32,14 @@ def points(option: str, value: Strings, inplace: bool | None = None) -> tuple[st
     return found
 
 
+def point(option: str, value: str, inplace: bool | None = None) -> str:
+    """The name of one number."""
+    found = points(option, value, inplace)
+    if len(found) > 1:
+        raise OptionError(f"{option} takes only one of {', '.join(map(repr, POINTS))}, not {value!r}")
+    return found[0]
+
+
 def ranges(option: str, value: Strings | None, inplace: bool | None = None) -> tuple[str, ...]:
     """Names of bands, or none."""
     return _checked(option, strings(option, value), RANGES, INPLACE_RANGES, inplace)
@@ -44,15 +52,16 @@ def _checked(
         if name not in known:
             raise OptionError.unknown(option, name, known)
         if inplace and name not in known_inplace:
+            switch = "loss_fn_inplace" if option.startswith("loss_") else "inplace"
             choices = ", ".join(map(repr, known_inplace))
-            raise OptionError(f"{option}={name!r} needs every sample: pass inplace=False, or choose from {choices}")
+            raise OptionError(f"{option}={name!r} needs every sample: pass {switch}=False, or choose from {choices}")
     return names
 
 
 def rate_methods(activation_aggregation: str, death_aggregation: str, inplace: bool) -> tuple[str, str]:
     """How activation and death rates are aggregated."""
-    activation = points("activation_aggregation", activation_aggregation, inplace)[0]
-    return activation, points("death_aggregation", death_aggregation, inplace)[0]
+    activation = point("activation_aggregation", activation_aggregation, inplace)
+    return activation, point("death_aggregation", death_aggregation, inplace)
 
 
 def channel_last(value: bool | str) -> bool | str:

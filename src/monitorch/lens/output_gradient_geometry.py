@@ -31,6 +31,7 @@ class OutputGradientGeometry(OutputLens):
 
     _SMALL_NORM_TAG_NAME = "Output Gradient Norm"
     _SMALL_PROD_TAG_NAME = "Output Gradient Correlation"
+    _cure = "activations are watched with skip_activation=False"
 
     def __init__(
         self,

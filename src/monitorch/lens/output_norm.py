@@ -55,7 +55,7 @@ class OutputNorm(OutputLens):
         options.channel_last(channel_last)
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
-        compared = options.points("comparison_aggregation", comparison_aggregation or lines[0], inplace)[0]
+        compared = options.point("comparison_aggregation", comparison_aggregation or lines[0], inplace)
         norms = OutputNormPreprocessor(
             normalize_by_size, inplace, record_eval, evaluation_from_grad, output_index=output_index
         )

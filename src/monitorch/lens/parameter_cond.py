@@ -28,11 +28,13 @@ class ParameterCond(ParameterStateLens):
         log_scale: bool = False,
         aggregation_method: str = "mean",
     ) -> None:
-        method = options.points("aggregation_method", aggregation_method, inplace)[:1]
+        method = options.point("aggregation_method", aggregation_method, inplace)
         names = options.strings("parameters", parameters)
         conds = {name: ParameterCondPreprocessor([name], inplace) for name in names}
         views = [
-            LayerLines(f"{name} Cond".title(), Source(conds[name], name), method, None, logy=log_scale, annotate=False)
+            LayerLines(
+                f"{name} Cond".title(), Source(conds[name], name), (method,), None, logy=log_scale, annotate=False
+            )
             for name in names
         ]
         super().__init__(dict(conds), views)

@@ -28,14 +28,14 @@ class ParameterNorm(ParameterStateLens):
         comparison_plot: bool = True,
         aggregation_method: str = "mean",
     ) -> None:
-        method = options.points("aggregation_method", aggregation_method, inplace)[:1]
+        method = options.point("aggregation_method", aggregation_method, inplace)
         names = options.strings("parameters", parameters)
         norms = {name: ParameterNormPreprocessor([name], normalize_by_size, inplace) for name in names}
         sources = {name: Source(norms[name], name) for name in names}
         small = [
-            LayerLines(f"{name} Norm".title(), source, method, None, logy=log_scale, annotate=False)
+            LayerLines(f"{name} Norm".title(), source, (method,), None, logy=log_scale, annotate=False)
             for name, source in sources.items()
         ]
         title = "Log Norm Comparison" if log_scale else "Norm Comparison"
-        shares = [Shares(f"{name} {title}".title(), source, method[0]) for name, source in sources.items()]
+        shares = [Shares(f"{name} {title}".title(), source, method) for name, source in sources.items()]
         super().__init__(dict(norms), [*small, *shares] if comparison_plot else small)

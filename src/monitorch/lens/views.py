@@ -52,9 +52,11 @@ class Source:
     statistic: str
 
     def read(self, layers: Iterable[str]) -> OrderedDict[str, Accumulator]:
-        """Accumulators of the layers that have any, in the order of ``layers``."""
+        """Accumulators of the layers that have samples, in the order of ``layers``."""
         series = self.preprocessor.series(self.statistic)
-        return OrderedDict((layer, series[layer]) for layer in layers if layer in series)
+        return OrderedDict(
+            (layer, series[layer]) for layer in layers if layer in series and _has_samples(series[layer])
+        )
 
 
 class View(ABC):
@@ -187,7 +189,7 @@ class NamedLines(View):
         bands: Bands = {}
         for name, acc in self.named().items():
             frame.nonfinite[self.tag] = frame.nonfinite.get(self.tag, 0) + count_nonfinite(acc)
-            if not len(acc) and not count_nonfinite(acc):
+            if not _has_samples(acc):
                 continue
             values.update({f"{name} {method}": extract_point(acc, method) for method in self.lines})
             for method in self.ranges:
@@ -197,6 +199,10 @@ class NamedLines(View):
             frame.values[self.tag] = values
             frame.ranges = OrderedDict({self.tag: bands})
         return frame
+
+
+def _has_samples(acc: Accumulator) -> bool:
+    return len(acc) > 0 or count_nonfinite(acc) > 0
 
 
 def _extreme(choose: Callable[[list[float]], float], rates: Iterable[float]) -> float:

@@ -15,10 +15,10 @@ PACK_AT = 256
 
 
 def as_sample(number: Tensor) -> Tensor:
-    """A private float64 copy of a one-element tensor, cut from its graph, still on its device."""
+    """A one-element tensor as a float64 scalar, cut from its graph, still on its device."""
     if number.numel() != 1:
         raise ValueError(f"a sample is one number, not a tensor of shape {tuple(number.shape)}")
-    return number.detach().reshape(()).to(wide_dtype(number), copy=True)
+    return number.detach().reshape(()).to(wide_dtype(number))
 
 
 class Deferred:
@@ -29,7 +29,11 @@ class Deferred:
         self._packed: list[Tensor] = []
 
     def append(self, sample: Any) -> None:
-        """Add one sample: a number, or a tensor with one element (which is not waited for)."""
+        """Add one sample: a number, or a tensor with one element (which is copied and not waited for)."""
+        self.adopt(sample.detach().clone() if isinstance(sample, Tensor) else sample)
+
+    def adopt(self, sample: Any) -> None:
+        """The same for a tensor that nobody will change, and that needs no copy."""
         if not isinstance(sample, Tensor):
             self._absorb_number(float(sample))
             return

@@ -55,7 +55,7 @@ class GeometryComputation:
         size = tensor.numel()
         tensor = as_real(tensor)
         norm = l2_norm(tensor)
-        self.norm.append(norm / math.sqrt(max(size, 1)) if self.normalize else norm)
+        self.norm.adopt(norm / math.sqrt(max(size, 1)) if self.normalize else norm)
         if self.correlation:
             self._correlate(tensor, norm)
 
@@ -67,7 +67,7 @@ class GeometryComputation:
             similarity = cosine(previous, self.prev_norm, tensor, norm)
             if self.eps:  # dot / (lengths + eps), in a form that no length overflows
                 similarity = similarity / (1 + self.eps / (self.prev_norm * norm))
-            self.product.append(similarity)
+            self.product.adopt(similarity)
         if comparable(previous, tensor) and previous.dtype == tensor.dtype:
             previous.copy_(tensor)
         else:

@@ -35,25 +35,32 @@ def l2_norm(tensor: Tensor) -> Tensor:
     """
     if tensor.dtype == torch.float64:
         unit = _unit(tensor)
-        scaled = tensor / unit
-        return _inner_product(scaled, scaled).sqrt() * unit
+        return _norm(tensor / unit) * unit
     if _is_host_float32(tensor):
         square = _inner_product(tensor, tensor, torch.float32)
         if _is_safe(square):
             return square.sqrt()
-    return _inner_product(tensor, tensor).sqrt()
+    return _norm(tensor)
 
 
 def cosine(first: Tensor, first_norm: Tensor, second: Tensor, second_norm: Tensor) -> Tensor:
     """Cosine of the angle between two tensors of one shape, given their lengths; 0 where one of them is 0."""
-    lengths = first_norm * second_norm
     if first.dtype == torch.float64:
-        similarity = _inner_product(first / first_norm, second / second_norm)
-    elif _is_host_float32(first) and _is_host_float32(second) and _is_safe(lengths):
-        similarity = _inner_product(first, second, torch.float32) / lengths
-    else:
-        similarity = _inner_product(first, second) / lengths
-    return similarity.where((first_norm != 0) & (second_norm != 0), 0.0)
+        return _inner_product(first / _not_zero(first_norm), second / _not_zero(second_norm))
+    lengths = first_norm * second_norm
+    fast = _is_host_float32(first) and _is_host_float32(second) and _is_safe(lengths)
+    return _inner_product(first, second, torch.float32 if fast else None) / _not_zero(lengths)
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=wide_dtype(tensor))
+    return norm
+
+
+def _not_zero(length: Tensor) -> Tensor:
+    """The length, or the smallest number there is: dividing 0 by it gives 0."""
+    limits = torch.finfo(length.dtype)
+    return length.clamp(min=limits.smallest_normal * limits.eps)
 
 
 def _inner_product(first: Tensor, second: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -62,7 +69,7 @@ def _inner_product(first: Tensor, second: Tensor, dtype: torch.dtype | None = No
     wide = wide_dtype(first)
     pieces = zip(torch.split(first.reshape(-1), size), torch.split(second.reshape(-1), size), strict=True)
     parts = [torch.dot(a.to(dtype or wide), b.to(dtype or wide)) for a, b in pieces]
-    return torch.stack(parts).to(wide).sum()
+    return parts[0].to(wide) if len(parts) == 1 else torch.stack(parts).to(wide).sum()
 
 
 def _unit(tensor: Tensor) -> Tensor:

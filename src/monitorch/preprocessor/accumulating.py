@@ -64,8 +64,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return fresh if len(fresh) > 1 else fresh[0]
 
     def _record(self, name: str, *samples: Any) -> None:
-        """Add one sample to each statistic of ``name``."""
+        """Add one sample to each statistic of ``name``: tensors that were computed for this purpose."""
         if name not in self._values:
             self._values[name] = self._new_value()
         for accumulator, sample in zip(accumulators_in(self._values[name]), samples, strict=True):
-            accumulator.append(sample)
+            accumulator.adopt(sample)

@@ -52,4 +52,4 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
         train, non_train = self._names
-        self._record(train if is_training_pass(module, self.evaluation_from_grad) else non_train, loss)
+        self._record(train if is_training_pass(module, self.evaluation_from_grad) else non_train, loss.detach().clone())

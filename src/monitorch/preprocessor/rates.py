@@ -1,6 +1,5 @@
 """The common half of the preprocessors that count active neurons."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,12 +27,12 @@ class RateStatistics:
         if not tensor.numel():
             raise SkippedSample(f"the tensor is empty, shape {tuple(tensor.shape)}")
         magnitude = tensor.abs()
-        finite = magnitude.max().isfinite()
+        poison = magnitude.max() * 0  # NaN if any number is not finite
         rates = rate_of_neurons(magnitude.gt_(self.eps))  # 1.0 and 0.0 in place: no tensor of bool in between
-        rates = rates.to(wide_dtype(rates))
-        samples = (rates.mean(), (rates == 0).to(rates.dtype).mean())
-        masked = [sample.where(finite, math.nan) for sample in samples]
-        self._record(name, *masked[: len(self.statistics)])
+        samples = [rates.mean(dtype=wide_dtype(rates)) + poison]
+        if self.death:
+            samples.append((rates == 0).mean(dtype=wide_dtype(rates)) + poison)
+        self._record(name, *samples)
 
     def _record(self, name: str, *samples: Any) -> None:
         super()._record(name, *samples)  # type: ignore[misc]

@@ -1,0 +1,131 @@
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from types import SimpleNamespace
+
+import pytest
+
+import monitorch
+from monitorch import cli
+from monitorch.errors import MonitorchError
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Add a command that does what the test says."""
+
+    def add(run):
+        thing = SimpleNamespace(__doc__="Do a thing.\n\nMore.", add_options=lambda parser: None, run=run)
+        monkeypatch.setitem(cli.COMMANDS, "thing", thing)
+
+    return add
+
+
+def raising(error):
+    def run(options):
+        raise error
+
+    return run
+
+
+def test_entry_point_is_main():
+    (script,) = entry_points(group="console_scripts", name="monitorch")
+    assert script.load() is cli.main
+
+
+def test_without_a_command_help_lists_them_all(capsys):
+    assert cli.main([]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("usage: monitorch")
+    assert all(name in output for name in cli.COMMANDS)
+
+
+def test_help_of_a_command_lists_its_options(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["demo", "--help"])
+    assert exit_.value.code == 0
+    output = capsys.readouterr().out
+    assert all(option in output for option in ("--out DIR", "--steps N", "--seed N", "--quiet"))
+
+
+def test_purpose_of_a_command_is_the_first_line_of_its_docstring(command, capsys):
+    command(raising(AssertionError))
+    cli.main([])
+    output = capsys.readouterr().out
+    assert "Do a thing." in output
+    assert "More." not in output
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "message"),
+    [
+        (lambda options: None, 0, ""),
+        (raising(MonitorchError("no such model")), 1, "monitorch: error: no such model\n"),
+        (raising(OSError(28, "No space left on device")), 1, "monitorch: error: [Errno 28] No space left on device\n"),
+        (raising(KeyboardInterrupt()), 130, "monitorch: interrupted\n"),
+    ],
+)
+def test_exit_codes(command, capsys, run, code, message):
+    command(run)
+    assert cli.main(["thing"]) == code
+    assert capsys.readouterr().err == message
+
+
+def test_a_bug_is_not_hidden(command):
+    command(raising(ZeroDivisionError("division by zero")))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["thing"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fly"], "invalid choice: 'fly'"),
+        (["--fly"], "unrecognized arguments: --fly"),
+        (["demo", "--fly"], "unrecognized arguments: --fly"),
+        (["demo", "--steps", "0"], "argument --steps: '0' is not a whole number of at least 1"),
+        (["demo", "--steps", "many"], "argument --steps: 'many' is not a whole number of at least 1"),
+        (["demo", "--steps", "1.5"], "argument --steps: '1.5' is not a whole number"),
+        (["demo", "--seed", "-1"], "argument --seed: '-1' is not a whole number between 0 and 9223372036854775807"),
+        (["demo", "--seed", str(2**63)], "is not a whole number between 0"),
+        (["demo", "--out"], "argument --out: expected one argument"),
+    ],
+)
+def test_bad_arguments_are_usage_errors(capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    assert exit_.value.code == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.out == ""
+
+
+def test_version(python):
+    result = python("-m", "monitorch", "--version")
+    assert (result.returncode, result.stdout) == (0, f"monitorch {monitorch.__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--version"], ["demo", "--help"], ["demo", "--steps", "0"]])
+def test_no_torch_before_a_command_runs(python, arguments):
+    script = (
+        "import sys, monitorch.cli\n"
+        "try: monitorch.cli.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)), file=sys.stderr)"
+    )
+    assert python("-c", script, *arguments).stderr.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    script = (
+        "from types import SimpleNamespace\n"
+        "from monitorch import cli\n"
+        "cli.COMMANDS['chat'] = SimpleNamespace(add_options=lambda parser: None, run=lambda options: print('text'))\n"
+        "raise SystemExit(cli.main(['chat']))"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run([sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (1, b"")

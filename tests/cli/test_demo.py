@@ -1,0 +1,149 @@
+import contextlib
+import io
+import re
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+
+import matplotlib.image
+import pytest
+
+from monitorch.cli import main
+from monitorch.cli.demo_model import CharacterTransformer
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """One run: folder, standard output and standard error."""
+    folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        patch.setenv("COLUMNS", "80")
+        assert main(["demo", "--steps", str(STEPS), "--out", str(folder)]) == 0
+    return folder, output.getvalue(), errors.getvalue()
+
+
+@pytest.fixture(scope="module")
+def table(demo):
+    """Layer -> its cells, an empty one being an empty string."""
+    lines = demo[1].splitlines()
+    names = next(line for line in lines if line.startswith("layer"))
+    ends = [match.end() for match in re.finditer(r"[^\s|]+", names)]  # all cells end where their heading does
+    begin = lines.index(names) + 2
+    rows = lines[begin : lines.index("", begin)]
+    return {row.split()[0]: [row[a:b].split("|")[-1].strip() for a, b in pairwise(ends)] for row in rows}
+
+
+def test_figures_show_something(demo):
+    folder, output, _ = demo
+    paths = sorted(folder.iterdir())
+    assert folder / "figure.png" in paths
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        pixels = matplotlib.image.imread(path)
+        assert min(pixels.shape[:2]) > 500
+        assert 0.02 < (pixels[..., :3].min(axis=-1) < 0.8).mean() < 0.9
+        assert f"    {path}\n" in output
+
+
+def test_table_lists_every_layer_in_the_order_of_the_model(table):
+    model = CharacterTransformer(vocabulary=10, context=10)
+    assert list(table) == [name for name, module in model.named_modules() if not list(module.children())]
+
+
+def test_numbers_of_the_table_are_those_recorded(table, training):
+    _, ticks = training(STEPS)
+    last = ticks[STEPS]
+    columns = ["Weight Norm", "Weight Cond", "Weight Gradient Norm", "Weight Update Norm", "Output Norm"]
+    shown = 0
+    for layer, cells in table.items():
+        recorded = [last.get((tag, layer, "mean")) for tag in columns]
+        if recorded[3] is not None:
+            recorded[3] /= recorded[0]
+        rates = [last.get(("Output Activations", layer, f"{rate}_rate")) for rate in ("activation", "death")]
+        for cell, number in zip(cells, [*recorded, *rates], strict=True):
+            value = float(cell.rstrip("%")) / (100 if cell.endswith("%") else 1) if cell else None
+            digits = {"abs": 6e-4} if "%" in cell else {"rel": 6e-4}
+            assert value == pytest.approx(number, **digits)
+            shown += value is not None
+    assert shown > 80
+
+
+def test_output_fits_the_terminal(demo):
+    folder, output, _ = demo
+    assert max(len(line) for line in output.splitlines() if str(folder) not in line) <= 80
+
+
+def test_report_tells_losses_and_what_to_do_next(demo, training):
+    _, output, _ = demo
+    outcome, _ = training(STEPS)
+    assert f"{outcome.first_loss:.3f} -> {outcome.last_loss:.3f} in {STEPS} steps" in output
+    assert "show_fig()" in output
+    assert "README" in output
+
+
+def test_progress_is_not_on_standard_output(demo):
+    _, output, errors = demo
+    assert re.findall(r"step (\d)/3", errors) == ["1", "2", "3"]
+    assert "step 3/3" not in output
+
+
+def test_quiet_run_in_a_process_without_a_screen(python, tmp_path):
+    arguments = ["--steps", 1, "--out", tmp_path, "--quiet"]
+    result = python("-m", "monitorch", "demo", *arguments, MPLBACKEND="TkAgg", DISPLAY="")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
+
+
+def test_missing_matplotlib_is_told_with_the_pip_line_before_anything_happens(python, tmp_path):
+    script = (
+        "import sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "class Hiding(PathFinder):\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, *rest):\n"
+        "        return None if name.partition('.')[0] == 'matplotlib' else super().find_spec(name, *rest)\n"
+        "sys.meta_path = [Hiding if finder is PathFinder else finder for finder in sys.meta_path]\n"
+        "from monitorch.cli import main\n"
+        "code = main(['demo', '--out', sys.argv[1]])\n"
+        "raise SystemExit(code if 'torch' not in sys.modules else 'torch was imported')"
+    )
+    result = python("-c", script, tmp_path / "out")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "monitorch: error: MatplotlibVisualizer needs the package 'matplotlib': pip install 'monitorch[matplotlib]'\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("inside", "cause"), [("", "File exists"), ("folder", "Not a directory")])
+def test_folder_that_cannot_be_written_is_told_before_training(tmp_path, capsys, inside, cause):
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["demo", "--out", str(file / inside)]) == 1
+    assert capsys.readouterr() == ("", f"monitorch: error: cannot write into {file / inside}: {cause}\n")
+
+
+def test_demo_while_switched_off(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("MONITORCH", "OFF")
+    assert main(["demo", "--out", str(tmp_path)]) == 1
+    assert "MONITORCH=off is set" in capsys.readouterr().err
+
+
+def test_interrupted_training_ends_with_one_line(tmp_path):
+    script = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have had it ignored
+        "from monitorch.cli import main\n"
+        "raise SystemExit(main(['demo', '--steps', '1000000', '--out', sys.argv[1]]))"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], **pipes) as process:
+        process.stdout.readline()  # what is printed right before training begins
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "monitorch: interrupted\n")
+    assert list(tmp_path.iterdir()) == []

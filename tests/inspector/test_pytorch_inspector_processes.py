@@ -1,0 +1,186 @@
+"""Several gloo processes: one of them shows the numbers of all."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from monitorch import PyTorchInspector
+from monitorch.inspector.module_tree import unwrap
+from monitorch.lens import LossMetrics, OutputGradientGeometry, OutputNorm, ParameterUpdateGeometry
+from monitorch.visualizer import PlayerVisualizer, RecorderVisualizer
+from monitorch.visualizer.record_sink import RecordSink
+
+pytestmark = pytest.mark.xdist_group("processes")
+STEPS, RANKS = 3, 2
+
+
+class Numbers(RecordSink):
+    def __init__(self):
+        super().__init__()
+        self.lines = {}
+
+    def write(self, records):
+        self.lines |= {f"{r.epoch} {r.tag} {r.layer} {r.statistic}": r.value for r in records}
+
+
+def new_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+def batches(step):
+    """One batch for each rank, of very different size of numbers."""
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(4, 3, generator=generator, dtype=torch.float64) * 3**rank for rank in range(RANKS)]
+
+
+def shows(inspector):
+    return {"main": inspector.is_main_process, "visualizer": type(inspector.visualizer).__name__}
+
+
+def visualises_on(rank, master_rank):
+    inspector = PyTorchInspector([LossMetrics()], visualizer=Numbers(), master_rank=master_rank)
+    inspector.push_loss(float(rank), train=True)
+    inspector.tick_epoch()
+    inspector.visualizer = numbers = Numbers()  # a rank that does not show keeps showing nothing
+    inspector.push_loss(rank + 4.0, train=True)
+    inspector.tick_epoch()
+    return shows(inspector) | {"lines": numbers.lines, "loss": inspector.lenses[0].loss(train=True)}
+
+
+def pushes_in_any_order(rank):
+    inspector = PyTorchInspector([LossMetrics(metrics=["acc", "f1", "alone"])], visualizer=Numbers())
+    pairs = [("acc", 0.1 + rank), ("f1", 0.9 + rank)]
+    for name, value in reversed(pairs) if rank else pairs:
+        inspector.push_metric(name, value, running=name == "acc")
+    if rank:
+        inspector.push_metric("alone", 7.0)
+    inspector.log(lr=float(rank))
+    inspector.tick_epoch()
+    return getattr(inspector.visualizer, "lines", {})
+
+
+def trains_with_ddp(rank):
+    model = DistributedDataParallel(new_model())
+    optimizer, loss_fn = torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss()
+    lenses = [
+        LossMetrics(loss_fn=loss_fn, loss_fn_inplace=False, loss_line=["median", "mean"], loss_range="Q1-Q3"),
+        LossMetrics(separate_loss_and_metrics=False, metrics="seen"),
+        OutputNorm(inplace=False, line_aggregation=["median", "max"], range_aggregation="Q1-Q3"),
+        OutputGradientGeometry(inplace=False, line_aggregation="median", range_aggregation="min-max"),
+        ParameterUpdateGeometry(optimizer, inplace=False, parameters="weight", range_aggregation=None),
+    ]
+    inspector = PyTorchInspector(lenses, module=model, visualizer=Numbers(), on_error="raise")
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x = batches(step)[rank]
+        loss = loss_fn(model(x), x[:, :1])
+        loss.backward()
+        optimizer.step()
+        inspector.push_loss(loss, train=True, running=False)
+        inspector.push_metric("seen", step + 10 * rank, running=False)
+    inspector.tick_epoch()
+    same = unwrap(model) is model.module
+    return {"unwrapped": same, "lines": getattr(inspector.visualizer, "lines", {})}
+
+
+def records_into_one_file(rank, folder):
+    recorder = RecorderVisualizer(folder / "run.jsonl")
+    inspector = PyTorchInspector([LossMetrics()], visualizer=recorder)
+    for epoch in inspector.range(2):
+        inspector.push_loss(float(epoch + rank), train=True)
+    return (folder / "run.jsonl").exists() if rank == 0 else str(folder)
+
+
+def scenarios(rank, folder):
+    """Everything in one pair of processes: starting them takes longer than running them."""
+    return {
+        "default": visualises_on(rank, 0),
+        "second": visualises_on(rank, 1),
+        "pushes": pushes_in_any_order(rank),
+        "ddp": trains_with_ddp(rank),
+        "recording": records_into_one_file(rank, folder),
+    }
+
+
+@pytest.fixture(scope="module")
+def ranks(run_ranks):
+    return run_ranks(scenarios, RANKS)
+
+
+@pytest.mark.parametrize(("scenario", "master"), [("default", 0), ("second", 1)])
+def test_the_master_rank_shows_the_numbers_of_all(scenario, master, ranks):
+    for rank, found in enumerate(result[scenario] for result in ranks):
+        kind = "Numbers" if rank == master else "DummyVisualizer"
+        assert (found["main"], found["visualizer"], found["loss"]) == (rank == master, kind, 4.5)
+        assert found["lines"].get("2 Loss Loss train_loss mean") == (4.5 if rank == master else None)
+
+
+def test_metrics_are_merged_by_name_not_by_order(ranks):
+    lines = ranks[0]["pushes"]
+    assert lines["1 Metrics Metrics acc mean"] == pytest.approx(0.6)
+    assert lines["1 Metrics Metrics f1 mean"] == pytest.approx(1.4)
+    assert lines["1 Logged Logged lr mean"] == 0.5
+
+
+def test_metric_pushed_on_one_rank_only_is_shown(ranks):
+    assert ranks[0]["pushes"]["1 Metrics Metrics alone mean"] == 7.0
+
+
+@pytest.fixture(scope="module")
+def pooled():
+    """What one process sees that trains on the batches of all ranks."""
+    model, losses, norms, updates, slopes = new_model(), [], [], [], []
+    for step in range(STEPS):
+        parts = []
+        for x in batches(step):
+            first = model[0](x)
+            hidden = model[1](first)
+            norms.append(hidden.detach().norm(dim=1).mean().item())
+            parts.append((model[2](hidden) - x[:, :1]).pow(2).mean())
+            losses.append(parts[-1].item())
+            [slope] = torch.autograd.grad(parts[-1] / RANKS, first, retain_graph=True)
+            slopes.append(slope.norm().item())
+        gradients = torch.autograd.grad(sum(parts) / RANKS, list(model.parameters()))
+        updates.append(0.1 * gradients[0].norm().item())
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    return {"losses": losses, "norms": norms, "updates": updates, "slopes": slopes}
+
+
+def test_in_memory_lenses_under_ddp_see_what_one_process_would(ranks, pooled):
+    lines = ranks[0]["ddp"]["lines"]
+    expected = {
+        "1 Output Norm 1 median": np.median(pooled["norms"]),
+        "1 Output Norm 1 max": np.max(pooled["norms"]),
+        "1 Output Norm 1 Q1": np.quantile(pooled["norms"], 0.25),
+        "1 Output Gradient Norm 0 median": np.median(pooled["slopes"]),
+        "1 Output Gradient Norm 0 max": np.max(pooled["slopes"]),
+        "1 Weight Update Norm 0 mean": np.mean(pooled["updates"]),
+    }
+    assert {name: lines[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+    assert ranks[0]["ddp"]["unwrapped"]
+    assert ranks[1]["ddp"] == {"unwrapped": True, "lines": {}}
+
+
+def test_two_loss_lenses_under_ddp_both_see_all_losses(ranks, pooled):
+    lines = ranks[0]["ddp"]["lines"]
+    expected = {
+        "1 Loss Loss train_loss median": np.median(pooled["losses"]),
+        "1 Loss Loss train_loss mean": np.mean(pooled["losses"]),
+        "1 Loss Loss train_loss Q3": np.quantile(pooled["losses"], 0.75),
+        "1 Loss & Metrics Loss & Metrics train_loss mean": np.mean(pooled["losses"]),
+        "1 Loss & Metrics Loss & Metrics seen mean": 6.0,
+    }
+    assert {name: lines[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+
+
+def test_recorder_built_on_every_rank_writes_one_playable_recording(ranks):
+    assert ranks[0]["recording"] is True
+    player = PlayerVisualizer(f"{ranks[1]['recording']}/run.jsonl", Numbers())
+    player.playback()
+    assert len(player.sessions()) == 1
+    assert player.visualizer.lines["2 Loss Loss train_loss mean"] == 1.5

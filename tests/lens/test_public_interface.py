@@ -1,0 +1,63 @@
+"""Names and constructors of the package's lenses: arguments in order, defaults, and what is keyword-only."""
+
+import inspect
+
+import pytest
+
+from monitorch import lens
+
+LINES = "line_aggregation='mean', range_aggregation=('std', 'min-max')"
+RATES = "activation_aggregation='mean', death_aggregation='mean'"
+OUTPUTS = "inplace=True, record_eval=False, evaluation_from_grad=None"
+LAYERS = "include=(), exclude=(), channel_last='auto'"
+GEOMETRY = "inplace=True, normalize_by_size=False, log_scale=False, compute_correlation=True"
+PARAMETERS = "parameters=('weight', 'bias')"
+
+SIGNATURES = {
+    "LossMetrics": "*, metrics=None, evaluation_from_grad=None, separate_loss_and_metrics=True, loss_fn=None, "
+    "loss_fn_inplace=True, loss_line='mean', loss_range='std', metrics_line='mean', metrics_range=None",
+    "OutputActivation": f"{OUTPUTS}, activation=True, dropout=True, {LAYERS}, warning_plot=True, {RATES}, "
+    "*, output_index=None",
+    "OutputNorm": f"{OUTPUTS}, normalize_by_size=False, log_scale=False, activation=True, {LAYERS}, "
+    f"comparison_plot=True, comparison_aggregation=None, {LINES}, *, output_index=None",
+    "OutputGradientGeometry": f"{GEOMETRY}, skip_activation=True, {LINES}, *, output_index=None",
+    "ParameterGradientGeometry": f"{GEOMETRY}, {PARAMETERS}, {LINES}",
+    "ParameterGradientActivation": f"inplace=True, warning_plot=True, {PARAMETERS}, {RATES}",
+    "ParameterUpdateGeometry": f"optimizer, {GEOMETRY}, {PARAMETERS}, {LINES}",
+    "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
+    "aggregation_method='mean'",
+    "ParameterCond": "inplace=True, parameters='weight', *, log_scale=False, aggregation_method='mean'",
+}
+METHODS = {
+    "LossMetrics": {"loss": "(self, *, train, method=None)"},
+    "ParameterNorm": {"collect_data": "(self)"},
+    "ParameterCond": {"collect_data": "(self)"},
+    "ParameterUpdateGeometry": {"inspect_update": "(self)"},
+}
+
+
+def signature(function):
+    parameters = [p.replace(annotation=p.empty) for p in inspect.signature(function).parameters.values()]
+    return str(inspect.Signature(parameters))
+
+
+@pytest.mark.parametrize("name", [name for name in lens.__all__ if name != "AbstractLens"])
+def test_signature(name):
+    assert signature(getattr(lens, name)) == f"({SIGNATURES[name]})"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_a_lens(name):
+    found = {method: signature(getattr(getattr(lens, name), method)) for method in METHODS[name]}
+    assert found == METHODS[name]
+
+
+def test_every_name_that_users_import_is_exported():
+    assert {"AbstractLens", *SIGNATURES} <= set(lens.__all__)
+
+
+def test_positional_arguments_arrive_where_the_signature_says():
+    made = lens.ParameterUpdateGeometry(None, False, True, True, False, "weight", "median", None)
+    assert [(view.tag, view.attributes.logy, view.lines) for view in made._views] == [
+        ("Weight Update Norm", True, ("median",))
+    ]

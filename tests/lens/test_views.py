@@ -1,0 +1,116 @@
+"""From accumulators to what is handed over, where the numbers are awkward."""
+
+import math
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from monitorch.lens.views import Frame, LayerLines, LayerRates, NamedLines, Shares, Source, WorstRates
+from monitorch.preprocessor import GradientActivation, GradientGeometry
+from monitorch.visualizer import TagType
+
+
+class Kept(GradientGeometry):
+    """A preprocessor whose samples are handed in as numbers."""
+
+    def __init__(self, samples_by_layer, inplace=False):
+        super().__init__(correlation=False, normalize=False, inplace=inplace)
+        for layer, samples in samples_by_layer.items():
+            for sample in samples:
+                self._record(layer, torch.tensor(sample, dtype=torch.float64))
+
+
+def norms(samples_by_layer, inplace=False):
+    return Source(Kept(samples_by_layer, inplace), "norm")
+
+
+class KeptRates(GradientActivation):
+    def __init__(self, pairs_by_layer):
+        super().__init__(death=True, inplace=True)
+        for layer, pair in pairs_by_layer.items():
+            self._record(layer, *torch.tensor(pair, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_layers_come_in_the_order_of_the_model_and_without_strangers(inplace):
+    view = LayerLines("T", norms({"b": [1.0], "x": [9.0], "a": [2.0, 4.0]}, inplace), ("mean", "max"), ("min-max",))
+    frame = view.read(["a", "unused", "b"])
+    assert frame.values == OrderedDict(a={"mean": 3.0, "max": 4.0}, b={"mean": 1.0, "max": 1.0})
+    assert list(frame.values) == ["a", "b"]
+    assert frame.ranges == {"a": {("min", "max"): (2.0, 4.0)}, "b": {("min", "max"): (1.0, 1.0)}}
+
+
+def test_view_without_bands_hands_over_none():
+    assert LayerLines("T", norms({"a": [1.0]}), ("mean",), None).read(["a"]).ranges is None
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_layer_with_only_non_finite_samples_is_shown_as_not_a_number(inplace):
+    frame = LayerLines("T", norms({"a": [math.nan, math.inf]}, inplace), ("mean",), ("std",)).read(["a"])
+    assert math.isnan(frame.values["a"]["mean"])
+    assert [(layer, name, count) for layer, name, _, count in frame.numbers()] == [
+        ("a", "mean", 2),
+        ("a", "-σ", 2),
+        ("a", "+σ", 2),
+    ]
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-7, 1.0, 1e300])
+def test_shares_are_of_the_sum_at_every_scale(scale):
+    frame = Shares("T", norms({"a": [scale], "b": [3 * scale]}), "mean").read(["a", "b"])
+    assert frame.values == {"T": {"a": pytest.approx(0.25), "b": pytest.approx(0.75)}}
+
+
+def test_share_of_a_non_finite_layer_does_not_spoil_the_others():
+    shares = Shares("T", norms({"a": [math.nan], "b": [1.0], "c": [3.0]}), "mean").read(["a", "b", "c"]).values["T"]
+    assert math.isnan(shares.pop("a"))
+    assert shares == {"b": 0.25, "c": 0.75}
+
+
+def test_share_of_nothing_is_nothing():
+    assert Shares("T", norms({}), "mean").read(["a"]).values == {}
+    assert Shares("T", norms({"a": [0.0]}), "mean").read(["a"]).values == {"T": {"a": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "worst"),
+    [
+        ({"a": (0.2, 0.1), "b": (0.5, 0.4)}, (0.2, 0.4)),
+        ({"a": (math.nan, math.nan), "b": (0.5, 0.4)}, (0.5, 0.4)),
+        ({"a": (math.nan, math.nan)}, (math.nan, math.nan)),
+    ],
+)
+def test_worst_rates_pass_over_what_is_not_a_number(pairs, worst):
+    view = WorstRates("W", [LayerRates("T", KeptRates(pairs), "mean", "mean")])
+    found = view.read(list(pairs)).values["W"]
+    assert list(found) == ["worst activation_rate", "worst death_rate"]
+    assert list(found.values()) == pytest.approx(worst, nan_ok=True)
+
+
+def test_worst_of_no_layers_is_nothing():
+    assert WorstRates("W", [LayerRates("T", KeptRates({}), "mean", "mean")]).read(["a"]).values == {}
+
+
+def test_named_lines_leave_out_names_without_samples():
+    view = NamedLines("T", lambda: {"a": [1.0, 3.0], "b": [], "c": [math.nan]}, ("mean",), ("std",))
+    frame = view.read(())
+    assert list(frame.values["T"]) == ["a mean", "c mean"]
+    assert list(frame.ranges["T"]) == [("a -σ", "a +σ"), ("c -σ", "c +σ")]
+    assert frame.nonfinite == {"T": 1}
+
+
+@pytest.mark.parametrize("kind", list(TagType))
+def test_each_type_is_shown_by_its_own_method(kind):
+    class Named:
+        def __getattr__(self, name):
+            return lambda *arguments: calls.append((name, len(arguments)))
+
+    calls = []
+    Frame("T", kind, OrderedDict(), OrderedDict()).show(Named(), 1)
+    expected = {
+        TagType.NUMERICAL: ("plot_numerical_values", 4),
+        TagType.PROBABILITY: ("plot_probabilities", 3),
+        TagType.RELATIONS: ("plot_relations", 3),
+    }
+    assert calls == [expected[kind]]

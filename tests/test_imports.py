@@ -1,0 +1,196 @@
+"""Which names there are, what importing them loads, and which way imports go."""
+
+import ast
+import importlib
+import io
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import pytest
+
+import monitorch
+from monitorch import lens
+
+SOURCE = Path(monitorch.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+PUBLIC = {
+    "monitorch": "PyTorchInspector MonitorchError MonitorchWarning __version__",
+    "monitorch.inspector": "PyTorchInspector InspectorState",
+    "monitorch.inspector.inspector_state": "InspectorState",
+    "monitorch.numerical": "Accumulator GeometryComputation RunningMeanVar RunningValue extract_point extract_range "
+    "parse_range_name reduce_activation_to_activation_rates start_sync_rmv_or_error finish_sync_rmv_or_error",
+    "monitorch.preprocessor": "AbstractBackwardPreprocessor AbstractForwardPreprocessor AbstractModulePreprocessor "
+    "AbstractPreprocessor AbstractTensorPreprocessor ExplicitCall GradientActivation GradientGeometry LossModule "
+    "OutputActivation OutputGradientGeometry OutputNorm ParameterDifferenceGeometry ParameterNorm ParameterCond",
+    "monitorch.gatherer": "AbstractGatherer FeedForwardGatherer BackwardGatherer ParameterGradientGatherer "
+    "EpochModuleGatherer CallParameterGatherer OptimizerStepParameterGatherer",
+    "monitorch.lens": "AbstractLens LossMetrics OutputActivation OutputGradientGeometry OutputNorm "
+    "ParameterGradientActivation ParameterGradientGeometry ParameterCond ParameterNorm ParameterUpdateGeometry",
+    "monitorch.visualizer": "AbstractVisualizer MatplotlibVisualizer PlayerVisualizer PrintVisualizer "
+    "RecorderVisualizer TagAttributes TagType TensorBoardVisualizer DummyVisualizer _vizualizer_dict",
+}
+
+# a package never imports those of this list, whatever happens inside a function
+NEVER = {
+    "numerical": {"preprocessor", "gatherer", "lens", "inspector", "visualizer"},
+    "preprocessor": {"gatherer", "lens", "inspector", "visualizer"},
+    "gatherer": {"lens", "inspector", "visualizer"},
+    "lens": {"inspector"},
+    "visualizer": {"numerical", "preprocessor", "gatherer", "lens", "inspector"},
+}
+
+
+def run_fresh(code):
+    """Run a program in a new interpreter; returns what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def tree_of(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def imports(nodes, file):
+    """Dotted names that import statements ask for, relative ones made absolute."""
+    package = ("monitorch", *file.relative_to(SOURCE).parent.parts)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            path = ".".join((*base, *filter(None, [node.module])))
+            yield from (f"{path}.{alias.name}" for alias in node.names)
+
+
+def code_lines(file):
+    """Lines that are not blank, comment or docstring."""
+    text = file.read_text(encoding="utf-8")
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in skipped]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    strings = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    return len(lines - {line for node in strings for line in range(node.lineno, node.end_lineno + 1)})
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_can_be_imported(package):
+    module = importlib.import_module(package)
+    for name in PUBLIC[package].split():
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("package", [package for package in PUBLIC if package.count(".") < 2])
+def test_all_lists_names_that_exist_without_duplicates(package):
+    module = importlib.import_module(package)
+    assert len(set(module.__all__)) == len(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("package", ["monitorch", "monitorch.visualizer"])
+def test_unknown_name_is_an_attribute_error(package):
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nonsense'"):
+        _ = importlib.import_module(package).Nonsense
+
+
+def test_package_command_line_and_visualizers_start_without_torch():
+    modules = "monitorch, monitorch.cli, monitorch.visualizer"
+    assert (
+        run_fresh(f"import sys, {modules}; print(*({{'torch', 'matplotlib', 'tensorboard'}} & set(sys.modules)))") == []
+    )
+
+
+def test_inspector_at_the_top_level_is_the_one_of_its_package():
+    assert monitorch.PyTorchInspector is importlib.import_module("monitorch.inspector").PyTorchInspector
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+class Blocker:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        absent = name.split(".")[0] in ("matplotlib", "tensorboard")
+        return None if absent else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Blocker, sys.meta_path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("matplotlib", "MatplotlibVisualizer"), ("tensorboard", "TensorBoardVisualizer")]
+)
+def test_without_an_optional_package_the_error_holds_the_pip_line(name, kind):
+    code = f"""{WITHOUT_EXTRAS}
+from monitorch import visualizer
+visualizer.PrintVisualizer()
+assert {name!r} in visualizer._vizualizer_dict and {kind!r} in visualizer.__all__
+for ask in (lambda: visualizer.{kind}, lambda: visualizer.create({name!r})):
+    try:
+        ask()
+    except ImportError as error:
+        print(str(error).replace(" ", "_"))
+"""
+    message = f"{kind} needs the package '{name}': pip install 'monitorch[{name}]'"
+    assert run_fresh(code) == [message.replace(" ", "_")] * 2
+
+
+def test_without_optional_packages_training_is_watched_all_the_same():
+    code = f"""{WITHOUT_EXTRAS}
+from torch import nn
+from monitorch.inspector import PyTorchInspector
+from monitorch.lens import ParameterNorm
+inspector = PyTorchInspector([ParameterNorm()], module=nn.Linear(1, 1), visualizer="dummy")
+inspector.tick_epoch()
+print(inspector.state.counter)
+"""
+    assert run_fresh(code) == ["2"]
+
+
+@pytest.mark.parametrize("package", NEVER)
+def test_imports_go_one_way(package):
+    for file in (SOURCE / package).rglob("*.py"):
+        found = {name.split(".")[1] for name in imports(ast.walk(tree_of(file)), file) if name.startswith("monitorch.")}
+        assert not found & NEVER[package], f"{file.name} imports {found & NEVER[package]}"
+
+
+def test_what_is_right_of_the_tick_does_not_import_torch():
+    files = [*(SOURCE / "visualizer").rglob("*.py"), *(SOURCE / "cli").rglob("*.py"), SOURCE / "errors.py"]
+    # parts of the demo's own training, which its command loads when it runs
+    files = [file for file in files if not file.name.startswith("demo_")]
+    with_torch = [
+        file.name for file in files if any(name.split(".")[0] == "torch" for name in imports(tree_of(file).body, file))
+    ]
+    assert with_torch == []
+
+
+def lens_files():
+    names = {getattr(lens, name).__module__.rpartition(".")[2] for name in lens.__all__}
+    return [file for file in FILES if file.parent == SOURCE / "lens" and file.stem in names]
+
+
+@pytest.mark.parametrize("file", lens_files(), ids=lambda file: file.stem)
+def test_a_lens_is_a_declaration_of_at_most_60_lines(file):
+    assert code_lines(file) <= 60
+
+
+def test_code_lines_do_not_count_blanks_comments_and_docstrings(tmp_path):
+    file = tmp_path / "sample.py"
+    file.write_text(
+        '"""Two\nlines."""\n\n# note\nX = (  # here\n    1,\n)\n\n\ndef f():\n    """Doc."""\n    return """a\nb"""\n'
+    )
+    assert code_lines(file) == 6
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_no_file_is_longer_than_300_lines(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) < 300
