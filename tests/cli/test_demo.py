@@ -57,19 +57,18 @@ def test_table_lists_every_layer_in_the_order_of_the_model(table):
 def test_numbers_of_the_table_are_those_recorded(table, training):
     _, ticks = training(STEPS)
     last = ticks[STEPS]
-    columns = ["Weight Norm", "Weight Cond", "Weight Gradient Norm", "Weight Update Norm", "Output Norm"]
-    shown = 0
+    tags = ["Weight Norm", "Weight Cond", "Weight Gradient Norm", "Weight Update Norm", "Output Norm"]
+    lines = [(tag, "mean") for tag in tags]
+    lines += [("Output Activations", "activation_rate"), ("Output Activations", "death_rate")]
     for layer, cells in table.items():
-        recorded = [last.get((tag, layer, "mean")) for tag in columns]
-        if recorded[3] is not None:
-            recorded[3] /= recorded[0]
-        rates = [last.get(("Output Activations", layer, f"{rate}_rate")) for rate in ("activation", "death")]
-        for cell, number in zip(cells, [*recorded, *rates], strict=True):
-            value = float(cell.rstrip("%")) / (100 if cell.endswith("%") else 1) if cell else None
-            digits = {"abs": 6e-4} if "%" in cell else {"rel": 6e-4}
-            assert value == pytest.approx(number, **digits)
-            shown += value is not None
-    assert shown > 80
+        recorded = [last.get((tag, layer, line)) for tag, line in lines]
+        assert [cell == "" for cell in cells] == [number is None for number in recorded]
+        for cell, number, tag in zip(cells, recorded, [tag for tag, _ in lines], strict=True):
+            if cell.endswith("%"):
+                assert float(cell[:-1]) / 100 == pytest.approx(number, abs=6e-4)
+            elif cell:
+                whole = last["Weight Norm", layer, "mean"] if tag == "Weight Update Norm" else 1
+                assert float(cell) == pytest.approx(number / whole, rel=6e-4)
 
 
 def test_output_fits_the_terminal(demo):

@@ -207,3 +207,13 @@ def test_gradient_is_that_of_the_global_loss_where_processes_share_it(keeper, st
     linear(torch.ones(1, 3)).sum().backward()
     assert torch.equal(keeper.calls[0][3][0], torch.full((1, 2), 0.25))
     assert torch.equal(linear.bias.grad, torch.ones(2))
+
+
+def test_layer_that_changes_its_input_is_seen_before_a_later_change_in_place(keeper, state):
+    layer = nn.Dropout(0.5, inplace=True)
+    BackwardGatherer(layer, [keeper], "layer", state)
+    start = torch.ones(2, 3, requires_grad=True)
+    output = layer(start * 2)
+    output += 1
+    (output * 3).sum().backward()
+    assert torch.equal(keeper.calls[0][3][0], torch.full((2, 3), 3.0))

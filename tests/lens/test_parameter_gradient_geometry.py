@@ -123,3 +123,17 @@ def test_module_called_twice_has_one_sample_a_step(watch):
     model(model(torch.randn(5, 3))).sum().backward()
     assert [len(samples) for samples in lens.accumulators()] == [1, 1, 1, 1]
     inspector.detach()
+
+
+def test_unfreezing_is_noticed_at_the_next_tick_in_a_layer_whose_forward_never_runs(shown, watch):
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    attention.out_proj.weight.requires_grad_(False)
+    inspector = watch(attention, ParameterGradientGeometry(parameters="weight"))
+    x = torch.randn(2, 3, 4)
+    inspector.tick_epoch()
+    attention.out_proj.weight.requires_grad_(True)
+    inspector.tick_epoch()
+    attention(x, x, x)[0].sum().backward()
+    inspector.tick_epoch()
+    layers = {epoch: list(values) for epoch, tag, values, _ in shown.calls if tag == "Weight Gradient Norm"}
+    assert layers == {1: [], 2: [], 3: ["out_proj"]}

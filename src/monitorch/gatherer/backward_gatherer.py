@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_map
 
 from ..preprocessor import AbstractBackwardPreprocessor
@@ -57,7 +58,7 @@ class BackwardGatherer(Gatherer):
         if tensor is None or not tensor.requires_grad:
             return None
         changed = None
-        if is_same_tensor(tensor, inputs):
+        if is_same_tensor(tensor, inputs) and not _changes_its_input(module):
             # a hook on the input would also see the gradients of its other uses
             alias = tensor.view_as(tensor)
             changed = tree_map(lambda leaf: alias if leaf is tensor else leaf, output)
@@ -76,3 +77,9 @@ class BackwardGatherer(Gatherer):
 
     def _process(self, preprocessor: AbstractBackwardPreprocessor, *data: Any) -> None:
         preprocessor.process_bw(self._name, *data)
+
+
+def _changes_its_input(module: nn.Module) -> bool:
+    """Whether the module has just changed its input in place: then the tensor is its output and nothing else."""
+    in_place: bool = getattr(module, "inplace", False)
+    return in_place and (module.training or not isinstance(module, _DropoutNd))

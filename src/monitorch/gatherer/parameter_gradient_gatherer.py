@@ -34,9 +34,9 @@ class ParameterGradientGatherer(Gatherer):
         self._module, self._parameter = module, parameter
         self._hooked: Tensor | None = None
         self._gradient_handle: Any = None
-        self._hook_parameter()
+        self.refresh()
         if follow:
-            self._handles.append(module.register_forward_pre_hook(self._hook_parameter))
+            self._handles.append(module.register_forward_pre_hook(self.refresh))
         elif self._hooked is None:
             self._refuse()
 
@@ -51,7 +51,8 @@ class ParameterGradientGatherer(Gatherer):
         self._unhook()
 
     @outside_graph
-    def _hook_parameter(self, *_: Any) -> None:
+    def refresh(self, *_: Any) -> None:
+        """Look the parameter up, and hook it if it trains now."""
         parameter = find_parameter(self._module, self._parameter)
         if parameter is self._hooked:
             return

@@ -43,7 +43,7 @@ class Lens(AbstractLens):
     def __init__(self, preprocessors: Iterable[AccumulatingPreprocessor], views: Iterable[View]) -> None:
         self._preprocessors: tuple[Any, ...] = tuple(preprocessors)
         self._views: tuple[Any, ...] = tuple(views)
-        self._gatherers: list[Gatherer] = []
+        self._gatherers: list[Any] = []
         self._layers: dict[str, None] = {}
         self._frames: list[Frame] = []
         self._finalized_in = -1
