@@ -158,3 +158,16 @@ def test_two_inspectors_may_record_into_one_file(tmp_path, model, train):
         train(model)
         inspector.tick_epoch()
     assert path.read_text().count('"format"') == 2
+
+
+def test_records_are_those_of_the_last_active_tick(model, train, new_shown):
+    inspector = PyTorchInspector([ParameterNorm()], module=model, visualizer=new_shown(), is_active_fn=2)
+    assert inspector.records() == []
+    for _ in range(3):
+        train(model)
+        inspector.tick_epoch()
+    records = inspector.records()
+    assert {record.epoch for record in records} == {2}
+    assert [record.layer for record in records if record.tag == "Weight Norm"] == [
+        name for name in inspector.layers if hasattr(model.get_submodule(name), "weight")
+    ]

@@ -71,11 +71,10 @@ def _opening(corpus: "Corpus", width: int) -> str:
 def _report(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], width: int) -> str:
     prose = min(width, _WIDEST_PROSE)
     result = (
-        f"Loss on held-out text: {outcome.first_loss:.3f} -> {outcome.last_loss:.3f} in {steps} steps "
+        f"Held-out loss: {outcome.first_loss:.3f} -> {outcome.last_loss:.3f} in {steps} steps "
         f"(guessing by frequency: {corpus.entropy:.3f})"
     )
-    layers = [name for name, _ in outcome.model.named_modules()]
-    table = summary_text(outcome.records, layers, width)
+    table = summary_text(outcome.records, outcome.layers, width)
     written = "\n".join(f"    {path}" for path in paths)
     figures = f"The same and more, over time:\n{written}"
     return "\n\n".join([textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, _NEXT])

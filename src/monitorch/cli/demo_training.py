@@ -1,5 +1,7 @@
 """The training run of the demo: an ordinary loop, with an inspector beside it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 
 from ..inspector import PyTorchInspector
 from ..lens import (
+    AbstractLens,
     LossMetrics,
     OutputActivation,
     OutputGradientGeometry,
@@ -17,7 +20,6 @@ from ..lens import (
     ParameterNorm,
     ParameterUpdateGeometry,
 )
-from ..lens.base import Lens
 from ..visualizer import AbstractVisualizer, Record
 from .demo_data import Corpus, random_windows
 from .demo_model import CharacterTransformer
@@ -32,12 +34,24 @@ _TICKS = 25
 class Outcome:
     """What is left of a run: losses on text that was held out, and the numbers of the last tick."""
 
-    model: CharacterTransformer
+    layers: list[str]
     first_loss: float
     last_loss: float
     records: list[Record]
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The model is small: on a busy machine threads would wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
 def train(corpus: Corpus, steps: int, seed: int, visualizer: AbstractVisualizer, progress: Progress) -> Outcome:
     """Train a model, watched by every lens."""
     torch.manual_seed(seed)
@@ -47,7 +61,7 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: AbstractVisualizer,
     held_out = random_windows(corpus.validation, _VALIDATION_BATCH, _CONTEXT)
     first_loss = _validate(model, loss_fn, held_out)
 
-    lenses: list[Lens] = [
+    lenses: list[AbstractLens] = [
         LossMetrics(loss_fn=loss_fn),
         OutputActivation(),
         OutputNorm(include=(nn.Embedding, nn.LayerNorm, nn.Linear)),
@@ -71,8 +85,7 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: AbstractVisualizer,
             last_loss = _validate(model, loss_fn, held_out)
             inspector.tick_epoch()
         progress.update(step, f"loss {loss.item():.3f}")
-    records = [record for lens in lenses for record in lens.records(inspector.state.counter - 1)]
-    return Outcome(model, first_loss, last_loss, records)
+    return Outcome(inspector.layers, first_loss, last_loss, inspector.records())
 
 
 @torch.no_grad()

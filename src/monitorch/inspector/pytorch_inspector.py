@@ -16,10 +16,12 @@ from .. import visualizer as visualizers
 from ..errors import LifecycleError, MonitorchWarning, OptionError
 from ..gatherer.compilation import drop_graphs, outside_graph
 from ..lens.abstract_lens import AbstractLens
+from ..lens.base import Lens
 from ..lens.logged_scalars import LoggedScalars
 from ..lens.options import old_names
 from ..numerical.deferred import settle
 from ..preprocessor import ExplicitCall
+from ..visualizer.record import Record
 from .inspector_state import InspectorState
 from .module_tree import Layer, aliases, loss_share, unwrap, walk
 
@@ -84,6 +86,7 @@ class PyTorchInspector:
         self._logged: LoggedScalars | None = None
         self._layers: list[Layer] = []
         self._adopted: list[AbstractLens] = []
+        self._shown_epoch = 0
         self._handles: list[Any] = []
         # a dropped inspector takes its hooks along: what the finalizer needs is shared with it, the inspector is not
         weakref.finalize(self, _release, self._adopted, self._handles, self.state).atexit = False
@@ -105,6 +108,11 @@ class PyTorchInspector:
             lens.introduce_tags(self._visualizer)
         self._adopt_lenses()
         self._introduce_layers()
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of all modules of the watched model, in its order."""
+        return [layer.name for layer in self._layers]
 
     vizualizer = visualizer
     """The spelling of earlier releases."""
@@ -175,6 +183,11 @@ class PyTorchInspector:
 
     tick = tick_epoch
 
+    def records(self) -> list[Record]:
+        """The numbers of the last active tick, one by one."""
+        known = (lens for lens in self._adopted if isinstance(lens, Lens))
+        return [record for lens in known for record in lens.records(self._shown_epoch)]
+
     def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
         """Go through ``iterable`` and tick after each item."""
         for index, item in enumerate(iterable):
@@ -225,7 +238,7 @@ class PyTorchInspector:
 
     def _introduce_layers(self) -> None:
         if self._layers and hasattr(self.visualizer, "introduce_layers"):
-            self.visualizer.introduce_layers([layer.name for layer in self._layers])
+            self.visualizer.introduce_layers(self.layers)
 
     def _synchronise(self) -> None:
         parties: list[ExplicitCall | AbstractLens] = [self._call_preprocessor, *self._adopted]
@@ -239,6 +252,7 @@ class PyTorchInspector:
         settle(chain(self._call_preprocessor.accumulators(), *own))
         for lens in self._adopted:
             lens.finalize_epoch()
+        self._shown_epoch = self.state.counter
         if self.is_main_process:
             self._visualize()
         for lens in self._adopted:

@@ -47,6 +47,7 @@ class Lens(AbstractLens):
         self._layers: dict[str, None] = {}
         self._frames: list[Frame] = []
         self._finalized_in = -1
+        self._moment = 0, 0.0
         self._state: Any = None
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
@@ -78,6 +79,7 @@ class Lens(AbstractLens):
         """Read every view."""
         self._frames = [view.read(tuple(self._layers)) for view in self._views]
         self._finalized_in = getattr(self._state, "ticks", 0)
+        self._moment = getattr(self._state, "step", 0), time.time()
 
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
         """Hand over records where they are taken, else call the plot method of each tag."""
@@ -89,11 +91,10 @@ class Lens(AbstractLens):
 
     def records(self, epoch: int) -> list[Record]:
         """The numbers of the last tick, one by one."""
-        step = getattr(self._state, "step", epoch)
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        now, lens = time.time(), type(self).__name__
+        (step, moment), lens = self._moment, type(self).__name__
         return [
-            Record(step, epoch, now, rank, lens, layer, frame.tag, statistic, value, nonfinite)
+            Record(step, epoch, moment, rank, lens, layer, frame.tag, statistic, value, nonfinite)
             for frame in self._frames
             for layer, statistic, value, nonfinite in frame.numbers()
         ]
