@@ -199,3 +199,15 @@ def test_lens_taken_out_of_the_list_is_left_at_the_next_tick(model, train, shown
     inspector.tick_epoch()
     assert {tag for epoch, tag, _ in shown.calls if epoch == 2} <= {tag for tag in shown.tags if "Gradient" not in tag}
     assert all(not parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+
+
+def test_a_lens_that_fails_at_attach_leaves_no_model_half_watched(model, count_hooks, shown):
+    class Failing(ParameterNorm):
+        def finish_attach(self):
+            raise RuntimeError("no")
+
+    inspector = PyTorchInspector([OutputNorm(), Failing()], visualizer=shown)
+    with pytest.raises(RuntimeError, match="no"):
+        inspector.attach(model)
+    assert count_hooks(model) == 0
+    assert not inspector.state.attached

@@ -109,13 +109,13 @@ class PyTorchInspector:
         self._adopt_lenses()
         self._introduce_layers()
 
+    vizualizer = visualizer
+    """The spelling of earlier releases."""
+
     @property
     def layers(self) -> list[str]:
         """The names of all modules of the watched model, in its order."""
         return [layer.name for layer in self._layers]
-
-    vizualizer = visualizer
-    """The spelling of earlier releases."""
 
     def attach(self, module: nn.Module) -> "PyTorchInspector":
         """Watch ``module``; a model that is being watched is left first."""
@@ -128,8 +128,12 @@ class PyTorchInspector:
             self._layers = walk(model, self.depth, self.module_name_prefix)
             self.aliases = aliases(model, self.module_name_prefix)
             self._introduce_layers()
-            for lens in self._adopted:
-                self._show_model(lens)
+            try:
+                for lens in self._adopted:
+                    self._show_model(lens)
+            except Exception:
+                _release(self._adopted, self._handles, self.state)  # never leave a model half watched
+                raise
             self._handles.append(model.register_forward_pre_hook(self._count_step(self.state)))
             drop_graphs(module)
         self.state.attached = True

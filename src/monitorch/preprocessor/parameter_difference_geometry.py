@@ -23,7 +23,8 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         """Take the tensor as it is now."""
         previous = self._previous.get(name)
         if previous is not None and comparable(previous, tensor):
-            self._measure(name, tensor.detach() - previous)
+            # the old copy becomes the difference in place: it is renewed right after, and allocating is slow
+            self._measure(name, torch.sub(tensor.detach(), previous, out=previous))
         self.remember(name, tensor)
 
     @torch.no_grad()
