@@ -13,6 +13,10 @@ __version__ = "0.2.0"
 __all__ = ["MonitorchError", "MonitorchWarning", "PyTorchInspector", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Resolve names on first use, so that importing the package does not import torch."""
     if name == "PyTorchInspector":

@@ -15,7 +15,7 @@ class OptionError(MonitorchError, ValueError, AttributeError):
     """An option has a value that is not one of the possible ones."""
 
     @classmethod
-    def unknown(cls, option: str, value: Any, choices: Iterable[str]) -> "OptionError":
+    def unknown(cls, option: str, value: Any, choices: Iterable[Any]) -> "OptionError":
         """The error for a value outside a closed list of choices."""
         return cls(f"{option}={value!r} is unknown; choose from {', '.join(map(repr, choices))}")
 

@@ -9,6 +9,7 @@ from torch import nn
 from monitorch import PyTorchInspector
 from monitorch.errors import OptionError
 from monitorch.lens import LossMetrics, OutputNorm, ParameterNorm
+from monitorch.visualizer import PrintVisualizer
 
 
 @pytest.fixture
@@ -110,10 +111,46 @@ def test_lens_that_is_appended_later_works_from_the_next_tick_on(inspector, show
     assert list(shown.line("Output Norm", "1")) == [3]
 
 
-@pytest.mark.parametrize("thing", [OutputNorm, "OutputNorm", None])
-def test_what_is_no_lens_is_refused(thing, model):
-    with pytest.raises(OptionError, match="which is no lens; see monitorch"):
-        PyTorchInspector([thing], module=model, visualizer="dummy")
+@pytest.mark.parametrize(
+    ("lenses", "text"),
+    [
+        ([OutputNorm], r"which is no lens: write OutputNorm\(\)"),
+        (["OutputNorm"], "which is no lens: see monitorch"),
+        ([None], "which is no lens: see monitorch"),
+        ("OutputNorm", r"lenses takes a list of lenses, such as \[ParameterNorm\(\)\], not 'OutputNorm'"),
+        (OutputNorm, "lenses takes a list of lenses"),
+        (OutputNorm(), "lenses takes a list of lenses"),
+        (None, "lenses takes a list of lenses"),
+    ],
+)
+def test_what_is_no_lens_is_refused(lenses, text, model):
+    with pytest.raises(OptionError, match=text):
+        PyTorchInspector(lenses, module=model, visualizer="dummy")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("depth", "1", "depth takes a whole number, not '1'"),
+        ("depth", 1.5, "depth takes a whole number, not 1.5"),
+        ("master_rank", "0", "master_rank takes a whole number, not '0'"),
+        ("module_name_prefix", 3, "module_name_prefix takes a string, not 3"),
+        ("visualizer", None, "a visualizer is one of 'print', .* or an object such as those, not None"),
+        ("visualizer", PrintVisualizer, r"a visualizer is one of .*: write PrintVisualizer\(\)"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(option, value, text):
+    with pytest.raises(OptionError, match=text):
+        PyTorchInspector([], **{"visualizer": "dummy", option: value})
+
+
+@pytest.mark.parametrize("label", ["a", 2.5, [1]])
+def test_wrong_label_is_refused_and_does_no_harm(label, shown):
+    inspector = PyTorchInspector([LossMetrics()], visualizer=shown)
+    with pytest.raises(OptionError, match="epoch takes a whole number"):
+        inspector.tick_epoch(label)
+    inspector.tick_epoch()
+    assert shown.labels() == [1]
 
 
 @pytest.mark.parametrize(

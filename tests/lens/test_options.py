@@ -122,10 +122,10 @@ def test_two_methods_where_one_is_meant_are_refused(cls, option):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"include": "Linear"}, "include takes classes of modules such as nn.Linear, not 'L'"),
+        ({"include": "Linear"}, "include takes classes of modules such as nn.Linear, not 'Linear'"),
         ({"include": [nn.Linear(1, 1)]}, r"include takes classes of modules .* not Linear\("),
         ({"exclude": int}, "exclude takes classes of modules .* not <class 'int'>"),
-        ({"channel_last": "last"}, "channel_last='last' is unknown; choose from 'auto', 'True', 'False'"),
+        ({"channel_last": "last"}, "channel_last='last' is unknown; choose from True, False, 'auto'"),
     ],
 )
 def test_wrong_layer_options_are_refused(cls, options, text):

@@ -86,18 +86,32 @@ def test_change_made_between_steps_is_no_update(walked, watch):
     assert samples(lens)[0] == pytest.approx([5.0, 5.0])
 
 
-def test_parameter_of_another_optimizer_does_not_move_in_these_steps(watch, shown):
+def test_each_lens_measures_the_parameters_of_its_own_optimizer(watch, shown):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     mine, other = (torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model)
-    inspector = watch(model, ParameterUpdateGeometry(mine, parameters="weight"))
+    lenses = [ParameterUpdateGeometry(optimizer, parameters="weight") for optimizer in (mine, other)]
+    inspector = watch(model, *lenses)
     for _ in range(2):
         model(torch.randn(3, 2)).square().sum().backward()
         other.step()
         mine.step()
     inspector.tick_epoch()
-    updates = {layer: lines["mean"] for layer, lines in shown.values("Weight Update Norm").items()}
-    assert updates["0"] > 0
-    assert updates["1"] == 0
+    shown_by = [values for _, tag, values, _ in shown.calls if tag == "Weight Update Norm"]
+    assert [list(values) for values in shown_by] == [["0"], ["1"]]
+    assert all(lines["mean"] > 0 for values in shown_by for lines in values.values())
+
+
+def test_parameters_added_to_the_optimizer_later_are_measured(watch, shown):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    inspector = watch(model, ParameterUpdateGeometry(optimizer, parameters="weight"))
+    for added in ([], list(model[0].parameters())):
+        if added:
+            optimizer.add_param_group({"params": added})
+        model(torch.randn(3, 2)).square().sum().backward()
+        optimizer.step()
+        inspector.tick_epoch()
+    assert [list(v) for _, tag, v, _ in shown.calls if tag == "Weight Update Norm"] == [["1"], ["0", "1"]]
 
 
 def test_updates_are_seen_again_after_attaching_anew(walked, watch, hooks_on):
@@ -140,8 +154,9 @@ def test_by_hand_the_first_call_only_looks(walked, watch, shown):
 
 
 def test_something_else_than_an_optimizer_is_refused():
-    with pytest.raises(OptionError, match=r"Linear is no torch.optim.Optimizer: pass None and call inspect_update\(\)"):
-        ParameterUpdateGeometry(nn.Linear(1, 1))
+    for thing in (nn.Linear(1, 1), torch.optim.SGD):
+        with pytest.raises(OptionError, match=r"no torch.optim.Optimizer that exists: pass None and call inspect_upd"):
+            ParameterUpdateGeometry(thing)
 
 
 def test_steps_of_adam_are_measured_too(task, train, record, watch, shown, new_net, make_batches, close):

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..preprocessor import AbstractTensorPreprocessor
@@ -28,11 +29,30 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
         inspector_state: State,
     ) -> None:
         super().__init__(module, parameter, preprocessors, name, inspector_state)
+        self._optimizer = optimizer
         self._handles.append(optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(optimizer.register_step_post_hook(self))
 
+    def __call__(self, *_: Any) -> None:
+        """Hand over the parameter as it is now, if the optimizer has it: another one's steps do not move it."""
+        parameter = find_parameter(self._module, self._parameter) if self._module is not None else None
+        if parameter is None or owns(self._optimizer, parameter):
+            super().__call__()
+
     def _before_step(self, *_: Any) -> None:
         parameter = find_parameter(self._module, self._parameter) if self._module is not None else None
-        if parameter is not None and self._wants_data():
+        if parameter is not None and owns(self._optimizer, parameter) and self._wants_data():
             for preprocessor in self._preprocessors:
                 self._guarded(preprocessor.remember, self._name, parameter)
+
+
+# optimizer -> the sizes of its groups when they were last looked at, and the ids of all parameters
+_owned: WeakKeyDictionary[Optimizer, tuple[list[int], set[int]]] = WeakKeyDictionary()
+
+
+def owns(optimizer: Optimizer, parameter: Tensor) -> bool:
+    """Whether the parameter is in one of the optimizer's groups; groups may be added at any time."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    if optimizer not in _owned or _owned[optimizer][0] != sizes:
+        _owned[optimizer] = sizes, {id(member) for group in optimizer.param_groups for member in group["params"]}
+    return id(parameter) in _owned[optimizer][1]

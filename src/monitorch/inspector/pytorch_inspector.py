@@ -36,6 +36,11 @@ def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorSta
         handles.pop().remove()
 
 
+def _check(option: str, value: Any, kind: Any, wanted: str) -> None:
+    if not isinstance(value, kind) or isinstance(value, (str, type)) != (kind is str):
+        raise OptionError(f"{option} takes {wanted}, not {value!r}")
+
+
 class PyTorchInspector:
     """Shows a model in training through lenses.
 
@@ -76,6 +81,10 @@ class PyTorchInspector:
         master_rank: int = 0,
         on_error: str = "warn",
     ) -> None:
+        _check("lenses", lenses, Iterable, "a list of lenses, such as [ParameterNorm()]")
+        _check("depth", depth, int, "a whole number")
+        _check("master_rank", master_rank, int, "a whole number")
+        _check("module_name_prefix", module_name_prefix, str, "a string")
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
         self.state = InspectorState(is_active_fn, on_error)
         self.state.paused = self._is_off = os.environ.get("MONITORCH", "").lower() == "off"
@@ -103,7 +112,7 @@ class PyTorchInspector:
     def visualizer(self, visualizer: Any) -> None:
         if not self.is_main_process:
             visualizer = "dummy"
-        self._visualizer = visualizers.create(visualizer) if isinstance(visualizer, str) else visualizer
+        self._visualizer = visualizers.resolve(visualizer)
         for lens in self._adopted:
             lens.introduce_tags(self._visualizer)
         self._adopt_lenses()
@@ -160,7 +169,7 @@ class PyTorchInspector:
             push(name, value)
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
-        """Add a loss; a tensor is not waited for."""
+        """Add a loss; a tensor is not waited for. ``running=False`` keeps every value, for medians and quartiles."""
         if self.state.is_active:
             self._call_preprocessor.push_loss(value, train=train, running=running)
 
@@ -178,6 +187,7 @@ class PyTorchInspector:
         """End a tick: show what was seen since the last one. ``epoch`` labels this tick, the next is one more."""
         active = self.state.is_active
         if epoch is not None:
+            _check("epoch", epoch, int, "a whole number")
             self.state.counter = epoch
         if active:
             self._adopt_lenses()
@@ -193,7 +203,7 @@ class PyTorchInspector:
         return [record for lens in known for record in lens.records(self._shown_epoch)]
 
     def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
-        """Go through ``iterable`` and tick after each item."""
+        """Go through ``iterable`` and tick after each item; not after one that the loop leaves by ``break``."""
         for index, item in enumerate(iterable):
             if index:
                 self.tick_epoch()
@@ -221,7 +231,8 @@ class PyTorchInspector:
                 self._adopted.remove(lens)
         for lens in self.lenses:
             if not isinstance(lens, AbstractLens):
-                raise OptionError(f"lenses holds {lens!r}, which is no lens; see monitorch.lens")
+                hint = f"write {lens.__name__}()" if isinstance(lens, type) else "see monitorch.lens"
+                raise OptionError(f"lenses holds {lens!r}, which is no lens: {hint}")
             if not any(lens is known for known in self._adopted):
                 self._adopt(lens)
 

@@ -1,6 +1,5 @@
 """Loss and metrics over time."""
 
-import math
 from typing import Any
 
 from torch import nn
@@ -26,10 +25,10 @@ class LossMetrics(PushedLens):
         separate_loss_and_metrics: show them in two plots.
         loss_fn: the module that computes the loss.
         loss_fn_inplace: keep moments only of its results, instead of every one.
-        loss_line: lines to draw for losses.
-        loss_range: bands to draw for losses.
-        metrics_line: lines to draw for metrics.
-        metrics_range: bands to draw for metrics.
+        loss_line: lines to draw for losses: mean, std, min, max; where every value is kept also median, Q1-Q3, IQR.
+        loss_range: bands to draw for losses: std, min-max; where every value is kept also Q1-Q3.
+        metrics_line: the same for metrics.
+        metrics_range: the same for metrics.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class LossMetrics(PushedLens):
 
     def loss(self, *, train: bool, method: str | None = None) -> float:
         """The loss of the tick that has just ended, by one of the methods in ``loss_line``; NaN if none was seen."""
-        view, name = self._views[0], self._loss_names()[0 if train else 1]
-        if self._state.ticks == 0 or (method is not None and method not in view.lines):
-            raise KeyError(f"loss() needs a tick before it, and a method out of {view.lines}, not {method!r}")
-        values = self._frames[0].values.get(view.tag, {}) if self._is_fresh() else {}
-        return float(values.get(f"{name} {method or view.lines[0]}", math.nan))
+        name, methods = self._loss_names()[0 if train else 1], self._views[0].lines
+        method = method or methods[0]
+        if method not in methods:
+            raise KeyError(f"method={method!r} is not in loss_line; choose from {methods}")
+        return self._last_number(f"{name} {method}")
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
         """Meet the pushed numbers, take over the names of the losses and listen to ``loss_fn``."""
@@ -76,8 +75,9 @@ class LossMetrics(PushedLens):
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Listen to ``loss_fn``, or without one to the whole model."""
-        model = module if module_name == "" else None
-        self._listen(model if self._loss_fn is None else self._loss_fn, inspector_state)
+        if module_name == "":
+            self._losses.ask_model(module)
+            self._listen(module if self._loss_fn is None else self._loss_fn, inspector_state)
 
     register_non_leaf_module = register_leaf_module
 

@@ -18,7 +18,9 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 def strings(option: str, value: Strings | None) -> tuple[str, ...]:
     """One string or several, as a tuple; None is an empty one."""
-    found = (value,) if isinstance(value, str) else tuple(value or ())
+    found: tuple[Any, ...] = () if value is None else (value,)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        found = tuple(value)
     if not all(isinstance(item, str) and item for item in found):
         raise OptionError(f"{option} takes names, not {value!r}")
     return found
@@ -67,7 +69,7 @@ def rate_methods(activation_aggregation: str, death_aggregation: str, inplace: b
 def channel_last(value: bool | str) -> bool | str:
     """Where channels are."""
     if value not in (True, False, "auto"):
-        raise OptionError.unknown("channel_last", value, ("auto", "True", "False"))
+        raise OptionError.unknown("channel_last", value, (True, False, "auto"))
     return value
 
 
@@ -97,7 +99,9 @@ class LayerChoice:
 
 
 def _classes(option: str, value: Classes) -> tuple[type[nn.Module], ...]:
-    found = (value,) if isinstance(value, type) else tuple(value)
+    found: tuple[Any, ...] = (value,)
+    if isinstance(value, Iterable) and not isinstance(value, (str, type)):
+        found = tuple(value)
     for item in found:
         if not (isinstance(item, type) and issubclass(item, nn.Module)):
             raise OptionError(f"{option} takes classes of modules such as nn.Linear, not {item!r}")

@@ -24,8 +24,8 @@ class OutputGradientGeometry(OutputLens):
         log_scale: logarithmic axis for norms.
         compute_correlation: compare consecutive gradients.
         skip_activation: pass over activation functions.
-        line_aggregation: lines to draw.
-        range_aggregation: bands to draw.
+        line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
+        range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         output_index: which part of a tuple or dictionary output to watch; by default its first floating tensor.
     """
 

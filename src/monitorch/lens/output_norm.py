@@ -27,8 +27,8 @@ class OutputNorm(OutputLens):
         channel_last: accepted for symmetry with OutputActivation; norms do not depend on it.
         comparison_plot: also show each layer's share in the sum of all.
         comparison_aggregation: what is compared; by default the first line.
-        line_aggregation: lines to draw.
-        range_aggregation: bands to draw.
+        line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
+        range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         output_index: which part of a tuple or dictionary output to measure; by default its first floating tensor.
     """
 

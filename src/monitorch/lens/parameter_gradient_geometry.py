@@ -14,8 +14,8 @@ class ParameterGradientGeometry(ParameterGeometry, ParameterGradientLens):
         log_scale: logarithmic axis for norms.
         compute_correlation: compare consecutive gradients; keeps a copy of the last one.
         parameters: names of the parameters to look at.
-        line_aggregation: lines to draw.
-        range_aggregation: bands to draw.
+        line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
+        range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
     """
 
     _what = "gradient"

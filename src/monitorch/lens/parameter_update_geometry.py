@@ -16,8 +16,9 @@ class ParameterUpdateGeometry(ParameterGeometry):
     """Norm of each parameter's change in a step, and its cosine with the change before.
 
     Args:
-        optimizer: whose steps to measure; with None call :meth:`inspect_update` after each step.
-        options: as for ParameterGradientGeometry.
+        optimizer: whose steps to measure, and whose parameters; with None call :meth:`inspect_update` after each step.
+
+    The other options are those of ParameterGradientGeometry.
     """
 
     _what = "update"
@@ -25,9 +26,10 @@ class ParameterUpdateGeometry(ParameterGeometry):
 
     @with_options_of(ParameterGeometry)
     def __init__(self, optimizer: Optimizer | None, *options: Any, **named_options: Any) -> None:
-        if optimizer is not None and not hasattr(optimizer, "register_step_post_hook"):
+        has_hooks = hasattr(optimizer, "register_step_post_hook") and not isinstance(optimizer, type)
+        if optimizer is not None and not has_hooks:
             cure = "pass None and call inspect_update() after each step"
-            raise OptionError(f"{type(optimizer).__name__} is no torch.optim.Optimizer: {cure}")
+            raise OptionError(f"{optimizer!r} is no torch.optim.Optimizer that exists: {cure}")
         super().__init__(*options, **named_options)
         self.optimizer = optimizer
 

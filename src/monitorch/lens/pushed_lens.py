@@ -1,5 +1,6 @@
 """The common half of the lenses on numbers that belong to no layer."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +32,13 @@ class PushedLens(Lens):
         """The pushed numbers of those names that there are."""
         known = {} if self._call is None else self._call.value
         return {name: known[name] for name in names if name in known}
+
+    def _last_number(self, line: str) -> float:
+        """What the tick that has just ended showed under the first tag; NaN if it showed nothing."""
+        if self._state.ticks == 0:
+            raise KeyError("there was no tick yet whose numbers could be told")
+        values = self._frames[0].values.get(self._frames[0].tag, {}) if self._is_fresh() else {}
+        return values.get(line, math.nan)
 
     def _loss_names(self) -> tuple[str, str]:
         """The names of the training loss and the other one."""

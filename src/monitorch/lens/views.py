@@ -30,7 +30,10 @@ class Frame:
     nonfinite: dict[str, int] = field(default_factory=dict)
 
     def show(self, visualizer: AbstractVisualizer, epoch: int) -> None:
-        """Hand the numbers over by the method that fits their type."""
+        """Hand the numbers over by the method that fits their type, after what is missing from them."""
+        counts = {layer: count for layer, count in self.nonfinite.items() if count}
+        if counts and hasattr(visualizer, "count_nonfinite"):
+            visualizer.count_nonfinite(epoch, self.tag, counts)
         if self.type is TagType.NUMERICAL:
             visualizer.plot_numerical_values(epoch, self.tag, self.values, self.ranges)
         elif self.type is TagType.PROBABILITY:
@@ -163,7 +166,9 @@ class Shares(View):
         values = {layer: extract_point(acc, self.method) for layer, acc in self.source.read(layers).items()}
         total = math.fsum(value for value in values.values() if math.isfinite(value))
         if values:
-            frame.values[self.tag] = {layer: value / total if total else 0.0 for layer, value in values.items()}
+            frame.values[self.tag] = {
+                layer: value / (total or 1.0) if math.isfinite(value) else math.nan for layer, value in values.items()
+            }
         return frame
 
 

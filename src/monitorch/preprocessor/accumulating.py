@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from ..errors import OptionError
 from ..numerical.accumulator import Accumulator, accumulators_in, new_accumulator
 from ..numerical.deferred import Deferred, settle
 from ..numerical.sync import exchange, offer
@@ -30,6 +31,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def series(self, statistic: str) -> OrderedDict[str, Accumulator]:
         """The accumulators of one statistic, by name."""
+        if statistic not in self.statistics:
+            raise OptionError.unknown("statistic", statistic, self.statistics)
         index = self.statistics.index(statistic)
         return OrderedDict((name, list(accumulators_in(value))[index]) for name, value in self.value.items())
 

@@ -1,5 +1,6 @@
 """The value of a loss, taken where it is computed."""
 
+import weakref
 from typing import Any
 
 from torch import Tensor, nn
@@ -27,11 +28,21 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
         super().__init__(inplace)
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
         self._names: tuple[str, str] | None = None
+        self._model: weakref.ref[nn.Module] | None = None
 
     def set_loss_strs(self, train_loss_str: str, non_train_loss_str: str) -> None:
         """Name the two losses."""
         self._names = train_loss_str, non_train_loss_str
         self.reset()
+
+    def ask_model(self, model: nn.Module | None) -> None:
+        """Let a model's mode count as well: nobody puts a loss function into evaluation mode."""
+        self._model = None if model is None else weakref.ref(model)
+
+    def clear(self) -> None:
+        """Forget the model, too."""
+        self._model = None
+        super().clear()
 
     def reset(self) -> None:
         """Start with two new accumulators."""
@@ -51,5 +62,10 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
-        train, non_train = self._names
-        self._record(train if is_training_pass(module, self.evaluation_from_grad) else non_train, loss.detach().clone())
+        self._record(self._names[0 if self._is_training(module) else 1], loss.detach().clone())
+
+    def _is_training(self, module: nn.Module) -> bool:
+        model = self._model() if self._model is not None else None
+        asks_both = self.evaluation_from_grad is None
+        model_trains = model is None or model.training or not asks_both
+        return model_trains and is_training_pass(module, self.evaluation_from_grad)

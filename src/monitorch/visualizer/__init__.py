@@ -53,6 +53,17 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(module, __name__), name)
 
 
+def resolve(visualizer: Any) -> Any:
+    """A visualizer as it is, or built from its short name."""
+    if isinstance(visualizer, str):
+        return create(visualizer)
+    if isinstance(visualizer, type) or not hasattr(visualizer, "register_tags"):
+        names = ", ".join(map(repr, _vizualizer_dict))
+        hint = f": write {visualizer.__name__}()" if isinstance(visualizer, type) else ""
+        raise OptionError(f"a visualizer is one of {names} or an object such as those, not {visualizer!r}{hint}")
+    return visualizer
+
+
 def create(name: str) -> AbstractVisualizer:
     """Build a visualizer from its short name."""
     if name not in _vizualizer_dict:

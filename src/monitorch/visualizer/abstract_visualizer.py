@@ -47,9 +47,10 @@ class TagAttributes:
 class AbstractVisualizer(ABC):
     """Receives tags once and their numbers at every active tick.
 
-    The extension point for visualizers of your own. Three more methods are called where they exist:
-    ``introduce_layers(names)`` with all layers of a model in its order, ``flush()`` when all lenses have handed over
-    their part of a tick, and ``reset_fig()`` when the inspector detaches.
+    The extension point for visualizers of your own. Four more methods are called where they exist:
+    ``introduce_layers(names)`` with all layers of a model in its order, ``count_nonfinite(epoch, main_tag, counts)``
+    before the numbers of a tag that leave out NaN or infinite samples, with how many by layer, ``flush()`` when all
+    lenses have handed over their part of a tick, and ``reset_fig()`` when the inspector detaches.
     """
 
     @abstractmethod

@@ -5,7 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MonitorchWarning, OptionError, RecordingError
-from .recording import PLOT_METHODS, VERSION, Call, Damage, FilePath, Session, check_format, read_calls, read_sessions
+from .recording import (
+    OPTIONAL_METHODS,
+    PLOT_METHODS,
+    VERSION,
+    Call,
+    Damage,
+    FilePath,
+    Session,
+    check_format,
+    read_calls,
+    read_sessions,
+)
 
 
 class PlayerVisualizer:
@@ -13,13 +24,15 @@ class PlayerVisualizer:
 
     Args:
         source_filepath: a file written by ``RecorderVisualizer``.
-        target_visualizer: receives the calls; methods that it lacks are skipped with a warning.
+        target_visualizer: receives the calls, an object or a name; methods that it lacks are skipped with a warning.
         session: id of the session to play, the newest of the file if None.
     """
 
     def __init__(self, source_filepath: FilePath, target_visualizer: Any, session: str | None = None) -> None:
         self.source_filepath = source_filepath
-        self.visualizer = target_visualizer
+        from . import resolve  # the package itself imports this module
+
+        self.visualizer = resolve(target_visualizer) if isinstance(target_visualizer, str) else target_visualizer
         self.session = session
 
     def sessions(self) -> list[Session]:
@@ -36,7 +49,7 @@ class PlayerVisualizer:
             if isinstance(call, Damage):
                 self._warn_of(call)
                 continue
-            if call.method in PLOT_METHODS:
+            if call.method in (*PLOT_METHODS, "count_nonfinite"):
                 if epoch not in (None, call.arguments[0]):
                     self._flush_target()
                 epoch = call.arguments[0]
@@ -63,7 +76,7 @@ class PlayerVisualizer:
         method = getattr(self.visualizer, call.method, None)
         if method is not None:
             method(*call.arguments)
-        elif call.method not in missing:
+        elif call.method not in missing and call.method not in OPTIONAL_METHODS:
             missing.add(call.method)
             target = type(self.visualizer).__name__
             warnings.warn(f"{target} has no {call.method}, which is skipped", MonitorchWarning, stacklevel=3)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import TextIO
 
+from ..errors import OptionError
 from .abstract_visualizer import TagAttributes, TagType
 from .layer_order import merge_order
 from .record import Record
@@ -27,8 +28,9 @@ class PrintVisualizer(RecordSink):
     """
 
     def __init__(self, ranges: bool = False, file: TextIO | None = None) -> None:
-        super().__init__()
         self.ranges = ranges
+        if file is not None and not hasattr(file, "write"):
+            raise OptionError(f"file takes an open file, not {file!r}")
         self.file = file
         self._tick: list[Record] = []
         self._layers: list[str] = []  # kept between ticks, so that rows never change places

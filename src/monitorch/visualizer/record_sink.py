@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .abstract_visualizer import AbstractVisualizer, Ranges, TagAttributes, Values
 from .record import Record
@@ -23,8 +23,11 @@ class RecordSink(AbstractVisualizer):
     lenses of your own, end there too.
     """
 
-    def __init__(self) -> None:
-        self.tags: dict[str, TagAttributes] = {}
+    @property
+    def tags(self) -> dict[str, TagAttributes]:
+        """What the tags look like; made on first use, so that a subclass need not call this class's constructor."""
+        found: dict[str, TagAttributes] = vars(self).setdefault("_tags", {})
+        return found
 
     @abstractmethod
     def write(self, records: Sequence[Record]) -> None:
@@ -46,6 +49,17 @@ class RecordSink(AbstractVisualizer):
 
     plot_relations = plot_probabilities
 
+    def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
+        """Keep the counts for the numbers that follow."""
+        vars(self)["_counts"] = (epoch, main_tag), counts
+
     def _write_plot(self, epoch: int, tag: str, numbers: Iterable[tuple[str, str, float]]) -> None:
         now = time.time()
-        self.write([Record(epoch, epoch, now, 0, "", layer, tag, name, value) for layer, name, value in numbers])
+        meant, counts = vars(self).pop("_counts", (None, {}))
+        counts = counts if meant == (epoch, tag) else {}
+        self.write(
+            [
+                Record(epoch, epoch, now, 0, "", layer, tag, name, value, counts.get(layer, 0))
+                for layer, name, value in numbers
+            ]
+        )

@@ -1,13 +1,14 @@
 """Numbers to a file, to be played to another visualizer later."""
 
 import os
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from .abstract_visualizer import AbstractVisualizer, Ranges, TagAttributes, Values
-from .recording import FilePath, check_format, header_line, plot_line, tag_line
+from .recording import FilePath, call_line, check_format, header_line, plot_line, tag_line
 
 
 class RecorderVisualizer(AbstractVisualizer):
@@ -49,6 +50,14 @@ class RecorderVisualizer(AbstractVisualizer):
     def plot_relations(self, epoch: int, main_tag: str, values_dict: Values) -> None:
         """Record shares."""
         self._append_plot("plot_relations", epoch, main_tag, values_dict)
+
+    def introduce_layers(self, layers: Sequence[str]) -> None:
+        """Record the order of the model."""
+        self._append(call_line(self.session, "introduce_layers", list(layers)))
+
+    def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
+        """Record how many samples were left out."""
+        self._append(call_line(self.session, "count_nonfinite", int(epoch), main_tag, dict(counts)))
 
     def close(self) -> None:
         """Close the file; calling it again does nothing."""

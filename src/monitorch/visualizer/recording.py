@@ -19,6 +19,8 @@ from .abstract_visualizer import Ranges, TagAttributes, TagType, Values
 FORMAT = "monitorch-recording"
 VERSION = 1
 PLOT_METHODS = ("plot_numerical_values", "plot_probabilities", "plot_relations")
+# what a visualizer may lack, and the types of the arguments
+OPTIONAL_METHODS: dict[str, tuple[type, ...]] = {"introduce_layers": (list,), "count_nonfinite": (int, str, dict)}
 
 FilePath: TypeAlias = str | PathLike[str]
 
@@ -83,6 +85,11 @@ def plot_line(
             else {layer: [_band(names, edges) for names, edges in bands.items()] for layer, bands in ranges.items()}
         )
     return _line(content)
+
+
+def call_line(session: str, method: str, *arguments: Any) -> bytes:
+    """The line for a call of one of the optional methods."""
+    return _line({"session": session, "method": method, "arguments": arguments})
 
 
 def check_format(path: Path) -> None:
@@ -165,7 +172,13 @@ def _call(content: Mapping[str, Any]) -> Call | None:
 
 
 def _decoded(content: Mapping[str, Any]) -> Call:
-    method, main_tag = content["method"], content["main_tag"]
+    method = content["method"]
+    if method in OPTIONAL_METHODS:
+        arguments = tuple(content["arguments"])
+        if tuple(map(type, arguments)) != OPTIONAL_METHODS[method]:
+            raise TypeError(f"{method} has other arguments than it takes")
+        return Call(method, arguments)
+    main_tag = content["main_tag"]
     if method == "register_tags":
         return Call(method, (main_tag, _attributes(content["tag_attr"])))
     if method not in PLOT_METHODS:

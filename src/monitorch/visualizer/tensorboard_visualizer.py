@@ -25,7 +25,6 @@ class TensorBoardVisualizer(RecordSink):
     """
 
     def __init__(self, log_dir: str | PathLike[str] | None = None, comment: str = "", **kwargs: Any) -> None:
-        super().__init__()
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -49,7 +48,9 @@ class TensorBoardVisualizer(RecordSink):
         for record in records:
             epochs.setdefault(record.epoch, []).append(record)
         for epoch, moment in epochs.items():
-            values = [Summary.Value(tag=self._name(record), simple_value=record.value) for record in moment]
+            scalars = {self._name(record): record.value for record in moment}
+            counts = {self._count_name(record): record.nonfinite for record in moment if record.nonfinite}
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in (scalars | counts).items()]
             events: Any = self.writer.file_writer  # torch does not say what it is
             events.add_summary(Summary(value=values), epoch, moment[0].time)
 
@@ -78,6 +79,9 @@ class TensorBoardVisualizer(RecordSink):
         'output_norm/-std'
         """
         return f"{general_tag}{delimiter}{subtag}".lower().replace(" ", "_").replace("σ", "std")
+
+    def _count_name(self, record: Record) -> str:
+        return self.transform_tag_str(self.transform_tag_str(record.tag, record.layer), "nonfinite")
 
     def _name(self, record: Record) -> str:
         """``tag/layer/line``; in a comparison the lines are the layers, so ``tag/layer``."""

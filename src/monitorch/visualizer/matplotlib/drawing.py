@@ -31,8 +31,11 @@ def draw(axes: Axes, tag: TagAttributes, curves: Curves, styles: Mapping[str, Li
         _draw_bands(axes, curves, styles, floor)
         _draw_lines(axes, curves, styles, floor, filled=tag.type is TagType.PROBABILITY)
     _set_limits(axes, tag)
-    kinds = {"NaN": np.isnan(values).any(), "Inf": np.isinf(values).any()}
-    _mark(axes, epochs[~np.isfinite(values)], ", ".join(kind for kind, seen in kinds.items() if seen), NONFINITE_COLOUR)
+    missing, _ = curves.nonfinite.points()
+    kinds = {"NaN": bool(np.isnan(values).any()), "Inf": bool(np.isinf(values).any())}
+    kinds["NaN or Inf left out"] = not any(kinds.values())
+    text = ", ".join(kind for kind, seen in kinds.items() if seen)
+    _mark(axes, np.concatenate([epochs[~np.isfinite(values)], missing]), text, NONFINITE_COLOUR)
     if not np.isfinite(values).any():
         say(axes, "no finite values")
 

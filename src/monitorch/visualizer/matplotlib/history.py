@@ -2,6 +2,7 @@
 
 from array import array
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,6 +46,8 @@ class Curves:
 
     lines: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))
     bands: dict[Edges, tuple[Series, Series]] = field(default_factory=lambda: defaultdict(lambda: (Series(), Series())))
+    nonfinite: Series = field(default_factory=Series)
+    """How many samples were left out because they were not finite."""
 
     def __bool__(self) -> bool:
         return bool(self.lines or self.bands)
@@ -72,6 +75,11 @@ class History:
                     series.add(epoch, float(edge))
         first, last = self.epochs or (epoch, epoch)
         self.epochs = min(first, epoch), max(last, epoch)
+
+    def add_nonfinite(self, epoch: float, tag: str, counts: Mapping[str, int]) -> None:
+        """Take how many samples of each layer were not finite."""
+        for layer, count in counts.items():
+            self._tags.setdefault(tag, {}).setdefault(layer, Curves()).nonfinite.add(epoch, count)
 
     def layers(self, tag: str) -> dict[str, Curves]:
         """The layers of a tag that have any number, in the order received."""

@@ -1,6 +1,6 @@
 """A visualizer that draws figures when it is asked to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,6 +56,12 @@ class MatplotlibVisualizer(AbstractVisualizer):
         """Keep the numbers; those of an unknown tag have no place."""
         if main_tag in self._tags:
             self._history.add(epoch, main_tag, values_dict, ranges_dict)
+            self._stale = True
+
+    def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
+        """Mark the epoch in the plots of those layers."""
+        if main_tag in self._tags:
+            self._history.add_nonfinite(epoch, main_tag, counts)
             self._stale = True
 
     def plot_probabilities(self, epoch: int, main_tag: str, values_dict: Values) -> None:
