@@ -290,25 +290,3 @@ def test_loss_module_may_be_called_before_there_is_an_inspector(inspector, shown
     watching = inspector(lens)
     watching.tick_epoch()
     assert shown.values("Loss") == {}
-
-
-@pytest.mark.parametrize(
-    ("rule", "model_training", "grad", "name"),
-    [
-        (None, True, True, "train_loss"),
-        (None, True, False, "val_loss"),
-        (None, False, True, "val_loss"),
-        (None, False, False, "val_loss"),
-        (True, False, True, "train_loss"),
-        (True, True, False, "val_loss"),
-        (False, False, False, "train_loss"),
-    ],
-)
-def test_mode_of_the_model_counts_where_both_are_asked(rule, model_training, grad, name, watch, shown):
-    model, loss_fn = nn.Linear(2, 1), nn.MSELoss()
-    inspector = watch(model, LossMetrics(loss_fn=loss_fn, evaluation_from_grad=rule))
-    model.train(model_training)
-    with torch.set_grad_enabled(grad):
-        loss_fn(model(torch.ones(3, 2)), torch.zeros(3, 1))
-    inspector.tick_epoch()
-    assert list(shown.values("Loss")["Loss"]) == [f"{name} mean"]

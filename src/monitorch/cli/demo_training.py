@@ -7,19 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .. import lens
 from ..inspector import PyTorchInspector
-from ..lens import (
-    AbstractLens,
-    LossMetrics,
-    OutputActivation,
-    OutputGradientGeometry,
-    OutputNorm,
-    ParameterCond,
-    ParameterGradientActivation,
-    ParameterGradientGeometry,
-    ParameterNorm,
-    ParameterUpdateGeometry,
-)
 from ..visualizer import AbstractVisualizer, Record
 from .demo_data import Corpus, random_windows
 from .demo_model import CharacterTransformer
@@ -61,16 +50,16 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: AbstractVisualizer,
     held_out = random_windows(corpus.validation, _VALIDATION_BATCH, _CONTEXT)
     first_loss = _validate(model, loss_fn, held_out)
 
-    lenses: list[AbstractLens] = [
-        LossMetrics(loss_fn=loss_fn),
-        OutputActivation(),
-        OutputNorm(include=(nn.Embedding, nn.LayerNorm, nn.Linear)),
-        OutputGradientGeometry(),
-        ParameterGradientGeometry(parameters="weight"),
-        ParameterGradientActivation(parameters="weight"),
-        ParameterUpdateGeometry(optimizer, parameters="weight"),
-        ParameterNorm(parameters="weight"),
-        ParameterCond(log_scale=True),
+    lenses = [
+        lens.LossMetrics(loss_fn=loss_fn),
+        lens.OutputActivation(),
+        lens.OutputNorm(include=(nn.Embedding, nn.LayerNorm, nn.Linear)),
+        lens.OutputGradientGeometry(),
+        lens.ParameterGradientGeometry(parameters="weight"),
+        lens.ParameterGradientActivation(parameters="weight"),
+        lens.ParameterUpdateGeometry(optimizer, parameters="weight"),
+        lens.ParameterNorm(parameters="weight"),
+        lens.ParameterCond(log_scale=True),
     ]
     inspector = PyTorchInspector(lenses, module=model, visualizer=visualizer)
 
