@@ -108,7 +108,7 @@ class DifferenceMonitor(Monitor):
         return True  # judged once, when a pass begins: it may change the mode
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_calls": {}}  # type: ignore[no-untyped-call]
+        return {**super().__getstate__(), "_calls": {}}
 
 
 def snapshot(value: Any, keep_graph: bool = False) -> Any:

@@ -139,7 +139,8 @@ class FoldReducer(RecordReducer):
         """The state, on the device of the sample."""
         if not self._count:
             return None
-        self.data_.follow(torch.empty(0, dtype=self.data.dtype, device=observation.device))
+        if self.data.device != observation.device:
+            self.data_.value = self.data.to(observation.device)
         return self.data_.peek()
 
 

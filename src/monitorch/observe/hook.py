@@ -133,8 +133,12 @@ class Hook:
         _let_go(self._handles, Notice())
 
     def __getstate__(self) -> dict[str, Any]:
-        # a copy is on no module: the functions on the module belong to the original
-        return {**self.__dict__, "_handles": [], "_notice": Notice(), "_finalizer": None, "_target": None}
+        return {**self.__dict__, **self._unregistered()}
+
+    @staticmethod
+    def _unregistered() -> dict[str, Any]:
+        """What differs in a copy: it is on no module, the functions there belong to the original."""
+        return {"_handles": [], "_notice": Notice(), "_finalizer": None, "_target": None}
 
     def _new_notice(self, module: nn.Module) -> Notice:
         """The warning for the case that the hook is dropped now."""

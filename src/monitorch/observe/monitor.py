@@ -173,6 +173,9 @@ class Monitor(Module, ContextualHook):
             except SkippedSample as reason:
                 self.reducer.skip(str(reason))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **self._unregistered()}  # type: ignore[no-untyped-call]
+
     def _wants(self, module: nn.Module) -> bool:
         return super()._wants(module) and not inside_backward()
 

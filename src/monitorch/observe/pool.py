@@ -208,4 +208,4 @@ class MonitorPool(Module):
         return dict(self.monitors_[observed].items()) if observed in self.monitors_ else {}  # type: ignore[operator]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_observed": {}}
+        return {**super().__getstate__(), "_observed": {}}  # type: ignore[no-untyped-call]

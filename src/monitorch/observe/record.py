@@ -12,7 +12,20 @@ from .extrapolation import extrap_nearest
 from .interpolation import interp_nearest
 from .module import Module
 from .ring import Place, locate, not_negative, positive, run, slots, spread
-from .shaped import Fill, ShapedTensor
+from .shaped import Fill, ShapedTensor, is_blank
+
+
+def _setting(role: str, checked: Callable[[str, Any], Any], doc: str) -> Any:
+    """A property that is kept on the owner, and decides how many slots there are."""
+
+    def read(self: "RecordTensor") -> Any:
+        return self._get(role)
+
+    def write(self: "RecordTensor", value: Any) -> None:
+        self._set(role, checked(role, value))
+        self.fit()
+
+    return property(read, write, doc=doc)
 
 
 class RecordTensor(ShapedTensor):
@@ -86,35 +99,11 @@ class RecordTensor(ShapedTensor):
         """Sizes of dimensions of a sample."""
         return {dim - (dim > 0): size for dim, size in self._get("constraints").items() if dim}
 
-    @property
-    def dt(self) -> float:
-        """Time between samples; changing it, or one of the next two, keeps the newest samples."""
-        return float(self._get("dt"))
-
-    @dt.setter
-    def dt(self, value: float) -> None:
-        self._set("dt", positive("dt", value))
-        self.fit()
-
-    @property
-    def duration(self) -> float:
-        """How far back samples are kept."""
-        return float(self._get("duration"))
-
-    @duration.setter
-    def duration(self, value: float) -> None:
-        self._set("duration", not_negative("duration", value))
-        self.fit()
-
-    @property
-    def inclusive(self) -> bool:
-        """Whether ``duration`` itself can be looked at."""
-        return bool(self._get("inclusive"))
-
-    @inclusive.setter
-    def inclusive(self, value: bool) -> None:
-        self._set("inclusive", bool(value))
-        self.fit()
+    dt = _setting(
+        "dt", positive, "Time between samples; changing it, or one of the next two, keeps the newest samples."
+    )
+    duration = _setting("duration", not_negative, "How far back samples are kept.")
+    inclusive = _setting("inclusive", lambda _, value: bool(value), "Whether ``duration`` itself can be looked at.")
 
     def initialize(
         self,
@@ -153,13 +142,13 @@ class RecordTensor(ShapedTensor):
 
     def follow(self, obs: Tensor) -> None:
         """Move to the device of an observation; widen if its dtype does not fit."""
-        dtype = torch.promote_types(self.value.dtype, obs.dtype)
-        if (self.value.device, self.value.dtype) != (obs.device, dtype):
-            self._store(self.value.to(obs.device, dtype))
+        data = self.value
+        if data.dtype != obs.dtype or data.device != obs.device:
+            self._store(data.to(obs.device, torch.promote_types(data.dtype, obs.dtype)))
 
     def incr(self, pos: int = 1) -> None:
         """Move the pointer ahead."""
-        self._set("pointer", (self.pointer + pos) % len(self._filled()))
+        self._set("pointer", (self.pointer + pos) % self._filled().shape[0])
 
     def decr(self, pos: int = 1) -> None:
         """Move the pointer back."""
@@ -169,14 +158,15 @@ class RecordTensor(ShapedTensor):
         """Write the newest sample over the oldest one."""
         if self.ignored:
             self.initialize(obs.shape, obs.device, obs.dtype)
-        self._check_sample(obs)
+        self._filled_for(obs)
         self.follow(obs)
         self.write(obs, inplace=inplace)
         self.incr()
 
     def peek(self) -> Tensor | None:
         """The newest sample, a part of the storage."""
-        return None if self.ignored else self.read()
+        data = self.value
+        return None if is_blank(data) else data[(self.pointer - 1) % data.shape[0]]
 
     def pop(self) -> Tensor:
         """Step back, and return the sample that was the newest."""
@@ -200,13 +190,12 @@ class RecordTensor(ShapedTensor):
     def read(self, offset: int = 1) -> Tensor:
         """The sample ``offset`` slots before the pointer: 1 is the newest."""
         data = self._filled()
-        return data[(self.pointer - offset) % len(data)]
+        return data[(self.pointer - offset) % data.shape[0]]
 
     def write(self, obs: Tensor, offset: int = 0, inplace: bool = False) -> None:
         """Overwrite the sample ``offset`` slots before the pointer."""
-        data = self._filled()
-        self._check_sample(obs)
-        slot, obs = (self.pointer - offset) % len(data), obs.to(data)
+        data = self._filled_for(obs)
+        slot, obs = (self.pointer - offset) % data.shape[0], obs.to(data)
         if inplace:
             with torch.no_grad():
                 data[slot] = obs
@@ -220,8 +209,8 @@ class RecordTensor(ShapedTensor):
 
     def writerange(self, obs: Tensor, offset: int | Tensor = 0, forward: bool = False, inplace: bool = False) -> None:
         """Overwrite the samples that :meth:`readrange` would read."""
-        self._check_sample(obs[..., 0])
-        self._scatter(inplace, (run(self.value, obs.shape[-1], self.pointer, offset, forward), obs.movedim(-1, 0)))
+        data = self._filled_for(obs[..., 0])
+        self._scatter(inplace, (run(data, obs.shape[-1], self.pointer, offset, forward), obs.movedim(-1, 0)))
 
     def select(
         self,
@@ -259,7 +248,7 @@ class RecordTensor(ShapedTensor):
         With the default ``offset`` time 0 is the slot that is written next; 1 makes it the newest sample.
         """
         for given in (obs, time) if isinstance(time, Tensor) else (obs,):
-            self._check_sample(given)
+            self._filled_for(given)
         (exact, *ring, since), _ = self._locate(time, tolerance, offset)
         between = partial(extrap or extrap_nearest, **(extrap_kwargs or {}))
         obs, neighbours = obs.to(self.value)[None], (self.value.gather(0, slot) for slot in ring)
@@ -290,13 +279,16 @@ class RecordTensor(ShapedTensor):
             self._store(data)
 
     def _filled(self) -> Tensor:
-        if self.ignored:
+        data = self.value
+        if is_blank(data):
             raise LifecycleError(f"the record {self.name!r} holds nothing yet: push a sample or call initialize()")
-        return self.value
+        return data
 
-    def _check_sample(self, obs: Tensor) -> None:
-        if obs.shape != self._filled().shape[1:]:
-            raise OptionError(f"the record holds samples of shape {tuple(self.shape or ())}, not {tuple(obs.shape)}")
+    def _filled_for(self, obs: Tensor) -> Tensor:
+        data = self._filled()
+        if obs.shape != data.shape[1:]:
+            raise OptionError(f"the record holds samples of shape {tuple(data.shape[1:])}, not {tuple(obs.shape)}")
+        return data
 
     def _restart(self, data: Tensor, pointer: int = 0) -> None:
         self._store(data)

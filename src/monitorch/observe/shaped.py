@@ -20,8 +20,9 @@ def _forget(owner: "weakref.ref[Module]", names: tuple[str, ...]) -> None:
             delattr(module, name)
 
 
-def _is_blank(value: Tensor) -> bool:
-    return is_lazy(value) or (value.dim() == 1 and not value.numel())
+def is_blank(value: Tensor) -> bool:
+    """Whether a tensor stands for none."""
+    return is_lazy(value) or value.shape == (0,)
 
 
 def resized(data: Tensor, dim: int, size: int, fill: Fill) -> Tensor:
@@ -70,9 +71,10 @@ class ShapedTensor:
         if not isinstance(owner, Module):
             raise TypeError(f"{name!r} must belong to a monitorch.observe.Module, not to {type(owner).__name__}")
         self.name, self.strict, self.live, self.fill = name, strict, live, fill
+        self._names = {role: f"_{name}_{role}" for role in self._roles}
         self._bind(owner)
         self._keep("constraints", dict(constraints or {}), persist_constraints)
-        data = self.attributes["data"]
+        data = self._names["data"]
         if isinstance(value, nn.Parameter):
             owner.register_parameter(data, value)
         else:
@@ -98,7 +100,7 @@ class ShapedTensor:
     @property
     def attributes(self) -> dict[str, str]:
         """Names of the owner's attributes, by what they hold."""
-        return {role: f"_{self.name}_{role}" for role in self._roles}
+        return dict(self._names)
 
     @property
     def value(self) -> Tensor:
@@ -116,7 +118,7 @@ class ShapedTensor:
     @property
     def ignored(self) -> bool:
         """Whether there is nothing in it yet."""
-        return _is_blank(self.value)
+        return is_blank(self.value)
 
     @property
     def valid(self) -> bool:
@@ -151,7 +153,7 @@ class ShapedTensor:
         return front + back if self.strict else max(front, back)
 
     def _meets(self, value: Tensor, constraints: dict[int, int]) -> bool:
-        if _is_blank(value):
+        if is_blank(value):
             return True
         enough = value.dim() >= self._least_dimensions(constraints)
         return enough and all(value.shape[dim] == size for dim, size in constraints.items())
@@ -165,15 +167,15 @@ class ShapedTensor:
     def _keep(self, role: str, value: Any, persist: bool) -> None:
         """Put a value other than the tensor on the owner; as an extra it is saved."""
         if persist:
-            self.owner.register_extra(self.attributes[role], value)
+            self.owner.register_extra(self._names[role], value)
         else:
             self._set(role, value)
 
     def _get(self, role: str) -> Any:
-        return getattr(self.owner, self.attributes[role])
+        return getattr(self.owner, self._names[role])
 
     def _set(self, role: str, value: Any) -> None:
-        setattr(self.owner, self.attributes[role], value)
+        setattr(self.owner, self._names[role], value)
 
     def _store(self, data: Tensor) -> None:
         if isinstance(self.value, nn.Parameter) and not isinstance(data, nn.Parameter):
@@ -183,7 +185,7 @@ class ShapedTensor:
 
     def _bind(self, owner: Module) -> None:
         self._owner = weakref.ref(owner)
-        weakref.finalize(self, _forget, self._owner, tuple(self.attributes.values())).atexit = False
+        weakref.finalize(self, _forget, self._owner, tuple(self._names.values())).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
         # copied and pickled together with the owner, then bound to the owner's copy

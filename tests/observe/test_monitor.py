@@ -1,0 +1,426 @@
+"""What all monitors promise: whom they watch, how long, and that forward passes do not suffer from it."""
+
+import copy
+import gc
+import inspect
+import io
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+import monitorch.observe
+from monitorch import MonitorchWarning
+from monitorch.observe import (
+    CAReducer,
+    DifferenceMonitor,
+    EMAReducer,
+    InputMonitor,
+    Monitor,
+    MultiStateMonitor,
+    OutputMonitor,
+    PassthroughReducer,
+    StateMonitor,
+)
+
+X = torch.ones(1, 2)
+BUILDS = {
+    "input": lambda reducer, *module: InputMonitor(reducer, *module),
+    "output": lambda reducer, *module: OutputMonitor(reducer, *module),
+    "state": lambda reducer, *module: StateMonitor(reducer, "bias", *module),
+    "several states": lambda reducer, *module: MultiStateMonitor(reducer, "", ["bias"], *module),
+    "difference": lambda reducer, *module: DifferenceMonitor(reducer, "bias", *module),
+}
+DUPLICATES = [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))]
+
+
+@pytest.fixture(params=BUILDS)
+def build(request):
+    return BUILDS[request.param]
+
+
+@pytest.fixture
+def layer():
+    return nn.Linear(2, 2)
+
+
+def hooks_on(module):
+    return len(module._forward_pre_hooks) + len(module._forward_hooks)
+
+
+def test_every_promised_name_is_there():
+    promised = {
+        *("Reducer", "RecordReducer", "FoldReducer", "NearestTraceReducer", "CumulativeTraceReducer", "EMAReducer"),
+        *("ScaledNearestTraceReducer", "ScaledCumulativeTraceReducer", "ConditionalNearestTraceReducer", "CAReducer"),
+        *("ConditionalCumulativeTraceReducer", "EventReducer", "PassthroughReducer", "Monitor", "InputMonitor"),
+        *("OutputMonitor", "StateMonitor", "DifferenceMonitor", "MultiStateMonitor", "MonitorConstructor"),
+        *("Observable", "MonitorPool", "Module", "RecordTensor", "Hook", "ContextualHook", "StateHook"),
+    }
+    assert promised == set(monitorch.observe.__all__)
+
+
+# ---- life time
+
+
+def test_dropped_monitor_takes_its_hooks_along_at_once(build, layer):
+    monitor = build(PassthroughReducer(1.0), layer)
+    layer(X)
+    assert hooks_on(layer) > 0
+    gc.disable()
+    try:
+        del monitor
+        assert hooks_on(layer) == 0
+    finally:
+        gc.enable()
+
+
+def test_monitor_dropped_before_its_first_sample_says_so(build, layer):
+    with pytest.warns(MonitorchWarning, match="of Linear was dropped before its first sample: .* in a variable"):
+        build(PassthroughReducer(1.0), layer)
+    assert hooks_on(layer) == 0
+
+
+def test_monitor_that_was_taken_off_goes_silently(build, layer):
+    monitor = build(PassthroughReducer(1.0), layer)
+    monitor.deregister()
+    del monitor
+    build(PassthroughReducer(1.0))
+    assert hooks_on(layer) == 0
+
+
+def test_monitor_comes_back_to_its_module(build, layer):
+    monitor = build(PassthroughReducer(1.0))
+    with pytest.raises(RuntimeError, match="name one"):
+        monitor.register()
+    monitor.register(layer)
+    monitor.register()
+    with pytest.raises(RuntimeError, match="registered already"):
+        monitor.register(layer)
+    monitor.deregister()
+    layer(X)
+    assert (monitor.latest, monitor.registered) == (None, False)
+    monitor.register()
+    layer(X)
+    assert monitor.latest is not None
+
+
+def test_monitor_whose_module_is_gone_moves_on(build, layer):
+    monitor = build(PassthroughReducer(1.0), nn.Linear(2, 2))
+    gc.collect()
+    assert not monitor.registered
+    with pytest.raises(RuntimeError, match="name one"):
+        monitor.register()
+    monitor.register(layer)
+    layer(X)
+    assert monitor.reducer.count == 1
+
+
+def test_only_the_mode_of_the_watched_module_counts(build, layer):
+    monitor = build(PassthroughReducer(1.0), layer).eval()
+    monitor.evalexec = False
+    layer(X)
+    layer.eval()(X)
+    assert monitor.reducer.count == 1
+    with pytest.raises(NotImplementedError):
+        monitor(X)
+
+
+def test_reading_goes_to_the_reducer(layer):
+    monitor = OutputMonitor(EMAReducer(1.0, 0.5, 3.0), layer)
+    for _ in range(2):
+        layer(X)
+    reducer = monitor.reducer
+    assert torch.equal(monitor.latest, reducer.latest)
+    assert torch.equal(monitor.peek(), reducer.peek())
+    assert torch.equal(monitor.dump(), reducer.dump())
+    assert torch.equal(monitor.view(0.5), reducer.view(0.5))
+    monitor.clear()
+    assert reducer.latest is None
+
+
+# ---- each kind of monitor
+
+
+def test_input_monitor():
+    class Sum(nn.Module):
+        def forward(self, a=0, b=0):
+            return a + b
+
+    module = Sum()
+    first = InputMonitor(PassthroughReducer(1.0), module, map_=lambda args: (args[0],))
+    module(torch.tensor(3.0), torch.tensor(4.0))
+    module(a=torch.tensor(9.0))
+    assert (first.latest.item(), first.reducer.count) == (3, 1)
+
+
+def test_output_monitor_takes_tuples_apart():
+    from monitorch.observe import ConditionalNearestTraceReducer
+
+    module = nn.Identity()
+    monitor = OutputMonitor(ConditionalNearestTraceReducer(1.0, 10.0, 2, 3), module)
+    module((torch.tensor([1.0, 2.0]), torch.tensor([True, False])))
+    assert monitor.latest.tolist() == [5, 0]
+    module(None)
+    assert monitor.reducer.count == 1
+
+
+@pytest.mark.parametrize(("as_prehook", "expected"), [(False, 5), (True, 0)])
+def test_state_monitor(rebinding, as_prehook, expected):
+    monitor = StateMonitor(PassthroughReducer(1.0), "st", rebinding, as_prehook)
+    rebinding(5.0)
+    assert monitor.latest.tolist() == [expected]
+
+
+def test_state_monitor_sees_the_gradient_of_the_step_before(layer):
+    monitor = StateMonitor(PassthroughReducer(1.0), "weight.grad", layer, as_prehook=True)
+    layer(X).sum().backward()
+    assert monitor.latest is None
+    layer(X)
+    assert torch.equal(monitor.latest, layer.weight.grad)
+
+
+def test_multi_state_monitor(layer):
+    ratio = MultiStateMonitor(
+        PassthroughReducer(1.0),
+        "",
+        ("weight", "weight.grad"),
+        layer,
+        True,
+        map_=lambda wg: (wg[1].norm() / wg[0].norm(),),
+    )
+    layer(X).sum().backward()
+    assert ratio.latest is None
+    layer(X)
+    assert ratio.latest.item() == pytest.approx((layer.weight.grad.norm() / layer.weight.norm()).item())
+
+
+def test_multi_state_below_an_attribute():
+    model = nn.Sequential(nn.Linear(2, 2))
+    monitor = MultiStateMonitor(PassthroughReducer(1.0), "0", "bias", model)
+    model(X)
+    assert torch.equal(monitor.latest, model[0].bias)
+
+
+def test_map_and_filter_may_be_modules(layer):
+    head = nn.Linear(2, 1)
+    monitor = OutputMonitor(PassthroughReducer(1.0), layer, map_=head)
+    torch.testing.assert_close(head(layer(X)), monitor.latest)
+
+
+def test_map_that_returns_a_bare_tensor_is_taken_at_its_word(layer):
+    monitor = OutputMonitor(PassthroughReducer(1.0), layer, map_=lambda y: y.mean(0))
+    layer(torch.ones(3, 2))
+    assert monitor.latest.shape == (2,)
+
+
+# ---- forward passes do not suffer
+
+
+def test_short_last_batch_is_left_out_counted_and_told_once(layer):
+    monitor = OutputMonitor(EMAReducer(1.0, 0.5), layer)
+    layer(torch.ones(4, 2))
+    expected = monitor.latest
+    with pytest.warns(MonitorchWarning, match=r"its shape is \(3, 2\), that of the first one was \(4, 2\).*map_"):
+        layer(torch.zeros(3, 2))
+    layer(torch.zeros(1, 2))  # would broadcast
+    assert torch.equal(monitor.latest, expected)
+    assert (monitor.reducer.count, monitor.reducer.skipped) == (1, 2)
+    layer(torch.ones(4, 2))
+    assert monitor.reducer.count == 2
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ({"logits": X}, "takes tensors and numbers, not dict. Give the monitor a map_"),
+        ((X, X), "PassthroughReducer has no use for 2 tensors in one sample. Give the monitor a map_"),
+    ],
+)
+def test_sample_that_no_reducer_can_take(sample, message):
+    monitor = OutputMonitor(PassthroughReducer(1.0), module := nn.Identity())
+    with pytest.raises(TypeError, match=message):
+        module(sample)
+    assert monitor.reducer.count == 0
+
+
+def test_errors_of_the_users_functions_are_raised(layer):
+    monitor = OutputMonitor(PassthroughReducer(1.0), layer, map_=lambda y: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        layer(X)
+    assert monitor.registered
+
+
+def test_errors_may_be_warnings_that_stop_the_monitor(layer):
+    monitor = OutputMonitor(PassthroughReducer(1.0), layer, map_=lambda y: 1 / 0)
+    monitor.on_error = "warn"
+    with pytest.warns(MonitorchWarning, match="OutputMonitor stops watching Linear: ZeroDivisionError"):
+        layer(X)
+    layer(X)
+    assert not monitor.registered
+
+
+def test_monitor_needs_a_reducer_and_a_path():
+    with pytest.raises(TypeError, match="needs a Reducer, not int"):
+        OutputMonitor(3)
+    with pytest.raises(TypeError, match="dotted path"):
+        StateMonitor(PassthroughReducer(1.0), 3)
+    with pytest.raises(TypeError, match="op_ is a function"):
+        DifferenceMonitor(PassthroughReducer(1.0), "bias", op_=3)
+    with pytest.raises(RuntimeError, match="prehook"):
+        Monitor(PassthroughReducer(1.0))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_counts_once(build, layer, use_reentrant):
+    monitor = build(PassthroughReducer(1.0), layer)
+    for _ in range(3):
+        checkpoint(layer, X.requires_grad_(), use_reentrant=use_reentrant).sum().backward()
+    assert monitor.reducer.count == 3
+    assert getattr(monitor, "_calls", {}) == {}
+
+
+def test_training_is_bit_identical(build):
+    def train(watched):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(), nn.Linear(8, 2))
+        monitors = [build(EMAReducer(1.0, 0.5, 4.0), part) for part in (model[0], model[2])] if watched else []
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(5, 2)).pow(2).sum().backward()
+            optimizer.step()
+        assert all(monitor.reducer.count == 4 for monitor in monitors)
+        return torch.cat([parameter.flatten() for parameter in model.parameters()]), torch.get_rng_state()
+
+    for plain, watched in zip(train(False), train(True), strict=True):
+        assert torch.equal(plain, watched)
+
+
+# ---- copies
+
+
+@pytest.mark.parametrize("duplicate", [*DUPLICATES, AveragedModel])
+def test_copy_of_a_watched_model_is_not_watched(build, layer, duplicate):
+    monitor = build(PassthroughReducer(1.0), layer)
+    copied = duplicate(layer)
+    layer(X)
+    copied(X)
+    assert monitor.reducer.count == 1
+    del monitor
+    copied(X)
+
+
+@pytest.mark.parametrize("duplicate", DUPLICATES)
+def test_copy_of_a_monitor_is_independent(build, layer, duplicate):
+    monitor = build(CAReducer(1.0, 2.0), layer)
+    layer(X)
+    copied = duplicate(monitor)
+    assert not copied.registered
+    assert torch.equal(copied.latest, monitor.latest)
+    copied.register(other := nn.Linear(2, 2))
+    other(X)
+    assert (monitor.reducer.count, copied.reducer.count) == (1, 2)
+
+
+def test_monitor_inside_the_model_is_copied_with_it(layer):
+    layer.monitor = OutputMonitor(PassthroughReducer(1.0), layer)
+    copied = copy.deepcopy(layer)
+    layer(X)
+    copied(X)
+    assert (layer.monitor.reducer.count, copied.monitor.reducer.count) == (1, 0)
+    copied.monitor.register(copied)
+    copied(X)
+    assert (layer.monitor.reducer.count, copied.monitor.reducer.count) == (1, 1)
+
+
+def test_whole_watched_model_is_saved_and_loaded(layer):
+    monitor = OutputMonitor(PassthroughReducer(1.0), layer)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(loaded(X), layer(X))
+    assert monitor.reducer.count == 1
+
+
+def test_state_is_loaded_into_a_fresh_monitor(build, layer):
+    monitor = build(EMAReducer(1.0, 0.5, 3.0), layer)
+    for _ in range(2):
+        layer(X)
+    file = io.BytesIO()
+    torch.save(monitor.state_dict(), file)
+    file.seek(0)
+    fresh = build(EMAReducer(1.0, 0.5, 3.0))
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(fresh.dump(), monitor.dump())
+    fresh.register(layer)
+    layer(X)
+    assert torch.equal(fresh.dump(), monitor.dump())
+
+
+# ---- partial constructors
+
+
+@pytest.mark.parametrize("kind", [InputMonitor, OutputMonitor, StateMonitor, DifferenceMonitor, MultiStateMonitor])
+def test_partial_constructor_takes_the_options_of_the_class(kind):
+    own = [name for name in inspect.signature(kind).parameters if name not in ("attr", "module")]
+    assert list(inspect.signature(kind.partialconstructor).parameters) == own
+    with pytest.raises(TypeError):
+        kind.partialconstructor(PassthroughReducer(1.0), ["bias"], no_such_option=1)
+
+
+def test_partial_constructor_of_the_base_is_abstract():
+    with pytest.raises(NotImplementedError, match="subclass"):
+        Monitor.partialconstructor(PassthroughReducer(1.0))
+
+
+def test_monitors_of_one_partial_constructor_do_not_share(layer):
+    reducer = PassthroughReducer(1.0, 2.0)
+    construct = StateMonitor.partialconstructor(reducer, map_=lambda p: (p.detach(),))
+    other = nn.Linear(3, 3)
+    monitors = construct("weight", layer), construct("weight", other)
+    layer(X)
+    other(torch.ones(1, 3))
+    assert [tuple(monitor.latest.shape) for monitor in monitors] == [(2, 2), (3, 3)]
+    assert reducer.latest is None
+
+
+def test_partial_constructor_puts_the_hook_where_it_belongs():
+    model = nn.Sequential(nn.Linear(2, 2))
+    state = StateMonitor.partialconstructor(PassthroughReducer(1.0), True)("0.bias", model)
+    output = OutputMonitor.partialconstructor(PassthroughReducer(1.0))("0", model)
+    assert (hooks_on(model), hooks_on(model[0])) == (1, 1)
+    model(X)
+    assert torch.equal(state.latest, model[0].bias)
+    assert output.latest.shape == (1, 2)
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize(
+    ("kind", "reducer"),
+    [("output", EMAReducer(1.0, 0.1, 4.0)), ("difference", PassthroughReducer(1.0, 4.0, inplace=True))],
+    ids=["output", "difference"],
+)
+def test_memory_does_not_grow(kind, reducer, layer):
+    """Not one tensor and not one byte more after 10,000 steps than after 10."""
+    monitor = BUILDS[kind](reducer, layer)
+
+    def held(steps):
+        for _ in range(steps):
+            layer(X)
+        gc.collect()
+        found = [thing for thing in gc.get_objects() if type(thing) in (torch.Tensor, nn.Parameter)]
+        return len(found), sum(tensor.untyped_storage().nbytes() for tensor in found)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # gc meets deprecated things
+        before = held(10)
+        assert held(9_990) == before
+    assert monitor.latest.grad_fn is None
+    assert monitor.reducer.count == 10_000
