@@ -1,0 +1,341 @@
+"""What all reducers promise, and what they refuse."""
+
+import copy
+import io
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import MonitorchWarning
+from monitorch.observe import (
+    CAReducer,
+    ConditionalCumulativeTraceReducer,
+    CumulativeTraceReducer,
+    EMAReducer,
+    EventReducer,
+    FoldReducer,
+    NearestTraceReducer,
+    PassthroughReducer,
+    RecordReducer,
+    RecordTensor,
+    Reducer,
+    ScaledCumulativeTraceReducer,
+    ScaledNearestTraceReducer,
+)
+
+
+def above(x):
+    return x > 0.5
+
+
+REDUCERS = {
+    "passthrough": lambda **options: PassthroughReducer(1.0, **options),
+    "EMA": lambda **options: EMAReducer(1.0, 0.25, **options),
+    "CA": lambda **options: CAReducer(1.0, **options),
+    "event": lambda **options: EventReducer(1.0, above, **options),
+    "nearest": lambda **options: NearestTraceReducer(1.0, 10.0, 2, 1, **options),
+    "cumulative": lambda **options: CumulativeTraceReducer(1.0, 10.0, 2, 1, **options),
+    "scaled nearest": lambda **options: ScaledNearestTraceReducer(1.0, 10.0, 2, 3, above, **options),
+    "scaled cumulative": lambda **options: ScaledCumulativeTraceReducer(1.0, 10.0, 2, 3, above, **options),
+}
+SAMPLES = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.3, 0.7], [1.0, 0.0], [0.2, 2.0]])
+
+
+@pytest.fixture(params=REDUCERS)
+def build(request):
+    return REDUCERS[request.param]
+
+
+def feed(reducer, samples=SAMPLES):
+    for sample in samples:
+        reducer(sample)
+    return reducer
+
+
+def test_copy_and_write_give_the_same_numbers(build):
+    copying, writing = feed(build(duration=3.0)), feed(build(duration=3.0, inplace=True))
+    assert torch.equal(copying.dump(), writing.dump())
+    assert not copying.latest.requires_grad
+
+
+def test_what_is_read_belongs_to_the_reader(build):
+    for inplace in (False, True):
+        reducer = feed(build(duration=3.0, inplace=inplace))
+        read = [reducer.latest, reducer.view(1.0), reducer.dump()]
+        kept = [tensor.clone() for tensor in read]
+        reducer(SAMPLES[0])
+        assert all(torch.equal(*pair) for pair in zip(read, kept, strict=True))
+        expected = reducer.dump()
+        for tensor in (reducer.latest, reducer.view(1.0), reducer.dump()):
+            tensor.fill_(99)
+        assert torch.equal(reducer.dump(), expected)
+
+
+def test_samples_are_not_aliased(build):
+    reducer, sample = build(), SAMPLES[0].clone()
+    reducer(sample)
+    expected = reducer.latest
+    sample.fill_(99)
+    assert torch.equal(reducer.latest, expected)
+
+
+def test_other_shapes_are_left_out(build):
+    reducer = feed(build())
+    expected, count = reducer.latest, reducer.count
+    with pytest.warns(MonitorchWarning, match="leaves out a sample"):
+        assert reducer(torch.ones(1)) is None
+    assert reducer(torch.ones(2, 2)) is None
+    assert (reducer.skipped, reducer.count) == (2, count)
+    assert torch.equal(reducer.latest, expected)
+    reducer.clear()
+    assert reducer(torch.ones(3)).shape == (3,)
+    assert reducer.skipped == 0
+
+
+def test_clear_keeps_the_shape_if_asked(build):
+    reducer = feed(build(duration=2.0))
+    expected = feed(build(duration=2.0), SAMPLES[:1]).dump()
+    reducer.clear(keepshape=True)
+    assert (reducer.latest, reducer.dump(), reducer.view(0.0), reducer.count) == (None, None, None, 0)
+    assert reducer.data.shape == (2, 2)
+    assert torch.equal(feed(reducer, SAMPLES[:1]).dump(), expected)
+    reducer.clear()
+    assert reducer.data.shape == (0,)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_copies_are_independent(build, duplicate):
+    reducer = feed(build(duration=3.0))
+    copied, expected = duplicate(reducer), reducer.dump()
+    assert torch.equal(copied.dump(), expected)
+    feed(copied)
+    assert torch.equal(reducer.dump(), expected)
+    del reducer
+    assert copied.count == 10
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_checkpoint_goes_into_a_fresh_reducer(build, assign):
+    reducer, file = feed(build(duration=3.0)), io.BytesIO()
+    torch.save(reducer.state_dict(), file)
+    file.seek(0)
+    fresh = build(duration=3.0)
+    fresh.load_state_dict(torch.load(file, weights_only=True), assign=assign)
+    assert torch.equal(fresh.dump(), reducer.dump())
+    for one in (fresh, reducer):
+        feed(one)
+    assert torch.equal(fresh.dump(), reducer.dump())
+
+
+def test_checkpoint_of_another_duration_keeps_the_newest(build):
+    reducer = feed(build(duration=4.0))
+    for duration in (2.0, 6.0):
+        fresh = build(duration=duration)
+        fresh.load_state_dict(reducer.state_dict())
+        kept = min(4, int(duration))
+        assert torch.equal(fresh.dump()[:kept], reducer.dump()[:kept])
+        assert fresh.dump().shape[0] == duration
+
+
+def test_state_dictionary_does_not_move_on(build):
+    reducer = feed(build(), SAMPLES[:1])
+    saved = reducer.state_dict()
+    feed(reducer)
+    assert saved["_extra_state"]["_count"] == 1
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_inference_mode_then_training(build, inplace):
+    reducer, expected = build(duration=3.0, inplace=inplace), feed(build(duration=3.0))
+    with torch.inference_mode():
+        feed(reducer, SAMPLES[:2].clone())
+    feed(reducer, SAMPLES[2:])
+    assert torch.equal(reducer.dump(), expected.dump())
+
+
+def test_graphs_are_kept_if_asked(build):
+    sample = torch.tensor([0.3, 1.0], requires_grad=True)
+    assert not build()(sample * 2).requires_grad
+    reducer = build(differentiable=True)
+    for _ in range(2):
+        reducer(sample * 1)
+    assert reducer.latest.requires_grad == (
+        type(reducer) not in (EventReducer, NearestTraceReducer, CumulativeTraceReducer)
+    )
+
+
+def test_gradient_through_an_average():
+    reducer, sample = EMAReducer(1.0, 0.25, 3.0, differentiable=True), torch.tensor(2.0, requires_grad=True)
+    reducer(torch.tensor(0.0))
+    reducer(sample)
+    reducer(torch.tensor(0.0))
+    reducer.latest.backward()
+    assert sample.grad.item() == 0.25 * 0.75
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.int64, torch.complex64, torch.bfloat16, torch.bool, torch.uint8]
+)
+def test_kept_samples_have_their_own_dtype(dtype):
+    sample = torch.tensor([1, 0]).to(dtype)
+    reducer = PassthroughReducer(1.0, 2.0)
+    reducer(sample)
+    assert reducer.latest.dtype == dtype
+    assert torch.equal(reducer.latest, sample)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.float64, torch.float64),
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.int64, torch.float32),
+        (torch.bool, torch.float32),
+    ],
+)
+def test_running_states_do_not_round_away_what_they_add_up(build, dtype, expected):
+    if isinstance(build(), PassthroughReducer):
+        pytest.skip("keeps samples as they are")
+    reducer = build()
+    for _ in range(2):
+        reducer(torch.tensor([1, 0]).to(dtype) > 0 if dtype == torch.bool else torch.tensor([1, 0]).to(dtype))
+    assert reducer.latest.dtype == expected
+
+
+def test_small_weights_move_a_half_precision_average():
+    reducer = EMAReducer(1.0, 1e-4)
+    for value in (1.0, *[2.0] * 50):
+        reducer(torch.tensor(value, dtype=torch.float16))
+    assert reducer.latest.item() == pytest.approx(2 - (1 - 1e-4) ** 50, rel=1e-6)
+
+
+def test_storage_moves_to_the_device_of_the_sample(build):
+    reducer = feed(build(duration=3.0))
+    reducer(SAMPLES[0].to("meta"))
+    assert reducer.data.device.type == "meta"
+    assert reducer.data.shape == (3, 2)
+
+
+def test_times_of_a_reducer(build):
+    reducer = build(duration=2.0)
+    reducer.dt = 0.5
+    reducer.duration = 0.0
+    assert (reducer.dt, reducer.duration, reducer.data_.recordsz) == (0.5, 0.0, 1)
+    reducer.duration = 1.5
+    assert (reducer.dt, reducer.duration, reducer.data_.recordsz) == (0.5, 1.5, 3)
+    feed(reducer)
+    expected = reducer.dump()
+    reducer.duration = 1.0
+    assert torch.equal(reducer.dump(), expected[:2])
+
+
+def test_growing_an_event_record_fills_in_its_initial_value():
+    reducer = feed(EventReducer(1.0, above, duration=2.0), SAMPLES[:2])
+    reducer.duration = 3.0
+    assert reducer.dump().tolist() == [[0, 0], [math.inf, 0], [math.inf, math.inf]]
+
+
+def test_decay_follows_the_step_time():
+    reducer = NearestTraceReducer(1.0, 10.0, 2, 1)
+    assert reducer.decay == math.exp(-0.1)
+    reducer.dt = 2.0
+    assert reducer.decay == math.exp(-0.2)
+
+
+def test_nan_outside_of_events_does_not_come_through():
+    nan = torch.tensor([math.nan])
+    scaled = ScaledCumulativeTraceReducer(1.0, 10.0, 0, 1, lambda x: x > 0)
+    conditional = ConditionalCumulativeTraceReducer(1.0, 10.0, 0, 1)
+    for _ in range(2):
+        scaled(nan)
+        conditional(nan, torch.tensor([False]))
+    assert (scaled.latest.item(), conditional.latest.item()) == (0, 0)
+
+
+def test_failed_sample_leaves_no_trace():
+    reducer = CAReducer(1.0)
+    reducer(torch.tensor([1.0]))
+    with pytest.raises(TypeError, match="not str"):
+        reducer("no number")
+    with pytest.warns(MonitorchWarning):
+        reducer(torch.ones(2))
+    reducer(torch.tensor([0.0]))
+    assert (reducer.latest.item(), reducer.count) == (0.5, 2)
+
+
+def test_data_can_be_replaced_by_data_of_its_shape():
+    reducer = feed(PassthroughReducer(1.0, 2.0))
+    reducer.data = torch.ones(2, 2, dtype=torch.float64)
+    assert reducer.latest.tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match=r"\(2, 2\), which \(3, 2\) is not"):
+        reducer.data = torch.ones(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PassthroughReducer(0), "step_time=0 must be a number greater than 0"),
+        (lambda: PassthroughReducer(1, -1), "duration=-1 must be a number, 0 or more"),
+        (lambda: EMAReducer(1, 1.5), "alpha=1.5 must be a number from 0 to 1"),
+        (lambda: EventReducer(1, above, "foo"), "initial='foo' is unknown; choose from 'inf', 'zero', 'nan'"),
+        (lambda: NearestTraceReducer(1, 0, 1, 1), "time_constant=0"),
+        (lambda: NearestTraceReducer(1, 1, 0, 1), "amplitude=0"),
+        (lambda: CumulativeTraceReducer(1, 1, 1, 1, 0), "tolerance=0"),
+    ],
+)
+def test_wrong_options(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_criterion_must_answer_in_bools():
+    with pytest.raises(TypeError, match=r"bool tensor.*not torch.float32"):
+        EventReducer(1.0, lambda x: x * 1.0)(torch.ones(1))
+
+
+def test_records_of_a_reducer_of_ones_own():
+    class Two(RecordReducer):
+        def __init__(self):
+            super().__init__(0.5, 1.0, inclusive=True)
+            RecordTensor.create(self, "first", 1.0, 1.0, None)
+            self.second = RecordTensor(self, "second", 1.0, 1.0, None)
+            self.add_record("first", "second")
+
+        clear = view = dump = peek = push = None
+
+    reducer = Two()
+    assert (reducer.first.recordsz, reducer.second.recordsz) == (3, 3)
+    reducer.duration = 2.0
+    assert (reducer.first.recordsz, reducer.second.recordsz) == (5, 5)
+    with pytest.raises(RuntimeError, match="has no attribute 'third'"):
+        reducer.add_record("third")
+    with pytest.raises(TypeError, match="not a RecordTensor"):
+        reducer.add_record("inplace")
+
+
+def test_a_fold_is_all_that_a_reducer_needs():
+    class Largest(FoldReducer):
+        def fold(self, obs, state):
+            return obs if state is None else torch.maximum(obs, state)
+
+        def interpolate(self, prev_data, next_data, sample_at, step_time):
+            return prev_data
+
+    reducer = feed(Largest(1.0, 2.0))
+    assert reducer.latest.tolist() == [1, 2]
+
+
+def test_bases_are_abstract():
+    for kind in (Reducer, RecordReducer, FoldReducer):
+        with pytest.raises(TypeError, match="abstract"):
+            kind(1.0, 1.0)
+
+
+def test_state_follows_the_module_it_is_in():
+    model = nn.Sequential(feed(PassthroughReducer(1.0, 2.0)))
+    model.double()
+    assert model[0].latest.dtype == torch.float64
