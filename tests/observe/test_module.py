@@ -83,5 +83,5 @@ def test_nested_attributes():
     model = nn.Sequential(nn.Linear(2, 3))
     assert nested(model, "") is model
     assert nested(model, "0.weight") is model[0].weight
-    with pytest.raises(AttributeError, match="Sequential has no '0.wait': Linear has no attribute 'wait'"):
+    with pytest.raises(AttributeError, match=r"Sequential has no '0\.wait': Linear has no attribute 'wait'"):
         nested(model, "0.wait")

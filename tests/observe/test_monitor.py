@@ -84,9 +84,11 @@ def test_monitor_dropped_before_its_first_sample_says_so(build, layer):
     assert hooks_on(layer) == 0
 
 
-def test_monitor_that_was_taken_off_goes_silently(build, layer):
+def test_monitor_that_was_taken_off_or_outlived_its_module_goes_silently(build, layer):
     monitor = build(PassthroughReducer(1.0), layer)
     monitor.deregister()
+    monitor = build(PassthroughReducer(1.0), nn.Linear(2, 2))
+    gc.collect()
     del monitor
     build(PassthroughReducer(1.0))
     assert hooks_on(layer) == 0

@@ -191,7 +191,7 @@ def test_latest_pop_and_value():
 def test_ranges(forward, elementwise):
     record, _owner = filled([X([n, 10.0 * n]) for n in range(1, 6)], duration=4.0)
     offset = 3 if forward else 2
-    wanted = [3, 4] if forward else [3, 4]
+    wanted = [3, 4]
     offset = X([offset, offset]) if elementwise else offset
     assert record.readrange(2, offset, forward).tolist() == [wanted, [10 * n for n in wanted]]
     record.writerange(X([[7.0, 8.0], [9.0, 6.0]]), offset, forward, inplace=elementwise)

@@ -16,15 +16,19 @@ from ..gatherer.compilation import drop_graphs, outside_graph
 class Notice:
     """A warning for the case that a hook is dropped; shared with its finalizer, which cannot know the hook."""
 
-    def __init__(self, text: str | None = None) -> None:
-        self.text = text
+    def __init__(self, text: str | None = None, module: nn.Module | None = None) -> None:
+        self.text, self._module = text, None if module is None else weakref.ref(module)
+
+    def give(self) -> None:
+        """Warn, unless the module is gone as well and nothing was missed."""
+        if self.text is not None and self._module is not None and self._module() is not None:
+            warnings.warn(self.text, MonitorchWarning, stacklevel=4)
 
 
 def _let_go(handles: list[Any], notice: Notice) -> None:
     while handles:
         handles.pop().remove()
-    if notice.text is not None:
-        warnings.warn(notice.text, MonitorchWarning, stacklevel=3)
+    notice.give()
 
 
 class Relay:

@@ -193,7 +193,8 @@ class Monitor(Module, ContextualHook):
     def _new_notice(self, module: nn.Module) -> Notice:
         return Notice(
             f"{type(self).__name__} of {type(module).__name__} was dropped before its first sample: a monitor lives as "
-            "long as somebody holds it, so keep it in a variable"
+            "long as somebody holds it, so keep it in a variable",
+            module,
         )
 
 
