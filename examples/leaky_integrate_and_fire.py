@@ -66,13 +66,13 @@ def draw(monitors: dict[str, Monitor], neuron: int) -> None:
     """Spikes of all neurons, traces and membrane changes of one."""
     found = {name: history(monitor) for name, monitor in monitors.items() if name != "silence"}
     figure, (raster, traces, changes) = plt.subplots(3, 1, sharex=True, figsize=(9, 7), layout="constrained")
-    raster.eventplot([found["spikes"][:, n].nonzero().flatten() for n in range(NEURONS)], colors="black")
+    raster.eventplot([found["spikes"][:, n].nonzero().flatten().tolist() for n in range(NEURONS)], colors="black")
     raster.set(ylabel="neuron", title="spikes")
     for name, style in (("cumulative", "tab:orange"), ("nearest", "tab:blue")):
-        traces.plot(found[name][:, neuron], color=style, label=name)
+        traces.plot(found[name][:, neuron].tolist(), color=style, label=name)
     traces.set(title=f"traces of neuron {neuron}")
     traces.legend(loc="upper left")
-    change = found["change"][:, neuron]
+    change = found["change"][:, neuron].tolist()
     changes.bar(range(len(change)), change, color=["tab:green" if c >= 0 else "tab:red" for c in change], width=1.0)
     changes.set(title=f"change of neuron {neuron}'s membrane in each step", xlabel="time (ms)")
     figure.savefig("leaky_integrate_and_fire.png", dpi=120)

@@ -25,13 +25,17 @@ class Net(nn.Module):
         return self.last(self.norm(self.first(x)).tanh())
 
 
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
+def start_over():
     torch.compiler.reset()
     counters.clear()
+
+
+@pytest.fixture(autouse=True)
+def _compiler_that_admits_its_limits():
+    start_over()
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         yield
-    torch.compiler.reset()
+    start_over()
 
 
 def watch(model):
@@ -74,8 +78,7 @@ def test_monitor_on_the_compiled_wrapper_costs_no_graph():
     bare = torch.compile(Net(), backend="aot_eager")
     train(bare, 3)
     graphs = counters["stats"]["unique_graphs"]
-    torch.compiler.reset()
-    counters.clear()
+    start_over()
     model = torch.compile(Net(), backend="aot_eager")
     monitor = DifferenceMonitor(PassthroughReducer(1.0, 3.0), "norm.num_batches_tracked", model, eval_update=False)
     train(model, 3)

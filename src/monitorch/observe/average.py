@@ -5,17 +5,12 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import OptionError
-from .fold import FoldReducer, floating
+from .fold import PlainReducer, floating
 from .interpolation import interp_linear
 
 
-class AverageReducer(FoldReducer):
+class AverageReducer(PlainReducer):
     """The common half of averages: the first sample is the first state, and between states lies a straight line."""
-
-    def __init__(
-        self, step_time: float, duration: float = 0.0, inclusive: bool = False, inplace: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(step_time, duration, inclusive, inplace, **kwargs)
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
         """Move the state towards the sample."""
@@ -50,10 +45,9 @@ class EMAReducer(AverageReducer):
         duration: float = 0.0,
         inclusive: bool = False,
         inplace: bool = False,
-        *,
-        differentiable: bool = False,
+        **kw: Any,
     ) -> None:
-        super().__init__(step_time, duration, inclusive, inplace, differentiable=differentiable)
+        super().__init__(step_time, duration, inclusive, inplace, **kw)
         if not 0 <= alpha <= 1:
             raise OptionError(f"alpha={alpha!r} must be a number from 0 to 1")
         self.alpha = float(alpha)
@@ -68,17 +62,6 @@ class CAReducer(AverageReducer):
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
     """
-
-    def __init__(
-        self,
-        step_time: float,
-        duration: float = 0.0,
-        inclusive: bool = False,
-        inplace: bool = False,
-        *,
-        differentiable: bool = False,
-    ) -> None:
-        super().__init__(step_time, duration, inclusive, inplace, differentiable=differentiable)
 
     def _towards(self, obs: Tensor, state: Tensor) -> Tensor:
         return state + (obs - state) / (self.count + 1)

@@ -1,6 +1,7 @@
 """Time since something happened."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,13 +36,12 @@ class EventReducer(FoldReducer):
         duration: float = 0.0,
         inclusive: bool = False,
         inplace: bool = False,
-        *,
-        differentiable: bool = False,
+        **kw: Any,
     ) -> None:
         if str(initial).lower() not in INITIAL:
             raise OptionError.unknown("initial", initial, INITIAL)
         fill = INITIAL[str(initial).lower()]
-        super().__init__(step_time, duration, inclusive, inplace, fill, differentiable=differentiable)
+        super().__init__(step_time, duration, inclusive, inplace, fill, **kw)
         self.criterion = criterion
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:

@@ -42,10 +42,9 @@ class FoldReducer(RecordReducer):
         inclusive: bool = False,
         inplace: bool = False,
         fill: Fill = 0,
-        *,
-        differentiable: bool = False,
+        **kw: Any,
     ) -> None:
-        super().__init__(step_time, duration, inclusive, inplace, differentiable=differentiable)
+        super().__init__(step_time, duration, inclusive, inplace, **kw)
         RecordTensor.create(self, "data_", self._dt, self._duration, None, inclusive=inclusive, fill=fill)
         self.add_record("data_")
         self.register_extra("_count", 0)
@@ -142,6 +141,25 @@ class FoldReducer(RecordReducer):
         if self.data.device != observation.device:
             self.data_.value = self.data.to(observation.device)
         return self.data_.peek()
+
+
+class PlainReducer(FoldReducer):
+    """A fold without options of its own.
+
+    Args:
+        step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
+    """
+
+    def __init__(
+        self,
+        step_time: float,
+        duration: float = 0.0,
+        inclusive: bool = False,
+        inplace: bool = False,
+        *,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(step_time, duration, inclusive, inplace, differentiable=differentiable)
 
 
 CURE = "Give the monitor a map_ that returns a tuple of what to keep, such as a mean over the batch"

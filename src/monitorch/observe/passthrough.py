@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from .fold import FoldReducer
+from .fold import PlainReducer
 from .interpolation import interp_previous
 
 
-class PassthroughReducer(FoldReducer):
+class PassthroughReducer(PlainReducer):
     """Keeps the last samples, unchanged and in their own dtype.
 
     Args:
@@ -18,17 +18,6 @@ class PassthroughReducer(FoldReducer):
     >>> reducer.latest, reducer.dump()
     (tensor(6.), tensor([6., 5., 0.]))
     """
-
-    def __init__(
-        self,
-        step_time: float,
-        duration: float = 0.0,
-        inclusive: bool = False,
-        inplace: bool = False,
-        *,
-        differentiable: bool = False,
-    ) -> None:
-        super().__init__(step_time, duration, inclusive, inplace, differentiable=differentiable)
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
         """The sample."""

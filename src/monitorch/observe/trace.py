@@ -33,9 +33,9 @@ class TraceReducer(FoldReducer):
         duration: float = 0.0,
         inclusive: bool = False,
         inplace: bool = False,
-        differentiable: bool = False,
+        **kw: Any,
     ) -> None:
-        super().__init__(step_time, duration, inclusive, inplace, differentiable=differentiable)
+        super().__init__(step_time, duration, inclusive, inplace, **kw)
         self.time_constant = positive("time_constant", time_constant)
         self.amplitude = amplitude
 
@@ -95,10 +95,10 @@ class Matching(TraceReducer):
         duration: float = 0.0,
         inclusive: bool = False,
         inplace: bool = False,
-        differentiable: bool = False,
+        **kw: Any,
     ) -> None:
-        kept: Any = {"duration": duration, "inclusive": inclusive, "inplace": inplace}
-        super().__init__(step_time, time_constant, amplitude, differentiable=differentiable, **kept)
+        kw |= {"duration": duration, "inclusive": inclusive, "inplace": inplace}
+        super().__init__(step_time, time_constant, amplitude, **kw)
         if amplitude == 0:
             raise OptionError("amplitude=0 would make a trace of nothing but zeros")
         self.target = target
@@ -109,39 +109,6 @@ class Matching(TraceReducer):
         obs = floating(obs)
         close = obs == self.target if self.tolerance is None else (obs - self.target).abs() <= self.tolerance
         return self.step(close, torch.ones_like(obs) * self.amplitude, state)
-
-
-class Scaled(TraceReducer):
-    """An event is a sample for which a criterion holds, and counts ``scale * sample + amplitude``.
-
-    Args:
-        step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
-        time_constant: after this time 1/e of a trace is left.
-        amplitude: what is added to each event.
-        scale: what samples are multiplied by.
-        criterion: says of a sample, element by element, whether it is an event.
-    """
-
-    def __init__(
-        self,
-        step_time: float,
-        time_constant: float,
-        amplitude: float,
-        scale: float,
-        criterion: Criterion,
-        *,
-        duration: float = 0.0,
-        inclusive: bool = False,
-        inplace: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        kept: Any = {"duration": duration, "inclusive": inclusive, "inplace": inplace}
-        super().__init__(step_time, time_constant, float(amplitude), differentiable=differentiable, **kept)
-        self.scale, self.criterion = float(scale), criterion
-
-    def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
-        """The scaled sample is met where the criterion holds."""
-        return self.step(booleans(self.criterion(obs)), self.scale * floating(obs) + self.amplitude, state)
 
 
 class Conditional(TraceReducer):
@@ -164,15 +131,34 @@ class Conditional(TraceReducer):
         duration: float = 0.0,
         inclusive: bool = False,
         inplace: bool = False,
-        differentiable: bool = False,
+        **kw: Any,
     ) -> None:
-        kept: Any = {"duration": duration, "inclusive": inclusive, "inplace": inplace}
-        super().__init__(step_time, time_constant, float(amplitude), differentiable=differentiable, **kept)
+        kw |= {"duration": duration, "inclusive": inclusive, "inplace": inplace}
+        super().__init__(step_time, time_constant, float(amplitude), **kw)
         self.scale = float(scale)
 
     def fold(self, obs: Tensor, condition: Tensor, state: Tensor | None) -> Tensor:
         """The scaled sample is met where its condition holds."""
         return self.step(condition.bool(), self.scale * floating(obs) + self.amplitude, state)
+
+
+class Scaled(Conditional):
+    """The same, but a criterion says of each sample, element by element, whether it is an event.
+
+    Args:
+        step_time, time_constant, amplitude, scale, duration, inclusive, inplace, differentiable: as before.
+        criterion: function of a sample that returns a bool tensor.
+    """
+
+    def __init__(
+        self, step_time: float, time_constant: float, amplitude: float, scale: float, criterion: Criterion, **kw: Any
+    ) -> None:
+        super().__init__(step_time, time_constant, amplitude, scale, **kw)
+        self.criterion = criterion
+
+    def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:  # type: ignore[override]
+        """The scaled sample is met where the criterion holds."""
+        return super().fold(obs, booleans(self.criterion(obs)), state)
 
 
 class NearestTraceReducer(Nearest, Matching):
