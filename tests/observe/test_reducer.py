@@ -93,6 +93,8 @@ def test_other_shapes_are_left_out(build):
     reducer.clear()
     assert reducer(torch.ones(3)).shape == (3,)
     assert reducer.skipped == 0
+    reducer(torch.ones(2))  # has been told
+    assert reducer.skipped == 1
 
 
 def test_clear_keeps_the_shape_if_asked(build):
@@ -281,6 +283,7 @@ def test_data_can_be_replaced_by_data_of_its_shape():
         (lambda: PassthroughReducer(1, -1), "duration=-1 must be a number, 0 or more"),
         (lambda: EMAReducer(1, 1.5), "alpha=1.5 must be a number from 0 to 1"),
         (lambda: EventReducer(1, above, "foo"), "initial='foo' is unknown; choose from 'inf', 'zero', 'nan'"),
+        (lambda: CAReducer(1, inplace=True, differentiable=True), "needs inplace=False"),
         (lambda: NearestTraceReducer(1, 0, 1, 1), "time_constant=0"),
         (lambda: NearestTraceReducer(1, 1, 0, 1), "amplitude=0"),
         (lambda: CumulativeTraceReducer(1, 1, 1, 1, 0), "tolerance=0"),

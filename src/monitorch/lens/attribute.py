@@ -1,15 +1,13 @@
 """Any attribute of any module."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from ..errors import OptionError
 from ..gatherer import FeedForwardGatherer
 from ..observe import DifferenceMonitor, Monitor, PassthroughReducer, Reducer, StateMonitor
-from ..observe.module import nested
+from ..observe.module import holder_of
 from ..preprocessor.reducer_state import ReducerState
 from . import options
 from .base import Lens
@@ -52,10 +50,9 @@ class Attribute(Lens):
         range_aggregation: Strings | None = ("std", "min-max"),
     ) -> None:
         self._paths = options.strings("attributes", attributes)
-        self._reducer = PassthroughReducer(1.0) if reducer is None else reducer
-        if not isinstance(self._reducer, Reducer):
-            raise OptionError(f"reducer={reducer!r} is no reducer; see monitorch.observe")
-        self._map, self._difference, self._eval = map_, difference, record_eval
+        kind = DifferenceMonitor if difference else StateMonitor
+        reducer = PassthroughReducer(1.0) if reducer is None else reducer
+        self._new_monitor = kind.partialconstructor(reducer, eval_update=record_eval, map_=map_)
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         self._states = {path.rpartition(".")[2]: ReducerState(inplace) for path in self._paths}
@@ -73,10 +70,9 @@ class Attribute(Lens):
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch those attributes that the module itself has."""
         if not module_name:
-            self._owners = [_owner(module, path) for path in self._paths]
+            self._owners = [holder_of(module, path) for path in self._paths]
         for attr in (attr for owner, attr in self._owners if owner is module):
-            kind: Any = DifferenceMonitor if self._difference else StateMonitor
-            monitor = kind(copy.deepcopy(self._reducer), attr, module, eval_update=self._eval, map_=self._map)
+            monitor = self._new_monitor(attr, module)
             monitor.on_error = inspector_state.on_error
             self._monitors.append(monitor)
             above, _, last = attr.rpartition(".")
@@ -91,12 +87,3 @@ class Attribute(Lens):
         for monitor in self._monitors:
             monitor.deregister()
         self._monitors, self._owners = [], []
-
-
-def _owner(model: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """The module that has an attribute, and the attribute's path from there."""
-    nested(model, path)
-    owner, attr = model, path
-    while isinstance(child := getattr(owner, attr.partition(".")[0]), nn.Module) and "." in attr:
-        owner, attr = child, attr.partition(".")[2]
-    return owner, attr

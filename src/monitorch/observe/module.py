@@ -24,6 +24,18 @@ def nested(thing: Any, path: str) -> Any:
     return found
 
 
+def holder_of(model: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """The innermost module on a dotted path, and the rest of the path from there.
+
+    >>> holder_of(nn.Sequential(nn.Linear(2, 3)), "0.weight.grad")
+    (Linear(in_features=2, out_features=3, bias=True), 'weight.grad')
+    """
+    nested(model, path)
+    first, _, rest = path.partition(".")
+    inner = getattr(model, first)
+    return holder_of(inner, rest) if rest and isinstance(inner, nn.Module) else (model, path)
+
+
 class Module(nn.Module):
     """A module with *extras*: values other than tensors and modules that belong to its state dictionary.
 

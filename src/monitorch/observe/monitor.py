@@ -42,6 +42,13 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def checked_reducer(reducer: Reducer) -> Reducer:
+    """A reducer, and nothing else."""
+    if not isinstance(reducer, Reducer):
+        raise TypeError(f"a monitor needs a Reducer, not {type(reducer).__name__}; see monitorch.observe")
+    return reducer
+
+
 def _construct(kind: Any, options: dict[str, Any], attr: str, module: nn.Module) -> Any:
     own = {**options, "reducer": copy.deepcopy(options["reducer"])}
     if "attr" in inspect.signature(kind).parameters:
@@ -80,8 +87,6 @@ class Monitor(Module, ContextualHook):
         train_update: bool = True,
         eval_update: bool = True,
     ) -> None:
-        if not isinstance(reducer, Reducer):
-            raise TypeError(f"a monitor needs a Reducer, not {type(reducer).__name__}; see monitorch.observe")
         Module.__init__(self)
         ContextualHook.__init__(
             self,
@@ -92,7 +97,7 @@ class Monitor(Module, ContextualHook):
             train_update=train_update,
             eval_update=eval_update,
         )
-        self.reducer_ = reducer
+        self.reducer_ = checked_reducer(reducer)
         self.filter_: Any = accept
         self.map_: Any = None
         self.tags: dict[str, Any] = {}
@@ -124,6 +129,7 @@ class Monitor(Module, ContextualHook):
         if cls is Monitor:
             raise NotImplementedError("Monitor itself takes no samples: use partialconstructor() of a subclass")
         options = _partial_signature(cls).bind(*args, **kwargs).arguments
+        checked_reducer(options["reducer"])
         return cast(MonitorConstructor, partial(_construct, cls, options))
 
     @property

@@ -113,10 +113,9 @@ class RecordTensor(ShapedTensor):
         fill: Fill | None = None,
     ) -> None:
         """Make storage for samples of ``shape``; device and dtype stay as they are unless given."""
-        filled = torch.full((self.recordsz, *shape), self.fill if fill is None else fill)
-        fresh = filled.to(device or self.value.device, dtype or self.value.dtype)
+        fresh = torch.full((self.recordsz, *shape), self.fill if fill is None else fill)
         self._check(fresh)
-        self._restart(fresh)
+        self._restart(fresh.to(device or self.value.device, dtype or self.value.dtype))
 
     def deinitialize(self, use_uninitialized: bool = False) -> None:
         """Let go of the storage, with ``use_uninitialized`` in favour of torch's lazy kind."""

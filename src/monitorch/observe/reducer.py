@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import LifecycleError, MonitorchWarning
+from ..errors import LifecycleError, MonitorchWarning, OptionError
 from .module import Module
 from .record import RecordTensor
 from .ring import not_negative, positive
@@ -23,6 +23,7 @@ class Reducer(Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.register_extra("_skipped", 0)
+        self._told = False
 
     @abstractmethod
     def clear(self, **kwargs: Any) -> None:
@@ -57,7 +58,8 @@ class Reducer(Module, ABC):
     def skip(self, reason: str) -> None:
         """Leave out a sample; the first time is told."""
         self._skipped += 1
-        if self._skipped == 1:
+        if not self._told:
+            self._told = True
             warnings.warn(f"{type(self).__name__} leaves out a sample: {reason}", MonitorchWarning, stacklevel=3)
 
 
@@ -84,7 +86,7 @@ class RecordReducer(Reducer):
         super().__init__()
         self._dt, self._duration = positive("step_time", step_time), not_negative("duration", duration)
         self._inclusive, self._records = bool(inclusive), list[str]()
-        self.inplace, self.differentiable = inplace, bool(differentiable)
+        self.differentiable, self.inplace = bool(differentiable), inplace
 
     def add_record(self, *names: str) -> None:
         """Give records, attributes of this reducer, its times."""
@@ -127,6 +129,8 @@ class RecordReducer(Reducer):
 
     @inplace.setter
     def inplace(self, value: bool) -> None:
+        if value and self.differentiable:
+            raise OptionError("inplace=True writes values only: differentiable=True needs inplace=False")
         self._inplace = bool(value)
 
     def _each_record(self) -> Iterator[RecordTensor]:
