@@ -2,21 +2,17 @@
 
 import copy
 import gc
-import inspect
-import io
 import pickle
 import warnings
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import monitorch.observe
 from monitorch import MonitorchWarning
 from monitorch.observe import (
-    CAReducer,
     DifferenceMonitor,
     EMAReducer,
     InputMonitor,
@@ -144,81 +140,6 @@ def test_reading_goes_to_the_reducer(layer):
     assert reducer.latest is None
 
 
-# ---- each kind of monitor
-
-
-def test_input_monitor():
-    class Sum(nn.Module):
-        def forward(self, a=0, b=0):
-            return a + b
-
-    module = Sum()
-    first = InputMonitor(PassthroughReducer(1.0), module, map_=lambda args: (args[0],))
-    module(torch.tensor(3.0), torch.tensor(4.0))
-    module(a=torch.tensor(9.0))
-    assert (first.latest.item(), first.reducer.count) == (3, 1)
-
-
-def test_output_monitor_takes_tuples_apart():
-    from monitorch.observe import ConditionalNearestTraceReducer
-
-    module = nn.Identity()
-    monitor = OutputMonitor(ConditionalNearestTraceReducer(1.0, 10.0, 2, 3), module)
-    module((torch.tensor([1.0, 2.0]), torch.tensor([True, False])))
-    assert monitor.latest.tolist() == [5, 0]
-    module(None)
-    assert monitor.reducer.count == 1
-
-
-@pytest.mark.parametrize(("as_prehook", "expected"), [(False, 5), (True, 0)])
-def test_state_monitor(rebinding, as_prehook, expected):
-    monitor = StateMonitor(PassthroughReducer(1.0), "st", rebinding, as_prehook)
-    rebinding(5.0)
-    assert monitor.latest.tolist() == [expected]
-
-
-def test_state_monitor_sees_the_gradient_of_the_step_before(layer):
-    monitor = StateMonitor(PassthroughReducer(1.0), "weight.grad", layer, as_prehook=True)
-    layer(X).sum().backward()
-    assert monitor.latest is None
-    layer(X)
-    assert torch.equal(monitor.latest, layer.weight.grad)
-
-
-def test_multi_state_monitor(layer):
-    ratio = MultiStateMonitor(
-        PassthroughReducer(1.0),
-        "",
-        ("weight", "weight.grad"),
-        layer,
-        True,
-        map_=lambda wg: (wg[1].norm() / wg[0].norm(),),
-    )
-    layer(X).sum().backward()
-    assert ratio.latest is None
-    layer(X)
-    assert ratio.latest.item() == pytest.approx((layer.weight.grad.norm() / layer.weight.norm()).item())
-
-
-def test_multi_state_below_an_attribute():
-    model = nn.Sequential(nn.Linear(2, 2))
-    monitor = MultiStateMonitor(PassthroughReducer(1.0), "0", "bias", model)
-    model(X)
-    assert torch.equal(monitor.latest, model[0].bias)
-
-
-def test_map_and_filter_may_be_modules(layer):
-    head = nn.Linear(2, 1)
-    monitor = OutputMonitor(PassthroughReducer(1.0), layer, map_=head)
-    torch.testing.assert_close(head(layer(X)), monitor.latest)
-
-
-def test_map_that_returns_a_bare_tensor_is_taken_at_its_word(layer):
-    monitor = OutputMonitor(PassthroughReducer(1.0), layer, map_=lambda y: y.mean(0))
-    layer(torch.ones(3, 2))
-    assert monitor.latest.shape == (2,)
-
-
 # ---- forward passes do not suffer
 
 
@@ -233,20 +154,6 @@ def test_short_last_batch_is_left_out_counted_and_told_once(layer):
     assert (monitor.reducer.count, monitor.reducer.skipped) == (1, 2)
     layer(torch.ones(4, 2))
     assert monitor.reducer.count == 2
-
-
-@pytest.mark.parametrize(
-    ("sample", "message"),
-    [
-        ({"logits": X}, "takes tensors and numbers, not dict. Give the monitor a map_"),
-        ((X, X), "PassthroughReducer has no use for 2 tensors in one sample. Give the monitor a map_"),
-    ],
-)
-def test_sample_that_no_reducer_can_take(sample, message):
-    monitor = OutputMonitor(PassthroughReducer(1.0), module := nn.Identity())
-    with pytest.raises(TypeError, match=message):
-        module(sample)
-    assert monitor.reducer.count == 0
 
 
 def test_errors_of_the_users_functions_are_raised(layer):
@@ -300,105 +207,6 @@ def test_training_is_bit_identical(build):
 
     for plain, watched in zip(train(False), train(True), strict=True):
         assert torch.equal(plain, watched)
-
-
-# ---- copies
-
-
-@pytest.mark.parametrize("duplicate", [*DUPLICATES, AveragedModel])
-def test_copy_of_a_watched_model_is_not_watched(build, layer, duplicate):
-    monitor = build(PassthroughReducer(1.0), layer)
-    copied = duplicate(layer)
-    layer(X)
-    copied(X)
-    assert monitor.reducer.count == 1
-    del monitor
-    copied(X)
-
-
-@pytest.mark.parametrize("duplicate", DUPLICATES)
-def test_copy_of_a_monitor_is_independent(build, layer, duplicate):
-    monitor = build(CAReducer(1.0, 2.0), layer)
-    layer(X)
-    copied = duplicate(monitor)
-    assert not copied.registered
-    assert torch.equal(copied.latest, monitor.latest)
-    copied.register(other := nn.Linear(2, 2))
-    other(X)
-    assert (monitor.reducer.count, copied.reducer.count) == (1, 2)
-
-
-def test_monitor_inside_the_model_is_copied_with_it(layer):
-    layer.monitor = OutputMonitor(PassthroughReducer(1.0), layer)
-    copied = copy.deepcopy(layer)
-    layer(X)
-    copied(X)
-    assert (layer.monitor.reducer.count, copied.monitor.reducer.count) == (1, 0)
-    copied.monitor.register(copied)
-    copied(X)
-    assert (layer.monitor.reducer.count, copied.monitor.reducer.count) == (1, 1)
-
-
-def test_whole_watched_model_is_saved_and_loaded(layer):
-    monitor = OutputMonitor(PassthroughReducer(1.0), layer)
-    file = io.BytesIO()
-    torch.save(layer, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=False)
-    assert torch.equal(loaded(X), layer(X))
-    assert monitor.reducer.count == 1
-
-
-def test_state_is_loaded_into_a_fresh_monitor(build, layer):
-    monitor = build(EMAReducer(1.0, 0.5, 3.0), layer)
-    for _ in range(2):
-        layer(X)
-    file = io.BytesIO()
-    torch.save(monitor.state_dict(), file)
-    file.seek(0)
-    fresh = build(EMAReducer(1.0, 0.5, 3.0))
-    fresh.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(fresh.dump(), monitor.dump())
-    fresh.register(layer)
-    layer(X)
-    assert torch.equal(fresh.dump(), monitor.dump())
-
-
-# ---- partial constructors
-
-
-@pytest.mark.parametrize("kind", [InputMonitor, OutputMonitor, StateMonitor, DifferenceMonitor, MultiStateMonitor])
-def test_partial_constructor_takes_the_options_of_the_class(kind):
-    own = [name for name in inspect.signature(kind).parameters if name not in ("attr", "module")]
-    assert list(inspect.signature(kind.partialconstructor).parameters) == own
-    with pytest.raises(TypeError):
-        kind.partialconstructor(PassthroughReducer(1.0), ["bias"], no_such_option=1)
-
-
-def test_partial_constructor_of_the_base_is_abstract():
-    with pytest.raises(NotImplementedError, match="subclass"):
-        Monitor.partialconstructor(PassthroughReducer(1.0))
-
-
-def test_monitors_of_one_partial_constructor_do_not_share(layer):
-    reducer = PassthroughReducer(1.0, 2.0)
-    construct = StateMonitor.partialconstructor(reducer, map_=lambda p: (p.detach(),))
-    other = nn.Linear(3, 3)
-    monitors = construct("weight", layer), construct("weight", other)
-    layer(X)
-    other(torch.ones(1, 3))
-    assert [tuple(monitor.latest.shape) for monitor in monitors] == [(2, 2), (3, 3)]
-    assert reducer.latest is None
-
-
-def test_partial_constructor_puts_the_hook_where_it_belongs():
-    model = nn.Sequential(nn.Linear(2, 2))
-    state = StateMonitor.partialconstructor(PassthroughReducer(1.0), True)("0.bias", model)
-    output = OutputMonitor.partialconstructor(PassthroughReducer(1.0))("0", model)
-    assert (hooks_on(model), hooks_on(model[0])) == (1, 1)
-    model(X)
-    assert torch.equal(state.latest, model[0].bias)
-    assert output.latest.shape == (1, 2)
 
 
 # ---- memory
