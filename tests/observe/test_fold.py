@@ -9,37 +9,15 @@ from monitorch import MonitorchWarning
 from monitorch.observe import (
     CAReducer,
     ConditionalCumulativeTraceReducer,
-    CumulativeTraceReducer,
     EMAReducer,
     EventReducer,
     FoldReducer,
     NearestTraceReducer,
     PassthroughReducer,
     ScaledCumulativeTraceReducer,
-    ScaledNearestTraceReducer,
 )
 
-
-def above(x):
-    return x > 0.5
-
-
-REDUCERS = {
-    "passthrough": lambda **options: PassthroughReducer(1.0, **options),
-    "EMA": lambda **options: EMAReducer(1.0, 0.25, **options),
-    "CA": lambda **options: CAReducer(1.0, **options),
-    "event": lambda **options: EventReducer(1.0, above, **options),
-    "nearest": lambda **options: NearestTraceReducer(1.0, 10.0, 2, 1, **options),
-    "cumulative": lambda **options: CumulativeTraceReducer(1.0, 10.0, 2, 1, **options),
-    "scaled nearest": lambda **options: ScaledNearestTraceReducer(1.0, 10.0, 2, 3, above, **options),
-    "scaled cumulative": lambda **options: ScaledCumulativeTraceReducer(1.0, 10.0, 2, 3, above, **options),
-}
 SAMPLES = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.3, 0.7], [1.0, 0.0], [0.2, 2.0]])
-
-
-@pytest.fixture(params=REDUCERS)
-def build(request):
-    return REDUCERS[request.param]
 
 
 def feed(reducer, samples=SAMPLES):
@@ -69,12 +47,10 @@ def test_kept_samples_have_their_own_dtype(dtype):
         (torch.bool, torch.float32),
     ],
 )
-@pytest.mark.parametrize("kind", [kind for kind in REDUCERS if kind != "passthrough"])
-def test_running_states_do_not_round_away_what_they_add_up(kind, dtype, expected):
-    reducer = REDUCERS[kind]()
+def test_running_states_do_not_round_away_what_they_add_up(running_reducer, dtype, expected):
     for _ in range(2):
-        reducer(torch.tensor([1, 0]).to(dtype))
-    assert reducer.latest.dtype == expected
+        running_reducer(torch.tensor([1, 0]).to(dtype))
+    assert running_reducer.latest.dtype == expected
 
 
 def test_small_weights_move_a_half_precision_average():
@@ -84,15 +60,15 @@ def test_small_weights_move_a_half_precision_average():
     assert reducer.latest.item() == pytest.approx(2 - (1 - 1e-4) ** 50, rel=1e-6)
 
 
-def test_storage_moves_to_the_device_of_the_sample(build):
-    reducer = feed(build(duration=3.0))
+def test_storage_moves_to_the_device_of_the_sample(build_reducer):
+    reducer = feed(build_reducer(duration=3.0))
     reducer(SAMPLES[0].to("meta"))
     assert reducer.data.device.type == "meta"
     assert reducer.data.shape == (3, 2)
 
 
-def test_times_of_a_reducer(build):
-    reducer = build(duration=2.0)
+def test_times_of_a_reducer(build_reducer):
+    reducer = build_reducer(duration=2.0)
     reducer.dt = 0.5
     reducer.duration = 0.0
     assert (reducer.dt, reducer.duration, reducer.data_.recordsz) == (0.5, 0.0, 1)
@@ -105,7 +81,7 @@ def test_times_of_a_reducer(build):
 
 
 def test_growing_an_event_record_fills_in_its_initial_value():
-    reducer = feed(EventReducer(1.0, above, duration=2.0), SAMPLES[:2])
+    reducer = feed(EventReducer(1.0, lambda x: x > 0.5, duration=2.0), SAMPLES[:2])
     reducer.duration = 3.0
     assert reducer.dump().tolist() == [[0, 0], [math.inf, 0], [math.inf, math.inf]]
 

@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -15,33 +16,14 @@ from monitorch import MonitorchWarning
 from monitorch.observe import (
     DifferenceMonitor,
     EMAReducer,
-    InputMonitor,
     Monitor,
-    MultiStateMonitor,
     OutputMonitor,
     PassthroughReducer,
     StateMonitor,
 )
 
 X = torch.ones(1, 2)
-BUILDS = {
-    "input": lambda reducer, *module: InputMonitor(reducer, *module),
-    "output": lambda reducer, *module: OutputMonitor(reducer, *module),
-    "state": lambda reducer, *module: StateMonitor(reducer, "bias", *module),
-    "several states": lambda reducer, *module: MultiStateMonitor(reducer, "", ["bias"], *module),
-    "difference": lambda reducer, *module: DifferenceMonitor(reducer, "bias", *module),
-}
 DUPLICATES = [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))]
-
-
-@pytest.fixture(params=BUILDS)
-def build(request):
-    return BUILDS[request.param]
-
-
-@pytest.fixture
-def layer():
-    return nn.Linear(2, 2)
 
 
 def hooks_on(module):
@@ -62,8 +44,8 @@ def test_every_promised_name_is_there():
 # ---- life time
 
 
-def test_dropped_monitor_takes_its_hooks_along_at_once(build, layer):
-    monitor = build(PassthroughReducer(1.0), layer)
+def test_dropped_monitor_takes_its_hooks_along_at_once(build_monitor, layer):
+    monitor = build_monitor(PassthroughReducer(1.0), layer)
     layer(X)
     assert hooks_on(layer) > 0
     gc.disable()
@@ -74,24 +56,24 @@ def test_dropped_monitor_takes_its_hooks_along_at_once(build, layer):
         gc.enable()
 
 
-def test_monitor_dropped_before_its_first_sample_says_so(build, layer):
+def test_monitor_dropped_before_its_first_sample_says_so(build_monitor, layer):
     with pytest.warns(MonitorchWarning, match="of Linear was dropped before its first sample: .* in a variable"):
-        build(PassthroughReducer(1.0), layer)
+        build_monitor(PassthroughReducer(1.0), layer)
     assert hooks_on(layer) == 0
 
 
-def test_monitor_that_was_taken_off_or_outlived_its_module_goes_silently(build, layer):
-    monitor = build(PassthroughReducer(1.0), layer)
+def test_monitor_that_was_taken_off_or_outlived_its_module_goes_silently(build_monitor, layer):
+    monitor = build_monitor(PassthroughReducer(1.0), layer)
     monitor.deregister()
-    monitor = build(PassthroughReducer(1.0), nn.Linear(2, 2))
+    monitor = build_monitor(PassthroughReducer(1.0), nn.Linear(2, 2))
     gc.collect()
     del monitor
-    build(PassthroughReducer(1.0))
+    build_monitor(PassthroughReducer(1.0))
     assert hooks_on(layer) == 0
 
 
-def test_monitor_comes_back_to_its_module(build, layer):
-    monitor = build(PassthroughReducer(1.0))
+def test_monitor_comes_back_to_its_module(build_monitor, layer):
+    monitor = build_monitor(PassthroughReducer(1.0))
     with pytest.raises(RuntimeError, match="name one"):
         monitor.register()
     monitor.register(layer)
@@ -106,8 +88,8 @@ def test_monitor_comes_back_to_its_module(build, layer):
     assert monitor.latest is not None
 
 
-def test_monitor_whose_module_is_gone_moves_on(build, layer):
-    monitor = build(PassthroughReducer(1.0), nn.Linear(2, 2))
+def test_monitor_whose_module_is_gone_moves_on(build_monitor, layer):
+    monitor = build_monitor(PassthroughReducer(1.0), nn.Linear(2, 2))
     gc.collect()
     assert not monitor.registered
     with pytest.raises(RuntimeError, match="name one"):
@@ -117,8 +99,8 @@ def test_monitor_whose_module_is_gone_moves_on(build, layer):
     assert monitor.reducer.count == 1
 
 
-def test_only_the_mode_of_the_watched_module_counts(build, layer):
-    monitor = build(PassthroughReducer(1.0), layer).eval()
+def test_only_the_mode_of_the_watched_module_counts(build_monitor, layer):
+    monitor = build_monitor(PassthroughReducer(1.0), layer).eval()
     monitor.evalexec = False
     layer(X)
     layer.eval()(X)
@@ -184,19 +166,19 @@ def test_monitor_needs_a_reducer_and_a_path():
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_checkpointing_counts_once(build, layer, use_reentrant):
-    monitor = build(PassthroughReducer(1.0), layer)
+def test_checkpointing_counts_once(build_monitor, layer, use_reentrant):
+    monitor = build_monitor(PassthroughReducer(1.0), layer)
     for _ in range(3):
         checkpoint(layer, X.requires_grad_(), use_reentrant=use_reentrant).sum().backward()
     assert monitor.reducer.count == 3
     assert getattr(monitor, "_calls", {}) == {}
 
 
-def test_training_is_bit_identical(build):
+def test_training_is_bit_identical(build_monitor):
     def train(watched):
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(), nn.Linear(8, 2))
-        monitors = [build(EMAReducer(1.0, 0.5, 4.0), part) for part in (model[0], model[2])] if watched else []
+        monitors = [build_monitor(EMAReducer(1.0, 0.5, 4.0), part) for part in (model[0], model[2])] if watched else []
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(4):
             optimizer.zero_grad()
@@ -214,12 +196,15 @@ def test_training_is_bit_identical(build):
 
 @pytest.mark.parametrize(
     ("kind", "reducer"),
-    [("output", EMAReducer(1.0, 0.1, 4.0)), ("difference", PassthroughReducer(1.0, 4.0, inplace=True))],
+    [
+        (OutputMonitor, EMAReducer(1.0, 0.1, 4.0)),
+        (partial(DifferenceMonitor, attr="bias"), PassthroughReducer(1.0, 4.0, inplace=True)),
+    ],
     ids=["output", "difference"],
 )
 def test_memory_does_not_grow(kind, reducer, layer):
     """Not one tensor and not one byte more after 10,000 steps than after 10."""
-    monitor = BUILDS[kind](reducer, layer)
+    monitor = kind(reducer, module=layer)
 
     def held(steps):
         for _ in range(steps):

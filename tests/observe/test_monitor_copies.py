@@ -11,39 +11,18 @@ from torch.optim.swa_utils import AveragedModel
 
 from monitorch.observe import (
     CAReducer,
-    DifferenceMonitor,
     EMAReducer,
-    InputMonitor,
-    MultiStateMonitor,
     OutputMonitor,
     PassthroughReducer,
-    StateMonitor,
 )
 
 X = torch.ones(1, 2)
-BUILDS = {
-    "input": lambda reducer, *module: InputMonitor(reducer, *module),
-    "output": lambda reducer, *module: OutputMonitor(reducer, *module),
-    "state": lambda reducer, *module: StateMonitor(reducer, "bias", *module),
-    "several states": lambda reducer, *module: MultiStateMonitor(reducer, "", ["bias"], *module),
-    "difference": lambda reducer, *module: DifferenceMonitor(reducer, "bias", *module),
-}
 DUPLICATES = [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))]
 
 
-@pytest.fixture(params=BUILDS)
-def build(request):
-    return BUILDS[request.param]
-
-
-@pytest.fixture
-def layer():
-    return nn.Linear(2, 2)
-
-
 @pytest.mark.parametrize("duplicate", [*DUPLICATES, AveragedModel])
-def test_copy_of_a_watched_model_is_not_watched(build, layer, duplicate):
-    monitor = build(PassthroughReducer(1.0), layer)
+def test_copy_of_a_watched_model_is_not_watched(build_monitor, layer, duplicate):
+    monitor = build_monitor(PassthroughReducer(1.0), layer)
     copied = duplicate(layer)
     layer(X)
     copied(X)
@@ -53,8 +32,8 @@ def test_copy_of_a_watched_model_is_not_watched(build, layer, duplicate):
 
 
 @pytest.mark.parametrize("duplicate", DUPLICATES)
-def test_copy_of_a_monitor_is_independent(build, layer, duplicate):
-    monitor = build(CAReducer(1.0, 2.0), layer)
+def test_copy_of_a_monitor_is_independent(build_monitor, layer, duplicate):
+    monitor = build_monitor(CAReducer(1.0, 2.0), layer)
     layer(X)
     copied = duplicate(monitor)
     assert not copied.registered
@@ -85,14 +64,14 @@ def test_whole_watched_model_is_saved_and_loaded(layer):
     assert monitor.reducer.count == 1
 
 
-def test_state_is_loaded_into_a_fresh_monitor(build, layer):
-    monitor = build(EMAReducer(1.0, 0.5, 3.0), layer)
+def test_state_is_loaded_into_a_fresh_monitor(build_monitor, layer):
+    monitor = build_monitor(EMAReducer(1.0, 0.5, 3.0), layer)
     for _ in range(2):
         layer(X)
     file = io.BytesIO()
     torch.save(monitor.state_dict(), file)
     file.seek(0)
-    fresh = build(EMAReducer(1.0, 0.5, 3.0))
+    fresh = build_monitor(EMAReducer(1.0, 0.5, 3.0))
     fresh.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(fresh.dump(), monitor.dump())
     fresh.register(layer)

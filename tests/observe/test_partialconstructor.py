@@ -19,11 +19,6 @@ from monitorch.observe import (
 X = torch.ones(1, 2)
 
 
-@pytest.fixture
-def layer():
-    return nn.Linear(2, 2)
-
-
 def hooks_on(module):
     return len(module._forward_pre_hooks) + len(module._forward_hooks)
 

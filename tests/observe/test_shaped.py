@@ -13,15 +13,16 @@ from monitorch.observe import Module, RecordTensor
 X = torch.tensor
 
 
-def new_record(dt=1.0, duration=3.0, value=None, **options):
+def new_record(**options):
     owner = Module()
-    return RecordTensor.create(owner, "speed", dt, duration, value, **options), owner
+    value = options.pop("value", None)
+    return RecordTensor.create(owner, "speed", 1.0, 3.0, value, **options), owner
 
 
-def filled(samples, dt=1.0, duration=3.0, **options):
-    record, owner = new_record(dt, duration, **options)
-    for sample in samples:
-        record.push(sample if isinstance(sample, torch.Tensor) else X([float(sample)]))
+def filled(samples, **options):
+    record, owner = new_record(**options)
+    for sample in map(torch.as_tensor, samples):
+        record.push(sample.float().reshape(sample.shape or 1))
     return record, owner
 
 

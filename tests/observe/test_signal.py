@@ -13,11 +13,6 @@ from monitorch.observe import (
 X = torch.ones(1, 2)
 
 
-@pytest.fixture
-def layer():
-    return nn.Linear(2, 2)
-
-
 def test_input_monitor():
     class Sum(nn.Module):
         def forward(self, a=0, b=0):

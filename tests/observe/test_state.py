@@ -13,11 +13,6 @@ from monitorch.observe import (
 X = torch.ones(1, 2)
 
 
-@pytest.fixture
-def layer():
-    return nn.Linear(2, 2)
-
-
 @pytest.mark.parametrize(("as_prehook", "expected"), [(False, 5), (True, 0)])
 def test_state_monitor(rebinding, as_prehook, expected):
     monitor = StateMonitor(PassthroughReducer(1.0), "st", rebinding, as_prehook)
