@@ -174,6 +174,26 @@ def test_checkpointing_counts_once(build_monitor, layer, use_reentrant):
     assert getattr(monitor, "_calls", {}) == {}
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    "rehearse",
+    [
+        lambda layer: torch.export.export(layer, (X.detach(),)),
+        lambda layer: torch.vmap(layer)(torch.ones(3, 1, 2)),
+        lambda layer: torch.func.jvp(layer, (X.detach(),), (X.detach(),)),
+        lambda layer: torch.jit.trace(layer, X.detach(), check_trace=False),
+    ],
+    ids=["export", "vmap", "jvp", "trace"],
+)
+def test_rehearsals_do_not_count(build_monitor, layer, rehearse):
+    monitor = build_monitor(PassthroughReducer(1.0), layer)
+    rehearse(layer)
+    assert monitor.reducer.count == 0
+    layer(X)
+    assert monitor.reducer.count == 1
+    assert getattr(monitor, "_calls", {}) == {}
+
+
 def test_training_is_bit_identical(build_monitor):
     def train(watched):
         torch.manual_seed(1)

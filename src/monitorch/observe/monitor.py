@@ -42,6 +42,18 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def is_rehearsal() -> bool:
+    """Whether forward runs for a reason other than its values, or not for the first time.
+
+    Tensors of export, tracing and functional transforms must not outlive them; a call inside backward is the repetition
+    of an earlier one by activation checkpointing.
+    """
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return (
+        transformed or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or inside_backward()
+    )
+
+
 def checked_reducer(reducer: Reducer) -> Reducer:
     """A reducer, and nothing else."""
     if not isinstance(reducer, Reducer):
@@ -59,8 +71,8 @@ def _construct(kind: Any, options: dict[str, Any], attr: str, module: nn.Module)
 class Monitor(Module, ContextualHook):
     """Hands samples of a module, taken before or after its forward pass, to a reducer.
 
-    A subclass writes the methods it names as hooks and calls :meth:`record` in them. Of the repetition of a pass by
-    activation checkpointing nothing is recorded: the first time counts.
+    A subclass writes the methods it names as hooks and calls :meth:`record` in them. Nothing is recorded of passes that
+    activation checkpointing repeats, nor during export, tracing and functional transforms.
 
     Args:
         reducer: reduces samples over time and stores them.
@@ -183,7 +195,7 @@ class Monitor(Module, ContextualHook):
         return {**super().__getstate__(), **self._unregistered()}  # type: ignore[no-untyped-call]
 
     def _wants(self, module: nn.Module) -> bool:
-        return super()._wants(module) and not inside_backward()
+        return super()._wants(module) and not is_rehearsal()
 
     def _fire(self, side: str, module: nn.Module, *args: Any) -> None:
         self._notice.text = None  # it has lived to see a call
