@@ -11,7 +11,7 @@ from ..errors import LifecycleError, OptionError
 from .extrapolation import extrap_nearest
 from .interpolation import interp_nearest
 from .module import Module
-from .ring import Place, locate, not_negative, positive, run, slots, spread
+from .ring import Place, axis, locate, not_negative, positive, run, slots, spread
 from .shaped import Fill, ShapedTensor, is_blank
 
 
@@ -73,7 +73,7 @@ class RecordTensor(ShapedTensor):
     ) -> None:
         dt, duration = positive("step_time", step_time), not_negative("duration", duration)
         sizes = {0: slots(dt, duration, inclusive)}
-        sizes |= {_axis(dim): size for dim, size in (constraints or {}).items()}
+        sizes |= {axis(dim): size for dim, size in (constraints or {}).items()}
         super().__init__(owner, name, value, sizes, persist_data, persist_constraints, strict, live, fill=fill)
         self._keep("pointer", 0, True)
         for role, setting in {"dt": dt, "duration": duration, "inclusive": bool(inclusive)}.items():
@@ -141,9 +141,7 @@ class RecordTensor(ShapedTensor):
 
     def follow(self, obs: Tensor) -> None:
         """Move to the device of an observation; widen if its dtype does not fit."""
-        data = self.value
-        if data.dtype != obs.dtype or data.device != obs.device:
-            self._store(data.to(obs.device, torch.promote_types(data.dtype, obs.dtype)))
+        self._store(self.value.to(obs.device, torch.promote_types(self.value.dtype, obs.dtype)))
 
     def incr(self, pos: int = 1) -> None:
         """Move the pointer ahead."""
@@ -157,10 +155,13 @@ class RecordTensor(ShapedTensor):
         """Write the newest sample over the oldest one."""
         if self.ignored:
             self.initialize(obs.shape, obs.device, obs.dtype)
-        self._filled_for(obs)
-        self.follow(obs)
-        self.write(obs, inplace=inplace)
-        self.incr()
+        data = self._filled_for(obs)
+        if data.dtype != obs.dtype or data.device != obs.device:
+            self.follow(obs)
+            data = self.value
+        slot = self.pointer
+        self._put(data, obs, slot, inplace)
+        self._set("pointer", (slot + 1) % data.shape[0])
 
     def peek(self) -> Tensor | None:
         """The newest sample, a part of the storage."""
@@ -194,12 +195,7 @@ class RecordTensor(ShapedTensor):
     def write(self, obs: Tensor, offset: int = 0, inplace: bool = False) -> None:
         """Overwrite the sample ``offset`` slots before the pointer."""
         data = self._filled_for(obs)
-        slot, obs = (self.pointer - offset) % data.shape[0], obs.to(data)
-        if inplace:
-            with torch.no_grad():
-                data[slot] = obs
-        else:
-            self._store(torch.select_scatter(data, obs, 0, slot))
+        self._put(data, obs.to(data), (self.pointer - offset) % data.shape[0], inplace)
 
     def readrange(self, length: int, offset: int | Tensor = 1, forward: bool = False) -> Tensor:
         """Several samples ``(*S, length)``, oldest first, that end at ``offset``, or with ``forward`` begin there."""
@@ -257,7 +253,7 @@ class RecordTensor(ShapedTensor):
 
     def reconstrain(self, dim: int, size: int | None) -> None:
         """Add, change, or with None remove a size of a sample; where one is changed, samples keep their end."""
-        super().reconstrain(_axis(dim), size)
+        super().reconstrain(axis(dim), size)
 
     def _locate(self, time: float | Tensor, tolerance: float, offset: int) -> tuple[Place, bool]:
         data = self._filled()
@@ -265,6 +261,13 @@ class RecordTensor(ShapedTensor):
         place = locate(times, self.dt, len(data), self.pointer - offset, tolerance)
         precision = data.dtype.to_real() if data.dtype.is_floating_point or data.is_complex() else torch.float32
         return place._replace(since=place.since.to(precision)), several
+
+    def _put(self, data: Tensor, obs: Tensor, slot: int, inplace: bool) -> None:
+        if inplace:
+            with torch.no_grad():
+                data[slot] = obs
+        else:
+            self._store(torch.select_scatter(data, obs.to(data.dtype), 0, slot))
 
     def _scatter(self, inplace: bool, *writes: tuple[Tensor, Tensor]) -> None:
         data = self._filled()
@@ -292,8 +295,3 @@ class RecordTensor(ShapedTensor):
     def _restart(self, data: Tensor, pointer: int = 0) -> None:
         self._store(data)
         self._set("pointer", pointer)
-
-
-def _axis(dim: int) -> int:
-    """A dimension of a sample as a dimension of the storage."""
-    return dim + 1 if dim >= 0 else dim

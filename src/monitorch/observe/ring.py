@@ -36,6 +36,11 @@ def slots(step_time: float, duration: float, inclusive: bool = False) -> int:
     return max(count + bool(inclusive), 1)
 
 
+def axis(dim: int) -> int:
+    """A dimension of a sample as a dimension of the storage, where slots come first."""
+    return dim + 1 if dim >= 0 else dim
+
+
 class Place(NamedTuple):
     """Where times fall: on a sample or between two, in which slots these are, and how long after the older one."""
 
