@@ -181,6 +181,25 @@ def test_output_monitors_are_put_on_the_part(net, pool):
     assert part.monitors.out is monitor
 
 
+class CellModule(nn.Linear, Cell):
+    """A layer that is also an observable."""
+
+    def __init__(self, net, name):
+        nn.Linear.__init__(self, 2, 2)
+        Cell.__init__(self, net, name)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_observable_inside_its_basis_is_copied_with_it(net, make, duplicate):
+    net.cells["a"] = CellModule(net, "a")
+    monitor = net.cells["a"].add_monitor("bias", "bias", make, None)
+    copied = duplicate(net)
+    assert copied.cells["a"].basis is copied
+    for each in (net, copied):
+        each(X)
+    assert monitor.reducer.count == 1
+
+
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
 def test_copies_do_not_observe(net, pool, make, duplicate):
     cell = pool.add_observed("x", Cell(net, "a"))

@@ -36,6 +36,20 @@ class Monitors(Mapping[str, Monitor]):
         return Monitors, ()  # a copy of what is observed is not observed
 
 
+class Weakly:
+    """A reference that keeps nothing alive; its copy refers to the copy of what it refers to."""
+
+    def __init__(self, thing: Any) -> None:
+        self._reference = None if thing is None else weakref.ref(thing)
+
+    def __call__(self) -> Any:
+        """The thing, or None if it is gone."""
+        return None if self._reference is None else self._reference()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Weakly, (self(),)
+
+
 class Observable:
     """A part of a larger module, its basis, whose attributes have other paths from there.
 
@@ -57,7 +71,7 @@ class Observable:
     ) -> None:
         if not callable(getattr(basis, realign, None)):
             raise TypeError(f"realign={realign!r} is not a method of {type(basis).__name__}")
-        self._basis, self._realign = weakref.ref(basis), realign
+        self._basis, self._realign = Weakly(basis), realign
         self._realign_args, self._realign_kwargs = tuple(realign_args or ()), dict(realign_kwargs or {})
         self._monitors = Monitors()
 
@@ -67,7 +81,7 @@ class Observable:
         basis = self._basis()
         if basis is None:
             raise LifecycleError("the module that this was a part of is gone")
-        return basis
+        return basis  # type: ignore[no-any-return]
 
     @property
     def monitors(self) -> Monitors:
@@ -104,12 +118,6 @@ class Observable:
             monitor.tags = wanted
         self._monitors._found[name] = monitor
         return monitor
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_basis": self.basis}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _basis=weakref.ref(state["_basis"]))
 
 
 class MonitorPool(Module):
