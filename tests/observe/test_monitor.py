@@ -1,9 +1,8 @@
 """What all monitors promise: whom they watch, how long, and that forward passes do not suffer from it."""
 
-import copy
 import gc
-import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -14,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import monitorch.observe
 from monitorch import MonitorchWarning
 from monitorch.observe import (
+    CAReducer,
     DifferenceMonitor,
     EMAReducer,
     Monitor,
@@ -23,7 +23,6 @@ from monitorch.observe import (
 )
 
 X = torch.ones(1, 2)
-DUPLICATES = [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))]
 
 
 def hooks_on(module):
@@ -209,6 +208,16 @@ def test_training_is_bit_identical(build_monitor):
 
     for plain, watched in zip(train(False), train(True), strict=True):
         assert torch.equal(plain, watched)
+
+
+def test_no_sample_of_any_thread_is_lost():
+    module = nn.Identity()
+    monitor = OutputMonitor(CAReducer(1.0), module)
+    samples = torch.arange(200, dtype=torch.float64)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(module, samples))
+    assert monitor.reducer.count == 200
+    assert monitor.latest.item() == pytest.approx(samples.mean().item())
 
 
 # ---- memory
