@@ -177,3 +177,18 @@ def test_changes_between_passes_are_not_seen():
         layer(torch.ones(1, 2)).sum().backward()
         optimizer.step()
     assert monitor.dump().abs().sum() == 0
+
+
+def test_tensors_in_lists_and_dictionaries_are_copied_too():
+    class Cache(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.st = {"keys": [torch.zeros(1)]}
+
+        def forward(self, x):
+            self.st["keys"][0].add_(x)
+
+    module = Cache()
+    monitor = watch(module, map_=lambda after, before: after["keys"][0] - before["keys"][0])
+    module(3.0)
+    assert seen(monitor) == [3]

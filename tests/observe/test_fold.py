@@ -129,3 +129,10 @@ def test_a_fold_is_all_that_a_reducer_needs():
 
     reducer = feed(Largest(1.0, 2.0))
     assert reducer.latest.tolist() == [1, 2]
+
+
+def test_average_of_complex_numbers():
+    reducer = CAReducer(1.0)
+    for value in (1 + 2j, 3 - 4j):
+        reducer(value)
+    assert reducer.latest.item() == 2 - 1j

@@ -248,3 +248,19 @@ def test_memory_does_not_grow(kind, reducer, layer):
         assert held(9_990) == before
     assert monitor.latest.grad_fn is None
     assert monitor.reducer.count == 10_000
+
+
+def test_monitor_of_ones_own(layer):
+    class Calls(Monitor):
+        """Records the number of rows that go in."""
+
+        def __init__(self, reducer, module=None):
+            super().__init__(reducer, module, prehook="rows")
+
+        def rows(self, module, args):
+            self.record(len(args[0]))
+
+    monitor, other = (Calls.partialconstructor(PassthroughReducer(1.0, 3.0))("", layer) for _ in range(2))
+    for rows in (2, 5):
+        layer(torch.ones(rows, 2))
+    assert monitor.dump().tolist() == other.dump().tolist() == [5, 2, 0]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from monitorch.observe import Module, RecordTensor
+from monitorch.observe.shaped import ShapedTensor
 
 X = torch.tensor
 
@@ -119,3 +120,17 @@ def test_record_and_owner_do_not_keep_each_other():
     del owner
     with pytest.raises(RuntimeError, match="is gone"):
         record.peek()
+
+
+def test_shaped_tensor_by_itself():
+    owner = Module()
+    shaped = ShapedTensor.create(owner, "map", torch.ones(2, 3), {0: 2, -1: 3}, live=True)
+    assert owner.map is shaped
+    assert shaped.attributes == {"data": "_map_data", "constraints": "_map_constraints"}
+    assert (shaped.constraints, shaped.dimensionality, shaped.valid) == ({0: 2, -1: 3}, 2, True)
+    with pytest.raises(ValueError, match="sizes by dimension"):
+        shaped.value = torch.ones(3, 3)
+    shaped.value = None
+    assert shaped.ignored
+    loose = ShapedTensor(owner, "loose", torch.ones(2), {0: 2, -1: 2}, strict=False)
+    assert (loose.dimensionality, loose.valid) == (1, True)
