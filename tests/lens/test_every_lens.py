@@ -115,6 +115,14 @@ def show_conditions(tape):
     return [("Weight Cond", each_parameter(tape, "weight", lambda array: np.linalg.cond(rows(array))), None)]
 
 
+def show_first_weight(tape):
+    """After each pass in train mode: the weight as it was before each step, and in the pass after the last one."""
+    layer, last = next(iter(tape.parameters("weight").items()))
+    updates = [now for _, now in tape.new(tape.updates["weight"])[layer]]
+    weights = [last - sum(updates[step:]) for step in range(len(updates) + 1)]
+    return [("Weight", *lines_and_bands({layer: [np.linalg.norm(weight) for weight in weights]}))]
+
+
 class Case(NamedTuple):
     """How to make a lens for (model, optimizer, loss_fn), and what it shows."""
 
@@ -125,6 +133,10 @@ class Case(NamedTuple):
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.Flatten, nn.Unflatten, nn.Dropout)
 CASES = {
+    "Attribute": Case(
+        lambda t: lens.Attribute(next(name for name, _ in t.model.named_parameters() if name.endswith("weight"))),
+        show_first_weight,
+    ),
     "LossMetrics": Case(
         lambda t: lens.LossMetrics(loss_fn=t.loss_fn, metrics="score", metrics_range="std"), show_losses
     ),

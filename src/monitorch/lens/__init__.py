@@ -1,6 +1,7 @@
 """What is shown: each lens looks at one aspect of a model in training."""
 
 from .abstract_lens import AbstractLens
+from .attribute import Attribute
 from .loss_metrics import LossMetrics
 from .output_activation import OutputActivation
 from .output_gradient_geometry import OutputGradientGeometry
@@ -13,6 +14,7 @@ from .parameter_update_geometry import ParameterUpdateGeometry
 
 __all__ = [
     "AbstractLens",
+    "Attribute",
     "LossMetrics",
     "OutputActivation",
     "OutputGradientGeometry",

@@ -1,0 +1,89 @@
+"""Any attribute of any module."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..gatherer import FeedForwardGatherer
+from ..observe import DifferenceMonitor, Monitor, PassthroughReducer, Reducer, StateMonitor
+from ..observe.module import holder_of
+from ..preprocessor.reducer_state import ReducerState
+from . import options
+from .base import Lens
+from .options import Strings
+from .views import LayerLines, Source
+
+
+class Attribute(Lens):
+    """Attributes of modules after each forward pass, or what the pass did to them.
+
+    A monitor on the module that has the attribute takes the samples, and its reducer's state is shown: a single number
+    as it is, a larger tensor by its norm.
+
+    Args:
+        attributes: dotted paths from the model, such as ``"bn1.running_mean"``; those with the same last part share a
+            tag.
+        reducer: reduces samples over time, each attribute with a copy of its own; by default the latest is shown.
+        map_: makes what is reduced from a value, or with ``difference`` from the values after and before a pass.
+        difference: show after minus before.
+        inplace: keep moments only, instead of every sample of a tick.
+        record_eval: record passes in eval mode too.
+        log_scale: logarithmic axis.
+        line_aggregation: lines to draw.
+        range_aggregation: bands to draw.
+    """
+
+    _cure = "attributes="
+
+    def __init__(
+        self,
+        attributes: Strings,
+        reducer: Reducer | None = None,
+        map_: Callable[..., Any] | None = None,
+        difference: bool = False,
+        *,
+        inplace: bool = True,
+        record_eval: bool = False,
+        log_scale: bool = False,
+        line_aggregation: Strings = "mean",
+        range_aggregation: Strings | None = ("std", "min-max"),
+    ) -> None:
+        self._paths = options.strings("attributes", attributes)
+        kind = DifferenceMonitor if difference else StateMonitor
+        reducer = PassthroughReducer(1.0) if reducer is None else reducer
+        self._new_monitor = kind.partialconstructor(reducer, eval_update=record_eval, map_=map_)
+        lines = options.points("line_aggregation", line_aggregation, inplace)
+        bands = options.ranges("range_aggregation", range_aggregation, inplace)
+        self._states = {path.rpartition(".")[2]: ReducerState(inplace) for path in self._paths}
+        title = "{} Difference" if difference else "{}"
+        views = [
+            LayerLines(
+                title.format(last.replace("_", " ").title()), Source(state, "value"), lines, bands, logy=log_scale
+            )
+            for last, state in self._states.items()
+        ]
+        super().__init__(self._states.values(), views)
+        self._owners: list[tuple[nn.Module, str]] = []
+        self._monitors: list[Monitor] = []
+
+    def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch those attributes that the module itself has."""
+        if not module_name:
+            self._owners = [holder_of(module, path) for path in self._paths]
+        for attr in (attr for owner, attr in self._owners if owner is module):
+            monitor = self._new_monitor(attr, module)
+            monitor.on_error = inspector_state.on_error
+            self._monitors.append(monitor)
+            above, _, last = attr.rpartition(".")
+            layer = ".".join(filter(None, (module_name, above)))
+            self._watch(FeedForwardGatherer(monitor.reducer, [self._states[last]], layer, inspector_state), layer)
+
+    register_non_leaf_module = register_leaf_module
+
+    def detach_from_module(self) -> None:
+        """Let go of the monitors, too."""
+        super().detach_from_module()
+        for monitor in self._monitors:
+            monitor.deregister()
+        self._monitors, self._owners = [], []

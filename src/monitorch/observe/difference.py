@@ -1,0 +1,184 @@
+"""What a forward pass does to an attribute."""
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ..errors import SkippedSample
+from .module import nested
+from .monitor import Monitor, as_tuple
+from .reducer import Reducer
+from .state import checked_path
+
+
+class Call(NamedTuple):
+    """A forward pass that is running."""
+
+    recorded: bool
+    before: Any
+    handled: BaseException | None
+    """The exception that was being handled when it began; another one means that the pass has failed."""
+
+
+class DifferenceMonitor(Monitor):
+    """Records the difference of an attribute between after and before a forward pass.
+
+    In ``filter_``, ``map_`` and ``op_`` alike the left argument is the value after the pass, the right one that before
+    it. Tensors are copied before the pass, because it may write into them; each pass has a *before* of its own, in
+    whatever thread and however deep in other passes of the module.
+
+    Args:
+        reducer: reduces samples over time and stores them.
+        attr: dotted path to the attribute, from the module.
+        module: what to watch; may also be given to ``register`` later.
+        train_update: record passes that begin in train mode.
+        eval_update: record passes that begin in eval mode.
+        prepend: be called before hooks that are there already.
+        filter_: says of (after, before) whether to record; by default unless both are None.
+        map_: makes a tuple of tensors for the reducer from (after, before); by default ``op_`` of each pair of parts
+            if they are tuples, where None on one side stands for zeros like the other side.
+        op_: compares two tensors; used only without ``map_``; by default after minus before.
+
+    >>> from monitorch.observe import PassthroughReducer
+    >>> norm = nn.BatchNorm1d(1, momentum=0.5)
+    >>> monitor = DifferenceMonitor(PassthroughReducer(1.0), "running_mean", norm)
+    >>> _ = norm(torch.tensor([[2.0], [4.0]]))
+    >>> monitor.latest
+    tensor([1.5000])
+    """
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        attr: str,
+        module: nn.Module | None = None,
+        train_update: bool = True,
+        eval_update: bool = True,
+        prepend: bool = False,
+        filter_: Callable[[Any, Any], bool] | None = None,
+        map_: Callable[[Any, Any], tuple[Tensor, ...]] | None = None,
+        op_: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        where = {"prepend": prepend}
+        # called after a failed pass, too, so that its *before* is let go
+        also_failed = {"prepend": prepend, "always_call": True}
+        super().__init__(reducer, None, "_begin", "_end", where, also_failed, train_update, eval_update)
+        self.attr = checked_path(attr)
+        self.filter_ = either_given if filter_ is None else filter_
+        self.map_ = Pairwise(subtract if op_ is None else op_) if map_ is None else map_
+        self._calls: dict[int, list[Call]] = {}
+        if module is not None:
+            self.register(module)
+
+    def clear(self, **kwargs: Any) -> None:
+        """Forget passes that are running, and have the reducer forget all samples."""
+        self._calls.clear()
+        super().clear(**kwargs)
+
+    def deregister(self) -> None:
+        """Stop watching; nothing is kept of passes that are running."""
+        super().deregister()
+        self.__dict__.get("_calls", {}).clear()
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        recorded = super()._wants(module)
+        before = None
+        if recorded:
+            keep_graph = getattr(self.reducer, "differentiable", True)
+            before = snapshot(nested(module, self.attr), keep_graph)
+        calls = self._calls.setdefault(threading.get_ident(), [])
+        calls.append(Call(recorded, before, sys.exc_info()[1]))
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        calls = self._calls.get(threading.get_ident())
+        if not calls:  # begun before this monitor came, or forgotten by clear()
+            return
+        call = calls.pop()
+        if not calls:
+            self._calls.pop(threading.get_ident(), None)
+        if call.recorded and sys.exc_info()[1] is call.handled:
+            self.record(nested(module, self.attr), call.before)
+
+    def _wants(self, module: nn.Module) -> bool:
+        return True  # judged once, when a pass begins: it may change the mode
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_calls": {}}
+
+
+def snapshot(value: Any, keep_graph: bool = False) -> Any:
+    """The value as it is now: tensors, also those in tuples, lists and dictionaries, are copied.
+
+    >>> state = torch.zeros(1)
+    >>> before = snapshot(state)
+    >>> state.add_(1), before
+    (tensor([1.]), tensor([0.]))
+    """
+    if isinstance(value, Tensor):
+        if is_lazy(value):
+            return None
+        return value.clone() if keep_graph else value.detach().clone()
+    if isinstance(value, (tuple, list)):
+        parts = [snapshot(part, keep_graph) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return {key: snapshot(part, keep_graph) for key, part in value.items()}
+    return value
+
+
+def either_given(after: Any, before: Any) -> bool:
+    """A filter that rejects a pair of None."""
+    return after is not None or before is not None
+
+
+def subtract(after: Tensor, before: Tensor) -> Tensor:
+    """After minus before; differences of bools and unsigned numbers have a sign, too."""
+    if after.shape != before.shape:
+        raise SkippedSample(f"its shape changed from {tuple(before.shape)} to {tuple(after.shape)} in forward")
+    if not (after.is_floating_point() or after.is_complex()):
+        after, before = after.long(), before.long()
+    return after - before.to(after.device)
+
+
+class Pairwise:
+    """A map that compares each part of one value with the same part of the other."""
+
+    def __init__(self, op_: Callable[[Tensor, Tensor], Tensor]) -> None:
+        if not callable(op_):
+            raise TypeError(f"op_ is a function of two tensors, not {op_!r}")
+        self.op_ = op_
+
+    def __call__(self, after: Any, before: Any) -> tuple[Tensor, ...]:
+        """Compare tuples part by part, anything else as it is."""
+        after, before = self._parts(after, before), self._parts(before, after)
+        if len(after) != len(before):
+            raise SkippedSample(f"it had {len(before)} parts before forward and {len(after)} after it")
+        return tuple(self.op_(*self._tensors(*pair)) for pair in zip(after, before, strict=True))
+
+    @staticmethod
+    def _parts(value: Any, other: Any) -> tuple[Any, ...]:
+        if value is None and isinstance(other, tuple):
+            return (None,) * len(other)
+        return as_tuple(value)
+
+    @staticmethod
+    def _tensors(after: Any, before: Any) -> tuple[Tensor, Tensor]:
+        if after is None and before is None:
+            raise SkippedSample("a part of it is None before and after forward")
+        given = [_tensor(value) for value in (after, before) if value is not None]
+        if after is None:
+            return torch.zeros_like(given[0]), given[0]
+        return given[0], torch.zeros_like(given[0]) if before is None else given[1]
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (bool, int, float, complex)):
+        return torch.tensor(value)
+    raise TypeError(f"there is no difference of values of type {type(value).__name__}: give the monitor a map_")

@@ -1,0 +1,242 @@
+"""Hooks that live as long as the object that made them, and no longer."""
+
+import contextlib
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, cast
+
+from torch import nn
+
+from ..errors import LifecycleError, MonitorchWarning
+from ..gatherer.compilation import drop_graphs, outside_graph
+
+
+class Notice:
+    """A warning for the case that a hook is dropped; shared with its finalizer, which cannot know the hook."""
+
+    def __init__(self, text: str | None = None, module: nn.Module | None = None) -> None:
+        self.text, self._module = text, None if module is None else weakref.ref(module)
+
+    def give(self) -> None:
+        """Warn, unless the module is gone as well and nothing was missed."""
+        if self.text is not None and self._module is not None and self._module() is not None:
+            warnings.warn(self.text, MonitorchWarning, stacklevel=4)
+
+
+def _let_go(handles: list[Any], notice: Notice) -> None:
+    while handles:
+        handles.pop().remove()
+    notice.give()
+
+
+class Relay:
+    """What PyTorch calls: passes on to a hook that it does not keep alive.
+
+    Copies and pickles of the module get a stand-in that does nothing and loads without this package.
+    """
+
+    def __init__(self, hook: "Hook", side: str) -> None:
+        self._hook, self._side = weakref.ref(hook), side
+
+    @outside_graph
+    def __call__(self, module: nn.Module, *args: Any) -> Any:
+        """Be the hook."""
+        hook = self._hook()
+        return None if hook is None else hook._fire(self._side, module, *args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class Hook:
+    """Functions that are called before and after the forward pass of a module.
+
+    Neither keeps the other alive: a hook that is dropped takes its functions off the module at once.
+
+    Args:
+        prehook: called as ``(module, args)``; may return other args.
+        posthook: called as ``(module, args, output)``; may return another output.
+        prehook_kwargs: passed to ``register_forward_pre_hook``.
+        posthook_kwargs: passed to ``register_forward_hook``.
+        train_update: call them when the module is in train mode.
+        eval_update: call them when it is in eval mode.
+    """
+
+    def __init__(
+        self,
+        prehook: Callable[..., Any] | None = None,
+        posthook: Callable[..., Any] | None = None,
+        *,
+        prehook_kwargs: dict[str, Any] | None = None,
+        posthook_kwargs: dict[str, Any] | None = None,
+        train_update: bool = True,
+        eval_update: bool = True,
+    ) -> None:
+        sides = {"pre": prehook, "post": posthook}
+        self._sides = {side: self._checked(call) for side, call in sides.items() if call is not None}
+        if not self._sides:
+            raise LifecycleError(f"{type(self).__name__} would do nothing: give it a prehook, a posthook or both")
+        self._kwargs = {"pre": dict(prehook_kwargs or {}), "post": dict(posthook_kwargs or {})}
+        self.trainexec, self.evalexec = train_update, eval_update
+        self._handles: list[Any] = []
+        self._notice = Notice()
+        self._finalizer: Any = None
+        self._target: weakref.ref[nn.Module] | None = None
+
+    @property
+    def trainexec(self) -> bool:
+        """Whether the hook works while the module is in train mode."""
+        return self._trainexec
+
+    @trainexec.setter
+    def trainexec(self, value: bool) -> None:
+        self._trainexec = bool(value)
+
+    @property
+    def evalexec(self) -> bool:
+        """Whether the hook works while the module is in eval mode."""
+        return self._evalexec
+
+    @evalexec.setter
+    def evalexec(self, value: bool) -> None:
+        self._evalexec = bool(value)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the hook is on a module that still exists."""
+        return bool(self._handles) and self._target is not None and self._target() is not None
+
+    def register(self, module: nn.Module) -> None:
+        """Put the hook on a module: all of it, or in case of an error nothing."""
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"a hook is registered on a torch.nn.Module, not on {type(module).__name__}")
+        if self.registered:
+            raise LifecycleError(f"this {type(self).__name__} is registered already: call deregister() first")
+        self.deregister()
+        handles: list[Any] = []
+        put_on = {"pre": module.register_forward_pre_hook, "post": module.register_forward_hook}
+        try:
+            for side in self._sides:
+                handles.append(cast(Any, put_on[side])(Relay(self, side), **self._kwargs[side]))
+        except BaseException:
+            _let_go(handles, Notice())
+            raise
+        self._handles, self._target, self._notice = handles, weakref.ref(module), self._new_notice(module)
+        self._finalizer = weakref.finalize(self, _let_go, handles, self._notice)
+        self._finalizer.atexit = False
+        if module._compiled_call_impl is not None:
+            drop_graphs(module)
+
+    def deregister(self) -> None:
+        """Take the hook off its module; nothing happens if it is on none."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._finalizer = None
+        _let_go(self._handles, Notice())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, **self._unregistered()}
+
+    @staticmethod
+    def _unregistered() -> dict[str, Any]:
+        """What differs in a copy: it is on no module, the functions there belong to the original."""
+        return {"_handles": [], "_notice": Notice(), "_finalizer": None, "_target": None}
+
+    def _new_notice(self, module: nn.Module) -> Notice:
+        """The warning for the case that the hook is dropped now."""
+        return Notice()
+
+    def _checked(self, call: Any) -> Any:
+        if not callable(call):
+            raise TypeError(f"a hook is a function, not {call!r}")
+        return call
+
+    def _wants(self, module: nn.Module) -> bool:
+        """Whether to work now."""
+        return self._trainexec if module.training else self._evalexec
+
+    def _fire(self, side: str, module: nn.Module, *args: Any) -> Any:
+        return self._sides[side](module, *args) if self._wants(module) else None
+
+
+class ContextualHook(Hook):
+    """A hook that calls methods of its own, given by name; what they return is ignored.
+
+    Args:
+        prehook: name of the method to call before the forward pass.
+        posthook: name of the method to call after it.
+        **kwargs: as for :class:`Hook`.
+    """
+
+    def __init__(self, prehook: str | None = None, posthook: str | None = None, **kwargs: Any) -> None:
+        super().__init__(cast(Any, prehook), cast(Any, posthook), **kwargs)
+
+    def _checked(self, call: Any) -> Any:
+        if not isinstance(call, str):
+            raise TypeError(f"{type(self).__name__} takes names of its methods, not {call!r}")
+        return call
+
+    def _fire(self, side: str, module: nn.Module, *args: Any) -> None:
+        if self._wants(module):
+            getattr(self, self._sides[side])(module, *args)
+
+
+class StateHook(ContextualHook, ABC):
+    """A hook that belongs to one module, and can also be called by hand; a subclass writes :meth:`hook`.
+
+    Args:
+        module: the module, kept alive by this object.
+        train_update: work when the module is in train mode.
+        eval_update: work when it is in eval mode.
+        as_prehook: work before the forward pass instead of after it.
+        prepend: work before hooks that are there already.
+        always_call: work also after a forward pass that failed.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        train_update: bool = True,
+        eval_update: bool = True,
+        *,
+        as_prehook: bool = False,
+        prepend: bool = False,
+        always_call: bool = False,
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"StateHook belongs to a torch.nn.Module, not to {type(module).__name__}")
+        name = "_call_hook"
+        super().__init__(
+            name if as_prehook else None,
+            None if as_prehook else name,
+            prehook_kwargs={"prepend": prepend},
+            posthook_kwargs={"prepend": prepend, "always_call": always_call},
+            train_update=train_update,
+            eval_update=eval_update,
+        )
+        self.module = module
+
+    @abstractmethod
+    def hook(self, module: nn.Module) -> None:
+        """Do something with the module."""
+
+    def register(self, module: nn.Module | None = None) -> None:
+        """Put the hook on its module, if it is not there yet."""
+        if module is not None and module is not self.module:
+            raise LifecycleError(f"this {type(self).__name__} belongs to another module")
+        if not self.registered:
+            super().register(self.module)
+
+    def forward(self, force: bool = False, ignore_mode: bool = False) -> None:
+        """Call the hook by hand: if it is registered or ``force``, in its modes or with ``ignore_mode`` in any."""
+        if (self.registered or force) and (ignore_mode or self._wants(self.module)):
+            self.hook(self.module)
+
+    def __call__(self, force: bool = False, ignore_mode: bool = False) -> None:
+        """Same as :meth:`forward`."""
+        self.forward(force, ignore_mode)
+
+    def _call_hook(self, module: nn.Module, *args: Any) -> None:
+        self.hook(module)

@@ -1,0 +1,224 @@
+"""What a monitor is: a hook that hands samples to a reducer."""
+
+import copy
+import inspect
+import threading
+import warnings
+from functools import partial
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import LifecycleError, MonitorchWarning, SkippedSample
+from ..gatherer.recomputation import inside_backward
+from .hook import ContextualHook, Notice
+from .module import Module, nested
+from .reducer import Reducer
+
+# replicas of a module run in threads of their own but share its monitors, and a fold reads the state it replaces
+_FOLDING = threading.RLock()
+
+
+class MonitorConstructor(Protocol):
+    """Makes a monitor of the attribute ``attr`` of ``module``, and registers it."""
+
+    def __call__(self, attr: str, module: nn.Module) -> "Monitor":
+        """Make it."""
+
+
+def accept(*values: Any) -> bool:
+    """A filter that lets every sample pass."""
+    return True
+
+
+def is_given(value: Any) -> bool:
+    """A filter that rejects None."""
+    return value is not None
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """A tuple as it is, anything else in a tuple of its own."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def is_rehearsal() -> bool:
+    """Whether forward runs for a reason other than its values, or not for the first time.
+
+    Tensors of export, tracing and functional transforms must not outlive them; a call inside backward is the repetition
+    of an earlier one by activation checkpointing.
+    """
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return (
+        transformed or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or inside_backward()
+    )
+
+
+def checked_reducer(reducer: Reducer) -> Reducer:
+    """A reducer, and nothing else."""
+    if not isinstance(reducer, Reducer):
+        raise TypeError(f"a monitor needs a Reducer, not {type(reducer).__name__}; see monitorch.observe")
+    return reducer
+
+
+def _construct(kind: Any, options: dict[str, Any], attr: str, module: nn.Module) -> Any:
+    own = {**options, "reducer": copy.deepcopy(options["reducer"])}
+    if "attr" in inspect.signature(kind).parameters:
+        return kind(attr=attr, module=module, **own)
+    return kind(module=nested(module, attr), **own)
+
+
+class Monitor(Module, ContextualHook):
+    """Hands samples of a module, taken before or after its forward pass, to a reducer.
+
+    A subclass writes the methods it names as hooks and calls :meth:`record` in them. Nothing is recorded of passes that
+    activation checkpointing repeats, nor during export, tracing and functional transforms.
+
+    Args:
+        reducer: reduces samples over time and stores them.
+        module: what to watch; may also be given to :meth:`register` later.
+        prehook: name of the method to call before the forward pass.
+        posthook: name of the method to call after it.
+        prehook_kwargs: passed to ``register_forward_pre_hook``.
+        posthook_kwargs: passed to ``register_forward_hook``.
+        train_update: record when the module is in train mode.
+        eval_update: record when it is in eval mode.
+    """
+
+    on_error = "raise"
+    """``"warn"``: an error while recording is told once and stops this monitor, but not the forward pass."""
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        module: nn.Module | None = None,
+        prehook: str | None = None,
+        posthook: str | None = None,
+        prehook_kwargs: dict[str, Any] | None = None,
+        posthook_kwargs: dict[str, Any] | None = None,
+        train_update: bool = True,
+        eval_update: bool = True,
+    ) -> None:
+        Module.__init__(self)
+        ContextualHook.__init__(
+            self,
+            prehook,
+            posthook,
+            prehook_kwargs=prehook_kwargs,
+            posthook_kwargs=posthook_kwargs,
+            train_update=train_update,
+            eval_update=eval_update,
+        )
+        self.reducer_ = checked_reducer(reducer)
+        self.filter_: Any = accept
+        self.map_: Any = None
+        self.tags: dict[str, Any] = {}
+        """What a pool knows this monitor by."""
+        if module is not None:
+            self.register(module)
+
+    def __init_subclass__(cls) -> None:
+        """Show the options of each class in the signature of its ``partialconstructor``."""
+        super().__init_subclass__()
+        constructor = cls.partialconstructor.__func__  # type: ignore[attr-defined]
+
+        def partialconstructor(cls: type["Monitor"], *args: Any, **kwargs: Any) -> MonitorConstructor:
+            return cast(MonitorConstructor, constructor(cls, *args, **kwargs))
+
+        if "partialconstructor" not in cls.__dict__:
+            own = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)
+            shown = inspect.Signature([own, *_partial_signature(cls).parameters.values()])
+            partialconstructor.__signature__ = shown  # type: ignore[attr-defined]
+            partialconstructor.__doc__ = constructor.__doc__
+            cls.partialconstructor = classmethod(partialconstructor)  # type: ignore[assignment, method-assign]
+
+    @classmethod
+    def partialconstructor(cls, *args: Any, **kwargs: Any) -> MonitorConstructor:
+        """A function ``(attr, module)`` that makes monitors with these options, each with its own copy of the reducer.
+
+        Takes the options of the class but for ``attr`` and ``module``.
+        """
+        if cls is Monitor:
+            raise NotImplementedError("Monitor itself takes no samples: use partialconstructor() of a subclass")
+        options = _partial_signature(cls).bind(*args, **kwargs).arguments
+        checked_reducer(options["reducer"])
+        return cast(MonitorConstructor, partial(_construct, cls, options))
+
+    @property
+    def reducer(self) -> Reducer:
+        """The reducer that samples are handed to."""
+        return self.reducer_
+
+    @property
+    def latest(self) -> Tensor | None:
+        """The reducer's present state."""
+        return self.reducer.latest
+
+    def clear(self, **kwargs: Any) -> None:
+        """Have the reducer forget all samples."""
+        self.reducer.clear(**kwargs)
+
+    def view(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """The reducer's state at a given time."""
+        return self.reducer.view(*args, **kwargs)
+
+    def dump(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """The reducer's states over time."""
+        return self.reducer.dump(*args, **kwargs)
+
+    def peek(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """The reducer's present state."""
+        return self.reducer.peek(*args, **kwargs)
+
+    def register(self, module: nn.Module | None = None) -> None:
+        """Watch ``module``; without one go back to the module that was watched last."""
+        if module is None and self.registered:
+            return
+        known = module if module is not None else self._target() if self._target is not None else None
+        if known is None:
+            raise LifecycleError("there is no module to go back to: name one")
+        super().register(known)
+
+    def record(self, *values: Any) -> None:
+        """Hand values to the reducer, if the filter lets them pass, as the map makes them."""
+        keep_graph = getattr(self.reducer, "differentiable", True)
+        with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
+            try:
+                if self.filter_(*values):
+                    sample = values if self.map_ is None else as_tuple(self.map_(*values))
+                    with _FOLDING:
+                        self.reducer(*sample)
+            except SkippedSample as reason:
+                self.reducer.skip(str(reason))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **self._unregistered()}  # type: ignore[no-untyped-call]
+
+    def _wants(self, module: nn.Module) -> bool:
+        return super()._wants(module) and not is_rehearsal()
+
+    def _fire(self, side: str, module: nn.Module, *args: Any) -> None:
+        self._notice.text = None  # it has lived to see a call
+        try:
+            super()._fire(side, module, *args)
+        except Exception as error:
+            if self.on_error == "raise":
+                raise
+            self.deregister()
+            text = f"{type(self).__name__} stops watching {type(module).__name__}: {type(error).__name__}: {error}"
+            warnings.warn(text, MonitorchWarning, stacklevel=2)
+
+    def _new_notice(self, module: nn.Module) -> Notice:
+        return Notice(
+            f"{type(self).__name__} of {type(module).__name__} was dropped before its first sample: a monitor lives as "
+            "long as somebody holds it, so keep it in a variable",
+            module,
+        )
+
+
+def _partial_signature(kind: type[Monitor]) -> inspect.Signature:
+    signature = inspect.signature(kind)
+    return signature.replace(
+        parameters=[p for name, p in signature.parameters.items() if name not in ("attr", "module")],
+        return_annotation=MonitorConstructor,
+    )

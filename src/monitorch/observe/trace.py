@@ -1,0 +1,185 @@
+"""Traces: what is left of events as time goes by.
+
+A trace decays with ``exp(-time / time_constant)``. An event sets the *nearest* kind to its value, and is added to the
+*cumulative* kind.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import OptionError
+from .event import booleans
+from .fold import FoldReducer, floating
+from .interpolation import interp_expdecay
+from .ring import positive
+
+Criterion = Callable[[Tensor], Tensor]
+
+
+class TraceReducer(FoldReducer):
+    """The common half of traces; a subclass says what an event is, and what it does to the trace."""
+
+    def __init__(
+        self,
+        step_time: float,
+        time_constant: float,
+        amplitude: float | complex,
+        *,
+        duration: float = 0.0,
+        inclusive: bool = False,
+        inplace: bool = False,
+        **kw: Any,
+    ) -> None:
+        super().__init__(step_time, duration, inclusive, inplace, **kw)
+        self.time_constant = positive("time_constant", time_constant)
+        self.amplitude = amplitude
+
+    @property
+    def decay(self) -> float:
+        """What is left of the trace after one step."""
+        return math.exp(-self.dt / self.time_constant)
+
+    @abstractmethod
+    def meet(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
+        """What the decayed trace becomes where there is an event of some value."""
+
+    def step(self, happened: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
+        """Decay, then meet the event."""
+        return self.meet(happened, value, torch.zeros_like(value) if state is None else self.decay * state)
+
+    def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
+        """The older state, decayed."""
+        return interp_expdecay(prev_data, next_data, sample_at, step_time, time_constant=self.time_constant)
+
+
+class Nearest(TraceReducer):
+    """Remembers the last event only."""
+
+    def meet(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
+        """An event replaces the trace."""
+        return torch.where(happened, value, decayed)
+
+
+class Cumulative(TraceReducer):
+    """Remembers all events."""
+
+    def meet(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
+        """An event adds to the trace; chosen, not multiplied by 0 or 1, lest a NaN outside of events come through."""
+        return torch.where(happened, decayed + value, decayed)
+
+
+class Matching(TraceReducer):
+    """An event is a sample that equals a target, to within a tolerance if there is one.
+
+    Args:
+        step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
+        time_constant: after this time 1/e of a trace is left.
+        amplitude: value of an event.
+        target: the sample that is an event.
+        tolerance: how far from the target a sample may be.
+    """
+
+    def __init__(
+        self,
+        step_time: float,
+        time_constant: float,
+        amplitude: float | complex,
+        target: float | complex,
+        tolerance: float | None = None,
+        *,
+        duration: float = 0.0,
+        inclusive: bool = False,
+        inplace: bool = False,
+        **kw: Any,
+    ) -> None:
+        kw |= {"duration": duration, "inclusive": inclusive, "inplace": inplace}
+        super().__init__(step_time, time_constant, amplitude, **kw)
+        if amplitude == 0:
+            raise OptionError("amplitude=0 would make a trace of nothing but zeros")
+        self.target = target
+        self.tolerance = None if tolerance is None else positive("tolerance", tolerance)
+
+    def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
+        """The amplitude is met where the sample matches."""
+        obs = floating(obs)
+        close = obs == self.target if self.tolerance is None else (obs - self.target).abs() <= self.tolerance
+        return self.step(close, torch.ones_like(obs) * self.amplitude, state)
+
+
+class Conditional(TraceReducer):
+    """An event is a sample whose condition, a second observation, holds; it counts ``scale * sample + amplitude``.
+
+    Args:
+        step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
+        time_constant: after this time 1/e of a trace is left.
+        amplitude: what is added to each event.
+        scale: what samples are multiplied by.
+    """
+
+    def __init__(
+        self,
+        step_time: float,
+        time_constant: float,
+        amplitude: float,
+        scale: float,
+        *,
+        duration: float = 0.0,
+        inclusive: bool = False,
+        inplace: bool = False,
+        **kw: Any,
+    ) -> None:
+        kw |= {"duration": duration, "inclusive": inclusive, "inplace": inplace}
+        super().__init__(step_time, time_constant, float(amplitude), **kw)
+        self.scale = float(scale)
+
+    def fold(self, obs: Tensor, condition: Tensor, state: Tensor | None) -> Tensor:
+        """The scaled sample is met where its condition holds."""
+        return self.step(condition.bool(), self.scale * floating(obs) + self.amplitude, state)
+
+
+class Scaled(Conditional):
+    """The same, but a criterion says of each sample, element by element, whether it is an event.
+
+    Args:
+        step_time, time_constant, amplitude, scale, duration, inclusive, inplace, differentiable: as before.
+        criterion: function of a sample that returns a bool tensor.
+    """
+
+    def __init__(
+        self, step_time: float, time_constant: float, amplitude: float, scale: float, criterion: Criterion, **kw: Any
+    ) -> None:
+        super().__init__(step_time, time_constant, amplitude, scale, **kw)
+        self.criterion = criterion
+
+    def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:  # type: ignore[override]
+        """The scaled sample is met where the criterion holds."""
+        return super().fold(obs, booleans(self.criterion(obs)), state)
+
+
+class NearestTraceReducer(Nearest, Matching):
+    """Trace of the last sample that equalled a target."""
+
+
+class CumulativeTraceReducer(Cumulative, Matching):
+    """Trace of all samples that equalled a target."""
+
+
+class ScaledNearestTraceReducer(Nearest, Scaled):
+    """Trace of the last sample for which a criterion held, by its size."""
+
+
+class ScaledCumulativeTraceReducer(Cumulative, Scaled):
+    """Trace of all samples for which a criterion held, by their size."""
+
+
+class ConditionalNearestTraceReducer(Nearest, Conditional):
+    """Trace of the last sample whose condition held, by its size."""
+
+
+class ConditionalCumulativeTraceReducer(Cumulative, Conditional):
+    """Trace of all samples whose condition held, by their size."""

@@ -1,0 +1,138 @@
+"""What folds do with dtypes, devices, times and wrong samples."""
+
+import math
+
+import pytest
+import torch
+
+from monitorch import MonitorchWarning
+from monitorch.observe import (
+    CAReducer,
+    ConditionalCumulativeTraceReducer,
+    EMAReducer,
+    EventReducer,
+    FoldReducer,
+    NearestTraceReducer,
+    PassthroughReducer,
+    ScaledCumulativeTraceReducer,
+)
+
+SAMPLES = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.3, 0.7], [1.0, 0.0], [0.2, 2.0]])
+
+
+def feed(reducer, samples=SAMPLES):
+    for sample in samples:
+        reducer(sample)
+    return reducer
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.int64, torch.complex64, torch.bfloat16, torch.bool, torch.uint8]
+)
+def test_kept_samples_have_their_own_dtype(dtype):
+    sample = torch.tensor([1, 0]).to(dtype)
+    reducer = PassthroughReducer(1.0, 2.0)
+    reducer(sample)
+    assert reducer.latest.dtype == dtype
+    assert torch.equal(reducer.latest, sample)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.float64, torch.float64),
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.int64, torch.float32),
+        (torch.bool, torch.float32),
+    ],
+)
+def test_running_states_do_not_round_away_what_they_add_up(running_reducer, dtype, expected):
+    for _ in range(2):
+        running_reducer(torch.tensor([1, 0]).to(dtype))
+    assert running_reducer.latest.dtype == expected
+
+
+def test_small_weights_move_a_half_precision_average():
+    reducer = EMAReducer(1.0, 1e-4)
+    for value in (1.0, *[2.0] * 50):
+        reducer(torch.tensor(value, dtype=torch.float16))
+    assert reducer.latest.item() == pytest.approx(2 - (1 - 1e-4) ** 50, rel=1e-6)
+
+
+def test_storage_moves_to_the_device_of_the_sample(build_reducer):
+    reducer = feed(build_reducer(duration=3.0))
+    reducer(SAMPLES[0].to("meta"))
+    assert reducer.data.device.type == "meta"
+    assert reducer.data.shape == (3, 2)
+
+
+def test_times_of_a_reducer(build_reducer):
+    reducer = build_reducer(duration=2.0)
+    reducer.dt = 0.5
+    reducer.duration = 0.0
+    assert (reducer.dt, reducer.duration, reducer.data_.recordsz) == (0.5, 0.0, 1)
+    reducer.duration = 1.5
+    assert (reducer.dt, reducer.duration, reducer.data_.recordsz) == (0.5, 1.5, 3)
+    feed(reducer)
+    expected = reducer.dump()
+    reducer.duration = 1.0
+    assert torch.equal(reducer.dump(), expected[:2])
+
+
+def test_growing_an_event_record_fills_in_its_initial_value():
+    reducer = feed(EventReducer(1.0, lambda x: x > 0.5, duration=2.0), SAMPLES[:2])
+    reducer.duration = 3.0
+    assert reducer.dump().tolist() == [[0, 0], [math.inf, 0], [math.inf, math.inf]]
+
+
+def test_decay_follows_the_step_time():
+    reducer = NearestTraceReducer(1.0, 10.0, 2, 1)
+    assert reducer.decay == math.exp(-0.1)
+    reducer.dt = 2.0
+    assert reducer.decay == math.exp(-0.2)
+
+
+def test_nan_outside_of_events_does_not_come_through():
+    nan = torch.tensor([math.nan])
+    scaled = ScaledCumulativeTraceReducer(1.0, 10.0, 0, 1, lambda x: x > 0)
+    conditional = ConditionalCumulativeTraceReducer(1.0, 10.0, 0, 1)
+    for _ in range(2):
+        scaled(nan)
+        conditional(nan, torch.tensor([False]))
+    assert (scaled.latest.item(), conditional.latest.item()) == (0, 0)
+
+
+def test_failed_sample_leaves_no_trace():
+    reducer = CAReducer(1.0)
+    reducer(torch.tensor([1.0]))
+    with pytest.raises(TypeError, match="not str"):
+        reducer("no number")
+    with pytest.warns(MonitorchWarning):
+        reducer(torch.ones(2))
+    reducer(torch.tensor([0.0]))
+    assert (reducer.latest.item(), reducer.count) == (0.5, 2)
+
+
+def test_criterion_must_answer_in_bools():
+    with pytest.raises(TypeError, match=r"bool tensor.*not torch.float32"):
+        EventReducer(1.0, lambda x: x * 1.0)(torch.ones(1))
+
+
+def test_a_fold_is_all_that_a_reducer_needs():
+    class Largest(FoldReducer):
+        def fold(self, obs, state):
+            return obs if state is None else torch.maximum(obs, state)
+
+        def interpolate(self, prev_data, next_data, sample_at, step_time):
+            return prev_data
+
+    reducer = feed(Largest(1.0, 2.0))
+    assert reducer.latest.tolist() == [1, 2]
+
+
+def test_average_of_complex_numbers():
+    reducer = CAReducer(1.0)
+    for value in (1 + 2j, 3 - 4j):
+        reducer(value)
+    assert reducer.latest.item() == 2 - 1j
