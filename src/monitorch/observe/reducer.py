@@ -1,5 +1,6 @@
 """What a reducer is, and the kind that keeps its state in records."""
 
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -87,6 +88,17 @@ class RecordReducer(Reducer):
         self._dt, self._duration = positive("step_time", step_time), not_negative("duration", duration)
         self._inclusive, self._records = bool(inclusive), list[str]()
         self.differentiable, self.inplace = bool(differentiable), inplace
+
+    def __init_subclass__(cls) -> None:
+        """Show the options that a constructor passes on in its signature."""
+        super().__init_subclass__()
+        if "__init__" in cls.__dict__:
+            own = inspect.signature(cls.__init__).parameters
+            passed_on = inspect.signature(cls.__mro__[1].__init__).parameters  # type: ignore[misc]
+            shown = [option for option in own.values() if option.kind is not option.VAR_KEYWORD]
+            if len(shown) < len(own):
+                shown += [o for name, o in passed_on.items() if o.kind is o.KEYWORD_ONLY and name not in own]
+            cls.__init__.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
 
     def add_record(self, *names: str) -> None:
         """Give records, attributes of this reducer, its times."""
