@@ -30,11 +30,11 @@ class Attribute(Lens):
         inplace: keep moments only, instead of every sample of a tick.
         record_eval: record passes in eval mode too.
         log_scale: logarithmic axis.
-        line_aggregation: lines to draw.
-        range_aggregation: bands to draw.
+        line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
+        range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
     """
 
-    _cure = "attributes="
+    _cure = "name some with attributes="
 
     def __init__(
         self,
