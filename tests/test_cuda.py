@@ -9,7 +9,10 @@ from torch import nn
 from monitorch import PyTorchInspector, lens
 from monitorch.visualizer.record_sink import RecordSink
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
 
 
 class Collector(RecordSink):
