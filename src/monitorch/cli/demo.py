@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .demo_data import Corpus
     from .demo_training import Outcome
 
-_STEPS = 120
+_STEPS = 100
 _LARGEST_SEED = 2**63 - 1
 _WIDEST_PROSE = 100
 _NEXT = """\

@@ -14,7 +14,7 @@ from .demo_data import Corpus, random_windows
 from .demo_model import CharacterTransformer
 from .progress import Progress
 
-_CONTEXT, _BATCH, _VALIDATION_BATCH = 64, 16, 64
+_CONTEXT, _BATCH, _VALIDATION_BATCH = 64, 16, 32
 _LEARNING_RATE = 5e-3
 _TICKS = 25
 
