@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..preprocessor import AbstractTensorPreprocessor
 from ..preprocessor.parameters import find_parameter
@@ -27,7 +27,7 @@ class CallParameterGatherer(Gatherer):
 
     def __call__(self, *_: Any) -> None:
         """Hand over the parameter as it is now; one without a shape yet is passed over."""
-        parameter = find_parameter(self._module, self._parameter) if self._module is not None else None
+        parameter = self._current_parameter()
         if parameter is not None or self.inspector_state is None:
             self._hand_over(parameter)
 
@@ -35,6 +35,10 @@ class CallParameterGatherer(Gatherer):
         """Let go of the module."""
         super().detach()
         self._module = None
+
+    def _current_parameter(self) -> Tensor | None:
+        """The parameter as it is now, None if there is nothing to hand over."""
+        return None if self._module is None else find_parameter(self._module, self._parameter)
 
     def _process(self, preprocessor: AbstractTensorPreprocessor, *data: Any) -> None:
         preprocessor.process_tensor(self._name, *data)

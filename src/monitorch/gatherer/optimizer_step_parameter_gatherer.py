@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..preprocessor import AbstractTensorPreprocessor
-from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import State
 from .call_parameter_gatherer import CallParameterGatherer
 
@@ -33,15 +32,14 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
         self._handles.append(optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(optimizer.register_step_post_hook(self))
 
-    def __call__(self, *_: Any) -> None:
-        """Hand over the parameter as it is now, if the optimizer has it: another one's steps do not move it."""
-        parameter = find_parameter(self._module, self._parameter) if self._module is not None else None
-        if parameter is None or owns(self._optimizer, parameter):
-            super().__call__()
+    def _current_parameter(self) -> Tensor | None:
+        """Only a parameter that the optimizer has: another one's steps do not move it."""
+        parameter = super()._current_parameter()
+        return parameter if parameter is not None and owns(self._optimizer, parameter) else None
 
     def _before_step(self, *_: Any) -> None:
-        parameter = find_parameter(self._module, self._parameter) if self._module is not None else None
-        if parameter is not None and owns(self._optimizer, parameter) and self._wants_data():
+        parameter = self._current_parameter()
+        if parameter is not None and self._wants_data():
             for preprocessor in self._preprocessors:
                 self._guarded(preprocessor.remember, self._name, parameter)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LifecycleError, MonitorchWarning, SkippedSample
+from ..gatherer.compilation import is_traced
 from ..gatherer.recomputation import inside_backward
 from .hook import ContextualHook, Notice
 from .module import Module, nested
@@ -48,10 +49,7 @@ def is_rehearsal() -> bool:
     Tensors of export, tracing and functional transforms must not outlive them; a call inside backward is the repetition
     of an earlier one by activation checkpointing.
     """
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    return (
-        transformed or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or inside_backward()
-    )
+    return torch._C._functorch.peek_interpreter_stack() is not None or is_traced() or inside_backward()
 
 
 def checked_reducer(reducer: Reducer) -> Reducer:

@@ -38,10 +38,6 @@ class ExplicitCall(AccumulatingPreprocessor):
         """Add a loss under the name that fits."""
         self._push(self.train_loss_str if train else self.non_train_loss_str, value, inplace=running)
 
-    def reset(self) -> None:
-        """Forget all names."""
-        self._values = type(self._values)()
-
     def _push(self, name: str, value: Any, inplace: bool) -> None:
         accumulator = self._values.get(name)
         if accumulator is None:

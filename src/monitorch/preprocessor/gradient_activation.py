@@ -8,11 +8,10 @@ from torch import Tensor
 from ..numerical import reduce_activation_to_activation_rates
 from ..numerical.length import as_dense
 from .abstract import AbstractTensorPreprocessor
-from .accumulating import AccumulatingPreprocessor
 from .rates import RateStatistics
 
 
-class GradientActivation(RateStatistics, AccumulatingPreprocessor, AbstractTensorPreprocessor):
+class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
     """Share of gradient entries that are not zero and, with ``death``, share of rows that are zero throughout.
 
     Args:

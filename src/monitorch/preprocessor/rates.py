@@ -1,18 +1,16 @@
 """The common half of the preprocessors that count active neurons."""
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
 from ..errors import SkippedSample
 from ..numerical.precision import wide_dtype
+from .accumulating import AccumulatingPreprocessor
 
 
-class RateStatistics:
-    """Activation and death rates from the rates of single neurons; mix in before AccumulatingPreprocessor."""
-
-    statistics: tuple[str, ...]
+class RateStatistics(AccumulatingPreprocessor):
+    """Activation and death rates from the rates of single neurons."""
 
     def _declare(self, death: bool, eps: float) -> None:
         self.death, self.eps = death, eps
@@ -33,6 +31,3 @@ class RateStatistics:
         if self.death:
             samples.append((rates == 0).mean(dtype=wide_dtype(rates)) + poison)
         self._record(name, *samples)
-
-    def _record(self, name: str, *samples: Any) -> None:
-        super()._record(name, *samples)  # type: ignore[misc]

@@ -30,9 +30,9 @@ class PlayerVisualizer:
 
     def __init__(self, source_filepath: FilePath, target_visualizer: Any, session: str | None = None) -> None:
         self.source_filepath = source_filepath
-        from . import resolve  # the package itself imports this module
+        from . import create  # the package itself imports this module
 
-        self.visualizer = resolve(target_visualizer) if isinstance(target_visualizer, str) else target_visualizer
+        self.visualizer = create(target_visualizer) if isinstance(target_visualizer, str) else target_visualizer
         self.session = session
 
     def sessions(self) -> list[Session]:
