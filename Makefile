@@ -10,7 +10,7 @@ export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench clean
+.PHONY: demo test test-all check format bench bench-gpu clean
 
 demo: $(READY)
 	$(BIN)/monitorch demo
@@ -30,8 +30,12 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# a machine without an index finds the packages to compare with in a folder: BENCH_OPTIONS="--peers DIR"
 bench: $(READY)
-	$(BIN)/python bench/overhead.py
+	$(BIN)/python -m bench $(BENCH_OPTIONS)
+
+bench-gpu: $(READY)
+	$(BIN)/python -m bench --device cuda $(BENCH_OPTIONS)
 
 clean:
 	rm -rf $(VENV) build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -17,7 +17,7 @@ SOURCE = Path(monitorch.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 PUBLIC = {
-    "monitorch": "PyTorchInspector MonitorchError MonitorchWarning __version__",
+    "monitorch": "PyTorchInspector watch MonitorchError MonitorchWarning __version__",
     "monitorch.inspector": "PyTorchInspector InspectorState",
     "monitorch.inspector.inspector_state": "InspectorState",
     "monitorch.numerical": "Accumulator GeometryComputation RunningMeanVar RunningValue extract_point extract_range "
@@ -107,8 +107,9 @@ def test_package_command_line_and_visualizers_start_without_torch():
     )
 
 
-def test_inspector_at_the_top_level_is_the_one_of_its_package():
-    assert monitorch.PyTorchInspector is importlib.import_module("monitorch.inspector").PyTorchInspector
+@pytest.mark.parametrize(("name", "module"), [("PyTorchInspector", "inspector"), ("watch", "model_watch")])
+def test_name_at_the_top_level_is_the_one_of_its_module(name, module):
+    assert getattr(monitorch, name) is getattr(importlib.import_module(f"monitorch.{module}"), name)
 
 
 WITHOUT_EXTRAS = """

@@ -22,10 +22,10 @@ SIGNATURES = {
     "*, output_index=None",
     "OutputNorm": f"{OUTPUTS}, normalize_by_size=False, log_scale=False, activation=True, {LAYERS}, "
     f"comparison_plot=True, comparison_aggregation=None, {LINES}, *, output_index=None",
-    "OutputGradientGeometry": f"{GEOMETRY}, skip_activation=True, {LINES}, *, output_index=None",
-    "ParameterGradientGeometry": f"{GEOMETRY}, {PARAMETERS}, {LINES}",
+    "OutputGradientGeometry": f"{GEOMETRY}, skip_activation=True, {LINES}, *, output_index=None, correlation='exact'",
+    "ParameterGradientGeometry": f"{GEOMETRY}, {PARAMETERS}, {LINES}, *, correlation='exact'",
     "ParameterGradientActivation": f"inplace=True, warning_plot=True, {PARAMETERS}, {RATES}",
-    "ParameterUpdateGeometry": f"optimizer, {GEOMETRY}, {PARAMETERS}, {LINES}",
+    "ParameterUpdateGeometry": f"optimizer, {GEOMETRY}, {PARAMETERS}, {LINES}, *, correlation='exact'",
     "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
     "aggregation_method='mean'",
     "ParameterCond": "inplace=True, parameters='weight', *, log_scale=False, aggregation_method='mean'",

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
-from torch import Tensor
-
 from ..errors import MonitorchWarning, SkippedSample
 from ..preprocessor.outputs import tensors_in
 from .compilation import is_traced
@@ -81,6 +79,15 @@ class Gatherer(AbstractGatherer):
     def _process(self, preprocessor: Any, *data: Any) -> None:
         """Call the preprocessor's verb."""
 
+    def _house_for(self, asks: Callable[[Any], bool]) -> Any:
+        """The inspector's shared taps if all preprocessors have them measure, else None: it hooks by itself."""
+        house = getattr(self.inspector_state, "house", None)
+        if house is None or not self._preprocessors or not all(map(asks, self._preprocessors)):
+            return None
+        for preprocessor in self._preprocessors:
+            preprocessor.ledger = house.ledger
+        return house
+
     def _wants_data(self) -> bool:
         """Whether to go on; at the first call of an inactive time preprocessors learn of the gap."""
         if self.inspector_state is None:
@@ -88,33 +95,38 @@ class Gatherer(AbstractGatherer):
         active = self.inspector_state.is_active and not self._failed
         if not active and not self._in_gap:
             for preprocessor in self._preprocessors:
-                self._guarded(preprocessor.interrupt, self._name)
+                self.guarded(preprocessor.interrupt, self._name)
         self._in_gap = not active
         return active and not is_traced()
 
     def _hand_over(self, *data: Any) -> None:
         if self._wants_data():
             for preprocessor in self._preprocessors:
-                self._guarded(self._process, preprocessor, *data)
+                self.guarded(self._process, preprocessor, *data)
 
-    def _guarded(self, action: Callable[..., Any], *data: Any) -> Any:
+    def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action``; what goes wrong in it is told once and never reaches the training loop."""
         try:
             return action(*data)
-        except SkippedSample as reason:
-            if not self._warned:
-                self._warn(f"{self.owner} leaves out a sample of layer {self._name!r}: {reason}")
-            self._warned = True
         except Exception as error:
-            if self.inspector_state is not None and self.inspector_state.on_error == "raise":
-                raise
-            self._failed = True
-            shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
-            self._warn(
-                f"{self.owner} stops watching layer {self._name!r}: {type(error).__name__}: {error} "
-                f"(shapes: {shapes}). Training goes on; PyTorchInspector(on_error='raise') shows where it happened"
-            )
+            self.report(error, data)
         return None
+
+    def report(self, error: Exception, data: Any) -> None:
+        """Tell once what went wrong with ``data``; after an error, other than a sample left out, it is over."""
+        if isinstance(error, SkippedSample):
+            if not self._warned:
+                self._warn(f"{self.owner} leaves out a sample of layer {self._name!r}: {error}")
+            self._warned = True
+            return
+        if self.inspector_state is not None and self.inspector_state.on_error == "raise":
+            raise error
+        self._failed = True
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
+        self._warn(
+            f"{self.owner} stops watching layer {self._name!r}: {type(error).__name__}: {error} "
+            f"(shapes: {shapes}). Training goes on; PyTorchInspector(on_error='raise') shows where it happened"
+        )
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, MonitorchWarning, stacklevel=2)
@@ -123,8 +135,3 @@ class Gatherer(AbstractGatherer):
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a module was called with: its first argument, or the first keyword argument."""
     return next(iter((*args, *kwargs.values())), None)
-
-
-def is_same_tensor(tensor: Tensor, values: Any) -> bool:
-    """Whether ``tensor`` itself is one of the tensors in ``values``."""
-    return any(tensor is other for other in tensors_in(values))

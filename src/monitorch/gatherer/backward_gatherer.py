@@ -5,14 +5,14 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_map
 
 from ..preprocessor import AbstractBackwardPreprocessor
 from ..preprocessor.outputs import pick_tensor
-from .abstract_gatherer import Gatherer, State, is_same_tensor
+from .abstract_gatherer import Gatherer, State
 from .compilation import outside_graph
+from .output_alias import with_alias
 from .recomputation import RecomputationFilter
+from .site import asks
 
 
 class BackwardGatherer(Gatherer):
@@ -37,7 +37,11 @@ class BackwardGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         self._output_index = output_index
         self._passes = RecomputationFilter()
-        if any(preprocessor.needs_grad_input for preprocessor in preprocessors):
+        house = self._house_for(asks)
+        if house is not None:
+            tap = house.output(module, name)
+            self._handles += [tap.watch_gradient(self, preprocessor, output_index) for preprocessor in preprocessors]
+        elif any(preprocessor.needs_grad_input for preprocessor in preprocessors):
             self._handles.append(module.register_full_backward_hook(self._take_gradients))
         else:
             self._handles.append(module.register_forward_hook(self._watch_output, with_kwargs=True))
@@ -49,7 +53,7 @@ class BackwardGatherer(Gatherer):
     @outside_graph
     def _watch_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if self._passes.counts() and self._wants_data():
-            return self._guarded(self._put_hook, module, (args, kwargs), output)
+            return self.guarded(self._put_hook, module, (args, kwargs), output)
         return None
 
     def _put_hook(self, module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -57,14 +61,9 @@ class BackwardGatherer(Gatherer):
         tensor = pick_tensor(output, self._output_index)
         if tensor is None or not tensor.requires_grad:
             return None
-        changed = None
-        if is_same_tensor(tensor, inputs) and not _changes_its_input(module):
-            # a hook on the input would also see the gradients of its other uses
-            alias = tensor.view_as(tensor)
-            changed = tree_map(lambda leaf: alias if leaf is tensor else leaf, output)
-            tensor = alias
+        changed, tensor = with_alias(output, tensor, module, inputs)
         tensor.register_hook(partial(self._take_gradient, module))  # type: ignore[no-untyped-call]
-        return changed
+        return None if changed is output else changed
 
     def _take_gradient(self, module: nn.Module, gradient: Tensor) -> None:
         if self.inspector_state is not None and self.inspector_state.loss_share != 1:
@@ -77,9 +76,3 @@ class BackwardGatherer(Gatherer):
 
     def _process(self, preprocessor: AbstractBackwardPreprocessor, *data: Any) -> None:
         preprocessor.process_bw(self._name, *data)
-
-
-def _changes_its_input(module: nn.Module) -> bool:
-    """Whether the module has just changed its input in place: then the tensor is its output and nothing else."""
-    in_place: bool = getattr(module, "inplace", False)
-    return in_place and (module.training or not isinstance(module, _DropoutNd))

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from .compilation import outside_graph
+from .compilation import inside_graph, is_compiled
 
 CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
 
@@ -16,11 +16,14 @@ class ChannelLayout:
 
     The last weighted module that ran before the layer's first observed pass decides: convolutions and batch norms have
     their channels in dimension 1, everything else with weights (linear, embedding, layer norm, attention) in the last.
-    The answer for a layer never changes; when all layers have one, the hooks are removed.
+    The answer for a layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph
+    nothing can be noticed: there the last weighted module that was built before the layer decides.
     """
 
     def __init__(self) -> None:
-        self._last_dim = False
+        self._last_dim = self._last_built = False
+        self._ran = False
+        self._guesses: dict[str, bool] = {}
         self._decided: dict[str, bool] = {}
         self._undecided: set[str] = set()
         self._handles: dict[int, Any] = {}
@@ -28,19 +31,21 @@ class ChannelLayout:
     def expect(self, name: str) -> None:
         """Announce a layer that will ask."""
         self._undecided.add(name)
+        self._guesses[name] = self._last_built
 
     def watch(self, module: nn.Module) -> None:
         """Notice when ``module`` runs, if it has weights of its own."""
         if id(module) not in self._handles and next(module.parameters(recurse=False), None) is not None:
             in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
+            self._last_built = not in_dim_1
             self._handles[id(module)] = module.register_forward_hook(self._note_dim_1 if in_dim_1 else self._note_last)
 
     def __call__(self, name: str) -> bool:
         """Whether the channels of layer ``name`` are its last dimension."""
         if name not in self._decided:
-            self._decided[name] = self._last_dim
+            self._decided[name] = self._last_dim if self._ran else self._guesses.get(name, False)
             self._undecided.discard(name)
-            if not self._undecided:
+            if self._ran and not self._undecided:
                 self._remove_hooks()
         return self._decided[name]
 
@@ -49,13 +54,15 @@ class ChannelLayout:
         self._remove_hooks()
         self.__init__()  # type: ignore[misc]
 
-    @outside_graph
+    @inside_graph
     def _note_dim_1(self, *_: Any) -> None:
-        self._last_dim = False
+        if not is_compiled():
+            self._last_dim, self._ran = False, True
 
-    @outside_graph
+    @inside_graph
     def _note_last(self, *_: Any) -> None:
-        self._last_dim = True
+        if not is_compiled():
+            self._last_dim, self._ran = True, True
 
     def _remove_hooks(self) -> None:
         for handle in self._handles.values():

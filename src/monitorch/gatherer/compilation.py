@@ -1,4 +1,4 @@
-"""Hooks under torch.compile: they run between the compiled pieces, never inside them."""
+"""Hooks under torch.compile: inside the graph or between graphs."""
 
 import warnings
 from collections.abc import Callable
@@ -16,6 +16,22 @@ def outside_graph(hook: Hook) -> Hook:
     """Decorator: under torch.compile, end the graph before the hook and begin a new one after it."""
     # unlike torch.compiler.disable this does not load the compiler when the hook is defined
     return torch._disable_dynamo(hook)  # type: ignore[attr-defined, return-value]
+
+
+def inside_graph(hook: Hook) -> Hook:
+    """Decorator: under torch.compile, be traced into the graph of the model, but never make a graph of its own.
+
+    Hooks of the outermost module are called before and after its graph, where the compiler is still on.
+    """
+    frames: Any = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(hook.__code__, frames._FrameExecStrategy(skip, skip))
+    return hook
+
+
+def is_compiled() -> bool:
+    """Whether torch.compile is tracing the caller into a graph that will run in its place."""
+    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
 
 
 def is_traced() -> bool:

@@ -1,14 +1,19 @@
 """Inputs and outputs of a module, at each forward pass."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..preprocessor import AbstractForwardPreprocessor
+from ..preprocessor.outputs import kind_of_pass
 from .abstract_gatherer import Gatherer, State, first_input
-from .compilation import outside_graph
+from .compilation import inside_graph, is_compiled, outside_graph
+from .doorway import Door
 from .recomputation import RecomputationFilter
+from .site import asks
 
 
 class FeedForwardGatherer(Gatherer):
@@ -19,11 +24,40 @@ class FeedForwardGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self._passes = RecomputationFilter()
-        self._handles.append(module.register_forward_hook(self, with_kwargs=True))
+        self._door: Door | None = None
+        house = self._house_for(asks)
+        if house is not None:
+            tap = house.output(module, name)
+            self._handles += [tap.watch_output(self, preprocessor) for preprocessor in preprocessors]
+        else:
+            self._door = self._new_door(module)
+            self._handles.append(module.register_forward_hook(self.hook, with_kwargs=True))
+
+    @inside_graph
+    def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Be the forward hook; inside a graph that is being compiled, hand the loss over from there."""
+        if self._door is None or not is_compiled():
+            self(module, args, kwargs, output)
+            return
+        for preprocessor in self._preprocessors:
+            loss = preprocessor.loss_in_graph(output)
+            if loss is not None:
+                self._door.pass_forward(loss, kind_of_pass(module))
+
+    def _new_door(self, module: nn.Module) -> Door | None:
+        """A way out of compiled graphs, for preprocessors that look for a loss only."""
+        if not self._preprocessors or not all(hasattr(p, "loss_in_graph") for p in self._preprocessors):
+            return None
+        house = getattr(self.inspector_state, "house", None)
+        return Door(torch.device("cpu") if house is None else house.device, partial(self._receive, module))
+
+    def _receive(self, module: nn.Module, tensor: Tensor, kind: int) -> None:
+        with torch.set_grad_enabled(kind >= 2):  # as it was for the graph
+            self(module, (), {}, {"loss": tensor})
 
     @outside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Be the forward hook."""
+        """Take one forward pass."""
         if self._passes.counts():
             self._hand_over(module, first_input(args, kwargs), output)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -10,6 +9,8 @@ from torch.optim import Optimizer
 from ..preprocessor import AbstractTensorPreprocessor
 from .abstract_gatherer import State
 from .call_parameter_gatherer import CallParameterGatherer
+from .ownership import owns
+from .site import asks
 
 
 class OptimizerStepParameterGatherer(CallParameterGatherer):
@@ -29,8 +30,13 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
     ) -> None:
         super().__init__(module, parameter, preprocessors, name, inspector_state)
         self._optimizer = optimizer
-        self._handles.append(optimizer.register_step_pre_hook(self._before_step))
-        self._handles.append(optimizer.register_step_post_hook(self))
+        house = self._house_for(asks)
+        if house is not None:
+            tap = house.updates(optimizer)
+            self._handles += [tap.watch(module, parameter, name, self, asker) for asker in preprocessors]
+        else:
+            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+            self._handles.append(optimizer.register_step_post_hook(self))
 
     def _current_parameter(self) -> Tensor | None:
         """Only a parameter that the optimizer has: another one's steps do not move it."""
@@ -41,16 +47,4 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
         parameter = self._current_parameter()
         if parameter is not None and self._wants_data():
             for preprocessor in self._preprocessors:
-                self._guarded(preprocessor.remember, self._name, parameter)
-
-
-# optimizer -> the sizes of its groups when they were last looked at, and the ids of all parameters
-_owned: WeakKeyDictionary[Optimizer, tuple[list[int], set[int]]] = WeakKeyDictionary()
-
-
-def owns(optimizer: Optimizer, parameter: Tensor) -> bool:
-    """Whether the parameter is in one of the optimizer's groups; groups may be added at any time."""
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
-    if optimizer not in _owned or _owned[optimizer][0] != sizes:
-        _owned[optimizer] = sizes, {id(member) for group in optimizer.param_groups for member in group["params"]}
-    return id(parameter) in _owned[optimizer][1]
+                self.guarded(preprocessor.remember, self._name, parameter)

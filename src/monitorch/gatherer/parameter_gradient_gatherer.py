@@ -9,6 +9,7 @@ from ..preprocessor import AbstractTensorPreprocessor
 from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
 from .compilation import outside_graph
+from .site import asks
 
 
 class ParameterGradientGatherer(Gatherer):
@@ -34,6 +35,12 @@ class ParameterGradientGatherer(Gatherer):
         self._module, self._parameter = module, parameter
         self._hooked: Tensor | None = None
         self._gradient_handle: Any = None
+        house = self._house_for(asks) if follow else None
+        self._has_tap = house is not None
+        if house is not None:
+            tap = house.gradients
+            self._handles += [tap.watch(module, parameter, name, self, asker) for asker in preprocessors]
+            return
         self.refresh()
         if follow:
             self._handles.append(module.register_forward_pre_hook(self.refresh))
@@ -52,9 +59,9 @@ class ParameterGradientGatherer(Gatherer):
 
     @outside_graph
     def refresh(self, *_: Any) -> None:
-        """Look the parameter up, and hook it if it trains now."""
+        """Look the parameter up, and hook it if it trains now; a shared tap does that by itself."""
         parameter = find_parameter(self._module, self._parameter)
-        if parameter is self._hooked:
+        if parameter is self._hooked or self._has_tap:
             return
         self._unhook()
         if parameter is not None and parameter.requires_grad and parameter.is_leaf:

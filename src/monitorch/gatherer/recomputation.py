@@ -18,9 +18,9 @@ class RecomputationFilter:
     def __init__(self) -> None:
         self._last_had_grad = True
 
-    def counts(self) -> bool:
-        """Judge the pass that is running; call once per pass."""
+    def counts(self, has_grad: bool | None = None) -> bool:
+        """Judge the pass that is running, with gradients on or off; call once per pass."""
         if inside_backward():
             return not self._last_had_grad
-        self._last_had_grad = torch.is_grad_enabled()
+        self._last_had_grad = torch.is_grad_enabled() if has_grad is None else has_grad
         return True

@@ -1,8 +1,10 @@
 """What hooks and lenses may ask while training runs."""
 
 from collections.abc import Callable
+from typing import Any
 
 from ..errors import OptionError
+from .cadence import Cadence, Phase
 
 ERROR_MODES = ("warn", "raise")
 
@@ -13,13 +15,16 @@ class InspectorState:
     Args:
         is_active_fn: record only in ticks whose number is a multiple of this, or for which this function says so.
         on_error: what an error inside a hook does: ``"warn"`` once and go on without that layer, or ``"raise"``.
+        cadence: which steps are observed; all of them by default.
 
     >>> state = InspectorState(is_active_fn=3)
     >>> [state.is_active, state.tick(), state.tick(), state.is_active]
     [False, 2, 3, True]
     """
 
-    def __init__(self, is_active_fn: int | Callable[[int], bool] = 1, on_error: str = "warn") -> None:
+    def __init__(
+        self, is_active_fn: int | Callable[[int], bool] = 1, on_error: str = "warn", cadence: Cadence | None = None
+    ) -> None:
         if isinstance(is_active_fn, int) and is_active_fn < 1:
             raise OptionError(f"is_active_fn={is_active_fn!r} must be at least 1, or a function of the tick's number")
         if not callable(is_active_fn) and not isinstance(is_active_fn, int):
@@ -30,27 +35,80 @@ class InspectorState:
             raise OptionError.unknown("on_error", on_error, ERROR_MODES)
         self.is_active_fn: Callable[[int], bool] = is_active_fn if callable(is_active_fn) else EveryNth(is_active_fn)
         self.on_error = on_error
-        self.restart()
+        self.cadence = cadence or Cadence()
+        self._paused = False
         self.attached = False
-        self.paused = False
         self.loss_share = 1.0
+        self.house: Any = None
+        """The taps that lenses share, while a model is attached."""
+        self.restart()
 
     def restart(self) -> None:
         """Begin to count anew."""
         self.counter = 1
         self.ticks = 0
         self.step = 0
+        self.gaps = 0
+        """How many passes were not recorded: tensors before and after one do not follow each other."""
+        self.cadence.restart()
+        self.begin()
+
+    def begin(self) -> None:
+        """Decide on the first step."""
+        self._enter(self.cadence.phase(1))
 
     def tick(self, n_ticks: int = 1) -> int:
         """Move on, and return the number of the tick that begins."""
         self.counter += n_ticks
         self.ticks += n_ticks
+        self._refresh()
         return self.counter
+
+    def next_step(self, *, begins: int = 0) -> None:
+        """A step is over and another one begins.
+
+        Args:
+            begins: 1 where the step that begins is counted from now on, 0 where it counts when it is over.
+        """
+        self.cadence.stamp(self.phase if self.is_active else Phase.IDLE)
+        self.step += 1
+        self._enter(self.cadence.phase(self.step + 1 - begins))
+
+    def spend(self, seconds: float) -> None:
+        """Hooks have taken so much time of the host."""
+        self.cadence.clock.spend(seconds)
+
+    def begin_pass(self) -> None:
+        """A training pass begins."""
+        if not self.wants_data():
+            self.gaps += 1
+
+    def wants_data(self) -> bool:
+        """Whether hooks are to do anything now."""
+        return self.phase > 0 and self.is_active
+
+    @property
+    def paused(self) -> bool:
+        """Whether recording is switched off for a while."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._refresh()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase, self.lead = phase, phase == Phase.LEAD
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.observing = self.wants_data()
+        """The answer as a plain attribute: one graph of a compiled model is for True, one for False."""
 
     @property
     def is_active(self) -> bool:
         """Whether to record now; asked at every hook, so that the answer may change within a tick."""
-        return not self.paused and bool(self.is_active_fn(self.counter))
+        return not self._paused and bool(self.is_active_fn(self.counter))
 
 
 class EveryNth:

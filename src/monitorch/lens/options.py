@@ -73,6 +73,13 @@ def channel_last(value: bool | str) -> bool | str:
     return value
 
 
+def correlation(value: str) -> str:
+    """How consecutive tensors are compared."""
+    if value not in ("exact", "sketch"):
+        raise OptionError.unknown("correlation", value, ("exact", "sketch"))
+    return value
+
+
 class LayerChoice:
     """Which layers a lens looks at: those of some kinds, those of included classes, never those of excluded ones.
 

@@ -16,8 +16,6 @@ from .views import geometry_views
 class OutputGradientGeometry(OutputLens):
     """Norm of the gradient with respect to each layer's output, and its cosine with the one before.
 
-    Correlations keep one gradient per layer.
-
     Args:
         inplace: keep moments only, instead of every sample.
         normalize_by_size: divide norms by the root of the number of elements.
@@ -27,6 +25,8 @@ class OutputGradientGeometry(OutputLens):
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         output_index: which part of a tuple or dictionary output to watch; by default its first floating tensor.
+        correlation: ``"exact"`` keeps a copy of the last one; ``"sketch"`` keeps a random projection of 4,096 numbers
+            instead, and the cosine has a standard error of at most 0.022.
     """
 
     _SMALL_NORM_TAG_NAME = "Output Gradient Norm"
@@ -44,10 +44,14 @@ class OutputGradientGeometry(OutputLens):
         range_aggregation: Strings | None = ("std", "min-max"),
         *,
         output_index: int | str | None = None,
+        correlation: str = "exact",
     ) -> None:
+        sketch = options.correlation(correlation) == "sketch"
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
-        geometry = OutputGradientGeometryPreprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0)
+        geometry = OutputGradientGeometryPreprocessor(
+            compute_correlation, normalize_by_size, inplace, 0.0, sketch=sketch
+        )
         self._output_index = output_index
         kinds = [isnotactivation] if skip_activation else [isnotactivation, isactivation]
         views = geometry_views("Output Gradient", geometry, lines, bands, log_scale)

@@ -22,11 +22,14 @@ class ParameterGeometry(ParameterLens):
         parameters: Strings = ("weight", "bias"),
         line_aggregation: Strings = "mean",
         range_aggregation: Strings | None = ("std", "min-max"),
+        *,
+        correlation: str = "exact",
     ) -> None:
+        sketch = options.correlation(correlation) == "sketch"
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         geometries = {
-            parameter: self._preprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0)
+            parameter: self._preprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0, sketch=sketch)
             for parameter in options.strings("parameters", parameters)
         }
         views: list[View] = []

@@ -12,10 +12,12 @@ class ParameterGradientGeometry(ParameterGeometry, ParameterGradientLens):
         inplace: keep moments only, instead of every sample.
         normalize_by_size: divide norms by the root of the number of elements.
         log_scale: logarithmic axis for norms.
-        compute_correlation: compare consecutive gradients; keeps a copy of the last one.
+        compute_correlation: compare consecutive gradients.
         parameters: names of the parameters to look at.
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
+        correlation: ``"exact"`` keeps a copy of the last one; ``"sketch"`` keeps a random projection of 4,096 numbers
+            instead, and the cosine has a standard error of at most 0.022.
     """
 
     _what = "gradient"

@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .precision import wide_dtype
@@ -41,6 +43,11 @@ class Deferred:
         if self._waiting and (len(self._waiting) >= PACK_AT or self._waiting[0].device != sample.device):
             self._pack()
         self._waiting.append(sample)
+
+    def extend_by(self, samples: NDArray[np.float64]) -> None:
+        """Add many samples that are on the host already."""
+        self.settle()
+        self._absorb(torch.from_numpy(samples))
 
     def settle(self) -> None:
         """Wait for the samples that are still on a device."""

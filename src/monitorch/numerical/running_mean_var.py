@@ -11,6 +11,9 @@ from ..errors import LifecycleError
 from . import moments
 from .deferred import Deferred
 
+MANY = 16
+"""From how many samples on it is faster to fold them together than one by one."""
+
 
 def _settled(field: str) -> Any:
     """A property over ``field`` that first waits for what is still on a device."""
@@ -115,9 +118,11 @@ class RunningMeanVar(Deferred):
     def _absorb(self, block: Tensor) -> None:
         if block.dim() == 2:
             self._merge_state(block[0].tolist())
-        else:
+        elif block.numel() < MANY:
             for sample in block.reshape(-1).tolist():
                 self._absorb_number(sample)
+        else:
+            self._merge_state(moments.merge(moments.of_samples(block.reshape(-1).double())).tolist())
 
     def _combine(self, packed: list[Tensor], samples: Tensor) -> list[Tensor]:
         if samples.dtype != torch.float64:

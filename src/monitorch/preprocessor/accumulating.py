@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import OptionError
 from ..numerical.accumulator import Accumulator, accumulators_in, new_accumulator
 from ..numerical.deferred import Deferred, settle
+from ..numerical.ledger import Ledger, Mask, Rows
 from ..numerical.sync import exchange, offer
 from .abstract import AbstractPreprocessor
 
@@ -22,10 +23,13 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
         self._values: OrderedDict[str, Any] = OrderedDict()
+        self.ledger: Ledger | None = None
+        """Where rows for this preprocessor wait, if gatherers measure for it."""
 
     @property
     def value(self) -> dict[str, Any]:
         """Accumulators by name: one each, or a tuple in the order of ``statistics``."""
+        self._collect()
         settle(self.accumulators())
         return self._values
 
@@ -38,11 +42,27 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def accumulators(self) -> Iterable[Deferred]:
         """All accumulators there are."""
+        self._collect()
         return (accumulator for value in self._values.values() for accumulator in accumulators_in(value))
 
     def reset(self) -> None:
         """Start with new accumulators; those handed out keep their numbers."""
+        self._collect()
         self._values = OrderedDict()
+
+    def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
+        """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""
+        rows = rows[~is_lead]
+        if len(rows):
+            self._extend(name, *self._samples(rows))
+
+    def _samples(self, rows: Rows) -> tuple[Rows, ...]:
+        """The samples of each statistic, from rows of raw sums; only for preprocessors that say what they ask for."""
+        raise NotImplementedError(f"{type(self).__name__} takes tensors, not rows")
+
+    def _collect(self) -> None:
+        if self.ledger is not None:
+            self.ledger.deliver()
 
     def start_sync(self, dst_rank: int = 0) -> None:
         """Offer the accumulators to the other ranks."""
@@ -68,7 +88,15 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def _record(self, name: str, *samples: Any) -> None:
         """Add one sample to each statistic of ``name``: tensors that were computed for this purpose."""
+        for accumulator, sample in zip(self._accumulators_of(name), samples, strict=True):
+            accumulator.adopt(sample)
+
+    def _extend(self, name: str, *samples: Rows) -> None:
+        """Add many samples to each statistic of ``name``."""
+        for accumulator, sample in zip(self._accumulators_of(name), samples, strict=True):
+            accumulator.extend_by(sample)
+
+    def _accumulators_of(self, name: str) -> Iterable[Any]:
         if name not in self._values:
             self._values[name] = self._new_value()
-        for accumulator, sample in zip(accumulators_in(self._values[name]), samples, strict=True):
-            accumulator.adopt(sample)
+        return accumulators_in(self._values[name])

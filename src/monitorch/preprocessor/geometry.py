@@ -1,8 +1,11 @@
 """The common half of the preprocessors that follow a tensor's length and direction."""
 
+import numpy as np
 from torch import Tensor
 
 from ..numerical.geometry_computation import GeometryComputation
+from ..numerical.kernels.row import DOT, FOLLOWS, SIZE, SQUARES, UNIT
+from ..numerical.ledger import Mask, Rows
 from .accumulating import AccumulatingPreprocessor
 
 
@@ -14,13 +17,18 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
         normalize: divide norms by the root of the number of elements.
         inplace: keep moments only, instead of every sample.
         eps: added to the product of the two norms.
+        sketch: have gatherers compare random projections of fixed size instead of keeping whole tensors.
     """
 
-    def __init__(self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8) -> None:
+    def __init__(
+        self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, sketch: bool = False
+    ) -> None:
         super().__init__(inplace)
         self.correlation, self.normalize, self.eps = correlation, normalize, eps
+        self.comparison = ("sketch" if sketch else "exact") if correlation else None
         self.statistics = ("norm", "correlation") if correlation else ("norm",)
         self._geometries: dict[str, GeometryComputation] = {}
+        self._last_lengths: dict[str, float] = {}
 
     def reset(self) -> None:
         """Forget the samples; the last tensors stay, so that a tick does not cut a series in two."""
@@ -30,18 +38,52 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
 
     def clear(self) -> None:
         """Forget the last tensors as well."""
-        self._geometries.clear()
         super().clear()
+        self._geometries.clear()
+        self._last_lengths.clear()
 
     def interrupt(self, name: str) -> None:
         """The next tensor of ``name`` does not follow the last one."""
         if name in self._geometries:
             self._geometries[name].interrupt()
 
-    def _measure(self, name: str, tensor: Tensor) -> None:
+    def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
+        """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""
+        norms = np.sqrt(rows[:, SQUARES]) * rows[:, UNIT]
+        if self.normalize:
+            norms /= np.sqrt(np.maximum(rows[:, SIZE], 1))
+        if not self.correlation:
+            samples: tuple[Rows, ...] = (norms[~is_lead],)
+        else:
+            correlations, compared = self._correlations(name, rows)
+            samples = norms[~is_lead], correlations[compared & ~is_lead]
+        if not is_lead.all():
+            self._geometry(name)
+            self._extend(name, *samples)
+
+    def _correlations(self, name: str, rows: Rows) -> tuple[Rows, Mask]:
+        """Cosines with the tensor before, and which of them there are."""
+        lengths = np.sqrt(rows[:, SQUARES])
+        first = name not in self._last_lengths
+        before = np.concatenate(([self._last_lengths.get(name, 0.0)], lengths[:-1]))
+        self._last_lengths[name] = lengths[-1]
+        compared = rows[:, FOLLOWS] > 0
+        product = lengths * before
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cosine = np.where(product == 0, 0.0, rows[:, DOT] / product)
+            if self.eps:  # dot / (lengths + eps)
+                cosine /= 1 + self.eps / (product * rows[:, UNIT] ** 2)
+        if first:
+            cosine[0], compared[0] = 0.0, True
+        return cosine, compared
+
+    def _geometry(self, name: str) -> GeometryComputation:
         geometry = self._geometries.get(name)
         if geometry is None:
             geometry = GeometryComputation(self.inplace, self.normalize, self.correlation, self.eps)
             self._geometries[name] = geometry
-        geometry.update(tensor)
         self._values[name] = geometry.value
+        return geometry
+
+    def _measure(self, name: str, tensor: Tensor) -> None:
+        self._geometry(name).update(tensor)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..numerical import reduce_activation_to_activation_rates
 from ..numerical.length import as_dense
 from .abstract import AbstractTensorPreprocessor
+from .ask import Ask
 from .rates import RateStatistics
 
 
@@ -30,3 +31,7 @@ class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
         gradient = as_dense(tensor)
         rows = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(-1, 1)
         self._record_rates(name, rows, partial(reduce_activation_to_activation_rates, batch=False))
+
+    def ask(self) -> Ask:
+        """What gatherers are to measure in passing."""
+        return Ask(rates=(self.eps, False))

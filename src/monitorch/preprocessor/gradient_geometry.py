@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from .abstract import AbstractTensorPreprocessor
+from .ask import Ask
 from .geometry import GeometryPreprocessor
 
 
@@ -12,3 +13,7 @@ class GradientGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take one gradient."""
         self._measure(name, tensor)
+
+    def ask(self) -> Ask:
+        """What gatherers are to measure in passing."""
+        return Ask(correlation=self.comparison)

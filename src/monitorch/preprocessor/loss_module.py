@@ -50,6 +50,13 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
         for name in self._names or ():
             self._values[name] = self._new_value()
 
+    def loss_in_graph(self, output: Any) -> Tensor | None:
+        """The loss in an output, where a model is being compiled."""
+        if isinstance(output, Tensor):
+            return None if self.field_only else output
+        loss = loss_in(output)
+        return loss if isinstance(loss, Tensor) else None
+
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take one loss."""
         loss = loss_in(layer_output)

@@ -6,6 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from ..numerical.activation_computation import reduce_non_channels
+from .ask import Ask
 from .outputs import OutputPreprocessor
 from .rates import RateStatistics
 
@@ -42,3 +43,7 @@ class OutputActivation(RateStatistics, OutputPreprocessor):
     def _measure(self, name: str, output: Tensor) -> None:
         last = self.channel_last(name) if callable(self.channel_last) else self.channel_last
         self._record_rates(name, output, partial(reduce_non_channels, channel_dim=-1 if last else 1))
+
+    def ask(self) -> Ask:
+        """What gatherers are to measure in passing."""
+        return Ask(self.output_index, rates=(self.eps, self.channel_last), passes=self.passes())

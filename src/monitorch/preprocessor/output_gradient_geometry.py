@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from .abstract import AbstractBackwardPreprocessor
+from .ask import Ask
 from .geometry import GeometryPreprocessor
 
 
@@ -17,3 +18,7 @@ class OutputGradientGeometry(GeometryPreprocessor, AbstractBackwardPreprocessor)
         """Take the gradient of the first output; an output that was not used has none."""
         if grad_output[0] is not None:
             self._measure(name, grad_output[0])
+
+    def ask(self) -> Ask:
+        """What gatherers are to measure in passing."""
+        return Ask(correlation=self.comparison)

@@ -2,11 +2,15 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..numerical.kernels.row import BATCH, NORMS, SIZE
+from ..numerical.ledger import Rows
 from ..numerical.length import as_real
 from ..numerical.precision import wide_dtype
+from .ask import Ask
 from .outputs import OutputPreprocessor
 
 
@@ -39,3 +43,12 @@ class OutputNorm(OutputPreprocessor):
         samples = as_real(output).flatten(1)
         norm = torch.linalg.vector_norm(samples, dim=1, dtype=wide_dtype(samples)).mean()
         self._record(name, norm / math.sqrt(output[0].numel()) if self.normalize else norm)
+
+    def ask(self) -> Ask:
+        """What gatherers are to measure in passing."""
+        return Ask(self.output_index, passes=self.passes())
+
+    def _samples(self, rows: Rows) -> tuple[Rows, ...]:
+        batch = rows[:, BATCH]
+        norms = rows[:, NORMS] / batch
+        return (norms / np.sqrt(rows[:, SIZE] / batch) if self.normalize else norms,)

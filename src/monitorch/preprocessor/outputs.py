@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..errors import SkippedSample
 from .abstract import AbstractForwardPreprocessor
 from .accumulating import AccumulatingPreprocessor
+from .ask import ALL_PASSES
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:
@@ -52,6 +53,11 @@ def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bo
     return torch.is_grad_enabled() if evaluation_from_grad else module.training
 
 
+def kind_of_pass(module: nn.Module) -> int:
+    """The two questions of :func:`is_training_pass` as bits: 1 for train mode, 2 for gradients on."""
+    return bool(module.training) + 2 * torch.is_grad_enabled()
+
+
 class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
     """Measures outputs of training passes, with ``record_eval`` of all passes; a subclass writes ``_measure``."""
 
@@ -62,21 +68,29 @@ class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
         self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
         self.output_index = output_index
 
+    def passes(self) -> frozenset[int]:
+        """The passes to measure, as :func:`kind_of_pass` numbers them."""
+        if self.record_eval:
+            return ALL_PASSES
+        return {None: frozenset({3}), True: frozenset({2, 3}), False: frozenset({1, 3})}[self.evaluation_from_grad]
+
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take the output of one forward pass."""
         if self.record_eval or is_training_pass(module, self.evaluation_from_grad):
             with torch.no_grad():
-                self._measure(name, self._samples_of(layer_output))
+                self._measure(name, samples_of(layer_output, self.output_index))
 
     @abstractmethod
     def _measure(self, name: str, output: Tensor) -> None:
         """Record numbers from an output ``[B, ...]`` that is floating and not empty."""
 
-    def _samples_of(self, output: Any) -> Tensor:
-        tensor = pick_tensor(output, self.output_index)
-        if tensor is None:
-            raise SkippedSample(f"its output holds no floating tensor ({type(output).__name__})")
-        if not tensor.numel():
-            raise SkippedSample(f"its output is empty, shape {tuple(tensor.shape)}")
-        tensor = tensor.detach()
-        return tensor if tensor.dim() > 1 else tensor.reshape(1, -1)  # no batch dimension: a batch of one
+
+def samples_of(output: Any, index: int | str | None) -> Tensor:
+    """The tensor of an output as a batch of samples ``[B, ...]``, floating and not empty."""
+    tensor = pick_tensor(output, index)
+    if tensor is None:
+        raise SkippedSample(f"its output holds no floating tensor ({type(output).__name__})")
+    if not tensor.numel():
+        raise SkippedSample(f"its output is empty, shape {tuple(tensor.shape)}")
+    tensor = tensor.detach()
+    return tensor if tensor.dim() > 1 else tensor.reshape(1, -1)  # no batch dimension: a batch of one

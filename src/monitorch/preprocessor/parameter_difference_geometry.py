@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..numerical.geometry_computation import comparable
 from .abstract import AbstractTensorPreprocessor
+from .ask import Ask
 from .geometry import GeometryPreprocessor
 
 
@@ -14,8 +15,10 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
     The first tensor of a name is only kept: there is nothing to subtract from it yet.
     """
 
-    def __init__(self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8) -> None:
-        super().__init__(correlation, normalize, inplace, eps)
+    def __init__(
+        self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, sketch: bool = False
+    ) -> None:
+        super().__init__(correlation, normalize, inplace, eps, sketch=sketch)
         self._previous: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -45,3 +48,7 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         """Forget the last tensors as well."""
         self._previous.clear()
         super().clear()
+
+    def ask(self) -> Ask:
+        """What gatherers are to measure in passing."""
+        return Ask(correlation=self.comparison)

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from torch import Tensor
 
 from ..errors import SkippedSample
+from ..numerical.kernels.row import ACTIVE, CHANNELS, DEAD, NONFINITE, SIZE
+from ..numerical.ledger import Rows
 from ..numerical.precision import wide_dtype
 from .accumulating import AccumulatingPreprocessor
 
@@ -31,3 +34,8 @@ class RateStatistics(AccumulatingPreprocessor):
         if self.death:
             samples.append((rates == 0).mean(dtype=wide_dtype(rates)) + poison)
         self._record(name, *samples)
+
+    def _samples(self, rows: Rows) -> tuple[Rows, ...]:
+        poison = np.where(rows[:, NONFINITE] > 0, np.nan, 0.0)
+        activation = rows[:, ACTIVE] / rows[:, SIZE] + poison
+        return (activation, rows[:, DEAD] / rows[:, CHANNELS] + poison) if self.death else (activation,)

@@ -1,0 +1,1 @@
+"""What watching costs: training steps with lenses against bare ones, taking turns. ``python -m bench --help``."""

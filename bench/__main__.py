@@ -1,0 +1,99 @@
+"""Measure what watching costs, print tables, keep the figures.
+
+python -m bench                                    (make bench: one CPU thread, or with --device cuda a GPU)
+python -m bench --device cuda --only gpt2-eager,kernels --peers DIR --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import kernels, report, workers
+from .cases import Case, plan
+from .measure import Effort
+
+SECTIONS = {"cpu": ["small"], "cuda": ["small", "gpt2-eager", "gpt2-compiled", "kernels", "scaling"]}
+FOLDER = Path(__file__).parent.parent / "build" / "bench"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What to measure, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--only", help=f"comma-separated: {', '.join(SECTIONS['cuda'])}; on a CPU small alone is usual")
+    parser.add_argument("--scaling", action="store_true", help="also with more layers, parameters and ticks")
+    parser.add_argument("--quick", action="store_true", help="miniatures and two steps each, to try the bench itself")
+    parser.add_argument(
+        "--peers", type=Path, help="folder with upstream and torch_module_monitor; else pip fetches them"
+    )
+    parser.add_argument("--json", type=Path, help="where the figures go; build/bench/DEVICE.json")
+    options = parser.parse_args(arguments)
+    chosen = options.only.split(",") if options.only else SECTIONS[options.device]
+    options.sections = list(dict.fromkeys([*chosen, *(["scaling"] if options.scaling else [])]))
+    if unknown := set(options.sections) - set(SECTIONS["cuda"]):
+        parser.error(f"no section is called {', '.join(sorted(unknown))}")
+    if options.device == "cpu" and not options.quick and any("gpt2" in name for name in options.sections):
+        parser.error("gpt2 takes a GPU; --quick puts a miniature in its place")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU")
+    return options
+
+
+def machine(device: str) -> str:
+    """Its name, as far as it has one."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, one thread of {os.cpu_count()}"
+
+
+def describe(options: argparse.Namespace, peers: Path) -> dict[str, Any]:
+    """All about a run but its figures."""
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": options.device,
+        "machine": machine(options.device),
+        "versions": {"python": platform.python_version(), **workers.versions(peers)},
+        "sections": options.sections,
+        "quick": options.quick,
+        "cases": [],
+        "kernels": [],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and keep what there is after every case."""
+    options = parse(arguments)
+    peers = options.peers or FOLDER / "peers"
+    file = options.json or FOLDER / f"{options.device}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not options.peers:
+        workers.install(peers)
+    run = describe(options, peers)
+    print(report.machine(run), flush=True)
+    cases = plan(options.sections, options.device)
+    done: dict[Case, dict[str, Any]] = {}
+    for case, row in workers.run(cases, Effort(options.device, options.quick), peers):
+        done[case] = row
+        print(report.progress(row, len(done), len(cases)), flush=True)
+        run["cases"] = [done[case] for case in cases if case in done]
+        file.write_text(json.dumps(run, indent=1), encoding="utf-8")
+    if "kernels" in options.sections:
+        run["kernels"] = kernels.measure(options.device)
+        file.write_text(json.dumps(run, indent=1), encoding="utf-8")
+    print("", *report.tables(run, report.text), f"figures in {file}", sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

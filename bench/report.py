@@ -1,0 +1,142 @@
+"""Turn figures into tables.
+
+python -m bench.report build/bench/cpu.json build/bench/cuda.json    (writes bench/RESULTS.md)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import targets
+
+Row = dict[str, Any]
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def number(key: str, digits: int) -> Callable[[Row], str]:
+    """A column of numbers, empty where one does not apply."""
+    return lambda row: "" if row.get(key) is None else f"{row[key]:.{digits}f}"
+
+
+def per_module(row: Row) -> str:
+    """Microseconds that watching adds per module, where modules are all alike."""
+    if row.get("ratio") is None or not row["model"].startswith("layers="):
+        return ""
+    return f"{row['added_ms'] * 1e3 / row['modules']:.1f}"
+
+
+def first_line(problem: str | None) -> str:
+    """As much of a message as fits a table."""
+    return (problem or "").partition("\n")[0][:100]
+
+
+CASES: dict[str, Callable[[Row], str]] = {
+    "model": lambda row: row["model"] + (" compiled" if row["compiled"] else ""),
+    "subject": lambda row: row["subject"],
+    "watched": lambda row: row["label"],
+    "bare ms": number("bare_ms", 3),
+    "with ms": number("watched_ms", 3),
+    "ratio": number("ratio", 3),
+    "us/module": per_module,
+    "+GiB": number("memory_gib", 2),
+    "+syncs": number("syncs", 1),
+    "+launches": number("launches", 1),
+    "+breaks": number("breaks", 0),
+    "+recompiles": number("recompiles", 0),
+    "": lambda row: first_line(row["problem"]),
+}
+KERNELS: dict[str, Callable[[Row], str]] = {
+    "kernel": lambda row: row["kernel"],
+    "tensor": lambda row: row["tensor"],
+    "ms": number("ms", 3),
+    "TB/s": number("tb_per_s", 2),
+    "of ceiling": lambda row: "" if row.get("of_ceiling") is None else f"{row['of_ceiling']:.0%}",
+    "host us": number("host_us", 1),
+    "": lambda row: first_line(row.get("problem")),
+}
+
+
+def cells(rows: Iterable[Row], columns: dict[str, Callable[[Row], str]]) -> list[list[str]]:
+    """A head and a line per row; a column that says nothing at all is left out."""
+    lines = [list(columns), *([show(row) for show in columns.values()] for row in rows)]
+    kept = [i for i in range(len(columns)) if any(line[i] for line in lines[1:])]
+    return [[line[i] for i in kept] for line in lines]
+
+
+def text(lines: Sequence[Sequence[str]]) -> str:
+    """Aligned for a terminal: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numeric = [all(_is_number(cell) for cell in column[1:]) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            f"{cell:>{width}}" if right else f"{cell:{width}}"
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """The same for a document."""
+    head, *body = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([head, f"|{' --- |' * len(lines[0])}", *body])
+
+
+def progress(row: Row, index: int, count: int) -> str:
+    """One line for a case that is done."""
+    outcome = row["problem"] or f"x{row['ratio']:.3f} ({row['pairs']} pairs)"
+    name = f"{CASES['model'](row)}, {row['subject']}: {row['label']}"
+    return f"[{index:3}/{count}] {name:60} {first_line(outcome)}  [{row['took_s']:.1f} s]"
+
+
+def tables(run: Row, form: Callable[[Sequence[Sequence[str]]], str]) -> list[str]:
+    """All tables of a run."""
+    found = [cells(run["cases"], CASES), cells(run["kernels"], KERNELS)]
+    return [form(lines) for lines in found if len(lines) > 1]
+
+
+def machine(run: Row) -> str:
+    """Where and when, in one line."""
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    return f"{run['machine']}; {versions}; {run['date']}"
+
+
+def document(runs: Sequence[Row]) -> str:
+    """Targets first, then every figure."""
+    parts = [
+        "# What watching costs",
+        "Written by `python -m bench.report` from the files that `make bench` and `make bench-gpu` leave; not by hand.",
+        "A bare and a watched model train in turns in one process; the ratio is the median over such pairs of steps. "
+        "`every 10` is the mean over ten steps. `+` columns are what watching adds to a step (memory: to the peak). "
+        "upstream is monitorch 0.1.0.7; torch_module_monitor takes norms of outputs, parameters and gradients only.",
+        "## Targets",
+        markdown([["on", "what", "target", "measured", "met"], *targets.judge(runs)]),
+    ]
+    for run in runs:
+        parts += [f"## {run['device']}: {', '.join(run['sections'])}", machine(run), *tables(run, markdown)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_number(cell: str) -> bool:
+    return not cell.strip("0123456789.-%")
+
+
+def main() -> None:
+    """Write the document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", type=Path, nargs="+", help="JSON files")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.figures]
+    if any(run["quick"] for run in runs):
+        parser.error("figures of --quick say nothing about costs")
+    options.out.write_text(document(runs), encoding="utf-8")
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()

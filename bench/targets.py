@@ -1,0 +1,86 @@
+"""What the project wants to cost at most, and whether it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+
+
+class Target(NamedTuple):
+    """A figure of all eight lenses together, and what it may be."""
+
+    device: str
+    model: str
+    limit: float | Callable[[float], float]  # or of what is measured at every step
+    compiled: bool = False
+    correlation: str = "exact"
+    every: int = 1
+    figure: str = "ratio"
+
+    def wanted(self) -> dict[str, Any]:
+        """The case in which it is measured."""
+        setting = {"correlation": self.correlation, "every": self.every, "compiled": self.compiled, "tick": 0}
+        return {"model": self.model, "subject": "monitorch", "lenses": "all", **setting}
+
+
+def tenth(ratio: float) -> float:
+    """Two observed steps in ten, and one percent."""
+    return 1 + 0.2 * (ratio - 1) + 0.01
+
+
+def cadence(device: str, model: str) -> list[Target]:
+    """What one step in ten may cost."""
+    return [Target(device, model, tenth, every=10), Target(device, model, 1.03, correlation="none", every=10)]
+
+
+TARGETS = [
+    Target("cuda", "gpt2", 1.25),
+    Target("cuda", "gpt2", 1.13, correlation="sketch"),
+    Target("cuda", "gpt2", 0.3, correlation="sketch", figure="memory_gib"),
+    Target("cuda", "gpt2", 1.25, compiled=True),
+    Target("cuda", "gpt2", 0, compiled=True, figure="breaks"),
+    Target("cuda", "mlp", 1.5),
+    Target("cuda", "cnn", 1.5),
+    Target("cpu", "mlp", 1.25),
+    Target("cpu", "cnn", 1.15),
+    *(target for model in ("gpt2", "mlp", "cnn") for target in cadence("cuda", model)),
+    *(target for model in ("mlp", "cnn") for target in cadence("cpu", model)),
+]
+
+
+def judge(runs: Sequence[Row]) -> Iterator[list[str]]:
+    """One line per target: on, what, target, measured, met."""
+    for target in TARGETS:
+        rows = [row for run in runs if run["device"] == target.device for row in run["cases"]]
+        wanted = target.wanted()
+        measured = _find(rows, wanted, target.figure)
+        limit = target.limit
+        if callable(limit):
+            whole = _find(rows, wanted | {"every": 1}, target.figure)
+            limit = float("nan") if whole is None else limit(whole)
+        on = {"cuda": "GPU", "cpu": "CPU, one thread"}[target.device]
+        shown = ["not measured", ""] if measured is None else [f"{measured:.4g}", _verdict(measured, limit)]
+        yield [
+            on,
+            _words(target),
+            f"at most {limit:.4g}" if limit == limit else "1 + 0.2 (ratio of every step - 1) + 0.01",
+            *shown,
+        ]
+
+
+def _find(rows: Iterable[Row], wanted: dict[str, Any], figure: str) -> float | None:
+    values = [row.get(figure) for row in rows if wanted.items() <= row.items() and not row["problem"]]
+    return next((float(value) for value in values if value is not None), None)
+
+
+def _verdict(measured: float, limit: float) -> str:
+    return "" if limit != limit else "yes" if measured <= limit else "**no**"
+
+
+def _words(target: Target) -> str:
+    words = [target.model + (" compiled" if target.compiled else " eager")]
+    words += {"exact": [], "sketch": ["sketched"], "none": ["no correlation"]}[target.correlation]
+    words += [f"every {target.every}"] if target.every > 1 else []
+    return ", ".join([*words, {"ratio": "ratio", "memory_gib": "GiB added", "breaks": "graph breaks"}[target.figure]])

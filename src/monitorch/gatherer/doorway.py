@@ -1,0 +1,103 @@
+"""The way out of a compiled graph: operators that call back into Python without breaking the graph.
+
+While torch.compile traces a model, a hook puts one of these operators into the graph. When the graph runs, the operator
+finds by a small key tensor whom it was made for and hands the real tensor over, as the hook does in eager mode. Keys
+are tensors, not numbers, so that equal blocks share one graph.
+
+A gradient is seen by an identity in the graph. Its second input is a leaf, the *ghost*: the compiler may not leave out
+the computation of a leaf's gradient, and that computation is what hands the passing gradient over.
+"""
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+Receiver = Callable[[Tensor, int], None]
+
+_library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
+_library.define("forward(Tensor x, Tensor(a!) key, int kind) -> ()")
+_library.define("backward(Tensor x, Tensor key) -> Tensor")
+
+
+class Door:
+    """The outer end of the way: what goes through its operators reaches ``receive``, with the kind of the pass."""
+
+    def __init__(self, device: torch.device, receive: Receiver) -> None:
+        self.receive = receive
+        number = next(_count)
+        # written to by one operator and saved for backward by the other: must not be the same tensor
+        self.forward_key, self.backward_key = (_key(number, device) for _ in range(2))
+        self.ghost = torch.zeros(1, device=device, requires_grad=True)
+        _doors[number] = self
+        addresses = [key.data_ptr() for key in (self.forward_key, self.backward_key)]
+        _numbers.update(dict.fromkeys(addresses, number))
+        weakref.finalize(self, _forget, addresses, number).atexit = False
+
+    def pass_forward(self, x: Tensor, kind: int) -> None:
+        """Put the operator into the graph that hands ``x`` over."""
+        torch.ops.monitorch.forward(x.detach(), self.forward_key, kind)
+
+    def pass_backward(self, x: Tensor) -> Tensor:
+        """Put the operator into the graph that hands over the gradient of what is returned: ``x`` again."""
+        watched: Tensor = _Identity.apply(x, self.ghost, self.backward_key)  # type: ignore[no-untyped-call]
+        return watched
+
+
+_doors: WeakValueDictionary[int, Door] = WeakValueDictionary()
+_numbers: dict[int, int] = {}  # by the address of a key: reading the key itself would wait for the device
+_count = itertools.count(1)
+
+
+def _forget(addresses: list[int], number: int) -> None:
+    for address in addresses:
+        if _numbers.get(address) == number:  # else it belongs to another key by now
+            del _numbers[address]
+
+
+def _key(number: int, device: torch.device) -> Tensor:
+    key = torch.tensor([number], device=device)
+    # what mark_static_address(key) does, without loading the compiler: CUDA graphs need not copy the key
+    key._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
+    return key
+
+
+def _find(key: Tensor) -> Door | None:
+    """The door of a key, or None if its tap is gone."""
+    number = _numbers.get(key.data_ptr())
+    return _doors.get(int(key) if number is None else number)
+
+
+class _Identity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ghost: Tensor, key: Tensor) -> Tensor:
+        ctx.save_for_backward(key)
+        return x.clone()  # not a view: an in-place operation may follow; the compiler leaves the copy out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (key,) = ctx.saved_tensors
+        return gradient, torch.ops.monitorch.backward(gradient, key), None
+
+
+def _forward(x: Tensor, key: Tensor, kind: int) -> None:
+    door = _find(key)
+    if door is not None:
+        door.receive(x, kind)
+
+
+def _backward(x: Tensor, key: Tensor) -> Tensor:
+    door = _find(key)
+    if door is not None:
+        door.receive(x, -1)
+    return torch.zeros(1, device=key.device)
+
+
+_library.impl("forward", _forward, "CompositeExplicitAutograd")
+_library.impl("backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("monitorch::forward", lambda x, key, kind: None, lib=_library)
+torch.library.register_fake("monitorch::backward", lambda x, key: torch.empty(1, device=key.device), lib=_library)

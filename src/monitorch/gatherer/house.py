@@ -1,0 +1,75 @@
+"""All taps of one inspector: where lenses find the hook they share."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..numerical.ledger import Ledger, Note
+from .gradient_tap import GradientTap
+from .output_tap import OutputTap
+from .update_tap import UpdateTap
+
+
+class House:
+    """One output tap per module, one tap for gradients, one per optimizer for updates, and the ledger they fill.
+
+    Args:
+        state: says whether to record, and in which step.
+        device: where the model is.
+        may_wait: whether gradients of one backward pass may be measured together at its end.
+    """
+
+    def __init__(self, state: Any, device: torch.device, *, may_wait: bool = True) -> None:
+        self.state, self.device, self.may_wait = state, device, may_wait
+        self.ledger = Ledger()
+        self.gradients = GradientTap(self)
+        self._outputs: dict[int, Any] = {}
+        self._updates: dict[int, Any] = {}
+
+    def output(self, module: nn.Module, name: str) -> OutputTap:
+        """The tap on a module's output."""
+        if id(module) not in self._outputs:
+            self._outputs[id(module)] = OutputTap(self, module, name)
+        tap: OutputTap = self._outputs[id(module)]
+        return tap
+
+    def updates(self, optimizer: Optimizer) -> UpdateTap:
+        """The tap on an optimizer's steps."""
+        if id(optimizer) not in self._updates:
+            self._updates[id(optimizer)] = UpdateTap(self, optimizer)
+        tap: UpdateTap = self._updates[id(optimizer)]
+        return tap
+
+    @property
+    def compares(self) -> bool:
+        """Whether anybody compares tensors of consecutive steps."""
+        taps = (self.gradients, *self._outputs.values(), *self._updates.values())
+        return any(site.ask.correlation is not None for tap in taps for site in tap.sites)
+
+    def measure(self, notes: Sequence[Note], verb: Callable[..., None], *data: Any) -> None:
+        """Call a page's verb for many sites at once; what goes wrong is told by each of them."""
+        begin = perf_counter()
+        try:
+            verb(notes, *data)
+        except Exception as error:
+            for note in notes:
+                note.site.fail(error, data)
+        self.state.spend(perf_counter() - begin)
+
+    def refresh(self) -> None:
+        """Follow parameters to where they are now, and remove hooks that nobody needs any more."""
+        self.gradients.refresh()
+        for taps in (self._outputs, self._updates):
+            for place, tap in list(taps.items()):
+                if not tap.sites:
+                    taps.pop(place).close()
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        for tap in (*self._outputs.values(), *self._updates.values(), self.gradients):
+            tap.close()
+        self._outputs, self._updates = {}, {}

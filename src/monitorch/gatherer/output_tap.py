@@ -1,0 +1,141 @@
+"""The one hook on a module that all lenses on its output share."""
+
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..numerical.ledger import Note
+from ..preprocessor.outputs import kind_of_pass, pick_tensor, samples_of
+from .compilation import inside_graph, is_compiled, is_traced
+from .doorway import Door
+from .output_alias import replace, with_alias
+from .recomputation import RecomputationFilter
+from .site import LEAD, Site, Subscription, subscribe
+
+
+class OutputTap:
+    """Measures a module's output and its gradient, each once for all who ask.
+
+    Args:
+        house: what all taps of an inspector share: its state, the ledger, and the device of the model.
+    """
+
+    def __init__(self, house: Any, module: nn.Module, name: str) -> None:
+        self.state, self._house, self._name = house.state, house, name
+        self.outputs: list[Site] = []
+        self.gradients: list[Site] = []
+        self._recomputation = RecomputationFilter()
+        self._missed = False
+        self._handle = module.register_forward_hook(self.hook, with_kwargs=True)
+
+    @property
+    def sites(self) -> list[Site]:
+        """All that is measured here."""
+        return [*self.outputs, *self.gradients]
+
+    def watch_output(self, gatherer: Any, preprocessor: Any) -> Subscription:
+        """Measure outputs for a preprocessor from now on."""
+        subscription = subscribe(self.outputs, self._name, gatherer, preprocessor)
+        return self._with_door(subscription, self._receive_output)
+
+    def watch_gradient(self, gatherer: Any, preprocessor: Any, output_index: int | str | None) -> Subscription:
+        """Measure gradients of outputs for a preprocessor from now on."""
+        asked = partial(subscribe, output_index=output_index, share=self.state.loss_share)
+        return self._with_door(asked(self.gradients, self._name, gatherer, preprocessor), self._receive_gradient)
+
+    def close(self) -> None:
+        """Remove the hook; gradients still to come are ignored."""
+        self._handle.remove()
+        self.outputs, self.gradients = [], []
+
+    @inside_graph
+    def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Be called after each forward pass; while the model is being compiled, leave operators in the graph."""
+        if is_compiled():
+            return self._leave_doors(module, output) if self.state.observing else None
+        if not self.state.wants_data():
+            self._missed = True
+            return None
+        if not self._recomputation.counts() or is_traced():
+            return None
+        begin = perf_counter()
+        self._resume()
+        kind = kind_of_pass(module)
+        for site in self.outputs:
+            self._take_output(site, kind, output)
+        changed = self._hook_gradients(module, (args, kwargs), output) if self.gradients else None
+        self.state.spend(perf_counter() - begin)
+        return changed
+
+    def _take_output(self, site: Site, kind: int, output: Any) -> None:
+        """Measure an output, if anybody wants passes of this kind."""
+        if kind in site.ask.passes and not self.state.lead:
+            site.guarded(self._measure_output, site, kind, output)
+
+    def _measure_output(self, site: Site, kind: int, output: Any) -> None:
+        x = samples_of(output, site.ask.output_index)
+        self._house.ledger.page(x.device).output(Note(site, kind, self.state.step), x)
+
+    def _hook_gradients(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        """Hook the tensors in the output; returns a new output where the module returned its own input."""
+        changed = output
+        for site in self.gradients:
+            tensor = site.guarded(pick_tensor, changed, site.ask.output_index)
+            if tensor is not None and tensor.requires_grad:
+                changed, tensor = with_alias(changed, tensor, module, inputs)
+                tag = LEAD if self.state.lead else 0
+                tensor.register_hook(partial(self._take_gradient, site, tag))  # type: ignore[no-untyped-call]
+        return None if changed is output else changed
+
+    def _take_gradient(self, site: Site, tag: int, gradient: Tensor) -> None:
+        """Measure a gradient; the hook of an earlier forward pass may outlive the tap."""
+        if site not in self.gradients:
+            return
+        if not self.state.is_active:
+            site.interrupted = True
+        elif not is_traced():
+            begin = perf_counter()
+            site.guarded(self._measure_gradient, site, tag, gradient)
+            self.state.spend(perf_counter() - begin)
+
+    def _measure_gradient(self, site: Site, tag: int, gradient: Tensor) -> None:
+        x = gradient.detach()
+        follows = site.follows(x, self.state.gaps)
+        self._house.ledger.page(x.device).geometry(Note(site, tag, self.state.step), x, follows)
+
+    def _resume(self) -> None:
+        """After a time without recording: what comes next does not follow what was seen last."""
+        if self._missed:
+            self._missed = False
+            for site in self.gradients:
+                site.interrupted = True
+
+    # inside a compiled graph
+
+    def _with_door(self, subscription: Subscription, receive: Any) -> Subscription:
+        site = subscription.site
+        if site.door is None:
+            site.door = Door(self._house.device, partial(receive, site))
+        return subscription
+
+    def _leave_doors(self, module: nn.Module, output: Any) -> Any:
+        """Put operators into the graph being made; only what cannot fail belongs here, nothing would catch it."""
+        changed, kind = output, kind_of_pass(module)
+        for site in self.outputs:
+            tensor = pick_tensor(output, site.ask.output_index)
+            if tensor is not None:
+                site.door.pass_forward(tensor, kind)
+        for site in self.gradients if kind >= 2 else ():
+            tensor = pick_tensor(changed, site.ask.output_index)
+            if tensor is not None and tensor.requires_grad:
+                changed = replace(changed, tensor, site.door.pass_backward(tensor))
+        return None if changed is output else changed
+
+    def _receive_output(self, site: Site, x: Tensor, kind: int) -> None:
+        if self.state.is_active and self._recomputation.counts(has_grad=kind >= 2):
+            self._take_output(site, kind, x)
+
+    def _receive_gradient(self, site: Site, x: Tensor, kind: int) -> None:
+        self._take_gradient(site, LEAD if self.state.lead else 0, x)

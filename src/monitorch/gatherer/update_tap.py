@@ -1,0 +1,88 @@
+"""How far an optimizer's step moves parameters: all of them are measured together."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..numerical.ledger import Note
+from ..preprocessor.parameters import find_parameter
+from .ownership import owns
+from .site import LEAD, Site, Subscription, subscribe
+
+
+class UpdateTap:
+    """Measures parameters from just before to just after each step.
+
+    One copy of the parameters is kept. It is renewed before a step only where a parameter was changed since the step
+    before (its version says so): the pass that measures a step also leaves the copy up to date.
+    """
+
+    def __init__(self, house: Any, optimizer: Optimizer) -> None:
+        self.state, self._house, self._optimizer = house.state, house, optimizer
+        self._watched: dict[tuple[int, str], tuple[nn.Module, list[Site]]] = {}
+        self._tag: int | None = None
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    @property
+    def sites(self) -> list[Site]:
+        """All that is measured here."""
+        return [site for _, sites in self._watched.values() for site in sites]
+
+    def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
+        """Measure the updates of a parameter for a preprocessor from now on."""
+        _, sites = self._watched.setdefault((id(module), parameter), (module, []))
+        return subscribe(sites, name, gatherer, preprocessor)
+
+    def close(self) -> None:
+        """Leave the optimizer."""
+        for handle in self._handles:
+            handle.remove()
+        self._watched = {}
+
+    def _before_step(self, *_: Any) -> None:
+        """Have a copy of each parameter as it is before the step."""
+        self._tag = (LEAD if self.state.lead else 0) if self.state.wants_data() else None
+        for site, tensor in self._parameters():
+            if self._tag is None:
+                site.interrupted = True
+            elif site.version != tensor._version or not _is_like(site.before, tensor):
+                site.guarded(self._copy, site, tensor)
+
+    def _after_step(self, *_: Any) -> None:
+        """Measure each parameter against its copy; afterwards the copy is where the parameter is."""
+        by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
+        for site, tensor in self._parameters() if self._tag is not None else ():
+            if site.before is not None and not site.failed and not (self._tag and site.ask.correlation is None):
+                follows = site.guarded(site.follows, tensor, self.state.gaps)
+                by_device[tensor.device].append((Note(site, self._tag or 0, self.state.step), tensor, bool(follows)))
+                site.version = tensor._version
+        for device, entries in by_device.items():
+            notes, tensors, follow = zip(*entries, strict=True)
+            self._house.measure(notes, self._house.ledger.page(device).updates, tensors, follow)
+
+    def _parameters(self) -> Iterator[tuple[Site, Tensor]]:
+        """Sites and their parameters as they are now; another optimizer's steps do not move those it does not own."""
+        for (_, parameter), (module, sites) in self._watched.items():
+            tensor = find_parameter(module, parameter) if sites else None
+            if tensor is not None and owns(self._optimizer, tensor):
+                for site in sites:
+                    yield site, tensor.detach()
+
+    def _copy(self, site: Site, tensor: Tensor) -> None:
+        if _is_like(site.before, tensor):
+            site.before.copy_(tensor)  # type: ignore[union-attr]
+        else:
+            site.before = tensor.clone()
+
+
+def _is_like(before: Tensor | None, tensor: Tensor) -> bool:
+    if before is None:
+        return False
+    return (before.shape, before.dtype, before.device) == (tensor.shape, tensor.dtype, tensor.device)

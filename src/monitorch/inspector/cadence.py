@@ -1,0 +1,287 @@
+"""Which steps are observed, and what that costs."""
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from functools import lru_cache
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+
+from ..errors import OptionError
+
+KEPT = 64  # recent durations of each phase
+WARM_UP = 3  # first durations of each phase, which allocate, compile and tune
+OUTLIER = 4  # times as long as usual: something else happened in that step
+ENOUGH = 3  # durations of each phase that a choice is based on
+CALIBRATION = 40  # steps before the first choice
+CALIBRATION_EVERY = 4  # two idle steps, one lead and one observed step in a row
+REVIEW = 64  # steps between two choices
+STALE = 512  # steps without an idle one, after which idle steps are measured anew
+LARGEST = 10_000
+
+
+class Phase(IntEnum):
+    """What is done in a step."""
+
+    IDLE = 0
+    """Nothing."""
+    LEAD = 1
+    """Only what the observed step after it is compared with."""
+    OBSERVE = 2
+    """Everything."""
+
+
+class StepClock:
+    """How long recent steps took, by phase; never waits for a device.
+
+    On CUDA an event is recorded at each boundary and read once it has passed by itself.
+
+    Args:
+        device: where the steps run.
+        clock: the time of the host in seconds.
+
+    >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).__next__)
+    >>> for _ in range(6):
+    ...     clock.stamp(Phase.IDLE)
+    >>> clock.median(Phase.IDLE), clock.median(Phase.OBSERVE)
+    (1.0, None)
+    """
+
+    def __init__(
+        self, device: torch.device | str | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._clock, self._device = clock, _cuda(device)
+        self.clear()
+
+    def use(self, device: torch.device | str | None) -> None:
+        """Measure on this device from now on."""
+        if _cuda(device) != self._device:
+            self._device = _cuda(device)
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget all durations."""
+        self._durations: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._dropped = dict.fromkeys(Phase, 0)
+        self._pending: deque[tuple[Phase, Any, Any]] = deque(maxlen=KEPT)
+        self._shares: deque[tuple[float, float]] = deque(maxlen=KEPT)
+        self._spent: float | None = None
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Forget the last boundary: what happens until the next one belongs to no step."""
+        self._last: tuple[float, Any] | None = None
+
+    def stamp(self, phase: Phase) -> None:
+        """A step of this phase ends here, and the next one begins."""
+        if self._device is not None and torch.cuda.is_current_stream_capturing():
+            self.interrupt()  # events of a graph that is being captured cannot be read
+            return
+        now = self._clock()
+        mark = now if self._device is None else self._event()
+        if self._last is not None:
+            then, before = self._last
+            self._pending.append((phase, before, mark))
+            if self._spent is not None:
+                self._shares.append((self._spent, now - then))
+        self._last = now, mark
+        self._spent = None if self._spent is None else 0.0
+        self._read_events()
+
+    def spend(self, seconds: float) -> None:
+        """Time of the host inside hooks in the present step."""
+        self._spent = seconds + (self._spent or 0.0)
+
+    def samples(self, phase: Phase) -> int:
+        """How many durations there are."""
+        return len(self._durations[phase])
+
+    def median(self, phase: Phase) -> float | None:
+        """The typical seconds of a step, None while not known."""
+        self._read_events()
+        return statistics.median(self._durations[phase]) if self._durations[phase] else None
+
+    @property
+    def spent_share(self) -> float | None:
+        """Time inside hooks over all time, on the host; None while not known."""
+        if len(self._shares) <= WARM_UP:
+            return None
+        usual = statistics.median(wall for _, wall in self._shares)
+        kept = [share for share in self._shares if share[1] <= OUTLIER * usual]
+        spent, wall = map(sum, zip(*kept, strict=True))
+        return spent / wall if wall > 0 else None
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def _read_events(self) -> None:
+        while self._pending:
+            phase, before, after = self._pending[0]
+            if self._device is None:
+                seconds = after - before
+            elif before.query() and after.query():
+                seconds = before.elapsed_time(after) / 1000
+            else:
+                return
+            self._pending.popleft()
+            if self._dropped[phase] < WARM_UP:
+                self._dropped[phase] += 1
+            else:
+                self._durations[phase].append(seconds)
+
+
+class Cadence:
+    """Says which steps are observed: a fixed share of them, or as many as a budget allows.
+
+    Steps are numbered from 1. At the end of each, :meth:`stamp` it and then ask for the :meth:`phase` of the next.
+
+    With a budget the first steps are a calibration; then the smallest n is chosen at which observing every n-th step
+    stays within it, and chosen anew from time to time: only after an observed step, so that every observed step
+    has the lead it needs, and at most twice as often as before. Where a cheap enough inspector leaves no step
+    idle, the calibration is repeated now and then, since there is nothing else to compare with.
+
+    Args:
+        every: observe every n-th step, or those for which this function of the step's number is true; it is asked once
+            for each step, for some of them one step ahead. With a budget: the smallest n that it may choose.
+        budget: the share of time that observing may cost, such as 0.02.
+        device: where the steps run.
+        clock: the time of the host in seconds.
+
+    >>> cadence = Cadence(every=4)
+    >>> [cadence.phase(step).name for step in range(1, 6)]
+    ['IDLE', 'IDLE', 'LEAD', 'OBSERVE', 'IDLE']
+    """
+
+    def __init__(
+        self,
+        every: int | Callable[[int], bool] = 1,
+        budget: float | None = None,
+        *,
+        device: torch.device | str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        _check(every, budget)
+        self.every, self.budget = every, budget
+        self._says = lru_cache(KEPT)(every) if callable(every) else None
+        self._smallest_n = 1 if callable(every) else int(every)
+        self.needs_lead = True
+        """Whether anything compares consecutive steps; where nothing does, lead steps are idle."""
+        self.clock = StepClock(device, clock)
+        self._until_review = self._since_idle = 0
+        self.restart()
+
+    def __repr__(self) -> str:
+        return f"Cadence(every={self.every!r}, budget={self.budget!r}, n={self.n})"
+
+    def restart(self) -> None:
+        """Forget all that was measured."""
+        self._counts = dict.fromkeys(Phase, 0)
+        self.n = self._smallest_n
+        """Every how many steps one is observed now, where ``every`` is no function."""
+        self._calibrate()
+
+    def use(self, device: torch.device | str | None) -> None:
+        """Measure on this device from now on."""
+        self.clock.use(device)
+
+    def phase(self, step: int) -> Phase:
+        """What to do in this step."""
+        if self._is_observed(step):
+            return Phase.OBSERVE
+        return Phase.LEAD if self.needs_lead and self._is_observed(step + 1) else Phase.IDLE
+
+    def stamp(self, phase: Phase) -> None:
+        """A step of this phase has just ended."""
+        self.clock.stamp(phase)
+        self._counts[phase] += 1
+        self._until_review -= 1
+        self._since_idle += 1
+        if phase == Phase.IDLE:
+            self._since_idle = 0
+        if self.budget is not None and self._until_review <= 0 and phase == Phase.OBSERVE:
+            self._review(self.budget)
+
+    def spend(self, seconds: float) -> None:
+        """Time of the host inside hooks in the present step."""
+        self.clock.spend(seconds)
+
+    @property
+    def overhead(self) -> float | None:
+        """Time spent on observing at the present cadence over the time of the same steps without it.
+
+        It is the difference between observed, lead and idle steps, each by its median; None while not known. Where no
+        step is idle there is nothing to compare with: then it is the share of time inside hooks, which :meth:`spend`
+        was told; on a GPU this leaves out what the hooks have launched there.
+        """
+        observed, leads, steps = self._mix()
+        share = self._share(observed, leads, steps)
+        return self.clock.spent_share if share is None and steps == observed + leads else share
+
+    def _is_observed(self, step: int) -> bool:
+        return step % self.n == 0 if self._says is None else bool(self._says(step))
+
+    def _mix(self) -> tuple[int, int, int]:
+        """Of how many steps how many are observed and lead."""
+        if self._says is None:
+            return 1, int(self.needs_lead and self.n > 1), self.n
+        return self._counts[Phase.OBSERVE], self._counts[Phase.LEAD], sum(self._counts.values())
+
+    def _share(self, observed: int, leads: int, steps: int) -> float | None:
+        """What so many observed and lead steps add to the time of all steps."""
+        idle, lead, observe = map(self.clock.median, Phase)
+        if not idle or observe is None or (leads and lead is None):
+            return None
+        extra = observed * (observe - idle) + (leads * (lead - idle) if leads and lead is not None else 0.0)
+        return max(0.0, extra / (steps * idle))
+
+    def _calibrate(self) -> None:
+        self.clock.clear()
+        if self.budget is not None:
+            self.n = max(self._smallest_n, CALIBRATION_EVERY)
+        self._calibrating, self._until_review, self._since_idle = True, CALIBRATION, 0
+
+    def _review(self, budget: float) -> None:
+        """Choose n; while too little is known, leave it and come again after the next observed step."""
+        if self._since_idle >= STALE:
+            self._calibrate()
+            return
+        needed = [phase for phase in Phase if phase != Phase.LEAD or self.needs_lead]
+        wanted = self._wanted(budget) if all(self.clock.samples(phase) >= ENOUGH for phase in needed) else None
+        if wanted is not None:
+            slowest = 1 if self._calibrating else math.ceil(self.n / 2)
+            self.n = max(self._smallest_n, min(max(wanted, slowest), LARGEST))
+            self._calibrating, self._until_review = False, REVIEW
+
+    def _wanted(self, budget: float) -> int | None:
+        """The smallest n within the budget; None while not known."""
+        alone, with_lead = self._share(1, 0, 1), self._share(1, int(self.needs_lead), 1)
+        if alone is None or with_lead is None:
+            return None
+        return 1 if alone <= budget and self._smallest_n == 1 else max(2, math.ceil(with_lead / budget - 1e-9))
+
+
+def _check(every: Any, budget: Any) -> None:
+    if not callable(every) and (not isinstance(every, Integral) or isinstance(every, bool) or int(every) < 1):
+        wanted = "a whole number of at least 1, or a function of the step's number"
+        raise OptionError(f"every={every!r} must be {wanted}")
+    if budget is None:
+        return
+    if not isinstance(budget, Real) or isinstance(budget, bool) or not 0 < float(budget) < 1:
+        wanted = "a share of time between 0 and 1, such as 0.02 for two percent, or None"
+        raise OptionError(f"budget={budget!r} must be {wanted}")
+    if callable(every):
+        cure = "leave one of them out, or pass the smallest n that the budget may choose as every"
+        raise OptionError(f"budget chooses the steps itself, and so does a function as every: {cure}")
+
+
+def _cuda(device: torch.device | str | None) -> torch.device | None:
+    """The device if its time is not that of the host."""
+    found = None if device is None else torch.device(device)
+    return found if found is not None and found.type == "cuda" else None

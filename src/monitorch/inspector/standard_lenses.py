@@ -1,0 +1,45 @@
+"""The lenses to look through first."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..lens import (
+    AbstractLens,
+    LossMetrics,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+)
+from ..lens.module_distinction import isactivation, isdropout, isnotactivation
+from ..preprocessor.parameters import locate_parameter
+from .module_tree import walk
+
+
+def standard_lenses(
+    model: nn.Module, optimizers: Iterable[Optimizer] = (), loss_fn: nn.Module | None = None, depth: Any = -1
+) -> list[AbstractLens]:
+    """The lenses that ``lenses="standard"`` stands for: those that find something to look at in this model.
+
+    >>> [type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))]
+    ['LossMetrics', 'OutputGradientGeometry', 'ParameterGradientGeometry', 'ParameterNorm']
+    """
+    layers = walk(model, depth if isinstance(depth, int) else -1)
+    leaves = [layer.module for layer in layers if layer.is_leaf]
+    chosen: list[AbstractLens] = [LossMetrics(loss_fn=loss_fn)]
+    if any(map(isactivation, leaves)):
+        chosen.append(OutputNorm())
+    if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):
+        chosen.append(OutputActivation())
+    if any(map(isnotactivation, leaves)):
+        chosen.append(OutputGradientGeometry())
+    parameters = (locate_parameter(layer.module, name) for layer in layers for name in ("weight", "bias"))
+    if any(parameter is not None for parameter in parameters):
+        updates = (ParameterUpdateGeometry(optimizer) for optimizer in optimizers)
+        chosen += [ParameterGradientGeometry(), *updates, ParameterNorm()]
+    return chosen

@@ -1,0 +1,68 @@
+"""Where steps begin and end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..gatherer.compilation import inside_graph, is_compiled
+from ..gatherer.doorway import Door
+from ..gatherer.house import House
+from ..gatherer.recomputation import inside_backward
+from ..preprocessor.outputs import kind_of_pass
+from .inspector_state import InspectorState
+
+TRAINING = 3
+"""What ``kind_of_pass`` says of a pass in train mode with gradients on."""
+
+
+class StepCounter:
+    """Counts the steps of the first optimizer; without one, the training passes of the model.
+
+    Args:
+        model: the root of the watched modules.
+        optimizers: whose steps to count; gradients of their parameters are measured at their steps.
+    """
+
+    def __init__(self, state: InspectorState, house: House, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        self._state, self._house, self._optimizers = state, house, tuple(optimizers)
+        self._door = Door(house.device, self._receive)
+        self.handles = [model.register_forward_pre_hook(self.hook)]
+        for optimizer in optimizers:
+            self.handles.append(optimizer.register_step_pre_hook(self._before_step))
+            self.handles.append(optimizer.register_step_post_hook(self._after_step))
+
+    @inside_graph
+    def hook(self, module: nn.Module, args: Any) -> None:
+        """Be called before each pass; while the model is being compiled, leave an operator that will be."""
+        kind = kind_of_pass(module)
+        if is_compiled():
+            self._door.pass_forward(self._door.ghost, kind)
+        else:
+            self._begin_pass(kind)
+
+    def _receive(self, _: torch.Tensor, kind: int) -> None:
+        self._begin_pass(kind)
+
+    def _begin_pass(self, kind: int) -> None:
+        self._house.gradients.refresh()
+        if kind == TRAINING and not inside_backward():
+            if not self._optimizers:
+                self._state.next_step(begins=1)
+            self._state.begin_pass()
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not _has_closure(args, kwargs):
+            self._house.gradients.take_step(optimizer)
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _has_closure(args, kwargs):  # it has computed the gradients anew: what was consumed is there only now
+            self._house.gradients.take_step(optimizer)
+        if optimizer is self._optimizers[0]:
+            self._state.next_step()
+
+
+def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(callable(argument) for argument in (*args[1:], kwargs.get("closure")))

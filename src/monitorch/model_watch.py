@@ -1,0 +1,267 @@
+"""One call that watches a model: lenses are chosen, ticks come by themselves."""
+
+# not called watch.py: importing that file would put a module in the place of the function monitorch.watch
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from .errors import LifecycleError, MonitorchWarning, OptionError
+from .gatherer.compilation import inside_graph, is_compiled, is_traced
+from .gatherer.doorway import Door
+from .gatherer.recomputation import inside_backward
+from .inspector import PyTorchInspector
+from .inspector.module_tree import unwrap
+from .inspector.standard_lenses import standard_lenses
+from .lens import AbstractLens
+from .visualizer.dummy_visualizer import DummyVisualizer
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    *,
+    loss_fn: nn.Module | None = None,
+    lenses: str | Iterable[AbstractLens] = "standard",
+    every: int | Callable[[int], bool] = 1,
+    budget: float | None = None,
+    tick_every: int = 100,
+    visualizer: Any = "print",
+    **inspector_options: Any,
+) -> "Watch":
+    """Watch a model in training; the training loop stays as it is.
+
+    A step is one step of the (first) optimizer, without one a training call of the model. The watch lasts until the end
+    of the ``with`` block; without a block until :meth:`Watch.close`, or as long as the model. Watching a model again
+    closes its first watch. With ``MONITORCH=off`` in the environment nothing is watched.
+
+    Args:
+        model: what to watch.
+        optimizer: what trains it, one or several.
+        loss_fn: the module that computes the loss; without it the loss is the ``loss`` field of the model's output, or
+            what ``watch.inspector.push_loss`` is given.
+        lenses: what to look at: ``"standard"``, or a list of lenses.
+        every: observe every n-th step, or those for which this function of the step's number is true.
+        budget: the share of time that observing may cost, such as 0.02; it chooses which steps are observed.
+        tick_every: show numbers after so many steps.
+        visualizer: where to show them, as in PyTorchInspector.
+        **inspector_options: further options of PyTorchInspector.
+
+    >>> model, loss_fn = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)), nn.MSELoss()
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with watch(model, optimizer, loss_fn=loss_fn, tick_every=2, visualizer="dummy") as watched:
+    ...     for step in range(5):
+    ...         loss_fn(model(torch.ones(3, 2)), torch.ones(3, 1)).backward()
+    ...         optimizer.step()
+    ...     watched
+    Watch(Sequential, tick_every=2, ticks=2)
+    """
+    root, optimizers = unwrap(model), _optimizers(optimizer)
+    if not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1:
+        raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1")
+    if isinstance(lenses, str) and lenses != "standard":
+        raise OptionError(f"lenses={lenses!r} is unknown; choose 'standard' or pass a list such as [OutputNorm()]")
+    if loss_fn is not None and not isinstance(lenses, str):
+        raise OptionError("loss_fn is for lenses='standard'; put LossMetrics(loss_fn=...) into your list instead")
+    for pin in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, Pin)]:
+        pin.close()
+    if isinstance(lenses, str):
+        lenses = standard_lenses(root, optimizers, loss_fn, inspector_options.get("depth", -1))
+    options = {"optimizer": optimizers or None, "every": every, "budget": budget, "visualizer": visualizer}
+    inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
+    return Watch(inspector, root, optimizers, tick_every, owns_visualizer=isinstance(visualizer, str))
+
+
+class Watch:
+    """A model that is being watched; what :func:`watch` returns.
+
+    Args:
+        inspector: has the model attached.
+        root: the model itself, without wrappers.
+        optimizers: the steps of the first one count.
+        tick_every: how many steps a tick lasts.
+        owns_visualizer: close it in the end.
+    """
+
+    def __init__(
+        self,
+        inspector: PyTorchInspector,
+        root: nn.Module,
+        optimizers: list[Optimizer],
+        tick_every: int,
+        *,
+        owns_visualizer: bool = False,
+    ) -> None:
+        self.inspector = inspector
+        self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
+        self._counts_calls = not optimizers
+        self._steps, self._ticks = 0, 0
+        self._has_news = self._closed = self._warned = False
+        tensor = next(chain(root.parameters(), root.buffers()), torch.empty(0))
+        self._pin = Pin(self, tensor.device)
+        self._handles: list[RemovableHandle] = []
+        if not inspector.state.paused:  # so it is at birth if the environment switches monitoring off
+            # before the inspector's own: a tick at the beginning of a call belongs to the steps before it
+            self._handles.append(root.register_forward_pre_hook(self._pin, prepend=True))
+            if optimizers:
+                self._handles.append(optimizers[0].register_step_post_hook(_step_counter(self)))
+        weakref.finalize(self, _remove, self._handles).atexit = False
+
+    def __repr__(self) -> str:
+        return f"Watch({self._name}, tick_every={self._tick_every}, ticks={self._ticks}{', closed' * self._closed})"
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+            return
+        if _has_peers():
+            self._steps = 0  # the other processes do not come to this tick, and it would wait for them
+        try:
+            self.close()
+        except Exception as failure:  # must not hide what has happened in the block
+            self._warn(failure)
+
+    def tick(self) -> None:
+        """Show what was seen since the last tick, and begin a new one now."""
+        self._check_open()
+        self._steps, self._has_news = 0, False
+        self.inspector.tick_epoch()
+        self._ticks += 1
+
+    def log(self, **values: Any) -> None:
+        """Add any numbers by name; the next tick shows them."""
+        self._check_open()
+        self._has_news = True
+        self.inspector.log(**values)
+
+    def close(self) -> None:
+        """Show what is left and leave the model as it was; calling it again does nothing."""
+        if self._closed:
+            return
+        # what else than steps may be left, such as an evaluation, differs between processes, but a tick needs them all
+        is_left = self._steps > 0 or (self._has_news and not _has_peers())
+        try:
+            if is_left and self.inspector.state.attached:
+                self.tick()
+        finally:
+            self._closed = True
+            self._leave()
+
+    def count_call(self, trains: bool) -> None:
+        """A call of the model begins."""
+        if self._counts_calls and trains and not inside_backward():
+            self._tick_if_due()
+            self._steps += 1
+        self._has_news = True
+
+    def count_step(self) -> None:
+        """A step of the optimizer has ended."""
+        self._steps += 1
+        self._tick_if_due()
+
+    def _tick_if_due(self) -> None:
+        if self._steps < self._tick_every:
+            return
+        try:
+            self.tick()
+        except Exception as error:
+            if self.inspector.state.on_error == "raise":
+                raise
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            text = f"a tick failed: {type(error).__name__}: {error}. Training goes on; on_error='raise' shows where"
+            warnings.warn(text, MonitorchWarning, stacklevel=3)
+        self._warned = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LifecycleError("this watch is closed: call monitorch.watch(model) again")
+
+    def _leave(self) -> None:
+        _remove(self._handles)
+        self._pin.watch = None
+        visualizer = self.inspector.visualizer
+        if self.inspector.state.attached:
+            self.inspector._visualizer = DummyVisualizer()  # detaching clears figures, and now they are wanted
+            try:
+                self.inspector.detach()
+            finally:
+                self.inspector._visualizer = visualizer
+        if self._owns_visualizer and hasattr(visualizer, "close"):
+            visualizer.close()
+
+
+class Pin:
+    """What stands on a watched model: keeps the watch alive as long as the model, and tells it of each call.
+
+    Copies and pickles of the model get a stand-in that does nothing and loads without this package.
+    """
+
+    def __init__(self, watch: Watch, device: torch.device) -> None:
+        self.watch: Watch | None = watch
+        self._door = Door(device, self._receive)
+
+    @inside_graph
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        """Be the hook; while the model is being compiled, leave an operator that will be."""
+        trains = module.training and torch.is_grad_enabled()
+        if is_compiled():
+            self._door.pass_forward(self._door.ghost, int(trains))
+        elif not is_traced():
+            self._receive(self._door.ghost, int(trains))
+
+    def close(self) -> None:
+        """Close the watch."""
+        if self.watch is not None:
+            self.watch.close()
+
+    def _receive(self, _: Tensor, trains: int) -> None:
+        if self.watch is not None:
+            self.watch.count_call(bool(trains))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _step_counter(watch: Watch) -> Callable[..., None]:
+    known = weakref.ref(watch)  # an optimizer may outlive its model
+
+    def count(*_: Any) -> None:
+        found = known()
+        if found is not None:
+            found.count_step()
+
+    return count
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    while handles:
+        handles.pop().remove()
+
+
+def _has_peers() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _optimizers(given: Any) -> list[Optimizer]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    found = [] if given is None else list(given) if several else [given]
+    for item in found:
+        if not isinstance(item, Optimizer):
+            raise OptionError(f"optimizer takes a torch.optim.Optimizer or a list of them, not {item!r}")
+    return found

@@ -1,0 +1,86 @@
+"""The kernel that compares a tensor with the one before by random projections instead of a copy."""
+
+# mypy: ignore-errors
+# ruff: noqa: ANN, N803
+from __future__ import annotations
+
+from . import row as columns
+from .device import DOT, add_sums, describe, finished, load, pointer, tile_sums, usual
+from .triton_import import constant, jit, tl
+
+DEAD = constant(columns.DEAD)
+
+SIDE = constant(64)
+"""A block of elements is read as a square, whose rows are rotated."""
+BUCKETS = constant(4096)
+"""Elements in a block, and numbers in a sketch."""
+
+
+@jit
+def finish_sketch(state, row, follows):
+    """Compare the two sketches; the current one becomes the previous one."""
+    lane = tl.arange(0, BUCKETS)
+    previous = pointer(state, tl.float32, True) + lane
+    current = previous + BUCKETS
+    now = tl.load(current, cache_modifier=".cg")
+    if follows:
+        dot = tl.sum(now.to(tl.float64) * tl.load(previous).to(tl.float64))
+        tl.store(pointer(row, tl.float64, False) + DOT, dot)
+    tl.store(previous, now)
+    tl.store(current, tl.zeros([BUCKETS], tl.float32))
+
+
+@jit(do_not_specialize=["x", "state", "signs", "row", "size", "follows"])
+def sketch_kernel(
+    x: tl.int64,
+    state: tl.int64,
+    signs: tl.int64,
+    row: tl.int64,
+    size: tl.int64,
+    follows: tl.int32,
+    DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """Row of one tensor, with DOT estimated from its sketch and the one before.
+
+    The column that counts dead channels counts finished programs in the meantime.
+    """
+    source = pointer(x, DTYPE, ALIGNED)
+    pool = pointer(signs, tl.int8, True)
+    rank = tl.arange(0, SIDE)[:, None]
+    file = tl.arange(0, SIDE)[None, :]
+    program = tl.program_id(0).to(tl.int64)
+    step = tl.num_programs(0).to(tl.int64)
+    sketch = tl.zeros([SIDE, SIDE], tl.float32)
+    sums = tl.zeros([SIDE, SIDE], tl.float32)
+    tops = tl.zeros([SIDE, SIDE], tl.float32)
+    for block in range(program, tl.cdiv(size, BUCKETS), step):
+        rotation = (((block * 2654435761) & 0xFFFFFFFF) >> 26).to(tl.int32)
+        offset = (((block * 2246822519 + 374761393) & 0xFFFFFFFF) >> 16).to(tl.int32)
+        # read in the order of the buckets, so that these stay in registers
+        place = ((rank - rotation) & (SIDE - 1)) * SIDE + file
+        count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
+        tile = load(source + block * BUCKETS, place, count, BUCKETS).to(tl.float32)
+        sign = tl.load(pool + offset + place).to(tl.int32) & -2147483648
+        sketch += (tile.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
+        sums += tile * tile
+        tops = tl.maximum(tops, tl.abs(tile))
+    largest = tl.max(tl.max(tops, axis=1))
+    squares = tl.sum(tl.sum(sums, axis=1)).to(tl.float64)
+    broken = tl.full((), 0, tl.int32)
+    if not usual(squares, largest):
+        squares = tl.full((), 0.0, tl.float64)
+        largest = tl.full((), 0.0, tl.float32)
+        for block in range(program, tl.cdiv(size, BUCKETS), step):
+            count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
+            flat = load(source + block * BUCKETS, tl.arange(0, BUCKETS), count, BUCKETS)
+            more_squares, _dot, more_broken, more_largest = tile_sums(flat, flat, False)
+            squares += more_squares
+            broken += more_broken
+            largest = tl.maximum(largest, more_largest)
+    tl.atomic_add(pointer(state, tl.float32, True) + BUCKETS + rank * SIDE + file, sketch, sem="relaxed")
+    add_sums(row, squares, squares, broken, largest, 0)
+    if program == 0:
+        describe(row, size, follows)
+    if finished(pointer(row + 8 * DEAD, tl.int32, False), tl.num_programs(0)):
+        finish_sketch(state, row, follows)

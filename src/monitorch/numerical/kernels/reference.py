@@ -1,0 +1,144 @@
+"""Rows of raw sums in plain torch: any device, dtype and layout, in float64, without waiting for the device."""
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..length import as_dense, as_real
+from ..precision import wide_dtype
+from .row import (
+    ACTIVE,
+    BATCH,
+    CHANNELS,
+    DEAD,
+    DOT,
+    FOLLOWS,
+    LARGEST,
+    NONFINITE,
+    NORMS,
+    SIZE,
+    SQUARES,
+    UNIT,
+    WIDTH,
+)
+
+SKETCH = 4096
+"""Numbers in a sketch."""
+SIGNS: Tensor = torch.randint(0, 2, (1 << 16,), generator=torch.Generator().manual_seed(0), dtype=torch.int8) * 2 - 1
+"""Signs that sketches draw from."""
+
+
+def output(x: Tensor, channel_dim: int | None, eps: float) -> Tensor:
+    """Row of a layer's output ``[B, ...]``; a channel none of whose numbers is larger than eps is dead."""
+    x = as_dense(x)
+    row, real = _measured(x)
+    if x.numel():
+        row[NORMS] = torch.linalg.vector_norm(real.reshape(len(x), -1), dim=1).sum() * row[UNIT]
+        row[BATCH] = len(x)
+        if channel_dim is not None:
+            _rate(row, x.movedim(channel_dim, 0), eps)
+    return row
+
+
+def geometry(x: Tensor, previous: Tensor | None, eps: float | None) -> Tensor:
+    """Row of a tensor compared with the one before; with eps also its rates, where rows of ``x`` are the channels."""
+    x = as_dense(x)
+    row, real = _measured(x)
+    if x.numel():
+        if previous is not None:
+            row[DOT] = (real * _in_units(as_dense(previous))[0]).sum()
+            row[FOLLOWS] = 1
+        if eps is not None:
+            _rate(row, x if x.dim() else x.reshape(1), eps)
+    return row
+
+
+def sketch(x: Tensor, state: Tensor, follows: bool) -> Tensor:
+    """Row whose DOT is an estimate from sketches: the first row of ``state`` holds that of the tensor before.
+
+    Afterwards it holds the sketch of ``x``, and the second row is zero.
+    """
+    x = in_memory_order(as_dense(x))
+    row, real = _measured(x)
+    if x.numel():
+        current = _sketch(real.reshape(-1))
+        if follows:
+            row[DOT] = (current * state[0]).sum()
+            row[FOLLOWS] = 1
+        state[0] = current
+        state[1] = 0
+    return row
+
+
+@lru_cache
+def signs(device: torch.device) -> Tensor:
+    """The pool of signs on a device; copied to it once, because such a copy waits."""
+    return SIGNS.to(device)
+
+
+def rotation(block: Tensor) -> Tensor:
+    """By how many buckets elements of a block of a tensor are shifted."""
+    return (((block * 2654435761) & 0xFFFFFFFF) >> 26) * 64
+
+
+def offset(block: Tensor) -> Tensor:
+    """Where in the pool the signs of a block begin."""
+    return ((block * 2246822519 + 374761393) & 0xFFFFFFFF) >> 16
+
+
+def in_memory_order(x: Tensor) -> Tensor:
+    """All elements in a line: as they lie in memory where they lie densely, else in logical order."""
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    permuted = x.permute(order)
+    return (permuted if permuted.is_contiguous() else x).reshape(-1)
+
+
+def _measured(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A row with what every tensor is measured for, and the tensor in the row's unit."""
+    real, unit = _in_units(x)
+    row = real.new_zeros(WIDTH)
+    row[UNIT] = unit
+    row[SIZE] = x.numel()
+    if x.numel():
+        magnitude = _magnitude(x)
+        finite = magnitude.isfinite()
+        row[SQUARES] = real.square().sum()
+        row[NONFINITE] = x.numel() - finite.sum()
+        row[LARGEST] = magnitude.where(finite, 0).max()
+    return row, real
+
+
+def _in_units(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of a tensor in a unit that keeps squares of float64 within bounds, and this unit."""
+    real = as_real(x)
+    wide = real.to(wide_dtype(x))
+    unit = wide.new_ones(())
+    if x.numel() and x.dtype in (torch.float64, torch.complex128):
+        largest = wide.abs().where(wide.isfinite(), 0).max()
+        unit = largest.where(largest > 0, 1)
+        wide = wide / unit
+    return wide, unit
+
+
+def _magnitude(x: Tensor) -> Tensor:
+    return x.to(torch.complex128).abs() if x.is_complex() else x.to(wide_dtype(x)).abs()
+
+
+def _rate(row: Tensor, channels: Tensor, eps: float) -> None:
+    """Fill in how much is active where channels come first."""
+    active = (_magnitude(channels) > eps).reshape(len(channels), -1)
+    row[ACTIVE] = active.sum()
+    row[DEAD] = len(channels) - active.any(dim=1).sum()
+    row[CHANNELS] = len(channels)
+
+
+def _sketch(line: Tensor) -> Tensor:
+    """Sum of the elements into buckets under signs that depend on the place of an element only."""
+    blocks = math.ceil(line.numel() / SKETCH)
+    block = torch.arange(blocks, device=line.device).unsqueeze(1)
+    place = torch.arange(SKETCH, device=line.device)
+    bucket = ((place + rotation(block)) % SKETCH).reshape(-1)[: line.numel()]
+    sign = signs(line.device)[(place + offset(block)) % len(SIGNS)].reshape(-1)[: line.numel()]
+    return line.new_zeros(SKETCH).index_add_(0, bucket, line * sign)

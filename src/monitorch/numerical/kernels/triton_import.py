@@ -1,0 +1,25 @@
+"""Triton where it is installed, and enough of a stand-in to import the kernels where it is not."""
+
+# mypy: ignore-errors
+# ruff: noqa: ANN
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = tl = None
+
+AVAILABLE = triton is not None
+"""Whether kernels can be compiled at all."""
+
+
+def jit(function=None, **options):
+    """``triton.jit``, or nothing where there is no Triton."""
+    if function is None:
+        return lambda inner: jit(inner, **options)
+    return triton.jit(function, **options) if AVAILABLE else function
+
+
+def constant(value):
+    """A global that kernels may read."""
+    return tl.constexpr(value) if AVAILABLE else value

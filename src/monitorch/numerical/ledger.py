@@ -1,0 +1,229 @@
+"""Rows of raw sums in the order they were measured; each stays on its device until somebody reads.
+
+A page belongs to one device. Its verbs measure a tensor, with the kernel that suits it, and write one row; nothing
+waits. Reading brings all rows of a device to the host with one copy and hands them to the sites they belong to.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .kernels import fused, fused_many, host, reference
+from .kernels.row import WIDTH
+from .precision import wide_dtype
+
+CAPACITY = 1 << 15
+"""Rows on a device before they begin to move to the host: bounds memory between two ticks."""
+
+Rows = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class Site(Protocol):
+    """Whoever wants the rows of one tensor of one layer, and keeps what the next pass is compared with."""
+
+    eps: float
+    channel_dim: int | None
+    rates: bool
+    sketched: bool
+    previous: Tensor | None
+    before: Tensor | None
+    scratch: Tensor | None
+
+    def deliver(self, rows: Rows, tags: Sequence[int]) -> None:
+        """Take rows, oldest first."""
+
+
+class Note(NamedTuple):
+    """Which pass a row comes from."""
+
+    site: Any
+    tag: int
+    step: int
+
+
+class HostPage:
+    """Rows of CPU tensors: numbers at once."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, ...]] = []
+        self.notes: list[Note] = []
+
+    def output(self, note: Note, x: Tensor) -> None:
+        """Measure what a layer put out."""
+        site = note.site
+        self._write(note, host.output(x, site.channel_dim, site.eps))
+
+    def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
+        """Measure a tensor and compare it with the one before, which it replaces."""
+        site = note.site
+        eps = site.eps if site.rates else None
+        if site.sketched:
+            self._write(note, host.sketch(x, site.previous, follows))
+        else:
+            self._write(note, host.geometry(x, site.previous, follows, eps))
+
+    def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure the gradients of many parameters."""
+        for note, tensor, follow in zip(notes, tensors, follows, strict=True):
+            self.geometry(note, tensor, follow)
+
+    def updates(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure how far many parameters have moved."""
+        for note, tensor, follow in zip(notes, tensors, follows, strict=True):
+            site = note.site
+            self._write(note, host.update(tensor, site.before, site.previous, follow))
+
+    def _write(self, note: Note, row: tuple[float, ...]) -> None:
+        self.rows.append(row)
+        self.notes.append(note)
+
+    def take(self) -> list[tuple[list[Note], Any]]:
+        """Give away what is there."""
+        pages = [(self.notes, self.rows)] if self.notes else []
+        self.rows, self.notes = [], []
+        return pages
+
+
+class DevicePage:
+    """Rows of tensors on a GPU or another device, written by kernels and moved to the host in one piece."""
+
+    def __init__(self, device: torch.device) -> None:
+        dtype = wide_dtype(torch.empty(0, device=device))
+        self.block = torch.zeros(CAPACITY, WIDTH, dtype=dtype, device=device)
+        self.notes: list[Note] = []
+        self._moving: list[tuple[list[Note], Tensor, Any]] = []
+        self._many: dict[Any, Any] = {}
+
+    def output(self, note: Note, x: Tensor) -> None:
+        """Measure what a layer put out."""
+        site, index = note.site, self._reserve([note])
+        if not fused.AVAILABLE or not fused.supports(x):
+            self.block[index] = reference.output(x, site.channel_dim, site.eps)
+            return
+        size = fused.scratch_size(x, site.channel_dim)
+        if site.scratch is None or site.scratch.numel() != size:
+            site.scratch = torch.zeros(size, dtype=torch.float64, device=x.device)
+        fused.output(x, site.channel_dim, site.eps, self.block, index, site.scratch)
+
+    def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
+        """Measure a tensor and compare it with the one before, which it replaces."""
+        site, index = note.site, self._reserve([note])
+        if not fused.supports(x):
+            x = x.contiguous()
+        if site.rates or not fused.AVAILABLE or not fused.supports(x):
+            self._measure_plainly(site, x, follows, index)
+        elif site.sketched:
+            fused.sketch(x, site.previous, follows, self.block, index)
+        else:
+            fused.geometry(x, site.previous, follows, self.block, index)
+
+    def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure the gradients of many parameters in a constant number of launches."""
+        for key, group in self._groups(notes, tensors, follows):
+            if key is None:
+                for note, tensor, follow in group:
+                    self.geometry(note, tensor, follow)
+                continue
+            own, measured, flags = zip(*group, strict=True)
+            previous = [note.site.previous for note in own] if key[0] else None
+            many = self._many.setdefault(("gradients", key), fused_many.ManyGradients())
+            many(measured, previous, flags, key[1], self.block, self._reserve(own))
+
+    def updates(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure how far many parameters have moved in a constant number of launches."""
+        for key, group in self._groups(notes, tensors, follows):
+            if key is None:
+                for note, tensor, follow in group:
+                    self.geometry(note, tensor - note.site.before, follow)
+                    note.site.before.copy_(tensor)
+                continue
+            own, measured, flags = zip(*group, strict=True)
+            previous = [note.site.previous for note in own] if key[0] else None
+            before = [note.site.before for note in own]
+            many = self._many.setdefault(("updates", key), fused_many.ManyUpdates())
+            many(measured, before, previous, flags, self.block, self._reserve(own))
+
+    def _groups(self, *columns: Sequence[Any]) -> Iterable[tuple[Any, list[tuple[Note, Tensor, bool]]]]:
+        """What one launch can measure together; under None what must be measured one by one."""
+        groups: dict[Any, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
+        for note, tensor, follow in zip(*columns, strict=True):
+            site = note.site
+            alone = site.sketched or not fused.AVAILABLE or not fused.supports(tensor)
+            key = None if alone else (site.previous is not None, site.eps if site.rates else None)
+            groups[key].append((note, tensor, follow))
+        return groups.items()
+
+    def take(self) -> list[tuple[list[Note], Any]]:
+        """Give away what is there; waits for the device."""
+        self._move()
+        moving, self._moving = self._moving, []
+        for _, _, arrived in moving:
+            if arrived is not None:
+                arrived.synchronize()
+        return [(notes, rows.cpu().numpy()) for notes, rows, _ in moving]
+
+    def _reserve(self, notes: Sequence[Note]) -> int:
+        if len(self.notes) + len(notes) > CAPACITY:
+            self._move()
+        first = len(self.notes)
+        self.notes.extend(notes)
+        return first
+
+    def _move(self) -> None:
+        """Begin to copy the rows to the host; what is written next comes after the copy on the device's own queue."""
+        if not self.notes:
+            return
+        used = self.block[: len(self.notes)]
+        if used.is_cuda:
+            rows = torch.empty(used.shape, dtype=used.dtype, pin_memory=True)
+            rows.copy_(used, non_blocking=True)
+            arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        else:
+            rows, arrived = used.clone(), None
+        used.zero_()
+        self._moving.append((self.notes, rows, arrived))
+        self.notes = []
+
+    def _measure_plainly(self, site: Any, x: Tensor, follows: bool, index: int) -> None:
+        eps = site.eps if site.rates else None
+        if site.sketched:
+            self.block[index] = reference.sketch(x, site.previous, follows)
+            return
+        self.block[index] = reference.geometry(x, site.previous if follows else None, eps)
+        if site.previous is not None:
+            site.previous.copy_(x)
+
+
+class Ledger:
+    """One page per device."""
+
+    def __init__(self) -> None:
+        self._pages: dict[torch.device, HostPage | DevicePage] = {}
+
+    def page(self, device: torch.device) -> HostPage | DevicePage:
+        """Where tensors of a device are measured."""
+        page = self._pages.get(device)
+        if page is None:
+            page = self._pages[device] = HostPage() if device.type == "cpu" else DevicePage(device)
+        return page
+
+    def deliver(self) -> None:
+        """Bring all rows to the host, one copy per device, and hand them to their sites."""
+        for page in self._pages.values():
+            for notes, rows in page.take():
+                _hand_out(notes, np.asarray(rows, dtype=np.float64))
+
+
+def _hand_out(notes: Sequence[Note], rows: Rows) -> None:
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, note in enumerate(notes):
+        places[id(note.site)].append(place)
+    for own in places.values():
+        notes[own[0]].site.deliver(rows[own], [notes[place].tag for place in own])

@@ -1,0 +1,36 @@
+"""What a preprocessor asks gatherers to measure for it, so that several of them share one pass over a tensor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ALL_PASSES = frozenset(range(4))
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One wish; wishes that do not contradict each other are granted by one pass.
+
+    Attributes:
+        output_index: which part of an output to look at.
+        rates: count active numbers: up to which value a number is zero, and where the channels of a layer are.
+        correlation: compare with the tensor before: ``"exact"``, ``"sketch"`` or not at all.
+        passes: which forward passes to measure.
+    """
+
+    output_index: int | str | None = None
+    rates: tuple[float, bool | Callable[[str], bool]] | None = None
+    correlation: str | None = None
+    passes: frozenset[int] = ALL_PASSES
+
+    def joins(self, other: "Ask") -> bool:
+        """Whether both can be granted together."""
+        return (
+            self.output_index == other.output_index
+            and (self.rates is None or other.rates is None or self.rates == other.rates)
+            and (self.correlation is None or other.correlation is None or self.correlation == other.correlation)
+            and not ("sketch" in (self.correlation, other.correlation) and (self.rates or other.rates))
+        )
+
+    def __or__(self, other: "Ask") -> "Ask":
+        rates, correlation = self.rates or other.rates, self.correlation or other.correlation
+        return Ask(self.output_index, rates, correlation, self.passes | other.passes)

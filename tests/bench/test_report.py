@@ -1,0 +1,75 @@
+"""Tables and verdicts follow from figures."""
+
+import json
+
+import pytest
+
+from bench import report, targets
+
+
+def run_of(*rows, device="cpu"):
+    about = {"date": "today", "machine": "a machine", "versions": {"torch": "2"}, "sections": ["small"], "quick": False}
+    return {**about, "device": device, "cases": list(rows), "kernels": []}
+
+
+def verdicts(*runs):
+    return {(on, what): line for on, what, *line in targets.judge(runs)}
+
+
+def test_text_is_aligned_and_leaves_out_empty_columns(figures):
+    rows = [figures(), figures(problem="unavailable: not yet\nmore", correlation="sketch")]
+    head, first, second = report.tables(run_of(*rows), report.text)[0].splitlines()
+    assert first.index("1.200") == head.index("with ms") + 2
+    assert second.endswith("unavailable: not yet")
+    assert "+syncs" not in head
+
+
+def test_cost_of_a_module_is_told_where_all_are_alike(figures):
+    assert report.CASES["us/module"](figures(model="layers=10", ratio=1.06)) == "10.0"
+    assert report.CASES["us/module"](figures(model="mlp")) == ""
+
+
+def test_kernels_have_their_own_table():
+    run = {**run_of(), "kernels": [{"kernel": "norm", "tensor": "8", "ms": 1.0, "tb_per_s": 4.0, "of_ceiling": 0.9}]}
+    (table,) = report.tables(run, report.markdown)
+    assert table.splitlines()[-1] == "| norm | 8 | 1.000 | 4.00 | 90% |"
+
+
+@pytest.mark.parametrize(("ratio", "met"), [(1.25, "yes"), (1.26, "**no**")])
+def test_ratio_against_its_target(figures, ratio, met):
+    assert verdicts(run_of(figures(ratio=ratio)))["CPU, one thread", "mlp eager, ratio"][1:] == [f"{ratio:.4g}", met]
+
+
+def test_one_step_in_ten_is_judged_by_the_cost_of_every_step(figures):
+    line = verdicts(run_of(figures(ratio=1.5), figures(ratio=1.2, every=10)))
+    assert line["CPU, one thread", "mlp eager, every 10, ratio"] == ["at most 1.11", "1.2", "**no**"]
+
+
+def test_what_was_not_measured_is_not_judged(figures):
+    peers = [figures(subject="upstream"), figures(compiled=True), figures(lenses="OutputNorm"), figures(problem="no")]
+    assert {line[1] for line in verdicts(run_of(*peers)).values()} == {"not measured"}
+    assert verdicts(run_of(figures(ratio=1.0, every=10)))["CPU, one thread", "mlp eager, every 10, ratio"][1:] == [
+        "1",
+        "",
+    ]
+
+
+def test_document_from_files(figures, tmp_path, monkeypatch, capsys):
+    files = []
+    for device in ("cpu", "cuda"):
+        files.append(tmp_path / f"{device}.json")
+        files[-1].write_text(json.dumps(run_of(figures(model="gpt2", compiled=True), device=device)))
+    monkeypatch.setattr("sys.argv", ["report", *map(str, files), "--out", str(tmp_path / "RESULTS.md")])
+    report.main()
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| GPU | gpt2 compiled, graph breaks | at most 0 | 0 | yes |" in text
+    assert "## cuda: small" in text
+    assert "wrote" in capsys.readouterr().out
+
+
+def test_quick_figures_are_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "quick.json").write_text(json.dumps({**run_of(), "quick": True}))
+    monkeypatch.setattr("sys.argv", ["report", str(tmp_path / "quick.json")])
+    with pytest.raises(SystemExit):
+        report.main()
+    assert "say nothing about costs" in capsys.readouterr().err

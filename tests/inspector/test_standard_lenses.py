@@ -1,0 +1,66 @@
+"""Which lenses a model is looked at through when nobody chooses."""
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector
+from monitorch.inspector.standard_lenses import standard_lenses
+
+PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry ParameterNorm"
+RATES = "OutputNorm OutputActivation"
+
+
+class Scale(nn.Module):
+    """A root that has a parameter of its own beside a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.act = nn.ReLU()
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (nn.Sequential(nn.Linear(3, 1), nn.ReLU()), f"LossMetrics {RATES} OutputGradientGeometry {PARAMETERS}"),
+        (
+            nn.Sequential(nn.Linear(3, 1), nn.Dropout()),
+            f"LossMetrics OutputActivation OutputGradientGeometry {PARAMETERS}",
+        ),
+        (nn.Linear(3, 1), f"LossMetrics OutputGradientGeometry {PARAMETERS}"),
+        (nn.LayerNorm(3, elementwise_affine=False), "LossMetrics OutputGradientGeometry"),
+        (nn.LazyLinear(3), f"LossMetrics OutputGradientGeometry {PARAMETERS}"),
+        (nn.ReLU(), f"LossMetrics {RATES}"),
+        (nn.Sequential(nn.ReLU(), nn.Tanh()), f"LossMetrics {RATES}"),
+        (nn.Sequential(nn.Flatten()), "LossMetrics OutputGradientGeometry"),
+        (nn.Sequential(), "LossMetrics OutputGradientGeometry"),
+        (nn.LSTM(3, 1), "LossMetrics OutputGradientGeometry"),
+        (Scale(), f"LossMetrics {RATES} {PARAMETERS}"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_only_those_that_find_something(model, expected):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    lenses = standard_lenses(model, [optimizer])
+    assert [type(lens).__name__ for lens in lenses] == expected.split()
+    PyTorchInspector(lenses, module=model, visualizer="dummy").detach()  # a warning of no layers would be an error
+
+
+def test_one_lens_for_each_optimizer():
+    model = nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+    lenses = standard_lenses(model, optimizers)
+    assert [lens.optimizer for lens in lenses if hasattr(lens, "optimizer")] == optimizers
+
+
+def test_updates_need_an_optimizer():
+    names = [type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))]
+    assert "ParameterUpdateGeometry" not in names
+
+
+@pytest.mark.parametrize(("depth", "found"), [(0, False), (1, True), (-1, True), ("all", True)])
+def test_only_layers_as_deep_as_asked_count(depth, found):
+    lenses = standard_lenses(nn.Sequential(nn.Linear(2, 1), nn.ReLU()), depth=depth)
+    assert any(type(lens).__name__ == "OutputNorm" for lens in lenses) is found

@@ -1,0 +1,144 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from monitorch.numerical.kernels import reference
+from monitorch.numerical.kernels.reference import SIGNS, SKETCH
+
+PRECISION = 1e-12
+
+
+@pytest.mark.parametrize("channel_dim", [None, 1, -1])
+def test_output(cases, channel_dim, exact, assert_row):
+    for name, (x, _) in cases().items():
+        eps = None if channel_dim is None else 0.3
+        row = reference.output(x, channel_dim, 0.3)
+        assert_row(row.tolist(), exact(x, None, eps, channel_dim, batch=True), PRECISION, name)
+
+
+@pytest.mark.parametrize("eps", [None, 0.0, 0.3])
+@pytest.mark.parametrize("follows", [False, True])
+def test_geometry(cases, eps, follows, exact, assert_row):
+    for name, (x, previous) in cases().items():
+        previous = previous if follows else None
+        assert_row(reference.geometry(x, previous, eps).tolist(), exact(x, previous, eps), PRECISION, name)
+
+
+@pytest.mark.parametrize("x", [torch.tensor(-2.0), torch.tensor([0.0, -2.0, 0.1]), torch.tensor([True, False])])
+def test_rows_of_scalars_and_vectors(x, exact, assert_row):
+    assert_row(reference.geometry(x, x, 0.5).tolist(), exact(x, x, 0.5), PRECISION)
+
+
+def test_sparse_and_conjugate_and_graph(exact, assert_row):
+    dense = torch.tensor([[0.0, 3.0], [0.0, 0.0]])
+    assert_row(reference.geometry(dense.to_sparse(), dense, 0.1).tolist(), exact(dense, dense, 0.1), PRECISION)
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    assert_row(reference.geometry(z.conj(), z, 0.1).tolist(), exact(z.conj(), z, 0.1), PRECISION)
+    assert not reference.output(torch.ones(2, 3, requires_grad=True), 1, 0.1).requires_grad
+
+
+def test_what_a_dead_channel_is():
+    x = torch.tensor([[[0.0, 1.0], [0.1, -0.1]], [[0.0, 0.0], [0.0, 0.0]]])
+    active, dead, channels = reference.output(x, 1, 0.1)[6:9].tolist()
+    # 0.1 in float32 is a little more than in float64
+    assert (active, dead, channels) == (3, 0, 2)
+    assert reference.output(x, 1, 0.11)[6:9].tolist() == [1, 1, 2]
+    assert reference.output(x, -1, 0.11)[6:9].tolist() == [1, 1, 2]
+
+
+def by_hand(numbers):
+    sketch = [0.0] * SKETCH
+    for i, number in enumerate(numbers):
+        block, place = divmod(i, SKETCH)
+        rotation = (block * 2654435761 % 2**32) >> 26
+        offset = ((block * 2246822519 + 374761393) % 2**32) >> 16
+        sketch[(place + 64 * rotation) % SKETCH] += number * SIGNS[(offset + place) % 65536].item()
+    return np.array(sketch)
+
+
+@pytest.mark.parametrize("size", [1, 100, SKETCH, 3 * SKETCH + 5])
+def test_sketch_by_hand(size, exact, assert_row):
+    x, y = torch.randn(2, size)
+    state = torch.zeros(2, SKETCH)
+    assert_row(reference.sketch(x, state, False).tolist(), exact(x), PRECISION)
+    assert np.allclose(state[0], by_hand(x.tolist()), atol=1e-6)
+    row = reference.sketch(y, state, True)
+    assert row[1].item() == pytest.approx(by_hand(x.tolist()) @ by_hand(y.tolist()), abs=1e-4 * size**0.5)
+    assert row[3] == 1
+    assert np.allclose(state[0], by_hand(y.tolist()), atol=1e-6)
+    assert not state[1].any()
+
+
+def test_sketch_of_huge_float64_is_in_units():
+    x = torch.randn(50, dtype=torch.float64) * 1e200
+    state = torch.zeros(2, SKETCH)
+    reference.sketch(x, state, False)
+    row = reference.sketch(x, state, True)
+    assert row[1].item() == pytest.approx(row[0].item(), rel=1e-6)
+
+
+def test_sketch_goes_by_memory():
+    x = torch.randn(3, 4, 5, 6).to(memory_format=torch.channels_last)
+    states = torch.zeros(2, 2, SKETCH)
+    reference.sketch(x, states[0], False)
+    reference.sketch(x.permute(0, 2, 3, 1).contiguous(), states[1], False)
+    assert torch.equal(*states)
+
+
+def test_sketch_of_nothing():
+    state = torch.ones(2, SKETCH)
+    assert reference.sketch(torch.empty(0, 3), state, True).tolist() == [0, 0, 1, *[0] * 9]
+
+
+def one_column(rows, column):
+    x = torch.zeros(rows, 768)
+    x[:, column] = torch.randn(rows)
+    return x
+
+
+def one_row(rows):
+    x = torch.zeros(rows, 768)
+    x[torch.randint(rows, ())] = torch.randn(768)
+    return x
+
+
+# A column of a matrix whose width is a multiple of 64 meets 64 buckets only: blocks are rotated by multiples of 64.
+INPUTS = {
+    "random": (lambda: torch.randn(100, 768), SKETCH),
+    "far from zero": (lambda: torch.randn(100, 768) + 1, SKETCH),
+    "sparse": (lambda: torch.randn(100, 768) * (torch.rand(100, 768) < 0.01), SKETCH),
+    "a few large": (lambda: torch.randn(100, 768) ** 9, SKETCH),
+    "one row": (lambda: one_row(100), SKETCH),
+    "one column": (lambda: one_column(100, 5), 64),
+    "one column, odd width": (lambda: one_column(100, 5)[:, :767].contiguous(), SKETCH),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("alike", [0.0, 0.9])
+def test_estimate_is_unbiased_and_close(name, alike):
+    """Cosines of many pairs: errors are 0 on average, and no larger than the buckets allow."""
+    make, buckets = INPUTS[name]
+    torch.manual_seed(0)
+    errors = []
+    for _ in range(60):
+        x = make()
+        y = alike * x + math.sqrt(1 - alike**2) * make()
+        state = torch.zeros(2, SKETCH)
+        length = reference.sketch(x, state, False)[0].sqrt()
+        row = reference.sketch(y, state, True)
+        errors.append(((row[1] - (x.double() * y.double()).sum()) / (length * row[0].sqrt())).item())
+    bound = math.sqrt(2 / buckets)
+    assert np.std(errors) < 1.2 * bound
+    # signs are drawn once: what they share over all pairs stays within the bound, too
+    assert abs(np.mean(errors)) < bound
+
+
+@pytest.mark.parametrize("rows", [1, 100, 2000])
+def test_length_of_a_constant_from_its_sketch(rows):
+    x = torch.ones(rows, 768)
+    state = torch.zeros(2, SKETCH)
+    reference.sketch(x, state, False)
+    assert reference.sketch(x, state, True)[1].item() == pytest.approx(x.numel(), rel=3 * math.sqrt(2 / SKETCH))
