@@ -5,7 +5,7 @@
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ from .gatherer.compilation import inside_graph, is_compiled, is_traced
 from .gatherer.doorway import Door
 from .gatherer.recomputation import inside_backward
 from .inspector import PyTorchInspector
+from .inspector.arguments import optimizers
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
@@ -66,7 +67,7 @@ def watch(
     ...     watched
     Watch(Sequential, tick_every=2, ticks=2)
     """
-    root, optimizers = unwrap(model), _optimizers(optimizer)
+    root, trained_by = unwrap(model), optimizers(optimizer)
     if not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1:
         raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1")
     if isinstance(lenses, str) and lenses != "standard":
@@ -76,10 +77,10 @@ def watch(
     for pin in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, Pin)]:
         pin.close()
     if isinstance(lenses, str):
-        lenses = standard_lenses(root, optimizers, loss_fn, inspector_options.get("depth", -1))
-    options = {"optimizer": optimizers or None, "every": every, "budget": budget, "visualizer": visualizer}
+        lenses = standard_lenses(root, trained_by, loss_fn, inspector_options.get("depth", -1))
+    options = {"optimizer": trained_by, "every": every, "budget": budget, "visualizer": visualizer}
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
-    return Watch(inspector, root, optimizers, tick_every, owns_visualizer=isinstance(visualizer, str))
+    return Watch(inspector, root, trained_by, tick_every, owns_visualizer=isinstance(visualizer, str))
 
 
 class Watch:
@@ -97,7 +98,7 @@ class Watch:
         self,
         inspector: PyTorchInspector,
         root: nn.Module,
-        optimizers: list[Optimizer],
+        optimizers: Sequence[Optimizer],
         tick_every: int,
         *,
         owns_visualizer: bool = False,
@@ -257,11 +258,3 @@ def _remove(handles: list[RemovableHandle]) -> None:
 def _has_peers() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
-
-def _optimizers(given: Any) -> list[Optimizer]:
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    found = [] if given is None else list(given) if several else [given]
-    for item in found:
-        if not isinstance(item, Optimizer):
-            raise OptionError(f"optimizer takes a torch.optim.Optimizer or a list of them, not {item!r}")
-    return found

@@ -1,8 +1,11 @@
-"""A preprocessor that keeps what gatherers hand over, and a look at the hooks that are left."""
+"""A preprocessor that keeps what gatherers hand over, a look at the hooks that are left, and a fresh compiler."""
 
 import pytest
+import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
+from monitorch.gatherer.house import House
 from monitorch.inspector.inspector_state import InspectorState
 from monitorch.preprocessor import (
     AbstractBackwardPreprocessor,
@@ -63,6 +66,35 @@ def state():
     return InspectorState()
 
 
+def give_house(state):
+    state.house = House(state, torch.device("cpu"))
+    return state
+
+
+@pytest.fixture
+def housed():
+    """The state of an inspector whose gatherers share taps; errors are told."""
+    return give_house(InspectorState())
+
+
+@pytest.fixture
+def rows_of():
+    """The layers of all rows that wait in the ledger."""
+    return lambda state: [note.site.name for note in state.house.ledger.page(torch.device("cpu")).notes]
+
+
+class Cracked(torch.Tensor):
+    """A tensor that falls apart when it is looked at."""
+
+    def numpy(self, **options):
+        raise RuntimeError("it fell apart")
+
+
+@pytest.fixture
+def cracked():
+    return lambda *shape: torch.ones(shape).as_subclass(Cracked)
+
+
 @pytest.fixture
 def strict_state():
     return InspectorState(on_error="raise")
@@ -80,3 +112,17 @@ def count_hooks():
 @pytest.fixture
 def linear():
     return nn.Linear(3, 2)
+
+
+@pytest.fixture
+def fresh_compiler():
+    """No graphs from before, none from a disk, and none that is compiled over and over."""
+    torch.compiler.reset()
+    counters.clear()
+    with (
+        torch._dynamo.config.patch(fail_on_recompile_limit_hit=True),
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield
+    torch.compiler.reset()

@@ -11,6 +11,7 @@ from monitorch.visualizer.record_sink import RecordSink
 
 # the compiler hides these warnings of its own, but cannot where warnings are errors
 pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
@@ -34,15 +35,6 @@ class Numbers(RecordSink):
 
     def write(self, records):
         self.found |= {(r.epoch, r.layer, r.tag, r.statistic): r.value for r in records}
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch.compiler.reset()
-    counters.clear()
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        yield
-    torch.compiler.reset()
 
 
 def watch(model):
@@ -146,3 +138,30 @@ def test_export_of_a_watched_model_computes_the_same():
     exported = torch.export.export(model, (x,)).module()
     inspector.detach()
     torch.testing.assert_close(exported(x), bare)
+
+
+class Stem(nn.Module):
+    """A convolution in front of layers whose channels are last."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.body = nn.Conv1d(3, 3, 1), Net()
+
+    def forward(self, x):
+        return self.body(self.stem(x).transpose(1, 2))
+
+
+def test_channels_inside_a_compiled_part_are_not_those_of_the_layer_that_ran_outside():
+    death = []
+    for compiled in (False, True):
+        model = Stem()
+        model.body.first.bias.data = torch.tensor([-100.0] * 2 + [100.0] * 6)  # two of eight channels are dead
+        if compiled:
+            model.body.compile(backend="aot_eager", fullgraph=True)
+        inspector = PyTorchInspector([OutputActivation()], module=model, visualizer="dummy", on_error="raise")
+        for _ in range(3):
+            model(torch.randn(4, 3, 5)).sum().backward()
+        inspector.tick_epoch()
+        death.append([record.value for record in inspector.records() if record.statistic == "death_rate"])
+    assert death[0] == death[1] == [0.25]
+    assert counters["stats"]["unique_graphs"] == 1

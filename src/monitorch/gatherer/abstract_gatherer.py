@@ -105,7 +105,9 @@ class Gatherer(AbstractGatherer):
                 self.guarded(self._process, preprocessor, *data)
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
-        """Call ``action``; what goes wrong in it is told once and never reaches the training loop."""
+        """Call ``action`` unless one failed before; what goes wrong is told and never reaches the training loop."""
+        if self._failed:
+            return None
         try:
             return action(*data)
         except Exception as error:

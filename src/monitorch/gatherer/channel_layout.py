@@ -17,12 +17,13 @@ class ChannelLayout:
     The last weighted module that ran before the layer's first observed pass decides: convolutions and batch norms have
     their channels in dimension 1, everything else with weights (linear, embedding, layer norm, attention) in the last.
     The answer for a layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph
-    nothing can be noticed: there the last weighted module that was built before the layer decides.
+    nothing can be noticed: there the last weighted module that was built before the layer decides, and hooks stay
+    because a graph that has fewer of them is compiled anew.
     """
 
     def __init__(self) -> None:
         self._last_dim = self._last_built = False
-        self._ran = False
+        self._ran = self._has_graphs = False
         self._guesses: dict[str, bool] = {}
         self._decided: dict[str, bool] = {}
         self._undecided: set[str] = set()
@@ -45,9 +46,15 @@ class ChannelLayout:
         if name not in self._decided:
             self._decided[name] = self._last_dim if self._ran else self._guesses.get(name, False)
             self._undecided.discard(name)
-            if self._ran and not self._undecided:
+            if self._ran and not self._undecided and not self._has_graphs:
                 self._remove_hooks()
         return self._decided[name]
+
+    def guess(self, name: str) -> bool:
+        """The same for a layer that runs inside a compiled graph: what was noticed last ran outside of it."""
+        self._has_graphs = True
+        self._undecided.discard(name)
+        return self._decided.setdefault(name, self._guesses.get(name, False))
 
     def detach(self) -> None:
         """Forget everything."""

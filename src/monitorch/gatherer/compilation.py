@@ -31,7 +31,8 @@ def inside_graph(hook: Hook) -> Hook:
 
 def is_compiled() -> bool:
     """Whether torch.compile is tracing the caller into a graph that will run in its place."""
-    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+    # the flag itself: before torch 2.13 is_exporting() is always true inside a graph
+    return torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag
 
 
 def is_traced() -> bool:

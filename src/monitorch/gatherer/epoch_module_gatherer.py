@@ -7,6 +7,7 @@ from torch import nn
 
 from ..preprocessor import AbstractModulePreprocessor
 from .abstract_gatherer import Gatherer, State
+from .site import asks, subscribe
 
 
 class EpochModuleGatherer(Gatherer):
@@ -17,10 +18,18 @@ class EpochModuleGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self._module: nn.Module | None = module
+        self._house = self._house_for(asks)
+        if self._house is not None:
+            self._handles += [subscribe([], name, self, preprocessor) for preprocessor in preprocessors]
 
     def __call__(self) -> None:
-        """Hand over the module as it is now."""
-        self._hand_over(self._module)
+        """Hand over the module as it is now; where taps are shared its parameters wait for those of other modules."""
+        if self._house is None or self._module is None:
+            self._hand_over(self._module)
+        elif self._wants_data():
+            for preprocessor, place in zip(self._preprocessors, self._handles, strict=True):
+                for parameter in preprocessor.attrs_:
+                    place.site.guarded(self._house.parameters.look, place.site, self._module, parameter)
 
     def detach(self) -> None:
         """Let go of the module."""

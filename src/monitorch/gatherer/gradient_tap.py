@@ -16,7 +16,7 @@ from ..preprocessor.parameters import locate_parameter
 from .ownership import owns
 from .site import LEAD, Site, Subscription, subscribe
 
-MAY_WAIT = 1 << 28
+MAY_WAIT = 1 << 30
 """Bytes of gradients that may wait for each other: an optimizer that steps inside backward wants them freed."""
 
 

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from ..numerical.ledger import Ledger, Note
 from .gradient_tap import GradientTap
 from .output_tap import OutputTap
+from .parameter_tap import ParameterTap
 from .update_tap import UpdateTap
 
 
@@ -27,6 +28,7 @@ class House:
         self.state, self.device, self.may_wait = state, device, may_wait
         self.ledger = Ledger()
         self.gradients = GradientTap(self)
+        self.parameters = ParameterTap(self)
         self._outputs: dict[int, Any] = {}
         self._updates: dict[int, Any] = {}
 

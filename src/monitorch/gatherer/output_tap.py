@@ -122,7 +122,7 @@ class OutputTap:
 
     def _leave_doors(self, module: nn.Module, output: Any) -> Any:
         """Put operators into the graph being made; only what cannot fail belongs here, nothing would catch it."""
-        changed, kind = output, kind_of_pass(module)
+        changed, kind, is_new = output, kind_of_pass(module), False
         for site in self.outputs:
             tensor = pick_tensor(output, site.ask.output_index)
             if tensor is not None:
@@ -130,11 +130,12 @@ class OutputTap:
         for site in self.gradients if kind >= 2 else ():
             tensor = pick_tensor(changed, site.ask.output_index)
             if tensor is not None and tensor.requires_grad:
-                changed = replace(changed, tensor, site.door.pass_backward(tensor))
-        return None if changed is output else changed
+                changed, is_new = replace(changed, tensor, site.door.pass_backward(tensor)), True
+        return changed if is_new else None  # the compiler cannot compare tuples with "is"
 
     def _receive_output(self, site: Site, x: Tensor, kind: int) -> None:
         if self.state.is_active and self._recomputation.counts(has_grad=kind >= 2):
+            site.in_graph = True
             self._take_output(site, kind, x)
 
     def _receive_gradient(self, site: Site, x: Tensor, kind: int) -> None:

@@ -38,6 +38,7 @@ class Site:
         self.gap = 0
         self.failed = False
         self.sketched = False
+        self.in_graph = False
         self._channel_dim: int | None = None
 
     @property
@@ -55,6 +56,8 @@ class Site:
         """Which dimension of an output holds the channels; None where nobody asks."""
         if self._channel_dim is None and self.ask.rates is not None:
             last = self.ask.rates[1]
+            if self.in_graph:
+                last = getattr(last, "guess", last)
             self._channel_dim = -1 if (last(self.name) if callable(last) else last) else 1
         return self._channel_dim
 

@@ -41,6 +41,8 @@ class InspectorState:
         self.loss_share = 1.0
         self.house: Any = None
         """The taps that lenses share, while a model is attached."""
+        self.open_tick: Callable[[], None] | None = None
+        """Shows the last tick, where its numbers may still be on their way."""
         self.restart()
 
     def restart(self) -> None:
@@ -63,6 +65,12 @@ class InspectorState:
         self.ticks += n_ticks
         self._refresh()
         return self.counter
+
+    def settle(self) -> None:
+        """Wait for the numbers of the last tick, if they have not been shown yet."""
+        tick, self.open_tick = self.open_tick, None
+        if tick is not None:
+            tick()
 
     def next_step(self, *, begins: int = 0) -> None:
         """A step is over and another one begins.

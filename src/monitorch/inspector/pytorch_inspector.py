@@ -1,10 +1,10 @@
 """The one object a user holds."""
 
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -14,20 +14,22 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import visualizer as visualizers
-from ..errors import LifecycleError, MonitorchWarning, OptionError
+from ..errors import LifecycleError, OptionError
 from ..gatherer.compilation import drop_graphs
 from ..gatherer.house import House
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.logged_scalars import LoggedScalars
 from ..lens.options import old_names
-from ..numerical.deferred import settle
+from ..numerical.sync import several_processes
 from ..preprocessor import ExplicitCall
 from ..visualizer.record import Record
+from .arguments import check, optimizers
 from .cadence import Cadence
 from .inspector_state import InspectorState
 from .module_tree import Layer, aliases, loss_share, unwrap, walk
 from .step_counter import StepCounter
+from .tick import Tick
 
 Item = TypeVar("Item")
 
@@ -41,19 +43,6 @@ def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorSta
     if state.house is not None:
         state.house.close()
         state.house = None
-
-
-def _check(option: str, value: Any, kind: Any, wanted: str) -> None:
-    if not isinstance(value, kind) or isinstance(value, (str, type)) != (kind is str):
-        raise OptionError(f"{option} takes {wanted}, not {value!r}")
-
-
-def _optimizers(given: Any) -> tuple[Optimizer, ...]:
-    found = () if given is None else (given,) if hasattr(given, "param_groups") else tuple(given)
-    for optimizer in found:
-        if not hasattr(optimizer, "register_step_post_hook") or isinstance(optimizer, type):
-            raise OptionError(f"optimizer takes a torch.optim.Optimizer, or several, not {optimizer!r}")
-    return found
 
 
 class PyTorchInspector:
@@ -103,12 +92,12 @@ class PyTorchInspector:
         every: int | Callable[[int], bool] = 1,
         budget: float | None = None,
     ) -> None:
-        _check("lenses", lenses, Iterable, "a list of lenses, such as [ParameterNorm()]")
-        _check("depth", depth, int, "a whole number")
-        _check("master_rank", master_rank, int, "a whole number")
-        _check("module_name_prefix", module_name_prefix, str, "a string")
+        check("lenses", lenses, Iterable, "a list of lenses, such as [ParameterNorm()]")
+        check("depth", depth, int, "a whole number")
+        check("master_rank", master_rank, int, "a whole number")
+        check("module_name_prefix", module_name_prefix, str, "a string")
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
-        self.optimizers = _optimizers(optimizer)
+        self.optimizers = optimizers(optimizer)
         self.state = InspectorState(is_active_fn, on_error, Cadence(every, budget))
         self.state.paused = self._is_off = os.environ.get("MONITORCH", "").lower() == "off"
         self.depth, self.module_name_prefix, self.master_rank = depth, module_name_prefix, master_rank
@@ -133,6 +122,7 @@ class PyTorchInspector:
 
     @visualizer.setter
     def visualizer(self, visualizer: Any) -> None:
+        self.state.settle()
         if not self.is_main_process:
             visualizer = "dummy"
         self._visualizer = visualizers.resolve(visualizer)
@@ -182,6 +172,7 @@ class PyTorchInspector:
         """Leave the model: no hook stays, counting begins anew, figures are cleared."""
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
+        self.state.settle()
         _release(self._adopted, self._handles, self.state)
         self._layers = []
         self.aliases = {}
@@ -217,12 +208,12 @@ class PyTorchInspector:
         """End a tick: show what was seen since the last one. ``epoch`` labels this tick, the next is one more."""
         active = self.state.is_active
         if epoch is not None:
-            _check("epoch", epoch, int, "a whole number")
+            check("epoch", epoch, int, "a whole number")
             self.state.counter = epoch
         if active:
             self._adopt_lenses()
             self._synchronise()
-            self._show()
+            self._end_tick()
         if self.state.house is not None:
             self.state.house.refresh()
         self.state.tick()
@@ -231,6 +222,7 @@ class PyTorchInspector:
 
     def records(self) -> list[Record]:
         """The numbers of the last active tick, one by one."""
+        self.state.settle()
         known = (lens for lens in self._adopted if isinstance(lens, Lens))
         return [record for lens in known for record in lens.records(self._shown_epoch)]
 
@@ -295,31 +287,15 @@ class PyTorchInspector:
         for party in parties:
             party.finish_sync()
 
-    def _show(self) -> None:
-        if self.state.house is not None:
-            self.state.house.ledger.deliver()
-        own = (lens.accumulators() for lens in self._adopted if hasattr(lens, "accumulators"))
-        settle(chain(self._call_preprocessor.accumulators(), *own))
-        for lens in self._adopted:
-            lens.finalize_epoch()
-        self._shown_epoch = self.state.counter
-        if self.is_main_process:
-            self._visualize()
-        for lens in self._adopted:
-            lens.reset_epoch()
-        self._call_preprocessor.reset()
-
-    def _visualize(self) -> None:
-        try:
-            for lens in self._adopted:
-                lens.vizualize(self.visualizer, self.state.counter)
-            if hasattr(self.visualizer, "flush"):
-                self.visualizer.flush()
-        except OSError as error:  # a full disk must not end a training run
-            if self.state.on_error == "raise":
-                raise
-            text = f"{type(self.visualizer).__name__} could not show tick {self.state.counter}: {error}"
-            warnings.warn(text, MonitorchWarning, stacklevel=4)
+    def _end_tick(self) -> None:
+        """Show the tick, or leave it to the next one where the visualizer can wait and nobody shall."""
+        self.state.settle()
+        tick = Tick(self._adopted, self._call_preprocessor, self.state)
+        self._shown_epoch = tick.number
+        can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()
+        self.state.open_tick = partial(tick.show, self.visualizer if self.is_main_process else None)
+        if not can_wait or not all(isinstance(lens, Lens) for lens in self._adopted):
+            self.state.settle()
 
     def _new_house(self, model: nn.Module) -> House:
         """The taps that lenses share; a model without tensors is taken to be on the CPU."""

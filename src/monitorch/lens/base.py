@@ -75,11 +75,17 @@ class Lens(AbstractLens):
         for tag, attributes in {view.tag: view.attributes for view in self._views}.items():
             visualizer.register_tags(tag, attributes)
 
+    def collect(self) -> None:
+        """Take what is to be seen at a tick itself; most have seen everything by then."""
+
+    def date(self, tick: int, step: int, moment: float) -> None:
+        """Say of which tick and step the numbers are that were read last, and when it was."""
+        self._finalized_in, self._moment = tick, (step, moment)
+
     def finalize_epoch(self) -> None:
         """Read every view."""
         self._frames = [view.read(tuple(self._layers)) for view in self._views]
-        self._finalized_in = getattr(self._state, "ticks", 0)
-        self._moment = getattr(self._state, "step", 0), time.time()
+        self.date(getattr(self._state, "ticks", 0), getattr(self._state, "step", 0), time.time())
 
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
         """Hand over records where they are taken, else call the plot method of each tag."""

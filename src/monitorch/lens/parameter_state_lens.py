@@ -11,14 +11,26 @@ from .base import ParameterLens
 class ParameterStateLens(ParameterLens):
     """Takes a sample of each parameter at every tick, and whenever :meth:`collect_data` is called."""
 
+    _is_collected = False
+
     def collect_data(self) -> None:
         """Take one more sample now."""
         for gatherer in self._gatherers:
             gatherer()
+        house = getattr(self._state, "house", None)
+        if house is not None:
+            house.parameters.flush()
+
+    def collect(self) -> None:
+        """Take the tick's sample."""
+        self.collect_data()
+        self._is_collected = True
 
     def finalize_epoch(self) -> None:
-        """Take the tick's sample, then read every view."""
-        self.collect_data()
+        """Take the tick's sample if nobody has had it taken yet, then read every view."""
+        if not self._is_collected:
+            self.collect_data()
+        self._is_collected = False
         super().finalize_epoch()
 
     def _gather(

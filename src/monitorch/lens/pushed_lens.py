@@ -35,6 +35,7 @@ class PushedLens(Lens):
 
     def _last_number(self, line: str) -> float:
         """What the tick that has just ended showed under the first tag; NaN if it showed nothing."""
+        self._state.settle()
         if self._state.ticks == 0:
             raise KeyError("there was no tick yet whose numbers could be told")
         values = self._frames[0].values.get(self._frames[0].tag, {}) if self._is_fresh() else {}

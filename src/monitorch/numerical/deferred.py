@@ -1,8 +1,7 @@
 """Numbers that may still be on a device, and the one copy that brings them to the host."""
 
 from abc import abstractmethod
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .precision import wide_dtype
+from .transfer import Parcel, Transfer
 
 PACK_AT = 256
 """How many scalar tensors may wait before they are packed into one: bounds memory between two ticks."""
@@ -79,12 +79,11 @@ class Deferred:
 
 def settle(accumulators: Iterable[Deferred]) -> None:
     """Bring everything that waits in ``accumulators`` to the host: one copy per device."""
-    by_device: dict[torch.device, list[tuple[Deferred, Tensor]]] = defaultdict(list)
+    Transfer(parcels_of(accumulators)).deliver()
+
+
+def parcels_of(accumulators: Iterable[Deferred]) -> Iterator[Parcel]:
+    """What waits in ``accumulators``, to be brought to the host and back to them."""
     for accumulator in accumulators:
         for block in accumulator._take():
-            by_device[block.device].append((accumulator, block))
-    for entries in by_device.values():
-        flat = torch.cat([block.reshape(-1) for _, block in entries]).cpu()
-        parts = torch.split(flat, [block.numel() for _, block in entries])
-        for (accumulator, block), part in zip(entries, parts, strict=True):
-            accumulator._absorb(part.reshape(block.shape))
+            yield accumulator._absorb, block

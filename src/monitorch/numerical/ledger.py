@@ -5,7 +5,8 @@ waits. Reading brings all rows of a device to the host with one copy and hands t
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,9 +17,13 @@ from torch import Tensor
 from .kernels import fused, fused_many, host, reference
 from .kernels.row import WIDTH
 from .precision import wide_dtype
+from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
 """Rows on a device before they begin to move to the host: bounds memory between two ticks."""
+
+KEPT_TABLES = 256
+"""Launches for many tensors whose tables are kept."""
 
 Rows = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -34,6 +39,9 @@ class Site(Protocol):
     previous: Tensor | None
     before: Tensor | None
     scratch: Tensor | None
+
+    def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
+        """Call ``action``; what goes wrong is told and goes no further."""
 
     def deliver(self, rows: Rows, tags: Sequence[int]) -> None:
         """Take rows, oldest first."""
@@ -69,25 +77,33 @@ class HostPage:
             self._write(note, host.geometry(x, site.previous, follows, eps))
 
     def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
-        """Measure the gradients of many parameters."""
+        """Measure the gradients of many parameters; one that cannot be measured does not take others along."""
         for note, tensor, follow in zip(notes, tensors, follows, strict=True):
-            self.geometry(note, tensor, follow)
+            note.site.guarded(self.geometry, note, tensor, follow)
 
     def updates(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
         """Measure how far many parameters have moved."""
         for note, tensor, follow in zip(notes, tensors, follows, strict=True):
-            site = note.site
-            self._write(note, host.update(tensor, site.before, site.previous, follow))
+            note.site.guarded(self._update, note, tensor, follow)
+
+    def _update(self, note: Note, x: Tensor, follows: bool) -> None:
+        site = note.site
+        if site.sketched:
+            self.geometry(note, x - site.before, follows)
+            site.before.copy_(x)
+        else:
+            self._write(note, host.update(x, site.before, site.previous, follows))
 
     def _write(self, note: Note, row: tuple[float, ...]) -> None:
         self.rows.append(row)
         self.notes.append(note)
 
-    def take(self) -> list[tuple[list[Note], Any]]:
+    def parcels(self) -> list[Parcel]:
         """Give away what is there."""
-        pages = [(self.notes, self.rows)] if self.notes else []
-        self.rows, self.notes = [], []
-        return pages
+        if not self.notes:
+            return []
+        rows, notes, self.rows, self.notes = self.rows, self.notes, [], []
+        return [(partial(hand_out, notes), torch.tensor(rows, dtype=torch.float64))]
 
 
 class DevicePage:
@@ -97,7 +113,7 @@ class DevicePage:
         dtype = wide_dtype(torch.empty(0, device=device))
         self.block = torch.zeros(CAPACITY, WIDTH, dtype=dtype, device=device)
         self.notes: list[Note] = []
-        self._moving: list[tuple[list[Note], Tensor, Any]] = []
+        self._moving: list[Transfer] = []
         self._many: dict[Any, Any] = {}
 
     def output(self, note: Note, x: Tensor) -> None:
@@ -132,7 +148,7 @@ class DevicePage:
                 continue
             own, measured, flags = zip(*group, strict=True)
             previous = [note.site.previous for note in own] if key[0] else None
-            many = self._many.setdefault(("gradients", key), fused_many.ManyGradients())
+            many = self._many_for(fused_many.ManyGradients, own)
             many(measured, previous, flags, key[1], self.block, self._reserve(own))
 
     def updates(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
@@ -146,8 +162,17 @@ class DevicePage:
             own, measured, flags = zip(*group, strict=True)
             previous = [note.site.previous for note in own] if key[0] else None
             before = [note.site.before for note in own]
-            many = self._many.setdefault(("updates", key), fused_many.ManyUpdates())
+            many = self._many_for(fused_many.ManyUpdates, own)
             many(measured, before, previous, flags, self.block, self._reserve(own))
+
+    def _many_for(self, kind: Any, notes: Sequence[Note]) -> Any:
+        """The tables of an earlier launch for the same tensors, if there was one; making them costs time."""
+        key = kind, len(notes), id(notes[0].site), id(notes[-1].site)
+        if key not in self._many:
+            if len(self._many) >= KEPT_TABLES:
+                self._many.clear()
+            self._many[key] = kind()
+        return self._many[key]
 
     def _groups(self, *columns: Sequence[Any]) -> Iterable[tuple[Any, list[tuple[Note, Tensor, bool]]]]:
         """What one launch can measure together; under None what must be measured one by one."""
@@ -159,37 +184,28 @@ class DevicePage:
             groups[key].append((note, tensor, follow))
         return groups.items()
 
-    def take(self) -> list[tuple[list[Note], Any]]:
-        """Give away what is there; waits for the device."""
-        self._move()
-        moving, self._moving = self._moving, []
-        for _, _, arrived in moving:
-            if arrived is not None:
-                arrived.synchronize()
-        return [(notes, rows.cpu().numpy()) for notes, rows, _ in moving]
+    def parcels(self) -> list[Parcel]:
+        """Give away what is there; what is on its way already comes first."""
+        for transfer in self._moving:
+            transfer.deliver()
+        self._moving = []
+        return self._empty()
 
     def _reserve(self, notes: Sequence[Note]) -> int:
         if len(self.notes) + len(notes) > CAPACITY:
-            self._move()
+            self._moving.append(Transfer(self._empty()))
         first = len(self.notes)
         self.notes.extend(notes)
         return first
 
-    def _move(self) -> None:
-        """Begin to copy the rows to the host; what is written next comes after the copy on the device's own queue."""
+    def _empty(self) -> list[Parcel]:
+        """The rows, copied: what is written next comes after the copy on the device's own queue."""
         if not self.notes:
-            return
-        used = self.block[: len(self.notes)]
-        if used.is_cuda:
-            rows = torch.empty(used.shape, dtype=used.dtype, pin_memory=True)
-            rows.copy_(used, non_blocking=True)
-            arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            arrived.record()
-        else:
-            rows, arrived = used.clone(), None
+            return []
+        used, notes, self.notes = self.block[: len(self.notes)], self.notes, []
+        rows = used.clone()
         used.zero_()
-        self._moving.append((self.notes, rows, arrived))
-        self.notes = []
+        return [(partial(hand_out, notes), rows)]
 
     def _measure_plainly(self, site: Any, x: Tensor, follows: bool, index: int) -> None:
         eps = site.eps if site.rates else None
@@ -214,16 +230,20 @@ class Ledger:
             page = self._pages[device] = HostPage() if device.type == "cpu" else DevicePage(device)
         return page
 
+    def parcels(self) -> list[Parcel]:
+        """All rows, to be brought to the host and handed to their sites."""
+        return [parcel for page in self._pages.values() for parcel in page.parcels()]
+
     def deliver(self) -> None:
-        """Bring all rows to the host, one copy per device, and hand them to their sites."""
-        for page in self._pages.values():
-            for notes, rows in page.take():
-                _hand_out(notes, np.asarray(rows, dtype=np.float64))
+        """Hand all rows to their sites now, with one copy per device."""
+        Transfer(self.parcels()).deliver()
 
 
-def _hand_out(notes: Sequence[Note], rows: Rows) -> None:
+def hand_out(notes: Sequence[Note], rows: Tensor) -> None:
+    """Give rows to the sites that their notes name."""
+    numbers: Rows = rows.double().numpy()
     places: dict[int, list[int]] = defaultdict(list)
     for place, note in enumerate(notes):
         places[id(note.site)].append(place)
     for own in places.values():
-        notes[own[0]].site.deliver(rows[own], [notes[place].tag for place in own])
+        notes[own[0]].site.deliver(numbers[own], [notes[place].tag for place in own])

@@ -1,7 +1,8 @@
 """The life cycle that all preprocessors with accumulators share."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import OptionError
@@ -49,6 +50,21 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """Start with new accumulators; those handed out keep their numbers."""
         self._collect()
         self._values = OrderedDict()
+
+    def release(self) -> OrderedDict[str, Any]:
+        """Give away the accumulators as they are and start with new ones."""
+        values = self._values
+        self.reset()
+        return values
+
+    @contextmanager
+    def showing(self, values: OrderedDict[str, Any]) -> Iterator[None]:
+        """Have the accumulators of an earlier tick in place of the present ones for a while."""
+        present, self._values = self._values, values
+        try:
+            yield
+        finally:
+            self._values = present
 
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
         """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""

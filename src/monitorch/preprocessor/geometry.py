@@ -58,7 +58,6 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
             correlations, compared = self._correlations(name, rows)
             samples = norms[~is_lead], correlations[compared & ~is_lead]
         if not is_lead.all():
-            self._geometry(name)
             self._extend(name, *samples)
 
     def _correlations(self, name: str, rows: Rows) -> tuple[Rows, Mask]:
@@ -77,13 +76,10 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
             cosine[0], compared[0] = 0.0, True
         return cosine, compared
 
-    def _geometry(self, name: str) -> GeometryComputation:
+    def _measure(self, name: str, tensor: Tensor) -> None:
         geometry = self._geometries.get(name)
         if geometry is None:
             geometry = GeometryComputation(self.inplace, self.normalize, self.correlation, self.eps)
             self._geometries[name] = geometry
+        geometry.update(tensor)
         self._values[name] = geometry.value
-        return geometry
-
-    def _measure(self, name: str, tensor: Tensor) -> None:
-        self._geometry(name).update(tensor)

@@ -3,9 +3,13 @@
 import math
 from collections.abc import Iterable
 
+import numpy as np
 from torch import Tensor
 
+from ..numerical.kernels.row import SIZE, SQUARES, UNIT
+from ..numerical.ledger import Mask, Rows
 from ..numerical.length import as_real, l2_norm
+from .ask import Ask
 from .parameter_statistics import ParameterStatistics
 
 
@@ -15,6 +19,17 @@ class ParameterNorm(ParameterStatistics):
     def __init__(self, attrs: Iterable[str], normalize: bool, inplace: bool) -> None:
         super().__init__(attrs, inplace)
         self.normalize = normalize
+
+    def ask(self) -> Ask:
+        """What gatherers are to measure in passing."""
+        return Ask()
+
+    def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
+        """Add the norms in rows of raw sums."""
+        norms = np.sqrt(rows[:, SQUARES]) * rows[:, UNIT]
+        if self.normalize:
+            norms /= np.sqrt(np.maximum(rows[:, SIZE], 1))
+        self._accumulator(name, self.attrs_[0]).extend_by(norms)
 
     def _measure(self, parameter: Tensor) -> Tensor:
         norm = l2_norm(as_real(parameter))

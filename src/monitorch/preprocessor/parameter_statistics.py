@@ -34,8 +34,7 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
             parameter = find_parameter(module, attr)
             sample = None if parameter is None else self._measure(parameter.detach())
             if sample is not None:
-                kept = self._values.setdefault(name, {})
-                kept.setdefault(attr, new_accumulator(self.inplace)).append(sample)
+                self._accumulator(name, attr).append(sample)
 
     def series(self, statistic: str) -> OrderedDict[str, Any]:
         """The accumulators of one parameter, by name of the module."""
@@ -49,6 +48,8 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
         """Become what the ranks have together; a name or a parameter may be missing on some of them."""
         self.reset()
         for name, part in (item for value in values for item in value.items()):
-            kept = self._values.setdefault(name, {})
             for attr, other in part.items():
-                kept.setdefault(attr, new_accumulator(self.inplace)).merge(other)
+                self._accumulator(name, attr).merge(other)
+
+    def _accumulator(self, name: str, attr: str) -> Any:
+        return self._values.setdefault(name, {}).setdefault(attr, new_accumulator(self.inplace))

@@ -53,6 +53,9 @@ class AbstractVisualizer(ABC):
     lenses have handed over their part of a tick, and ``reset_fig()`` when the inspector detaches.
     """
 
+    deferred = False
+    """True where a tick may be shown one tick later: then training does not wait for the numbers to arrive."""
+
     @abstractmethod
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:
         """Announce a tag; called before any number of that tag arrives."""

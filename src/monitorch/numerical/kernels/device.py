@@ -4,7 +4,7 @@ Addresses are plain integers, so that a launch needs no tensor and one compiled 
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN, N803
+# ruff: noqa: ANN001, ANN201, N803
 from __future__ import annotations
 
 from . import row as columns
@@ -36,7 +36,7 @@ def pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 @jit
 def load(source, lane, count, TILE: tl.constexpr):
     """``count`` elements, zeros after them; only the last tile of a tensor pays for a mask."""
-    if count >= TILE:
+    if count >= TILE:  # noqa: SIM108
         tile = tl.load(source + lane)
     else:
         tile = tl.load(source + lane, mask=lane < count, other=0.0)

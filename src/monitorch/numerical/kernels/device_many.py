@@ -1,7 +1,7 @@
 """The kernel that reads chunks of many tensors, found through a table."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN, N803
+# ruff: noqa: ANN001, ANN201, N803
 from __future__ import annotations
 
 from . import row as columns

@@ -1,11 +1,11 @@
 """The kernel for the output of a layer: norms of the single samples, and which channels are alive."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN, N803
+# ruff: noqa: ANN001, ANN201, N803, N806
 from __future__ import annotations
 
 from . import row as columns
-from .device import LARGEST, NONFINITE, SIZE, SQUARES, UNIT, finished, pointer, raise_largest, usual
+from .device import LARGEST, NONFINITE, SIZE, SQUARES, UNIT, pointer, raise_largest, usual
 from .triton_import import constant, jit, tl
 
 NORMS = constant(columns.NORMS)
@@ -18,6 +18,17 @@ COLUMNS = constant(1)
 """Channels are the columns of the matrix that is read."""
 ROWS = constant(2)
 """Channels are its rows."""
+
+
+SHARED = constant(0)
+"""Several programs add to the squares of a sample, each for several samples."""
+SINGLE = constant(1)
+"""Several programs add to the squares of a sample, each for only one."""
+WHOLE = constant(2)
+"""A program reads all of its samples, each of them a row."""
+
+PROGRAM = constant(1 << 40)
+"""One finished program in the counter, whose lower bits count active elements."""
 
 
 @jit
@@ -66,28 +77,44 @@ def count_bits(words, count, WORDS: tl.constexpr):
 
 
 @jit
-def finish(scratch, row, batch, channels, size, FLAGS: tl.constexpr, SAMPLES: tl.constexpr):
+def finish(scratch, row, batch, channels, size, FLAGS: tl.constexpr, SUMS: tl.constexpr, SAMPLES: tl.constexpr):
     """Write the row from what all programs left in the scratch, and clear that."""
     target = pointer(row, tl.float64, False)
-    sums = pointer(scratch + 8, tl.float64, False)
-    lane = tl.arange(0, SAMPLES)
-    squares = tl.zeros([SAMPLES], tl.float64)
-    norms = tl.zeros([SAMPLES], tl.float64)
-    for start in range(0, batch, SAMPLES):
-        inside = start + lane < batch
-        more = tl.load(sums + start + lane, mask=inside, other=0.0, cache_modifier=".cg")
-        squares += more
-        norms += tl.sqrt(more)
-        tl.store(sums + start + lane, tl.zeros([SAMPLES], tl.float64), mask=inside)
-    tl.store(target + SQUARES, tl.sum(squares))
-    tl.store(target + NORMS, tl.sum(norms))
+    if SUMS != WHOLE:
+        sums = pointer(scratch + 8, tl.float64, False)
+        lane = tl.arange(0, SAMPLES)
+        squares = tl.zeros([SAMPLES], tl.float64)
+        norms = tl.zeros([SAMPLES], tl.float64)
+        for start in range(0, batch, SAMPLES):
+            inside = start + lane < batch
+            more = tl.load(sums + start + lane, mask=inside, other=0.0, cache_modifier=".cg")
+            squares += more
+            norms += tl.sqrt(more)
+            tl.store(sums + start + lane, tl.zeros([SAMPLES], tl.float64), mask=inside)
+        tl.store(target + SQUARES, tl.sum(squares))
+        tl.store(target + NORMS, tl.sum(norms))
     tl.store(target + BATCH, batch.to(tl.float64))
     tl.store(target + UNIT, 1.0)
     tl.store(target + SIZE, size.to(tl.float64))
     if FLAGS:
-        alive = count_bits(pointer(scratch + 8 + 8 * batch, tl.int32, False), tl.cdiv(channels, 32), 256)
+        alive = count_bits(pointer(scratch + 8 + 8 * batch, tl.int32, False), tl.cdiv(channels, 32), 512)
         tl.store(target + DEAD, (channels - alive).to(tl.float64))
         tl.store(target + CHANNELS, channels.to(tl.float64))
+
+
+@jit
+def add_squares(scratch, row, exact, part, first, height, group, SUMS: tl.constexpr):
+    """Add the squares of the rows of a program to those of their samples."""
+    sums = pointer(scratch + 8, tl.float64, False)
+    if SUMS == SINGLE:
+        tl.atomic_add(sums + part, tl.sum(exact), sem="relaxed")
+    elif SUMS == SHARED:
+        lane = tl.arange(0, exact.shape[0])
+        tl.atomic_add(sums + (first + lane) // group, exact, mask=lane < height, sem="relaxed")
+    else:
+        target = pointer(row, tl.float64, False)
+        tl.atomic_add(target + SQUARES, tl.sum(exact), sem="relaxed")
+        tl.atomic_add(target + NORMS, tl.sum(tl.sqrt(exact)), sem="relaxed")
 
 
 @jit
@@ -107,20 +134,26 @@ def coarse_sums(
     UNROLL: tl.constexpr,
 ):
     """Per element of the tiles, in float32: the sum of squares, the largest size, how often it was active."""
-    squares = tl.zeros([lane_row.shape[0], lane_column.shape[0]], tl.float32)
-    largest = tl.zeros([lane_row.shape[0], lane_column.shape[0]], tl.float32)
-    active = tl.zeros([lane_row.shape[0], lane_column.shape[0]], tl.int32)
-    for _step in range(0, steps, UNROLL):
-        for _part in tl.static_range(UNROLL):
-            tile = load_tile(source, lane_row, lane_column, height, width, stride, EVEN)
-            size = tl.abs(tile)
-            squares += tile * tile
-            largest = tl.maximum(largest, size)
-            if FLAGS:
-                active += (size > eps).to(tl.int32)
-            source += DOWN * stride + ALONG
-            height -= DOWN
-            width -= ALONG
+    if UNROLL == 0:  # a single step, which needs no sums to be kept apart from the tile
+        tile = load_tile(source, lane_row, lane_column, height, width, stride, EVEN)
+        squares = tile * tile
+        largest = tl.abs(tile)
+        active = (largest > eps).to(tl.int32) if FLAGS else tl.zeros_like(tile).to(tl.int32)
+    else:
+        squares = tl.zeros([lane_row.shape[0], lane_column.shape[0]], tl.float32)
+        largest = tl.zeros([lane_row.shape[0], lane_column.shape[0]], tl.float32)
+        active = tl.zeros([lane_row.shape[0], lane_column.shape[0]], tl.int32)
+        for _step in range(0, steps, UNROLL):
+            for _part in tl.static_range(UNROLL):
+                tile = load_tile(source, lane_row, lane_column, height, width, stride, EVEN)
+                size = tl.abs(tile)
+                squares += tile * tile
+                largest = tl.maximum(largest, size)
+                if FLAGS:
+                    active += (size > eps).to(tl.int32)
+                source += DOWN * stride + ALONG
+                height -= DOWN
+                width -= ALONG
     return squares, largest, active
 
 
@@ -160,7 +193,7 @@ def output_kernel(
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
     FLAGS: tl.constexpr,
-    SINGLE: tl.constexpr,
+    SUMS: tl.constexpr,
     EVEN: tl.constexpr,
     HEIGHT: tl.constexpr,
     BREADTH: tl.constexpr,
@@ -169,7 +202,7 @@ def output_kernel(
     """A matrix with rows of ``length``, ``group`` of them a sample, read by programs that stay in a span of rows.
 
     A program reads ``steps`` tiles: downwards where the channels are the columns, along the rows otherwise, so that
-    an element of a tile always belongs to the same channel. With SINGLE a span is a sample, else it is the matrix.
+    an element of a tile always belongs to the same channel. A span is a sample (SINGLE), else the matrix.
     """
     DOWN: tl.constexpr = HEIGHT if FLAGS == COLUMNS else 0
     ALONG: tl.constexpr = 0 if FLAGS == COLUMNS else BREADTH
@@ -196,7 +229,6 @@ def output_kernel(
     if FLAGS:
         words = pointer(scratch + 8 + 8 * batch, tl.int32, False)
         mark_channels(words, part * span + top, column, largest, height, channels, eps, FLAGS)
-        tl.atomic_add(target + ACTIVE, tl.sum(tl.sum(active, axis=1)).to(tl.float64), sem="relaxed")
     known = tl.load(target + LARGEST, cache_modifier=".cg")
     narrow = tl.sum(squares, axis=1)
     exact = narrow.to(tl.float64)
@@ -206,10 +238,13 @@ def output_kernel(
         tl.atomic_add(target + NONFINITE, broken.to(tl.float64), sem="relaxed")
     if peak > known:
         raise_largest(row + 8 * LARGEST, peak)
-    sums = pointer(scratch + 8, tl.float64, False)
-    if SINGLE:
-        tl.atomic_add(sums + part, tl.sum(exact), sem="relaxed")
-    else:
-        tl.atomic_add(sums + (top + down) // group, exact, mask=down < height, sem="relaxed")
-    if finished(pointer(scratch, tl.int32, False), tl.num_programs(0)):
-        finish(scratch, row, batch, channels, batch * group * length, FLAGS, 256)
+    add_squares(scratch, row, exact, part, top, height, group, SUMS)
+    # one atomic counts the programs and what they saw active
+    counter = pointer(scratch, tl.int64, False)
+    count = tl.sum(tl.sum(active, axis=1)).to(tl.int64)
+    tl.debug_barrier()
+    seen = count + tl.atomic_add(counter, PROGRAM + count, sem="acq_rel")
+    if seen >> 40 == tl.num_programs(0) - 1:
+        tl.store(counter, 0)
+        tl.store(target + ACTIVE, (seen & (PROGRAM - 1)).to(tl.float64))
+        finish(scratch, row, batch, channels, batch * group * length, FLAGS, SUMS, 512)

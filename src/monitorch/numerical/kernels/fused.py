@@ -66,9 +66,8 @@ def processors(device: int) -> int:
 
 
 # measured on an H200: elements per tile, warps per program, tiles read at once, programs per multiprocessor
-TILE, WARPS, UNROLL, WAVES = 1024, 4, 8, 4
-# elements per tile, warps per program, programs per multiprocessor; keyed by the bytes of an element
-GEOMETRY = {2: (2048, 4, 12), 4: (4096, 4, 24)}
+TILE, WARPS, UNROLL, WAVES = 1024, 4, 4, 4
+GEOMETRY_TILE, GEOMETRY_WARPS, GEOMETRY_WAVES = 4096, 2, 12
 SKETCH_WARPS, SKETCH_WAVES = 16, 2
 
 
@@ -100,14 +99,34 @@ def _matrix(x: Tensor, channel_dim: int | None) -> tuple[int, int, int, int]:
     return 2, per_sample // inner, inner, channels
 
 
-def _tile(flags: int, length: int) -> tuple[int, int]:
-    """Height and breadth of the tiles for rows of ``length``."""
-    if flags == 1:
+class Tiling(NamedTuple):
+    """How much of a matrix one program reads."""
+
+    height: int
+    breadth: int
+    steps: int
+    whole: bool  # whether rows are read by one program each
+
+    @property
+    def elements(self) -> int:
+        return self.height * self.breadth * self.steps
+
+
+def _tiling(flags: int, single: bool, span: int, length: int, size: int, wanted: int) -> Tiling:
+    """Programs of ``wanted`` elements, as far as tiles of ``size`` and the steps that the matrix allows reach."""
+    if flags == 1 and single:
         even = length & -length
-        breadth = min(even, 256) if even >= 64 else min(max(32, _power(length)), 256)
+        breadth = min(even, 256) if even >= 64 else 256
+    elif flags == 1:  # long rows, since every one costs an atomic
+        breadth = min(max(32, _power(length)), 4 * TILE)
     else:
         breadth = min(_power(length), TILE)
-    return TILE // breadth, breadth
+    height = max(1, size // breadth)
+    reach = -(-span // height) if flags == 1 else -(-length // breadth)
+    steps = 1 if flags == 1 and not single else max(1, min(wanted // (height * breadth), reach))
+    if steps > UNROLL:
+        steps -= steps % UNROLL
+    return Tiling(height, breadth, steps, breadth * (1 if flags == 1 else steps) >= length)
 
 
 @lru_cache(maxsize=1024)
@@ -117,28 +136,29 @@ def _plan(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, channe
     batch = shape[0]
     copy = batch > 1 and stride[0] * batch != x.numel()
     flags, group, length, channels = _matrix(x.contiguous() if copy else x, channel_dim)
-    height, breadth = _tile(flags, length)
-    single = group * length >= 4 * TILE
+    single = group * length >= (16 if flags == 1 else 4) * TILE and (flags != 1 or group >= 16)
     span = group if single else batch * group
-    reach = -(-span // height) if flags == 1 else -(-length // breadth)
-    steps = max(1, min(x.numel() // (TILE * WAVES * processors(device)), reach))
-    if flags == 1 and not single:
-        steps = 1
-    unroll = UNROLL if steps >= UNROLL else 1
-    steps -= steps % unroll
+    wanted = x.numel() // (WAVES * processors(device))
+    sizes = [TILE] if single else [TILE, 2 * TILE, 4 * TILE]
+    tilings = [_tiling(flags, single, span, length, size, wanted) for size in sizes]
+    tiling = next((t for t in tilings if t.elements >= wanted), tilings[-1])
+    height, breadth, steps, whole = tiling
+    unroll = 0 if steps == 1 else UNROLL if steps % UNROLL == 0 else 1
     rows, columns = (height * steps, breadth) if flags == 1 else (height, breadth * steps)
     across = -(-length // columns)
     programs = across * -(-span // rows) * (batch if single else 1)
-    constants = (flags, single, length % columns == 0, height, breadth, unroll)
+    sums = 1 if single else 2 if whole and group == 1 else 0
+    warps = WARPS if height * breadth < 4 * TILE else 2 * WARPS
+    constants = (flags, sums, length % columns == 0, height, breadth, unroll)
     anywhere, aligned = (
-        _output_launcher(_DTYPES[dtype], aligned and length % 16 == 0, *constants) for aligned in (False, True)
+        _output_launcher(warps, _DTYPES[dtype], aligned and length % 16 == 0, *constants) for aligned in (False, True)
     )
     return Plan(copy, (anywhere, aligned), programs, (batch, span, group, length, channels, steps, across))
 
 
 @lru_cache(maxsize=1024)
-def _output_launcher(*constants: Any) -> Launcher:
-    return Launcher(output_kernel, WARPS, *constants)
+def _output_launcher(warps: int, *constants: Any) -> Launcher:
+    return Launcher(output_kernel, warps, *constants)
 
 
 def scratch_size(x: Tensor, channel_dim: int | None) -> int:
@@ -166,8 +186,7 @@ def output(x: Tensor, channel_dim: int | None, eps: float, block: Tensor, index:
 
 @lru_cache(maxsize=64)
 def _geometry_launcher(dtype: torch.dtype, aligned: bool, keep: bool) -> Launcher:
-    tile, warps, _ = GEOMETRY[dtype.itemsize]
-    return Launcher(geometry_kernel, warps, _DTYPES[dtype], aligned, keep, tile)
+    return Launcher(geometry_kernel, GEOMETRY_WARPS, _DTYPES[dtype], aligned, keep, GEOMETRY_TILE)
 
 
 def geometry(x: Tensor, previous: Tensor | None, follows: bool, block: Tensor, index: int) -> None:
@@ -177,8 +196,7 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, block: Tensor, i
     address = x.data_ptr()
     kept = 0 if previous is None else previous.data_ptr()
     launch = _geometry_launcher(x.dtype, (address | kept) % 16 == 0, previous is not None)
-    tile, _, waves = GEOMETRY[x.element_size()]
-    programs = min(-(-size // tile), waves * processors(device))
+    programs = min(-(-size // GEOMETRY_TILE), GEOMETRY_WAVES * processors(device))
     follows = follows and previous is not None
     launch(device, programs, address, kept, block.data_ptr() + index * ROW_BYTES, size, int(follows))
 

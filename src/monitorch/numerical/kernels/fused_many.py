@@ -11,7 +11,7 @@ from .device_many import HEADER_BYTES, many_kernel
 from .fused import _DTYPES, ROW_BYTES, threshold
 from .launch import Launcher
 
-TILE = 2048
+TILE = 4096
 CHUNK = 16384
 WARPS = 4
 
@@ -167,5 +167,5 @@ class ManyUpdates(_Many):
         block: Tensor,
         first: int,
     ) -> None:
-        """Write row ``first + i`` from ``tensors[i] - before[i]``; ``before`` becomes the tensors, ``previous`` that."""
+        """Write row ``first + i`` from ``tensors[i] - before[i]``; ``before`` becomes the first, ``previous`` that."""
         self.run(tensors, previous, before, follows, None, block, first)

@@ -1,7 +1,9 @@
 """Triton where it is installed, and enough of a stand-in to import the kernels where it is not."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN
+# ruff: noqa: ANN001, ANN003, ANN201
+
+__all__ = ["AVAILABLE", "constant", "jit", "tl", "triton"]
 
 try:
     import triton

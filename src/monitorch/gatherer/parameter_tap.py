@@ -1,0 +1,37 @@
+"""Parameters as they are: all that are looked at in one go are measured together."""
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..numerical.ledger import Note
+from ..numerical.length import as_dense
+from ..preprocessor.parameters import find_parameter
+from .site import Site
+
+
+class ParameterTap:
+    """Keeps the parameters to be measured until :meth:`flush`."""
+
+    def __init__(self, house: Any) -> None:
+        self._house = house
+        self._waiting: list[tuple[Site, Tensor]] = []
+
+    def look(self, site: Site, module: nn.Module, parameter: str) -> None:
+        """Have a parameter measured with the others."""
+        tensor = find_parameter(module, parameter)
+        if tensor is not None:
+            self._waiting.append((site, as_dense(tensor)))
+
+    def flush(self) -> None:
+        """Measure what was looked at."""
+        waiting, self._waiting = self._waiting, []
+        by_device: dict[torch.device, list[tuple[Site, Tensor]]] = defaultdict(list)
+        for site, tensor in waiting:
+            by_device[tensor.device].append((site, tensor))
+        for device, entries in by_device.items():
+            notes = [Note(site, 0, self._house.state.step) for site, _ in entries]
+            tensors = [tensor for _, tensor in entries]
+            self._house.measure(notes, self._house.ledger.page(device).gradients, tensors, [False] * len(notes))

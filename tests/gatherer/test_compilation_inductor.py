@@ -1,0 +1,223 @@
+"""Under torch.compile all lenses see what they see in eager mode, and add no graph, no break and no compilation."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from monitorch import MonitorchWarning, PyTorchInspector
+from monitorch.lens import LossMetrics, OutputActivation, OutputGradientGeometry, OutputNorm
+
+# the compiler hides these warnings of its own, but cannot where warnings are errors
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+WIDTH, BATCH, STEPS = 80, 64, 3  # an output has more elements than a sketch has numbers
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return x.argmax(1), super().forward(x)
+
+
+class Named(nn.Linear):
+    def forward(self, x):
+        return {"ids": x.argmax(1), "hidden": super().forward(x)}
+
+
+class Net(nn.Module):
+    """A stack of layers, one after the other; of tuples and dictionaries the part that is no index goes on."""
+
+    def __init__(self, *layers, calls=1):
+        super().__init__()
+        self.first, self.layers, self.last = nn.Linear(3, WIDTH), nn.ModuleList(layers), nn.Linear(WIDTH, 1)
+        self.calls = calls
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in [*self.layers] * self.calls:
+            x = layer(x)
+            x = x["hidden"] if isinstance(x, dict) else x[1] if isinstance(x, tuple) else x
+        return self.last(x)
+
+
+MODELS = {
+    "in-place activation": lambda: Net(nn.ReLU(inplace=True)),
+    "layer called twice": lambda: Net(nn.Linear(WIDTH, WIDTH), nn.ReLU(), calls=2),
+    "tuple output": lambda: Net(Pair(WIDTH, WIDTH), nn.Tanh()),
+    "dictionary output": lambda: Net(Named(WIDTH, WIDTH), nn.Tanh()),
+    "layer that returns its input": lambda: Net(nn.Identity(), nn.ReLU()),
+}
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act = nn.Linear(WIDTH, WIDTH), nn.ReLU()
+
+    def forward(self, x):
+        return x + self.act(self.linear(x))
+
+
+@pytest.fixture
+def everything():
+    """A model with all of this at once."""
+    return Net(nn.ReLU(inplace=True), Pair(WIDTH, WIDTH), Named(WIDTH, WIDTH), nn.GELU(), calls=2)
+
+
+def watch(model, loss_fn, **options):
+    lenses = [
+        OutputNorm(include=nn.Linear, record_eval=True),
+        OutputActivation(include=nn.Linear),
+        OutputGradientGeometry(skip_activation=False),
+        OutputGradientGeometry(correlation="sketch"),
+        LossMetrics(loss_fn=loss_fn),
+    ]
+    return PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise", **options)
+
+
+def train(step, model, after=lambda: None):
+    for number in range(STEPS):
+        model.zero_grad()
+        step(torch.linspace(-1, 1, 3 * BATCH).reshape(BATCH, 3) * (number + 1)).backward()
+        after()
+
+
+def numbers(inspector):
+    """Everything that a tick shows."""
+    inspector.tick_epoch()
+    return {
+        (index, record.layer, record.tag, record.statistic): record.value
+        for index, lens in enumerate(inspector.lenses)
+        for record in lens.records(1)
+    }
+
+
+def step_of(model, loss_fn, target):
+    return lambda x: loss_fn(model(x), target)
+
+
+def eager_numbers(model):
+    model, loss_fn = copy.deepcopy(model), nn.MSELoss()
+    inspector = watch(model, loss_fn)
+    train(step_of(model, loss_fn, torch.ones(BATCH, 1)), model)
+    found = numbers(inspector)
+    assert len(found) > 50
+    return pytest.approx(found, rel=1e-5, abs=1e-6, nan_ok=True)
+
+
+def graphs_of_bare(model, compiled):
+    """How many graphs a model needs that nobody watches; two models of a class would share graphs."""
+    model = copy.deepcopy(model)
+    train(compiled(model), model)
+    found = counters["stats"]["unique_graphs"]
+    torch.compiler.reset()
+    counters.clear()
+    return found
+
+
+def compiled_step(model, loss_fn=None, **options):
+    return torch.compile(step_of(model, loss_fn or nn.MSELoss(), torch.ones(BATCH, 1)), **options)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_graph_without_breaks_shows_what_eager_mode_shows(model):
+    model, loss_fn = MODELS[model](), nn.MSELoss()
+    expected = eager_numbers(model)
+    inspector = watch(model, loss_fn)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        train(compiled_step(model, loss_fn, backend="aot_eager", fullgraph=True), model)
+    assert numbers(inspector) == expected
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_step_compiled_as_a_whole_by_inductor(everything):
+    expected, loss_fn = eager_numbers(everything), nn.MSELoss()
+    inspector = watch(everything, loss_fn)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        train(compiled_step(everything, loss_fn, fullgraph=True), everything)
+    assert numbers(inspector) == expected
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_compiled_model_watched_before_it_runs_with_graphs_of_the_device():
+    model, loss_fn = MODELS["in-place activation"](), nn.MSELoss()
+    expected = eager_numbers(model)
+    compiled = torch.compile(model, mode="reduce-overhead")  # on a CPU the same as the default
+    inspector = watch(compiled, loss_fn)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        train(step_of(compiled, loss_fn, torch.ones(BATCH, 1)), model)
+    assert numbers(inspector) == expected
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_model_compiled_in_place_by_inductor_and_watched_later():
+    model, loss_fn = MODELS["in-place activation"](), nn.MSELoss()
+    expected = eager_numbers(model)
+    model.compile()
+    step = step_of(model, loss_fn, torch.ones(BATCH, 1))
+    train(step, model)
+    assert counters["stats"]["unique_graphs"] == 1
+    with pytest.warns(MonitorchWarning, match=r"torch.compiler.reset\(\)"):
+        inspector = watch(model, loss_fn)
+    train(step, model)
+    assert numbers(inspector) == expected
+    assert counters["stats"]["unique_graphs"] == 2
+    assert not counters["graph_break"]
+
+
+def test_equal_blocks_compiled_one_by_one_share_graphs():
+    def compiled(model, loss_fn=None):
+        for block in model.layers:
+            block.compile(fullgraph=True)
+        return step_of(model, loss_fn or nn.MSELoss(), torch.ones(BATCH, 1))
+
+    model = Net(*(Block() for _ in range(4)))
+    expected, bare = eager_numbers(model), graphs_of_bare(model, compiled)
+    loss_fn = nn.MSELoss()
+    inspector = watch(model, loss_fn)
+    train(compiled(model, loss_fn), model)
+    assert numbers(inspector) == expected
+    assert counters["stats"]["unique_graphs"] == bare
+
+
+def test_train_and_evaluation_passes_keep_their_graphs_apart():
+    def epochs(step, model):
+        for _ in range(2):
+            train(step, model.train())
+            with torch.no_grad():
+                step(torch.ones(BATCH, 3))
+                model.eval()
+                step(torch.ones(BATCH, 3))
+        model.train()
+
+    model, shown, graphs = Net(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.ReLU()), [], []
+    for backend in (None, "eager"):
+        for watched in (True, False):
+            torch.compiler.reset()
+            counters.clear()
+            twin, loss_fn = copy.deepcopy(model), nn.MSELoss()
+            inspector = watch(twin, loss_fn) if watched else None
+            step = step_of(twin, loss_fn, torch.ones(BATCH, 1))
+            torch.manual_seed(3)
+            epochs(step if backend is None else torch.compile(step, backend=backend, fullgraph=True), twin)
+            graphs.append(counters["stats"]["unique_graphs"])
+            shown += [numbers(inspector)] if watched else []
+    assert graphs[2] == graphs[3] > 1
+    assert shown[1] == pytest.approx(shown[0], rel=1e-5, abs=1e-6, nan_ok=True)
+
+
+def test_idle_steps_have_one_graph_more_and_only_the_loss(everything):
+    expected, loss_fn = eager_numbers(everything), nn.MSELoss()
+    optimizer = torch.optim.SGD(everything.parameters(), lr=0.0)
+    inspector = watch(everything, loss_fn, optimizer=optimizer, every=lambda step: step <= STEPS)
+    step = compiled_step(everything, loss_fn, backend="aot_eager", fullgraph=True)
+    train(step, everything, after=optimizer.step)
+    assert numbers(inspector) == expected
+    train(step, everything, after=optimizer.step)
+    assert {layer for _, layer, _, _ in numbers(inspector)} == {"Loss"}
+    assert counters["stats"]["unique_graphs"] == 2

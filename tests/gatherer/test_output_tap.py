@@ -1,0 +1,229 @@
+"""Lenses on one output, or on its gradient, share one hook and one pass."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from monitorch import MonitorchWarning
+from monitorch.gatherer import BackwardGatherer, FeedForwardGatherer
+from monitorch.inspector.cadence import Phase
+from monitorch.preprocessor import OutputActivation, OutputGradientGeometry, OutputNorm
+
+
+def norm(**options):
+    defaults = {"normalize": False, "inplace": False, "record_eval": False, "evaluation_from_grad": None}
+    return OutputNorm(**{**defaults, **options})
+
+
+def activation(**options):
+    defaults = {"death": True, "inplace": False, "record_eval": False, "evaluation_from_grad": None}
+    return OutputActivation(**{**defaults, **options})
+
+
+def geometry(**options):
+    return OutputGradientGeometry(**{"correlation": True, "normalize": False, "inplace": False, "eps": 0.0, **options})
+
+
+@pytest.fixture
+def forward(linear, housed):
+    return lambda preprocessor, module=linear: FeedForwardGatherer(module, [preprocessor], "lin", housed)
+
+
+@pytest.fixture
+def backward(linear, housed):
+    return lambda asker, **options: BackwardGatherer(linear, [asker], "lin", housed, **options)
+
+
+def batches(count=3):
+    return torch.randn(count, 5, 3)
+
+
+def test_norms_and_rates_come_from_one_pass(linear, housed, rows_of, count_hooks, forward):
+    norms, rates = norm(), activation(eps=0.5)
+    forward(norms)
+    forward(rates)
+    assert count_hooks(linear) == 1
+    inputs = batches()
+    outputs = [linear(x).detach().double().numpy() for x in inputs]
+    assert rows_of(housed) == ["lin"] * 3
+    expected = [np.linalg.norm(output, axis=1).mean() for output in outputs]
+    assert norms.value["lin"] == pytest.approx(expected, rel=1e-6)
+    active, dead = rates.value["lin"]
+    assert active == pytest.approx([(abs(output) > 0.5).mean() for output in outputs])
+    assert dead == pytest.approx([(abs(output) <= 0.5).all(axis=0).mean() for output in outputs])
+    assert rows_of(housed) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rows"),
+    [
+        (norm(), norm(normalize=True), 1),
+        (activation(eps=0.1), activation(eps=0.1), 1),
+        (activation(eps=0.1), activation(eps=0.2), 2),
+        (activation(channel_last=True), activation(channel_last=False), 2),
+        (norm(output_index=0), norm(output_index=1), 2),
+        (norm(output_index=0), activation(output_index=0), 1),
+        (norm(), norm(record_eval=True), 1),
+    ],
+)
+def test_only_equal_wishes_share_a_pass(first, second, rows, linear, housed, rows_of, forward):
+    forward(first)
+    forward(second)
+    linear(torch.ones(2, 3))
+    assert len(rows_of(housed)) == rows
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rows"),
+    [
+        (geometry(), geometry(normalize=True), 1),
+        (geometry(), geometry(correlation=False), 1),
+        (geometry(), geometry(sketch=True), 2),
+        (geometry(sketch=True), geometry(sketch=True), 1),
+    ],
+)
+def test_only_equal_comparisons_of_gradients_share_a_pass(first, second, rows, linear, housed, rows_of, backward):
+    backward(first)
+    backward(second)
+    linear(torch.ones(2, 3)).sum().backward()
+    assert len(rows_of(housed)) == rows
+
+
+@pytest.mark.parametrize(("indices", "rows"), [((None, None), 1), ((0, 0), 1), ((0, 1), 2), ((None, 1), 2)])
+def test_gradients_of_different_parts_are_apart(indices, rows, linear, housed, rows_of, backward):
+    for index in indices:
+        backward(geometry(), output_index=index)
+    linear.forward = lambda x: (x @ linear.weight.T, 2 * x @ linear.weight.T)
+    sum(part.sum() for part in linear(torch.ones(2, 3))).backward()
+    assert len(rows_of(housed)) == rows
+
+
+def test_outputs_and_gradients_share_the_hook(linear, count_hooks, forward, backward):
+    norms, gradients = norm(), geometry()
+    forward(norms)
+    backward(gradients)
+    assert count_hooks(linear) == 1
+    factors = [1.0, -2.0, 0.0, 3.0]
+    for factor in factors:
+        (factor * linear(torch.ones(5, 3))).sum().backward()
+    lengths, correlations = gradients.value["lin"]
+    assert lengths == pytest.approx([abs(factor) * np.sqrt(10) for factor in factors])
+    assert correlations == pytest.approx([0.0, -1.0, 0.0, 0.0])
+    assert len(norms.value["lin"]) == 4
+
+
+def test_each_gets_the_passes_it_asked_for(linear, forward):
+    training, everything = norm(), norm(record_eval=True)
+    forward(training)
+    forward(everything)
+    linear(torch.ones(1, 3))
+    linear.eval()(torch.ones(1, 3))
+    with torch.no_grad():
+        linear.train()(torch.ones(1, 3))
+    assert (len(training.value["lin"]), len(everything.value["lin"])) == (1, 3)
+
+
+def test_one_that_leaves_does_not_take_the_other_along(linear, housed, count_hooks, forward, backward):
+    leaving, staying, gradients = norm(), activation(), geometry()
+    gatherers = [forward(leaving), forward(staying), backward(gradients)]
+    linear(torch.ones(2, 3))
+    gatherers[0].detach()
+    linear(torch.ones(2, 3))
+    assert len(staying.value["lin"][0]) == 2
+    assert not leaving.value
+    for gatherer in gatherers[1:]:
+        gatherer.detach()
+    assert count_hooks(linear) == 1
+    housed.house.refresh()
+    assert count_hooks(linear) == 0
+
+
+def test_gradients_of_a_pass_before_the_end_are_ignored(linear, housed, rows_of, backward):
+    gradients = geometry()
+    gatherer = backward(gradients)
+    loss = linear(torch.ones(2, 3)).sum()
+    gatherer.detach()
+    housed.house.close()
+    loss.backward()
+    assert rows_of(housed) == []
+
+
+def test_an_error_is_told_once_by_each_and_the_others_go_on(linear, forward):
+    broken, also_broken, fine = norm(output_index=7), activation(output_index=7), norm()
+    for preprocessor in (broken, also_broken, fine):
+        forward(preprocessor)
+    linear.forward = lambda x: (x, x)
+    with pytest.warns(MonitorchWarning) as told:
+        linear(torch.ones(2, 3))
+    assert sorted(str(warning.message).split()[0] for warning in told) == ["OutputActivation", "OutputNorm"]
+    assert all("'lin'" in str(warning.message) and "IndexError" in str(warning.message) for warning in told)
+    linear(torch.ones(2, 3))
+    assert len(fine.value["lin"]) == 2
+
+
+def test_an_error_in_taking_rows_is_told_once(linear, forward):
+    class Broken(OutputNorm):
+        ask = OutputNorm.ask
+
+        def take(self, name, rows, is_lead):
+            raise ValueError("too many cooks")
+
+    broken, fine = Broken(False, False, False, None), norm()
+    forward(broken)
+    forward(fine)
+    linear(torch.ones(2, 3))
+    with pytest.warns(MonitorchWarning, match=r"Broken stops watching layer 'lin': ValueError: too many cooks"):
+        assert len(fine.value["lin"]) == 1
+    linear(torch.ones(2, 3))
+    assert len(fine.value["lin"]) == 2
+
+
+@pytest.mark.parametrize("odd", [torch.ones(2, 3, dtype=torch.long), torch.ones(0, 3)], ids=["whole numbers", "empty"])
+def test_what_cannot_be_measured_is_left_out_with_one_warning_each(odd, forward):
+    module, norms, rates = nn.Identity(), norm(), activation()
+    forward(norms, module)
+    forward(rates, module)
+    with pytest.warns(MonitorchWarning, match="leaves out a sample of layer 'lin'") as told:
+        module(odd)
+    assert len(told) == 2
+    module(odd)
+    module(torch.ones(1, 3))
+    assert norms.value["lin"] == pytest.approx([np.sqrt(3)])
+    assert rates.value["lin"][0] == [1.0]
+
+
+def test_nothing_is_compared_across_a_time_without_recording(linear, housed, backward):
+    gradients = geometry()
+    backward(gradients)
+    for paused in (False, False, True, False, False):
+        housed.paused = paused
+        linear(torch.ones(1, 3)).sum().backward()
+    lengths, correlations = gradients.value["lin"]
+    assert len(lengths) == 4
+    assert correlations == pytest.approx([0.0, 1.0, 1.0])
+
+
+def test_a_pause_between_forward_and_backward_is_a_gap_too(linear, housed, backward):
+    gradients = geometry()
+    backward(gradients)
+    for paused in (False, True, False, False):
+        loss = linear(torch.ones(1, 3)).sum()
+        housed.paused = paused
+        loss.backward()
+        housed.paused = False
+    lengths, correlations = gradients.value["lin"]
+    assert (len(lengths), correlations) == (3, pytest.approx([0.0, 1.0]))
+
+
+def test_a_lead_step_measures_gradients_only_and_shows_nothing(linear, housed, rows_of, forward, backward):
+    norms, gradients = norm(), geometry()
+    forward(norms)
+    backward(gradients)
+    for phase in (Phase.IDLE, Phase.LEAD, Phase.OBSERVE):
+        housed._enter(phase)
+        linear(torch.full((1, 3), float(phase))).sum().backward()
+    assert rows_of(housed) == ["lin"] * 3  # a gradient that leads, an output and a gradient
+    assert len(norms.value["lin"]) == 1
+    lengths, correlations = gradients.value["lin"]
+    assert (lengths, correlations) == (pytest.approx([np.sqrt(2)]), pytest.approx([1.0]))
