@@ -165,3 +165,27 @@ def test_channels_inside_a_compiled_part_are_not_those_of_the_layer_that_ran_out
         death.append([record.value for record in inspector.records() if record.statistic == "death_rate"])
     assert death[0] == death[1] == [0.25]
     assert counters["stats"]["unique_graphs"] == 1
+
+
+def train_every_third(compile_step):
+    """What is shown at each of nine steps, three of which are observed."""
+    model = Net()
+    lenses = [OutputNorm(), OutputActivation(), OutputGradientGeometry(), ParameterGradientGeometry()]
+    inspector = PyTorchInspector(lenses, module=model, visualizer=Numbers(), on_error="raise", every=3)
+    step = compile_step(model)
+    for number in range(9):
+        model.zero_grad()
+        step(torch.linspace(-1, 1, 12).reshape(4, 3).roll(number) * (number + 1)).pow(2).sum().backward()
+        inspector.tick_epoch()
+    return inspector.visualizer.found
+
+
+@pytest.mark.parametrize("whole_step", [False, True], ids=["model", "step"])
+def test_observed_steps_are_those_of_eager_mode(whole_step):
+    def compile_step(model):
+        return torch.compile((lambda x: model(x)) if whole_step else model, backend="aot_eager", fullgraph=True)
+
+    found = train_every_third(compile_step)
+    assert {epoch for epoch, *_ in found} == {3, 6, 9}
+    assert found == pytest.approx(train_every_third(lambda model: model), rel=1e-5, abs=1e-7)
+    assert counters["stats"]["unique_graphs"] == 2

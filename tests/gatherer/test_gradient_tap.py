@@ -1,5 +1,7 @@
 """Gradients of parameters: one row for each and each backward pass, or for each step of an optimizer."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -47,7 +49,7 @@ def test_length_direction_and_rates_come_from_one_pass(linear, housed, rows_of, 
     assert sorted(rows_of(housed)) == ["bias"] * 4 + ["weight"] * 4
     lengths, correlations = geometries.value["weight"]
     assert lengths == pytest.approx([np.linalg.norm(gradient) for gradient in gradients], rel=1e-6)
-    expected = [0.0, *(cosine(*pair) for pair in zip(gradients, gradients[1:], strict=False))]
+    expected = [0.0, *(cosine(*pair) for pair in pairwise(gradients))]
     assert correlations == pytest.approx(expected, abs=1e-6)
     active, dead = activations.value["weight"]
     assert active == pytest.approx([(abs(gradient) > 0.7).mean() for gradient in gradients])

@@ -1,5 +1,7 @@
 """Rows wait on their device, in order, and reach the sites they belong to."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -86,7 +88,7 @@ def test_gradients_are_compared_with_those_before_and_replace_them(page, dtype):
         arrays = [tensors[index].double().numpy() for tensors in series]
         assert site.lengths() == pytest.approx([np.linalg.norm(array) for array in arrays], rel=1e-6)
         assert site.rows[:, FOLLOWS].tolist() == [0, 1, 1]
-        dots = [(first * second).sum() for first, second in zip(arrays, arrays[1:], strict=False)]
+        dots = [(first * second).sum() for first, second in pairwise(arrays)]
         units = site.rows[1:, UNIT] * site.rows[:-1, UNIT]
         assert site.rows[1:, DOT] * units == pytest.approx(np.array(dots), rel=1e-5)
         assert torch.equal(site.previous, series[-1][index])

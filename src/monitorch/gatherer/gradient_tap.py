@@ -113,8 +113,10 @@ class GradientTap:
             return
         for watched in self._watched.values():
             tensor = watched.tensor
-            if watched.at_step and tensor is not None and tensor.grad is not None and owns(optimizer, tensor):
-                self._waiting.append((watched, tensor.grad, tensor.grad._version))
+            if tensor is not None and owns(optimizer, tensor):
+                if watched.at_step and tensor.grad is not None:
+                    self._waiting.append((watched, tensor.grad, tensor.grad._version))
+                watched.at_step = True  # one that joined the optimizer later was measured at backward once more
         self.flush()
 
     def receive(self, watched: WatchedGradient, gradient: Tensor) -> None:

@@ -134,9 +134,12 @@ class OutputTap:
         return changed if is_new else None  # the compiler cannot compare tuples with "is"
 
     def _receive_output(self, site: Site, x: Tensor, kind: int) -> None:
-        if self.state.is_active and self._recomputation.counts(has_grad=kind >= 2):
+        if self.state.wants_data() and self._recomputation.counts(has_grad=kind >= 2):
             site.in_graph = True
             self._take_output(site, kind, x)
 
     def _receive_gradient(self, site: Site, x: Tensor, kind: int) -> None:
-        self._take_gradient(site, LEAD if self.state.lead else 0, x)
+        if self.state.wants_data():
+            self._take_gradient(site, LEAD if self.state.lead else 0, x)
+        else:
+            site.interrupted = True

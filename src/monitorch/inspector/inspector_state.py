@@ -72,15 +72,21 @@ class InspectorState:
         if tick is not None:
             tick()
 
-    def next_step(self, *, begins: int = 0) -> None:
+    def next_step(self, *, begins: int = 0, in_graph: bool = False) -> None:
         """A step is over and another one begins.
 
         Args:
             begins: 1 where the step that begins is counted from now on, 0 where it counts when it is over.
+            in_graph: whether it begins inside a compiled graph: which one had to be known before, and so for the next.
         """
         self.cadence.stamp(self.phase if self.is_active else Phase.IDLE)
         self.step += 1
-        self._enter(self.cadence.phase(self.step + 1 - begins))
+        number = self.step + 1 - begins
+        phase = self.cadence.phase(number)
+        if in_graph:
+            self._enter(phase if self._coming > 0 else Phase.IDLE, self.cadence.phase(number + 1))
+        else:
+            self._enter(phase)
 
     def spend(self, seconds: float) -> None:
         """Hooks have taken so much time of the host."""
@@ -105,12 +111,13 @@ class InspectorState:
         self._paused = paused
         self._refresh()
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase, coming: Phase | None = None) -> None:
         self.phase, self.lead = phase, phase == Phase.LEAD
+        self._coming = phase if coming is None else coming
         self._refresh()
 
     def _refresh(self) -> None:
-        self.observing = self.wants_data()
+        self.observing = self._coming > 0 and self.is_active
         """The answer as a plain attribute: one graph of a compiled model is for True, one for False."""
 
     @property

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from ..gatherer.compilation import inside_graph, is_compiled
 from ..gatherer.doorway import Door
 from ..gatherer.house import House
-from ..gatherer.recomputation import inside_backward
+from ..gatherer.recomputation import RecomputationFilter
 from ..preprocessor.outputs import kind_of_pass
 from .inspector_state import InspectorState
 
@@ -29,6 +29,7 @@ class StepCounter:
     def __init__(self, state: InspectorState, house: House, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         self._state, self._house, self._optimizers = state, house, tuple(optimizers)
         self._door = Door(house.device, self._receive)
+        self._passes = RecomputationFilter()
         self.handles = [model.register_forward_pre_hook(self.hook)]
         for optimizer in optimizers:
             self.handles.append(optimizer.register_step_pre_hook(self._before_step))
@@ -44,13 +45,13 @@ class StepCounter:
             self._begin_pass(kind)
 
     def _receive(self, _: torch.Tensor, kind: int) -> None:
-        self._begin_pass(kind)
+        self._begin_pass(kind, in_graph=True)
 
-    def _begin_pass(self, kind: int) -> None:
+    def _begin_pass(self, kind: int, *, in_graph: bool = False) -> None:
         self._house.gradients.refresh()
-        if kind == TRAINING and not inside_backward():
+        if self._passes.counts(has_grad=kind >= 2) and kind == TRAINING:
             if not self._optimizers:
-                self._state.next_step(begins=1)
+                self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,233 @@
+"""Which steps are observed, and which gradients: those an optimizer consumes."""
+
+import copy
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector
+from monitorch.inspector.cadence import Cadence, Phase
+from monitorch.lens import (
+    LossMetrics,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterGradientActivation,
+    ParameterGradientGeometry,
+    ParameterUpdateGeometry,
+)
+
+STEPS = 10
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, **options})
+
+
+def batch(number):
+    stream = torch.Generator().manual_seed(number)
+    return torch.randn(6, 3, generator=stream), torch.randn(6, 1, generator=stream)
+
+
+def array(tensor):
+    return tensor.detach().double().numpy().copy()
+
+
+def cosine(first, second):
+    return (first * second).sum() / (np.linalg.norm(first) * np.linalg.norm(second))
+
+
+class Truth:
+    """What a twin in float64 really does, as arrays by step."""
+
+    def __init__(self, model):
+        self.model = copy.deepcopy(model).double()
+        self.outputs, self.series = {}, defaultdict(list)
+        for name, layer in self.model.named_children():
+            layer.register_forward_hook(lambda _, __, output, name=name: self._keep(name, output))
+
+    def _keep(self, name, output):
+        output.retain_grad()
+        self.outputs[name] = output
+
+    def train(self, steps):
+        optimizer = sgd(self.model)
+        for number in range(1, steps + 1):
+            optimizer.zero_grad()
+            inputs, targets = (part.double() for part in batch(number))
+            nn.functional.mse_loss(self.model(inputs), targets).backward()
+            before = [array(parameter) for parameter in self.model.parameters()]
+            optimizer.step()
+            for name, output in self.outputs.items():
+                self.series["Output", name].append(array(output))
+                self.series["Output Gradient", name].append(array(output.grad))
+            for (path, parameter), old in zip(self.model.named_parameters(), before, strict=True):
+                layer, short = path.split(".")
+                self.series[f"{short.title()} Gradient", layer].append(array(parameter.grad))
+                self.series[f"{short.title()} Update", layer].append(array(parameter) - old)
+        return self
+
+    def geometry(self, observed):
+        """Norms and correlations of the observed steps (from 1), each compared with the step before."""
+        found = {}
+        for (what, layer), arrays in self.series.items():
+            if what != "Output" and (what, layer) != ("Output Gradient", "1"):
+                now = [arrays[step - 1] for step in observed]
+                before = [arrays[step - 2] for step in observed]
+                found[f"{what} Norm", layer] = np.mean([np.linalg.norm(x) for x in now])
+                found[f"{what} Correlation", layer] = np.mean(list(map(cosine, now, before)))
+        return found
+
+    def rates(self, observed):
+        outputs = [abs(self.series["Output", "1"][step - 1]) > 1e-8 for step in observed]
+        norms = [np.linalg.norm(self.series["Output", "1"][step - 1], axis=1).mean() for step in observed]
+        return {
+            ("Output Norm", "1", "mean"): np.mean(norms),
+            ("Output Activations", "1", "activation_rate"): np.mean([active.mean() for active in outputs]),
+            ("Output Activations", "1", "death_rate"): np.mean([(~active.any(0)).mean() for active in outputs]),
+        }
+
+
+@pytest.fixture
+def watch(model):
+    """Inspectors that live as long as the test."""
+    kept = []
+
+    def build(*lenses, **options):
+        options = {"module": model, "visualizer": "dummy", "on_error": "raise", **options}
+        kept.append(PyTorchInspector(lenses, **options))
+        return kept[-1]
+
+    return build
+
+
+def shown(inspector):
+    inspector.tick_epoch()
+    return {(record.tag, record.layer, record.statistic): record.value for record in inspector.records()}
+
+
+def means(inspector):
+    return {key[:2]: value for key, value in shown(inspector).items() if key[2] == "mean"}
+
+
+def train(model, optimizer, steps, after=lambda: None, first=1):
+    for number in range(first, first + steps):
+        optimizer.zero_grad()
+        inputs, targets = batch(number)
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        after()
+
+
+def close(expected):
+    return pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("every", "observed"),
+    [(3, [3, 6, 9]), (2, [2, 4, 6, 8, 10]), (lambda step: step in (4, 5, 8), [4, 5, 8])],
+    ids=["every third", "every second", "function"],
+)
+@pytest.mark.parametrize("given", [True, False], ids=["optimizer", "passes"])
+def test_observed_steps_are_compared_with_those_right_before(every, observed, given, model, watch):
+    truth = Truth(model).train(STEPS)
+    optimizer = sgd(model)
+    lenses = [
+        OutputNorm(),
+        OutputActivation(),
+        OutputGradientGeometry(),
+        ParameterGradientGeometry(),
+        ParameterGradientActivation(),
+        ParameterUpdateGeometry(optimizer),
+    ]
+    inspector = watch(*lenses, every=every, optimizer=optimizer if given else None)
+    train(model, optimizer, STEPS)
+    found = shown(inspector)
+    expected = truth.geometry(observed)
+    assert {key: found[(*key, "mean")] for key in expected} == close(expected)
+    assert {key: found[key] for key in truth.rates(observed)} == close(truth.rates(observed))
+
+
+def test_ticks_do_not_disturb_the_rhythm(model, watch):
+    truth = Truth(model).train(STEPS)
+    optimizer = sgd(model)
+    inspector, ticks = watch(ParameterGradientGeometry(), optimizer=optimizer, every=3), []
+    train(model, optimizer, STEPS, after=lambda: ticks.append(means(inspector)))
+    seen = [number for number, tick in enumerate(ticks, start=1) if tick]
+    assert seen == [3, 6, 9]
+    for step in seen:
+        expected = {key: value for key, value in truth.geometry([step]).items() if key in ticks[step - 1]}
+        assert ticks[step - 1] == close(expected)
+        assert len(expected) == 8
+
+
+def test_idle_steps_record_nothing_and_leave_no_hooks_on_tensors(model, watch):
+    optimizer = sgd(model)
+    inspector = watch(OutputGradientGeometry(), OutputNorm(), optimizer=optimizer, every=4)
+    hooks, rows, page = [], [], inspector.state.house.ledger.page(torch.device("cpu"))
+    for layer in model:
+        layer.register_forward_hook(lambda _, __, output: hooks.append(len(output._backward_hooks or ())))
+
+    def note():
+        rows.append((sum(hooks), len(page.notes)))
+        hooks.clear()
+        inspector.tick_epoch()
+
+    train(model, optimizer, 8, after=note)
+    # two linear layers lead; they and an activation are observed
+    assert rows == [(0, 0), (0, 0), (2, 2), (2, 3)] * 2
+
+
+def test_without_comparisons_no_step_leads(model, watch):
+    optimizer = sgd(model)
+    inspector = watch(OutputGradientGeometry(compute_correlation=False), optimizer=optimizer, every=2)
+    train(model, optimizer, 3)
+    assert len(inspector.state.house.ledger.page(torch.device("cpu")).notes) == 2
+
+
+def test_losses_are_seen_at_every_step(model, watch):
+    optimizer, loss_fn = sgd(model), nn.MSELoss()
+    inspector, losses = watch(LossMetrics(loss_fn=loss_fn), optimizer=optimizer, every=5), []
+    for number in range(4):
+        loss = loss_fn(model(batch(number)[0]), batch(number)[1])
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    assert shown(inspector)["Loss", "Loss", "train_loss mean"] == pytest.approx(np.mean(losses))
+
+
+def test_unrecorded_passes_are_counted_as_gaps(model, watch):
+    optimizer = sgd(model)
+    inspector = watch(ParameterGradientGeometry(), optimizer=optimizer)
+    train(model, optimizer, 2)
+    assert inspector.state.gaps == 0
+    with inspector.paused():
+        train(model, optimizer, 3)
+        with torch.no_grad():
+            model(batch(0)[0])
+    train(model, optimizer, 2)
+    assert inspector.state.gaps == 3
+
+
+def test_a_budget_chooses_how_often_and_says_what_it_costs(model, watch):
+    seconds = {Phase.IDLE: 1.0, Phase.LEAD: 1.5, Phase.OBSERVE: 2.0}
+    optimizer, now = sgd(model), [0.0]
+    inspector = watch(ParameterGradientGeometry(), module=None, optimizer=optimizer, budget=0.1)
+    inspector.state.cadence = Cadence(budget=0.1, clock=lambda: now[0])
+    inspector.attach(model)
+    assert inspector.overhead is None
+
+    model.register_forward_hook(lambda *_: now.append(now.pop() + seconds[inspector.state.phase]))
+    train(model, optimizer, 200)
+    assert inspector.state.cadence.n == 15  # (0.5 + 1.0) / 15 is the budget
+    assert inspector.overhead == pytest.approx(0.1)
+
+
+def test_the_cost_of_observing_every_step_is_known_too(model, watch):
+    optimizer = sgd(model)
+    inspector = watch(ParameterGradientGeometry(), OutputNorm(), optimizer=optimizer)
+    train(model, optimizer, 10)
+    assert 0 < inspector.overhead < 1

@@ -1,0 +1,124 @@
+"""What counts as a step."""
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
+
+from monitorch import PyTorchInspector
+from monitorch.errors import OptionError
+from monitorch.lens import OutputNorm, ParameterGradientGeometry
+
+
+@pytest.fixture
+def inspect(model):
+    """An inspector of the model; it lives as long as the test."""
+    kept = []
+
+    def build(module=model, **options):
+        lenses = [OutputNorm(), ParameterGradientGeometry()]
+        kept.append(PyTorchInspector(lenses, module=module, visualizer="dummy", on_error="raise", **options))
+        return kept[-1]
+
+    return build
+
+
+def sgd(*modules):
+    return torch.optim.SGD([parameter for module in modules for parameter in module.parameters()], lr=0.1)
+
+
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+
+
+def test_without_an_optimizer_each_training_pass_is_a_step(model, inspect):
+    inspector = inspect()
+    for _ in range(3):
+        model(X).sum().backward()
+    assert inspector.state.step == 3
+    with torch.no_grad():
+        model(X)
+    model.eval()(X)
+    assert inspector.state.step == 3
+    model.train()[0](X)  # a part is not the model
+    assert inspector.state.step == 3
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_repetition_by_checkpointing_is_no_second_step(model, inspect, reentrant):
+    inspector = inspect()
+    for _ in range(2):
+        checkpoint(model, X.clone().requires_grad_(), use_reentrant=reentrant).sum().backward()
+    assert inspector.state.step == 2
+
+
+def test_the_steps_of_the_first_optimizer_are_counted(model, train, inspect):
+    first, second = sgd(model[0]), sgd(model[2])
+    inspector = inspect(optimizer=[first, second])
+    train(model, first, steps=3)
+    train(model, second, steps=2)
+    model(X)
+    assert inspector.state.step == 3
+
+
+def test_micro_batches_are_one_step(model, inspect):
+    optimizer = sgd(model)
+    inspector = inspect(optimizer=optimizer)
+    for _ in range(2):
+        for _ in range(4):
+            model(X).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    inspector.tick_epoch()
+    assert inspector.state.step == 2
+    assert {record.step for record in inspector.records()} == {2}
+
+
+def test_a_step_with_a_closure_is_one_step_however_often_it_is_evaluated(model, inspect):
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=5)
+    inspector, evaluations = inspect(optimizer=optimizer), []
+
+    def closure():
+        evaluations.append(1)
+        optimizer.zero_grad()
+        loss = (model(X) - 1).pow(2).mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    optimizer.step(closure=closure)
+    assert len(evaluations) > 2
+    assert inspector.state.step == 2
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("with_optimizer", [True, False])
+def test_a_compiled_model_counts_the_same(model, train, inspect, with_optimizer):
+    torch.compiler.reset()
+    counters.clear()
+    compiled, optimizer = torch.compile(model, backend="eager"), sgd(model)
+    inspector = inspect(compiled, optimizer=optimizer if with_optimizer else None)
+    train(compiled, optimizer, steps=4)
+    with torch.no_grad():
+        compiled(X)
+    assert inspector.state.step == 4
+    torch.compiler.reset()
+
+
+def test_hooks_go_with_the_inspector(model, train, inspect, count_hooks):
+    optimizers = [sgd(model[0]), sgd(model[2])]
+    inspector = inspect(optimizer=optimizers)
+    assert count_hooks(model, *optimizers) > 0
+    inspector.detach()
+    assert count_hooks(model, *optimizers) == 0
+    train(model, optimizers[0])
+    assert inspector.state.step == 0
+
+
+@pytest.mark.parametrize(
+    "given", [torch.optim.SGD, "adam", nn.Linear(1, 1), [object()]], ids=["class", "name", "module", "list"]
+)
+def test_what_is_no_optimizer_is_refused(given):
+    with pytest.raises((OptionError, TypeError), match=r"optimizer|iterable"):
+        PyTorchInspector([OutputNorm()], visualizer="dummy", optimizer=given)

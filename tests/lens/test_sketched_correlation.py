@@ -1,0 +1,94 @@
+"""Correlations from sketches: near the exact ones, and without a copy of what they compare."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from monitorch.errors import OptionError
+from monitorch.lens import OutputGradientGeometry, ParameterGradientGeometry, ParameterUpdateGeometry
+
+WIDTH, BATCH = 70, 64  # weights of the middle layer and outputs of the first two are larger than a sketch
+STANDARD_ERROR = 0.022
+SKETCH_BYTES = 2 * 4096 * 4
+
+LENSES = {
+    "Weight Gradient": lambda optimizer, **options: ParameterGradientGeometry(parameters="weight", **options),
+    "Weight Update": lambda optimizer, **options: ParameterUpdateGeometry(optimizer, parameters="weight", **options),
+    "Output Gradient": lambda optimizer, **options: OutputGradientGeometry(**options),
+}
+LARGE = {"Weight Gradient": {"1"}, "Weight Update": {"1"}, "Output Gradient": {"0", "1"}}
+
+
+@pytest.fixture
+def task():
+    model = nn.Sequential(nn.Linear(3, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train(model, optimizer, after=lambda tensors: None):
+    """Steps on ever other data; ``after`` gets gradients, updates and output gradients by layer."""
+    outputs, stream = {}, torch.Generator().manual_seed(0)
+    for name, layer in model.named_children():
+        layer.register_forward_hook(
+            lambda _, __, output, name=name: output.retain_grad() or outputs.update({name: output})
+        )
+    for _ in range(5):
+        optimizer.zero_grad()
+        (model(torch.randn(BATCH, 3, generator=stream)) - 1).pow(2).mean().backward()
+        weights = {name: layer.weight.detach().clone() for name, layer in model.named_children()}
+        optimizer.step()
+        tensors = {"Output Gradient": {name: output.grad for name, output in outputs.items()}}
+        tensors["Weight Gradient"] = {name: layer.weight.grad for name, layer in model.named_children()}
+        tensors["Weight Update"] = {name: layer.weight - weights[name] for name, layer in model.named_children()}
+        after({what: {k: v.detach().double().numpy() for k, v in found.items()} for what, found in tensors.items()})
+
+
+@pytest.mark.parametrize("what", LENSES)
+def test_sketches_are_near_the_truth_and_exact_for_small_tensors(what, task, watch, shown):
+    model, optimizer = task
+    inspector = watch(model, LENSES[what](optimizer, correlation="sketch"))
+    arrays, found = defaultdict(list), defaultdict(list)
+
+    def keep(tensors):
+        inspector.tick_epoch()
+        for layer, line in shown.values(f"{what} Correlation").items():
+            found[layer].append(line["mean"])
+            arrays[layer].append(tensors[what][layer])
+        norms = {layer: line["mean"] for layer, line in shown.values(f"{what} Norm").items()}
+        assert norms == pytest.approx(
+            {layer: np.linalg.norm(array) for layer, array in tensors[what].items()}, rel=1e-4
+        )
+
+    train(model, optimizer, keep)
+    assert set(found) == {"0", "1", "2"}
+    for layer, correlations in found.items():
+        pairs = zip(arrays[layer], arrays[layer][1:], strict=False)
+        truth = [0.0, *((a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b) for a, b in pairs)]
+        is_large = layer in LARGE[what]
+        assert correlations == pytest.approx(truth, abs=5 * STANDARD_ERROR if is_large else 1e-4)
+        assert is_large == (correlations != pytest.approx(truth, abs=1e-4))
+
+
+@pytest.mark.parametrize("what", LENSES)
+def test_no_copy_is_kept_where_a_sketch_is_smaller(what, task, watch):
+    model, optimizer = task
+    inspector = watch(model, LENSES[what](optimizer, correlation="sketch"))
+    train(model, optimizer)
+    house = inspector.state.house
+    taps = [
+        house.gradients,
+        house.updates(optimizer),
+        *(house.output(layer, name) for name, layer in model.named_children()),
+    ]
+    kept = {site.name: site.previous.nbytes for tap in taps for site in tap.sites}
+    assert {name for name, size in kept.items() if size == SKETCH_BYTES} == LARGE[what]
+    assert all(size < SKETCH_BYTES for name, size in kept.items() if name not in LARGE[what])
+
+
+@pytest.mark.parametrize("what", LENSES)
+def test_other_ways_to_compare_are_refused(what, task):
+    with pytest.raises(OptionError, match="correlation='rough' is unknown; choose from 'exact', 'sketch'"):
+        LENSES[what](task[1], correlation="rough")
