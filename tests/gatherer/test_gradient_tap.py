@@ -9,6 +9,7 @@ from torch import nn
 
 from monitorch import MonitorchWarning
 from monitorch.gatherer import ParameterGradientGatherer
+from monitorch.inspector.cadence import Phase
 from monitorch.preprocessor import GradientActivation, GradientGeometry
 
 
@@ -147,6 +148,19 @@ def test_nothing_is_compared_across_a_time_without_recording(linear, housed, fol
         backward(linear, torch.ones(2, 3))
     lengths, correlations = geometries.value["weight"]
     assert (len(lengths), correlations) == (4, pytest.approx([0.0, 1.0, 1.0]))
+
+
+def test_a_lead_step_measures_only_what_is_compared_and_shows_nothing(linear, housed, rows_of, follow):
+    geometries, activations = geometry(), rates()
+    follow(geometries, "weight")
+    follow(activations, "bias")
+    for phase in (Phase.IDLE, Phase.LEAD, Phase.OBSERVE):
+        housed._enter(phase)
+        backward(linear, torch.full((2, 3), float(phase)))
+    assert sorted(rows_of(housed)) == ["bias", "weight", "weight"]
+    lengths, correlations = geometries.value["weight"]
+    assert (lengths, correlations) == (pytest.approx([4 * np.sqrt(6)]), pytest.approx([1.0]))
+    assert activations.value["bias"] == ([1.0], [0.0])
 
 
 def test_an_error_is_told_once_and_the_others_go_on(linear, housed, follow, cracked):

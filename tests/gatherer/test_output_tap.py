@@ -162,6 +162,17 @@ def test_an_error_is_told_once_by_each_and_the_others_go_on(linear, forward):
     assert len(fine.value["lin"]) == 2
 
 
+def test_what_was_measured_before_an_error_is_kept(linear, forward):
+    norms = norm(output_index=1)
+    forward(norms)
+    outputs = iter([(torch.ones(1, 4), torch.ones(1, 4)), (torch.ones(1, 4),)])
+    linear.forward = lambda x: next(outputs)
+    linear(torch.ones(1, 3))
+    with pytest.warns(MonitorchWarning, match="IndexError"):
+        linear(torch.ones(1, 3))
+    assert norms.value["lin"] == [2.0]
+
+
 def test_an_error_in_taking_rows_is_told_once(linear, forward):
     class Broken(OutputNorm):
         ask = OutputNorm.ask

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 class Place:
     """A site that keeps its rows and their tags."""
 
-    eps, channel_dim, rates, sketched = 0.5, 1, False, False
+    eps, channel_dim, rates, sketched, in_graph = 0.5, 1, False, False, False
     previous = before = scratch = None
 
     def __init__(self, **kept):

@@ -92,12 +92,17 @@ class Gatherer(AbstractGatherer):
         """Whether to go on; at the first call of an inactive time preprocessors learn of the gap."""
         if self.inspector_state is None:
             raise AttributeError(f"this gatherer was detached from {self._name!r}")
-        active = self.inspector_state.is_active and not self._failed
+        active = self.inspector_state.is_active and not self._failed and self._is_step_observed()
         if not active and not self._in_gap:
             for preprocessor in self._preprocessors:
                 self.guarded(preprocessor.interrupt, self._name)
         self._in_gap = not active
         return active and not is_traced()
+
+    def _is_step_observed(self) -> bool:
+        """Whether this is a step to look at; some look at every one, whatever the others cost."""
+        phase = getattr(self.inspector_state, "phase", True)
+        return bool(phase) or all(getattr(preprocessor, "every_step", False) for preprocessor in self._preprocessors)
 
     def _hand_over(self, *data: Any) -> None:
         if self._wants_data():
@@ -105,9 +110,7 @@ class Gatherer(AbstractGatherer):
                 self.guarded(self._process, preprocessor, *data)
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
-        """Call ``action`` unless one failed before; what goes wrong is told and never reaches the training loop."""
-        if self._failed:
-            return None
+        """Call ``action``; what goes wrong in it is told once and never reaches the training loop."""
         try:
             return action(*data)
         except Exception as error:
@@ -123,6 +126,8 @@ class Gatherer(AbstractGatherer):
             return
         if self.inspector_state is not None and self.inspector_state.on_error == "raise":
             raise error
+        if self._failed:
+            return
         self._failed = True
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
         self._warn(

@@ -39,6 +39,8 @@ def is_traced() -> bool:
     """Whether a tracer or ``vmap`` runs the model: its tensors are no numbers that could be read later."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return True
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return False
     transforms = torch._C._functorch.get_interpreter_stack() or ()
     return any(transform.key() == torch._C._functorch.TransformType.Vmap for transform in transforms)
 

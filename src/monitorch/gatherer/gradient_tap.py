@@ -10,11 +10,11 @@ from torch.autograd import Variable
 from torch.nn.parameter import is_lazy
 
 from ..errors import SkippedSample
-from ..numerical.ledger import Note
+from ..numerical.ledger import LEAD, Note
 from ..numerical.length import as_dense
 from ..preprocessor.parameters import locate_parameter
 from .ownership import owns
-from .site import LEAD, Site, Subscription, subscribe
+from .site import Site, Subscription, subscribe
 
 MAY_WAIT = 1 << 30
 """Bytes of gradients that may wait for each other: an optimizer that steps inside backward wants them freed."""
@@ -132,21 +132,22 @@ class GradientTap:
         """Measure all gradients that wait."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
+        lead, step, gaps = self.state.lead, self.state.step, self.state.gaps
         for watched, gradient, version in waiting:
             for site in watched.sites:
-                entry = site.guarded(self._entry, site, gradient, version)
-                if entry is not None:
-                    by_device[gradient.device].append(entry)
+                if not (lead and site.correlation is None):
+                    x = site.guarded(self._untouched, gradient, version)
+                    if x is not None:
+                        follows = bool(site.guarded(site.follows, x, gaps))
+                        by_device[x.device].append((Note(site, LEAD if lead else 0, step), x, follows))
         for device, entries in by_device.items():
-            notes, tensors, follows = zip(*entries, strict=True)
-            self._house.measure(notes, self._house.ledger.page(device).gradients, tensors, follows)
+            notes, tensors, flags = zip(*entries, strict=True)
+            self._house.measure(notes, self._house.ledger.page(device).gradients, tensors, flags)
 
-    def _entry(self, site: Site, gradient: Tensor, version: int) -> tuple[Note, Tensor, bool] | None:
+    def _untouched(self, gradient: Tensor, version: int) -> Tensor:
+        """The gradient as it was accumulated."""
         if gradient._version != version:
             self._house.may_wait = False
             raise SkippedSample("its gradient was changed before backward had ended; from now on it is read at once")
-        if self.state.lead and site.ask.correlation is None:
-            return None
-        x = as_dense(gradient)
-        tag = LEAD if self.state.lead else 0
-        return Note(site, tag, self.state.step), x, site.follows(x, self.state.gaps)
+        is_plain = gradient.layout is torch.strided and not gradient.requires_grad
+        return gradient if is_plain else as_dense(gradient)

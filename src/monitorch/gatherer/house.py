@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..numerical.ledger import Ledger, Note
+from ..numerical.ledger import LEAD, Ledger, Note
 from .gradient_tap import GradientTap
 from .output_tap import OutputTap
 from .parameter_tap import ParameterTap
@@ -27,6 +27,7 @@ class House:
     def __init__(self, state: Any, device: torch.device, *, may_wait: bool = True) -> None:
         self.state, self.device, self.may_wait = state, device, may_wait
         self.ledger = Ledger()
+        self.ledger.page(device)  # before a compiled model runs with memory of its own
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
         self._outputs: dict[int, Any] = {}
@@ -50,7 +51,7 @@ class House:
     def compares(self) -> bool:
         """Whether anybody compares tensors of consecutive steps."""
         taps = (self.gradients, *self._outputs.values(), *self._updates.values())
-        return any(site.ask.correlation is not None for tap in taps for site in tap.sites)
+        return any(site.correlation is not None for tap in taps for site in tap.sites)
 
     def measure(self, notes: Sequence[Note], verb: Callable[..., None], *data: Any) -> None:
         """Call a page's verb for many sites at once; what goes wrong is told by each of them."""
@@ -61,6 +62,11 @@ class House:
             for note in notes:
                 note.site.fail(error, data)
         self.state.spend(perf_counter() - begin)
+
+    def end_step(self) -> None:
+        """A step ends here: take over what CUDA graphs have measured in it."""
+        state = self.state
+        self.ledger.collect(state.step, LEAD if state.lead else 0, state.gaps)
 
     def refresh(self) -> None:
         """Follow parameters to where they are now, and remove hooks that nobody needs any more."""

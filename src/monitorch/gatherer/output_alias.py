@@ -14,7 +14,7 @@ def with_alias(output: Any, tensor: Tensor, module: nn.Module, inputs: Any) -> t
 
     A hook on the input would also see the gradients of its other uses.
     """
-    if _changes_its_input(module) or not any(tensor is other for other in tensors_in(inputs)):
+    if not _is_among(tensor, inputs) or _changes_its_input(module):
         return output, tensor
     alias = tensor.view_as(tensor)
     return replace(output, tensor, alias), alias
@@ -23,6 +23,14 @@ def with_alias(output: Any, tensor: Tensor, module: nn.Module, inputs: Any) -> t
 def replace(output: Any, old: Tensor, new: Tensor) -> Any:
     """The same output with another tensor in it."""
     return new if output is old else tree_map(lambda leaf: new if leaf is old else leaf, output)
+
+
+def _is_among(tensor: Tensor, inputs: Any) -> bool:
+    """Whether the very tensor is one of the inputs; most have no tensors further inside."""
+    if any(tensor is value for value in inputs):
+        return True
+    nested = [value for value in inputs if not isinstance(value, Tensor)]
+    return bool(nested) and any(tensor is other for other in tensors_in(nested))
 
 
 def _changes_its_input(module: nn.Module) -> bool:

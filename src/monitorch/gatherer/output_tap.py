@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..numerical.ledger import Note
+from ..numerical.ledger import LEAD, Note
 from ..preprocessor.outputs import kind_of_pass, pick_tensor, samples_of
 from .compilation import inside_graph, is_compiled, is_traced
 from .doorway import Door
 from .output_alias import replace, with_alias
 from .recomputation import RecomputationFilter
-from .site import LEAD, Site, Subscription, subscribe
+from .site import Site, Subscription, subscribe
 
 
 class OutputTap:
@@ -61,28 +61,30 @@ class OutputTap:
         if not self._recomputation.counts() or is_traced():
             return None
         begin = perf_counter()
-        self._resume()
+        if self._missed:
+            self._resume()
         kind = kind_of_pass(module)
         for site in self.outputs:
             self._take_output(site, kind, output)
-        changed = self._hook_gradients(module, (args, kwargs), output) if self.gradients else None
+        changed = self._hook_gradients(module, (*args, *kwargs.values()), output) if self.gradients else None
         self.state.spend(perf_counter() - begin)
         return changed
 
     def _take_output(self, site: Site, kind: int, output: Any) -> None:
         """Measure an output, if anybody wants passes of this kind."""
-        if kind in site.ask.passes and not self.state.lead:
+        if kind in site.passes and not self.state.lead:
             site.guarded(self._measure_output, site, kind, output)
 
     def _measure_output(self, site: Site, kind: int, output: Any) -> None:
-        x = samples_of(output, site.ask.output_index)
+        x = samples_of(output, site.index)
         self._house.ledger.page(x.device).output(Note(site, kind, self.state.step), x)
 
     def _hook_gradients(self, module: nn.Module, inputs: Any, output: Any) -> Any:
         """Hook the tensors in the output; returns a new output where the module returned its own input."""
         changed = output
         for site in self.gradients:
-            tensor = site.guarded(pick_tensor, changed, site.ask.output_index)
+            is_plain = isinstance(changed, Tensor) and changed.is_floating_point()
+            tensor = changed if is_plain else site.guarded(pick_tensor, changed, site.index)
             if tensor is not None and tensor.requires_grad:
                 changed, tensor = with_alias(changed, tensor, module, inputs)
                 tag = LEAD if self.state.lead else 0
@@ -95,22 +97,21 @@ class OutputTap:
             return
         if not self.state.is_active:
             site.interrupted = True
-        elif not is_traced():
+        else:
             begin = perf_counter()
             site.guarded(self._measure_gradient, site, tag, gradient)
             self.state.spend(perf_counter() - begin)
 
     def _measure_gradient(self, site: Site, tag: int, gradient: Tensor) -> None:
-        x = gradient.detach()
+        x = gradient.detach() if gradient.requires_grad else gradient
         follows = site.follows(x, self.state.gaps)
         self._house.ledger.page(x.device).geometry(Note(site, tag, self.state.step), x, follows)
 
     def _resume(self) -> None:
         """After a time without recording: what comes next does not follow what was seen last."""
-        if self._missed:
-            self._missed = False
-            for site in self.gradients:
-                site.interrupted = True
+        self._missed = False
+        for site in self.gradients:
+            site.interrupted = True
 
     # inside a compiled graph
 
@@ -124,11 +125,11 @@ class OutputTap:
         """Put operators into the graph being made; only what cannot fail belongs here, nothing would catch it."""
         changed, kind, is_new = output, kind_of_pass(module), False
         for site in self.outputs:
-            tensor = pick_tensor(output, site.ask.output_index)
+            tensor = pick_tensor(output, site.index)
             if tensor is not None:
                 site.door.pass_forward(tensor, kind)
         for site in self.gradients if kind >= 2 else ():
-            tensor = pick_tensor(changed, site.ask.output_index)
+            tensor = pick_tensor(changed, site.index)
             if tensor is not None and tensor.requires_grad:
                 changed, is_new = replace(changed, tensor, site.door.pass_backward(tensor)), True
         return changed if is_new else None  # the compiler cannot compare tuples with "is"
@@ -139,6 +140,7 @@ class OutputTap:
             self._take_output(site, kind, x)
 
     def _receive_gradient(self, site: Site, x: Tensor, kind: int) -> None:
+        site.in_graph = True
         if self.state.wants_data():
             self._take_gradient(site, LEAD if self.state.lead else 0, x)
         else:

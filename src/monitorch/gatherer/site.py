@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,10 @@ from torch import Tensor
 
 from ..errors import SkippedSample
 from ..numerical.kernels.reference import SKETCH
-from ..numerical.kernels.row import UNIT
-from ..numerical.ledger import Rows
+from ..numerical.kernels.row import FOLLOWS, UNIT
+from ..numerical.ledger import AFTER_GAP, LEAD, Rows
+from ..numerical.memory import lasting
 from ..preprocessor.ask import Ask
-
-LEAD = 4
-"""The bit of a row's tag that says: measured only so that the next one has something to be compared with."""
 
 
 class Site:
@@ -39,53 +38,59 @@ class Site:
         self.failed = False
         self.sketched = False
         self.in_graph = False
-        self._channel_dim: int | None = None
+        self._like: Any = None
+        self._unfold()
 
-    @property
-    def eps(self) -> float:
-        """Up to which absolute value a number counts as zero."""
-        return self.ask.rates[0] if self.ask.rates else 0.0
+    def widen(self, ask: Ask) -> None:
+        """Grant one more wish."""
+        self.ask = self.ask | ask
+        self._unfold()
 
-    @property
-    def rates(self) -> bool:
-        """Whether active numbers are counted."""
-        return self.ask.rates is not None
+    def _unfold(self) -> None:
+        """Have the wish in attributes: hooks ask for them at every pass."""
+        self.rates, self.correlation = self.ask.rates is not None, self.ask.correlation
+        self.eps = self.ask.rates[0] if self.ask.rates else 0.0
+        self.passes, self.index = self.ask.passes, self.ask.output_index
+        self.__dict__.pop("channel_dim", None)
 
-    @property
+    @cached_property
     def channel_dim(self) -> int | None:
         """Which dimension of an output holds the channels; None where nobody asks."""
-        if self._channel_dim is None and self.ask.rates is not None:
-            last = self.ask.rates[1]
-            if self.in_graph:
-                last = getattr(last, "guess", last)
-            self._channel_dim = -1 if (last(self.name) if callable(last) else last) else 1
-        return self._channel_dim
+        if self.ask.rates is None:
+            return None
+        last = self.ask.rates[1]
+        if self.in_graph:
+            last = getattr(last, "guess", last)
+        return -1 if (last(self.name) if callable(last) else last) else 1
 
     def follows(self, x: Tensor, gap: int) -> bool:
         """Make room for ``x``, and say whether the tensor before is there: ``gap`` counts interruptions so far."""
-        if self.ask.correlation is None:
+        if self.correlation is None:
             return False
-        self.sketched = self.ask.correlation == "sketch" and x.numel() > SKETCH  # else the tensor itself is smaller
-        fits = self._fits(x)
-        continues = fits and not self.interrupted and self.gap == gap
-        if not fits:
-            self.previous = self._room_for(x)
-        self.interrupted, self.gap, self._seen = False, gap, (x.shape, x.device)
+        like = x.shape, x.device, x.dtype, x.stride()
+        continues = (like == self._like or self._fit(x, like)) and not self.interrupted and self.gap == gap
+        self.interrupted, self.gap = False, gap
         return continues
 
-    def _fits(self, x: Tensor) -> bool:
-        previous = self.previous
-        if previous is None or self._seen != (x.shape, x.device):
-            return False
-        if self.sketched or (previous.dtype == x.dtype and previous.stride() == x.stride()):
-            return True
-        self.previous = torch.empty_like(x).copy_(previous)
-        return True
+    def _fit(self, x: Tensor, like: Any) -> bool:
+        """Have room for a tensor unlike the last one; whether the last one can still be compared with it."""
+        previous, known, self._like = self.previous, self._like, like
+        self.sketched = self.correlation == "sketch" and x.numel() > SKETCH  # else the tensor itself is smaller
+        is_same = previous is not None and known is not None and known[:2] == like[:2]
+        if self.sketched and is_same and known[3] != like[3]:
+            is_same = False  # a sketch depends on how the elements lie in memory
+        if not (is_same and self.sketched):
+            self.previous = self._room_for(x)
+            if is_same and previous is not None:
+                self.previous.copy_(previous)
+        return is_same
 
     def _room_for(self, x: Tensor) -> Tensor:
         if self.sketched:
-            return torch.zeros(2, SKETCH, dtype=torch.float32, device=x.device)
-        return torch.empty_like(x, requires_grad=False)
+            make = partial(torch.zeros, 2, SKETCH, dtype=torch.float32, device=x.device)
+        else:
+            make = partial(torch.empty_like, x, requires_grad=False)
+        return lasting(make, x.device, in_graph=self.in_graph)
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action`` unless one failed before; what goes wrong is told and never reaches the training loop."""
@@ -108,10 +113,11 @@ class Site:
         if self.share != 1:
             rows[:, UNIT] *= self.share
         kinds = np.asarray(tags)
+        rows[(kinds & AFTER_GAP) > 0, FOLLOWS] = 0
         is_lead = (kinds & LEAD) > 0
         for gatherer, preprocessor in self.takers:
             passes = preprocessor.ask().passes
-            wanted = np.isin(kinds & ~LEAD, list(passes)) if len(passes) < 4 else slice(None)
+            wanted = np.isin(kinds & 3, list(passes)) if len(passes) < 4 else slice(None)
             gatherer.guarded(preprocessor.take, self.name, rows[wanted], is_lead[wanted])
 
 
@@ -148,7 +154,7 @@ def subscribe(
         site = Site(name, ask, share)
         sites.append(site)
     else:
-        site.ask = site.ask | ask
+        site.widen(ask)
     return Subscription(sites, site, (gatherer, preprocessor))
 
 

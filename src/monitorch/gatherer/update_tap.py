@@ -1,17 +1,16 @@
 """How far an optimizer's step moves parameters: all of them are measured together."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..numerical.ledger import Note
+from ..numerical.ledger import LEAD, Note
 from ..preprocessor.parameters import find_parameter
 from .ownership import owns
-from .site import LEAD, Site, Subscription, subscribe
+from .site import Site, Subscription, subscribe
 
 
 class UpdateTap:
@@ -25,6 +24,8 @@ class UpdateTap:
         self.state, self._house, self._optimizer = house.state, house, optimizer
         self._watched: dict[tuple[int, str], tuple[nn.Module, list[Site]]] = {}
         self._tag: int | None = None
+        self._sizes: list[int] = []
+        self._found: list[tuple[nn.Module, str, Site, Tensor]] = []
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -37,6 +38,7 @@ class UpdateTap:
 
     def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure the updates of a parameter for a preprocessor from now on."""
+        self._sizes = []
         _, sites = self._watched.setdefault((id(module), parameter), (module, []))
         return subscribe(sites, name, gatherer, preprocessor)
 
@@ -44,36 +46,44 @@ class UpdateTap:
         """Leave the optimizer."""
         for handle in self._handles:
             handle.remove()
-        self._watched = {}
+        self._watched, self._found = {}, []
 
     def _before_step(self, *_: Any) -> None:
         """Have a copy of each parameter as it is before the step."""
+        self._find_parameters()
         self._tag = (LEAD if self.state.lead else 0) if self.state.wants_data() else None
-        for site, tensor in self._parameters():
+        for _module, _name, site, tensor in self._found:
             if self._tag is None:
                 site.interrupted = True
             elif site.version != tensor._version or not _is_like(site.before, tensor):
-                site.guarded(self._copy, site, tensor)
+                site.guarded(self._copy, site, tensor.detach())
 
     def _after_step(self, *_: Any) -> None:
         """Measure each parameter against its copy; afterwards the copy is where the parameter is."""
+        if self._tag is None:
+            return
         by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
-        for site, tensor in self._parameters() if self._tag is not None else ():
-            if site.before is not None and not site.failed and not (self._tag and site.ask.correlation is None):
-                follows = site.guarded(site.follows, tensor, self.state.gaps)
-                by_device[tensor.device].append((Note(site, self._tag or 0, self.state.step), tensor, bool(follows)))
+        for _module, _name, site, tensor in self._found:
+            if site.before is not None and not site.failed and not (self._tag and site.correlation is None):
+                follows = bool(site.guarded(site.follows, tensor, self.state.gaps))
+                by_device[tensor.device].append((Note(site, self._tag, self.state.step), tensor, follows))
                 site.version = tensor._version
         for device, entries in by_device.items():
             notes, tensors, follow = zip(*entries, strict=True)
             self._house.measure(notes, self._house.ledger.page(device).updates, tensors, follow)
 
-    def _parameters(self) -> Iterator[tuple[Site, Tensor]]:
-        """Sites and their parameters as they are now; another optimizer's steps do not move those it does not own."""
+    def _find_parameters(self) -> None:
+        """Look parameters up anew if one was replaced, or the optimizer has got more of them."""
+        sizes = [len(group["params"]) for group in self._optimizer.param_groups]
+        if sizes == self._sizes and all(m._parameters.get(name) is tensor for m, name, _, tensor in self._found):
+            return
+        self._sizes, self._found = sizes, []
         for (_, parameter), (module, sites) in self._watched.items():
-            tensor = find_parameter(module, parameter) if sites else None
-            if tensor is not None and owns(self._optimizer, tensor):
+            tensor = find_parameter(module, parameter)
+            if tensor is not None and owns(self._optimizer, tensor):  # another one's steps do not move it
                 for site in sites:
-                    yield site, tensor.detach()
+                    site.version = -1
+                    self._found.append((module, parameter, site, tensor))
 
     def _copy(self, site: Site, tensor: Tensor) -> None:
         if _is_like(site.before, tensor):
@@ -85,4 +95,4 @@ class UpdateTap:
 def _is_like(before: Tensor | None, tensor: Tensor) -> bool:
     if before is None:
         return False
-    return (before.shape, before.dtype, before.device) == (tensor.shape, tensor.dtype, tensor.device)
+    return before.shape == tensor.shape and before.dtype == tensor.dtype and before.device == tensor.device

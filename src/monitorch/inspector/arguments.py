@@ -1,5 +1,6 @@
 """Arguments of the inspector: checked once, with what is right in the message."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -15,8 +16,9 @@ def check(option: str, value: Any, kind: Any, wanted: str) -> None:
 
 def optimizers(given: Any) -> tuple[Optimizer, ...]:
     """One optimizer or several, as a tuple."""
-    found = () if given is None else given if isinstance(given, (list, tuple)) else (given,)
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    found = () if given is None else tuple(given) if several else (given,)
     for optimizer in found:
         if not isinstance(optimizer, Optimizer):
             raise OptionError(f"optimizer takes a torch.optim.Optimizer or a list of them, not {optimizer!r}")
-    return tuple(found)
+    return found

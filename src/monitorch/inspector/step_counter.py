@@ -50,6 +50,7 @@ class StepCounter:
     def _begin_pass(self, kind: int, *, in_graph: bool = False) -> None:
         self._house.gradients.refresh()
         if self._passes.counts(has_grad=kind >= 2) and kind == TRAINING:
+            self._house.end_step()
             if not self._optimizers:
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
@@ -62,6 +63,7 @@ class StepCounter:
         if _has_closure(args, kwargs):  # it has computed the gradients anew: what was consumed is there only now
             self._house.gradients.take_step(optimizer)
         if optimizer is self._optimizers[0]:
+            self._house.end_step()
             self._state.next_step()
 
 

@@ -33,6 +33,8 @@ class Tick:
         known = [lens for lens in lenses if isinstance(lens, Lens)]
         for lens in known:
             lens.collect()
+        if state.house is not None:
+            state.house.end_step()
         rows = [] if state.house is None else state.house.ledger.parcels()
         waiting = chain(pushed.accumulators(), *(lens.accumulators() for lens in known))
         self._transfer = Transfer([*rows, *parcels_of(waiting)])

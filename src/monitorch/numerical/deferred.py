@@ -20,7 +20,11 @@ def as_sample(number: Tensor) -> Tensor:
     """A one-element tensor as a float64 scalar, cut from its graph, still on its device."""
     if number.numel() != 1:
         raise ValueError(f"a sample is one number, not a tensor of shape {tuple(number.shape)}")
-    return number.detach().reshape(()).to(wide_dtype(number))
+    # each of these would cost as much as the arithmetic of a small model's step, so none is done without need
+    number = number.detach() if number.requires_grad else number
+    number = number.reshape(()) if number.dim() else number
+    wide = wide_dtype(number)
+    return number if number.dtype == wide else number.to(wide)
 
 
 class Deferred:

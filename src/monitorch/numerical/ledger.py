@@ -14,13 +14,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..errors import SkippedSample
 from .kernels import fused, fused_many, host, reference
-from .kernels.row import WIDTH
+from .kernels.row import SIZE, WIDTH
+from .memory import is_capturing, lasting
 from .precision import wide_dtype
 from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
 """Rows on a device before they begin to move to the host: bounds memory between two ticks."""
+
+LEAD, AFTER_GAP, CAPTURED = 4, 8, 16
+"""Bits of a tag above those for the kind of the pass: the row is there only so that the next one has something to be
+compared with; it does not follow the row before; it is one that a CUDA graph writes whenever it runs."""
+
+STANDING = 1 << 12
+"""Rows that CUDA graphs may write, per device."""
 
 KEPT_TABLES = 256
 """Launches for many tensors whose tables are kept."""
@@ -65,7 +74,7 @@ class HostPage:
     def output(self, note: Note, x: Tensor) -> None:
         """Measure what a layer put out."""
         site = note.site
-        self._write(note, host.output(x, site.channel_dim, site.eps))
+        self._write(note, host.output(x.detach(), site.channel_dim, site.eps))
 
     def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
         """Measure a tensor and compare it with the one before, which it replaces."""
@@ -94,9 +103,14 @@ class HostPage:
         else:
             self._write(note, host.update(x, site.before, site.previous, follows))
 
+    def collect(self, step: int, tag: int, gaps: int) -> None:
+        """Nothing: there are no graphs on a CPU that would write by themselves."""
+
     def _write(self, note: Note, row: tuple[float, ...]) -> None:
         self.rows.append(row)
         self.notes.append(note)
+        if len(self.notes) >= CAPACITY:
+            Transfer(self.parcels()).deliver()
 
     def parcels(self) -> list[Parcel]:
         """Give away what is there."""
@@ -115,29 +129,37 @@ class DevicePage:
         self.notes: list[Note] = []
         self._moving: list[Transfer] = []
         self._many: dict[Any, Any] = {}
+        self.standing = torch.zeros(STANDING, WIDTH, dtype=dtype, device=device)
+        self._captured: list[Note] = []
+        self._gaps = 0
 
     def output(self, note: Note, x: Tensor) -> None:
         """Measure what a layer put out."""
-        site, index = note.site, self._reserve([note])
+        site = note.site
+        block, index = self._place(note)
         if not fused.AVAILABLE or not fused.supports(x):
-            self.block[index] = reference.output(x, site.channel_dim, site.eps)
+            block[index] = reference.output(x, site.channel_dim, site.eps)
             return
         size = fused.scratch_size(x, site.channel_dim)
         if site.scratch is None or site.scratch.numel() != size:
-            site.scratch = torch.zeros(size, dtype=torch.float64, device=x.device)
-        fused.output(x, site.channel_dim, site.eps, self.block, index, site.scratch)
+            make = partial(torch.zeros, size, dtype=torch.float64, device=x.device)
+            site.scratch = lasting(make, x.device, in_graph=site.in_graph)
+        fused.output(x, site.channel_dim, site.eps, block, index, site.scratch)
 
     def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
         """Measure a tensor and compare it with the one before, which it replaces."""
-        site, index = note.site, self._reserve([note])
-        if not fused.supports(x):
+        site = note.site
+        block, index = self._place(note)
+        follows = follows or block is self.standing  # a gap is noticed when the row is collected
+        is_supported = fused.supports(x)
+        if not is_supported:
             x = x.contiguous()
-        if site.rates or not fused.AVAILABLE or not fused.supports(x):
-            self._measure_plainly(site, x, follows, index)
+        if site.rates or not fused.AVAILABLE or not (is_supported or fused.supports(x)):
+            self._measure_plainly(site, x, follows, block, index)
         elif site.sketched:
-            fused.sketch(x, site.previous, follows, self.block, index)
+            fused.sketch(x, site.previous, follows, block, index)
         else:
-            fused.geometry(x, site.previous, follows, self.block, index)
+            fused.geometry(x, site.previous, follows, block, index)
 
     def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
         """Measure the gradients of many parameters in a constant number of launches."""
@@ -156,8 +178,8 @@ class DevicePage:
         for key, group in self._groups(notes, tensors, follows):
             if key is None:
                 for note, tensor, follow in group:
-                    self.geometry(note, tensor - note.site.before, follow)
-                    note.site.before.copy_(tensor)
+                    self.geometry(note, tensor.detach() - note.site.before, follow)
+                    note.site.before.copy_(tensor.detach())
                 continue
             own, measured, flags = zip(*group, strict=True)
             previous = [note.site.previous for note in own] if key[0] else None
@@ -191,9 +213,39 @@ class DevicePage:
         self._moving = []
         return self._empty()
 
+    def collect(self, step: int, tag: int, gaps: int) -> None:
+        """Take over the rows that CUDA graphs have written in the step that ends here.
+
+        Args:
+            step: its number.
+            tag: bits for all of them.
+            gaps: how often recording has been interrupted so far.
+        """
+        if not self._captured:
+            return
+        tag |= CAPTURED | (AFTER_GAP if gaps != self._gaps else 0)
+        self._gaps = gaps
+        first = self._reserve([Note(note.site, note.tag | tag, step) for note in self._captured])
+        rows = self.standing[: len(self._captured)]
+        self.block[first : first + len(rows)] = rows
+        rows.zero_()
+
+    def _place(self, note: Note) -> tuple[Tensor, int]:
+        """Where a row goes: to the next place, or in a CUDA graph to one that stays its own."""
+        if note.site.in_graph and is_capturing(self.block.device):
+            if len(self._captured) == STANDING:
+                raise SkippedSample(f"CUDA graphs hold more than {STANDING} measurements")
+            self._captured.append(note)
+            index = len(self._captured) - 1
+            self.standing[index].zero_()
+            return self.standing, index
+        return self.block, self._reserve([note])
+
     def _reserve(self, notes: Sequence[Note]) -> int:
         if len(self.notes) + len(notes) > CAPACITY:
-            self._moving.append(Transfer(self._empty()))
+            for transfer in self._moving:  # begun a whole page ago: there is nothing to wait for
+                transfer.deliver()
+            self._moving = [Transfer(self._empty())]
         first = len(self.notes)
         self.notes.extend(notes)
         return first
@@ -207,12 +259,12 @@ class DevicePage:
         used.zero_()
         return [(partial(hand_out, notes), rows)]
 
-    def _measure_plainly(self, site: Any, x: Tensor, follows: bool, index: int) -> None:
+    def _measure_plainly(self, site: Any, x: Tensor, follows: bool, block: Tensor, index: int) -> None:
         eps = site.eps if site.rates else None
         if site.sketched:
-            self.block[index] = reference.sketch(x, site.previous, follows)
+            block[index] = reference.sketch(x, site.previous, follows)
             return
-        self.block[index] = reference.geometry(x, site.previous if follows else None, eps)
+        block[index] = reference.geometry(x, site.previous if follows else None, eps)
         if site.previous is not None:
             site.previous.copy_(x)
 
@@ -230,6 +282,11 @@ class Ledger:
             page = self._pages[device] = HostPage() if device.type == "cpu" else DevicePage(device)
         return page
 
+    def collect(self, step: int, tag: int, gaps: int) -> None:
+        """Take over what CUDA graphs have written, see :meth:`DevicePage.collect`."""
+        for page in self._pages.values():
+            page.collect(step, tag, gaps)
+
     def parcels(self) -> list[Parcel]:
         """All rows, to be brought to the host and handed to their sites."""
         return [parcel for page in self._pages.values() for parcel in page.parcels()]
@@ -244,6 +301,7 @@ def hand_out(notes: Sequence[Note], rows: Tensor) -> None:
     numbers: Rows = rows.double().numpy()
     places: dict[int, list[int]] = defaultdict(list)
     for place, note in enumerate(notes):
-        places[id(note.site)].append(place)
+        if not note.tag & CAPTURED or numbers[place, SIZE]:  # else its graph did not run
+            places[id(note.site)].append(place)
     for own in places.values():
         notes[own[0]].site.deliver(numbers[own], [notes[place].tag for place in own])

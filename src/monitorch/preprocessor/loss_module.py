@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..numerical.precision import wide_dtype
 from .abstract import AbstractForwardPreprocessor
 from .accumulating import AccumulatingPreprocessor
 from .outputs import is_training_pass
@@ -23,6 +24,9 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
         evaluation_from_grad: how evaluation is told from training, see ``is_training_pass``.
         field_only: read only a ``loss`` field of the output, and pass over outputs without one.
     """
+
+    every_step = True
+    """A loss is there anyway, and costs next to nothing."""
 
     def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
         super().__init__(inplace)
@@ -69,7 +73,7 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
-        self._record(self._names[0 if self._is_training(module) else 1], loss.detach().clone())
+        self._record(self._names[0 if self._is_training(module) else 1], loss.detach().to(wide_dtype(loss), copy=True))
 
     def _is_training(self, module: nn.Module) -> bool:
         model = self._model() if self._model is not None else None

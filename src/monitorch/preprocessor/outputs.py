@@ -18,10 +18,10 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
     """All tensors in tuples, lists, dictionaries and dataclasses, in order."""
     if isinstance(output, Tensor):
         yield output
-    elif isinstance(output, Mapping):
-        yield from _tensors_of(output.values())
     elif isinstance(output, (list, tuple)):
         yield from _tensors_of(output)
+    elif isinstance(output, Mapping):
+        yield from _tensors_of(output.values())
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
         yield from _tensors_of(getattr(output, field.name) for field in dataclasses.fields(output))
 
@@ -37,7 +37,9 @@ def pick_tensor(output: Any, index: int | str | None = None) -> Tensor | None:
     >>> pick_tensor({"ids": torch.tensor([1]), "logits": torch.zeros(2, 3)}).shape
     torch.Size([2, 3])
     """
-    if index is not None and not isinstance(output, Tensor):
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() or output.is_complex() else None
+    if index is not None:
         by_name = isinstance(index, str) and not isinstance(output, Mapping)
         output = getattr(output, str(index)) if by_name else output[index]
     return next((t for t in tensors_in(output) if t.is_floating_point() or t.is_complex()), None)
@@ -92,5 +94,4 @@ def samples_of(output: Any, index: int | str | None) -> Tensor:
         raise SkippedSample(f"its output holds no floating tensor ({type(output).__name__})")
     if not tensor.numel():
         raise SkippedSample(f"its output is empty, shape {tuple(tensor.shape)}")
-    tensor = tensor.detach()
     return tensor if tensor.dim() > 1 else tensor.reshape(1, -1)  # no batch dimension: a batch of one

@@ -52,9 +52,11 @@ def by_hand(numbers):
     sketch = [0.0] * SKETCH
     for i, number in enumerate(numbers):
         block, place = divmod(i, SKETCH)
-        rotation = (block * 2654435761 % 2**32) >> 26
-        offset = ((block * 2246822519 + 374761393) % 2**32) >> 16
-        sketch[(place + 64 * rotation) % SKETCH] += number * SIGNS[(offset + place) % 65536].item()
+        h = block * 2654435761 % 2**32
+        h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
+        h ^= h >> 13
+        sign = SIGNS[(h % 65536 + place) % 65536].item() * (-1) ** (h >> 16)
+        sketch[(place + (h >> 20)) % SKETCH] += number * sign
     return np.array(sketch)
 
 
@@ -92,8 +94,8 @@ def test_sketch_of_nothing():
     assert reference.sketch(torch.empty(0, 3), state, True).tolist() == [0, 0, 1, *[0] * 9]
 
 
-def one_column(rows, column):
-    x = torch.zeros(rows, 768)
+def one_column(rows, column, width=768):
+    x = torch.zeros(rows, width)
     x[:, column] = torch.randn(rows)
     return x
 
@@ -104,15 +106,14 @@ def one_row(rows):
     return x
 
 
-# A column of a matrix whose width is a multiple of 64 meets 64 buckets only: blocks are rotated by multiples of 64.
 INPUTS = {
-    "random": (lambda: torch.randn(100, 768), SKETCH),
-    "far from zero": (lambda: torch.randn(100, 768) + 1, SKETCH),
-    "sparse": (lambda: torch.randn(100, 768) * (torch.rand(100, 768) < 0.01), SKETCH),
-    "a few large": (lambda: torch.randn(100, 768) ** 9, SKETCH),
-    "one row": (lambda: one_row(100), SKETCH),
-    "one column": (lambda: one_column(100, 5), 64),
-    "one column, odd width": (lambda: one_column(100, 5)[:, :767].contiguous(), SKETCH),
+    "random": lambda: torch.randn(100, 768),
+    "far from zero": lambda: torch.randn(100, 768) + 1,
+    "sparse": lambda: torch.randn(100, 768) * (torch.rand(100, 768) < 0.01),
+    "a few large": lambda: torch.randn(100, 768) ** 9,
+    "one row": lambda: one_row(100),
+    "one column": lambda: one_column(400, 5),
+    "one column, odd width": lambda: one_column(400, 5, 767),
 }
 
 
@@ -120,7 +121,7 @@ INPUTS = {
 @pytest.mark.parametrize("alike", [0.0, 0.9])
 def test_estimate_is_unbiased_and_close(name, alike):
     """Cosines of many pairs: errors are 0 on average, and no larger than the buckets allow."""
-    make, buckets = INPUTS[name]
+    make = INPUTS[name]
     torch.manual_seed(0)
     errors = []
     for _ in range(60):
@@ -130,15 +131,19 @@ def test_estimate_is_unbiased_and_close(name, alike):
         length = reference.sketch(x, state, False)[0].sqrt()
         row = reference.sketch(y, state, True)
         errors.append(((row[1] - (x.double() * y.double()).sum()) / (length * row[0].sqrt())).item())
-    bound = math.sqrt(2 / buckets)
+    bound = math.sqrt(2 / SKETCH)
     assert np.std(errors) < 1.2 * bound
     # signs are drawn once: what they share over all pairs stays within the bound, too
     assert abs(np.mean(errors)) < bound
 
 
-@pytest.mark.parametrize("rows", [1, 100, 2000])
-def test_length_of_a_constant_from_its_sketch(rows):
+SPREAD = 3 * math.sqrt(2 / SKETCH)
+
+
+# many blocks come with many that meet the same signs in the same buckets: these must not all add up
+@pytest.mark.parametrize(("rows", "allowed"), [(1, SPREAD), (100, SPREAD), (2000, SPREAD), (21_875, 0.02)])
+def test_length_of_a_constant_from_its_sketch(rows, allowed):
     x = torch.ones(rows, 768)
     state = torch.zeros(2, SKETCH)
     reference.sketch(x, state, False)
-    assert reference.sketch(x, state, True)[1].item() == pytest.approx(x.numel(), rel=3 * math.sqrt(2 / SKETCH))
+    assert reference.sketch(x, state, True)[1].item() == pytest.approx(x.numel(), rel=allowed)

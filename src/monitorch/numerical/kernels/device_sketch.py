@@ -10,8 +10,6 @@ from .triton_import import constant, jit, tl
 
 DEAD = constant(columns.DEAD)
 
-SIDE = constant(64)
-"""A block of elements is read as a square, whose rows are rotated."""
 BUCKETS = constant(4096)
 """Elements in a block, and numbers in a sketch."""
 
@@ -20,7 +18,7 @@ BUCKETS = constant(4096)
 def finish_sketch(state, row, follows):
     """Compare the two sketches; the current one becomes the previous one."""
     lane = tl.arange(0, BUCKETS)
-    previous = pointer(state, tl.float32, True) + lane
+    previous = pointer(state, tl.float32, False) + lane
     current = previous + BUCKETS
     now = tl.load(current, cache_modifier=".cg")
     if follows:
@@ -28,6 +26,15 @@ def finish_sketch(state, row, follows):
         tl.store(pointer(row, tl.float64, False) + DOT, dot)
     tl.store(previous, now)
     tl.store(current, tl.zeros([BUCKETS], tl.float32))
+
+
+@jit
+def drawn(block):
+    """By how many buckets a block is shifted, where in the pool its signs begin, its own sign as that of an int32."""
+    number = tl.cast(block, tl.uint32) * 2654435761
+    number = (number ^ (number >> 16)) * 0x85EBCA6B
+    number = number ^ (number >> 13)
+    return (number >> 20).to(tl.int32), (number & 0xFFFF).to(tl.int32), (number << 15).to(tl.int32)
 
 
 @jit(do_not_specialize=["x", "state", "signs", "row", "size", "follows"])
@@ -39,46 +46,45 @@ def sketch_kernel(
     size: tl.int64,
     follows: tl.int32,
     DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
 ):
     """Row of one tensor, with DOT estimated from its sketch and the one before.
 
     The column that counts dead channels counts finished programs in the meantime.
     """
-    source = pointer(x, DTYPE, ALIGNED)
-    pool = pointer(signs, tl.int8, True)
-    rank = tl.arange(0, SIDE)[:, None]
-    file = tl.arange(0, SIDE)[None, :]
+    # blocks are shifted by any number of elements: neighbours go to neighbouring threads, which one aligned access,
+    # be it to the state, would undo, since it gives every thread several in a row
+    source = pointer(x, DTYPE, False)
+    pool = pointer(signs, tl.int8, False)
+    bucket = tl.arange(0, BUCKETS)
     program = tl.program_id(0).to(tl.int64)
     step = tl.num_programs(0).to(tl.int64)
-    sketch = tl.zeros([SIDE, SIDE], tl.float32)
-    sums = tl.zeros([SIDE, SIDE], tl.float32)
-    tops = tl.zeros([SIDE, SIDE], tl.float32)
+    sketch = tl.zeros([BUCKETS], tl.float32)
+    sums = tl.zeros([BUCKETS], tl.float32)
+    tops = tl.zeros([BUCKETS], tl.float32)
     for block in range(program, tl.cdiv(size, BUCKETS), step):
-        rotation = (((block * 2654435761) & 0xFFFFFFFF) >> 26).to(tl.int32)
-        offset = (((block * 2246822519 + 374761393) & 0xFFFFFFFF) >> 16).to(tl.int32)
+        shift, begin, own = drawn(block)
         # read in the order of the buckets, so that these stay in registers
-        place = ((rank - rotation) & (SIDE - 1)) * SIDE + file
+        place = (bucket - shift) & (BUCKETS - 1)
         count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
         tile = load(source + block * BUCKETS, place, count, BUCKETS).to(tl.float32)
-        sign = tl.load(pool + offset + place).to(tl.int32) & -2147483648
+        sign = (tl.load(pool + begin + place).to(tl.int32) ^ own) & -2147483648
         sketch += (tile.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
         sums += tile * tile
         tops = tl.maximum(tops, tl.abs(tile))
-    largest = tl.max(tl.max(tops, axis=1))
-    squares = tl.sum(tl.sum(sums, axis=1)).to(tl.float64)
+    largest = tl.max(tops)
+    squares = tl.sum(sums).to(tl.float64)
     broken = tl.full((), 0, tl.int32)
     if not usual(squares, largest):
         squares = tl.full((), 0.0, tl.float64)
         largest = tl.full((), 0.0, tl.float32)
         for block in range(program, tl.cdiv(size, BUCKETS), step):
             count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
-            flat = load(source + block * BUCKETS, tl.arange(0, BUCKETS), count, BUCKETS)
+            flat = load(source + block * BUCKETS, bucket, count, BUCKETS)
             more_squares, _dot, more_broken, more_largest = tile_sums(flat, flat, False)
             squares += more_squares
             broken += more_broken
             largest = tl.maximum(largest, more_largest)
-    tl.atomic_add(pointer(state, tl.float32, True) + BUCKETS + rank * SIDE + file, sketch, sem="relaxed")
+    tl.atomic_add(pointer(state, tl.float32, False) + BUCKETS + bucket, sketch, sem="relaxed")
     add_sums(row, squares, squares, broken, largest, 0)
     if program == 0:
         describe(row, size, follows)

@@ -210,16 +210,15 @@ def _signs(device: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _sketch_launcher(dtype: torch.dtype, aligned: bool) -> Launcher:
-    return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype], aligned)
+def _sketch_launcher(dtype: torch.dtype) -> Launcher:
+    return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype])
 
 
 def sketch(x: Tensor, state: Tensor, follows: bool, block: Tensor, index: int) -> None:
     """Write the row of ``x`` with DOT estimated; ``state[0]`` becomes the sketch of ``x``, ``state[1]`` stays zero."""
     device = x.get_device()
     size = x.numel()
-    address = x.data_ptr()
     programs = min(-(-size // (16 * SKETCH)), SKETCH_WAVES * processors(device))
     row = block.data_ptr() + index * ROW_BYTES
-    launch = _sketch_launcher(x.dtype, address % 16 == 0)
-    launch(device, programs, address, state.data_ptr(), _signs(device).data_ptr(), row, size, int(follows))
+    launch = _sketch_launcher(x.dtype)
+    launch(device, programs, x.data_ptr(), state.data_ptr(), _signs(device).data_ptr(), row, size, int(follows))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from .host_pieces import PIECE, Array
-from .reference import SIGNS, SKETCH, offset, rotation
+from .reference import SIGNS, SKETCH, drawn
 
 BLOCKS = PIECE // SKETCH
 
@@ -19,31 +19,33 @@ def _windows() -> Array:
 
 
 @lru_cache(maxsize=4096)
-def _plan(first: int) -> tuple[Array, list[int]]:
-    """Signs and rotations of some blocks from ``first`` on."""
-    block = torch.arange(first, first + BLOCKS)
-    return offset(block).numpy(), rotation(block).tolist()
+def _plan(first: int) -> tuple[Array, list[tuple[int, np.ufunc]]]:
+    """Of some blocks from ``first`` on where their signs begin, how far they are shifted, and how they are joined."""
+    shifts, begins, own = drawn(torch.arange(first, first + BLOCKS))
+    joins = [np.add if sign > 0 else np.subtract for sign in own.tolist()]
+    return begins.numpy(), list(zip(shifts.tolist(), joins, strict=True))
 
 
 class Sketch:
     """Sum of elements into buckets, under signs that depend on the place of an element only."""
 
     def __init__(self) -> None:
-        # rotated blocks reach beyond the last bucket, what lies there is folded back in the end
+        # shifted blocks reach beyond the last bucket, what lies there is folded back in the end
         self.buckets = np.zeros(2 * SKETCH, np.float32)
 
     def add(self, piece: Array, start: int) -> None:
         """Add a piece that begins with a block."""
-        begins, rotations = _plan(start // SKETCH)
+        begins, ways = _plan(start // SKETCH)
         whole = piece.size // SKETCH
         signed = _windows()[begins[: -(-piece.size // SKETCH)]]
         np.multiply(piece[: whole * SKETCH].reshape(whole, SKETCH), signed[:whole], out=signed[:whole])
-        for part, shift in zip(signed[:whole], rotations, strict=False):
+        for part, (shift, join) in zip(signed[:whole], ways, strict=False):
             target = self.buckets[shift : shift + SKETCH]
-            np.add(target, part, out=target)
+            join(target, part, out=target)
         if rest := piece.size - whole * SKETCH:
-            shift = rotations[whole]
-            self.buckets[shift : shift + rest] += piece[whole * SKETCH :] * signed[whole, :rest]
+            shift, join = ways[whole]
+            target = self.buckets[shift : shift + rest]
+            join(target, piece[whole * SKETCH :] * signed[whole, :rest], out=target)
 
     def folded(self) -> Array:
         """The finished sketch."""

@@ -78,14 +78,15 @@ def signs(device: torch.device) -> Tensor:
     return SIGNS.to(device)
 
 
-def rotation(block: Tensor) -> Tensor:
-    """By how many buckets elements of a block of a tensor are shifted."""
-    return (((block * 2654435761) & 0xFFFFFFFF) >> 26) * 64
+def drawn(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For blocks of a tensor by how many buckets each is shifted, where in the pool its signs begin, and its own sign.
 
-
-def offset(block: Tensor) -> Tensor:
-    """Where in the pool the signs of a block begin."""
-    return ((block * 2246822519 + 374761393) & 0xFFFFFFFF) >> 16
+    Some blocks meet the same signs in the same buckets, and would all add up but for signs of their own.
+    """
+    number = (block * 2654435761) & 0xFFFFFFFF
+    number = ((number ^ (number >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    number = number ^ (number >> 13)
+    return number >> 20, number & 0xFFFF, (1 - 2 * ((number >> 16) & 1)).to(torch.int8)
 
 
 def in_memory_order(x: Tensor) -> Tensor:
@@ -139,6 +140,7 @@ def _sketch(line: Tensor) -> Tensor:
     blocks = math.ceil(line.numel() / SKETCH)
     block = torch.arange(blocks, device=line.device).unsqueeze(1)
     place = torch.arange(SKETCH, device=line.device)
-    bucket = ((place + rotation(block)) % SKETCH).reshape(-1)[: line.numel()]
-    sign = signs(line.device)[(place + offset(block)) % len(SIGNS)].reshape(-1)[: line.numel()]
+    shift, begin, own = drawn(block)
+    bucket = ((place + shift) % SKETCH).reshape(-1)[: line.numel()]
+    sign = (signs(line.device)[(place + begin) % len(SIGNS)] * own).reshape(-1)[: line.numel()]
     return line.new_zeros(SKETCH).index_add_(0, bucket, line * sign)
