@@ -257,4 +257,3 @@ def _remove(handles: list[RemovableHandle]) -> None:
 
 def _has_peers() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-

@@ -6,7 +6,7 @@ from torch import nn
 
 from monitorch import MonitorchWarning
 from monitorch.gatherer import FeedForwardGatherer, OptimizerStepParameterGatherer, ParameterGradientGatherer
-from monitorch.numerical.ledger import Note
+from monitorch.numerical.notes import Note
 from monitorch.preprocessor import GradientActivation, GradientGeometry, OutputNorm, ParameterDifferenceGeometry
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.numerical import ledger as module
+from monitorch.numerical import device_page
+from monitorch.numerical.device_page import DevicePage
+from monitorch.numerical.host_page import HostPage
 from monitorch.numerical.kernels.row import (
     ACTIVE,
     BATCH,
@@ -19,7 +21,8 @@ from monitorch.numerical.kernels.row import (
     SQUARES,
     UNIT,
 )
-from monitorch.numerical.ledger import DevicePage, HostPage, Ledger, Note
+from monitorch.numerical.ledger import Ledger
+from monitorch.numerical.notes import Note
 from monitorch.numerical.transfer import Transfer
 
 CPU = torch.device("cpu")
@@ -60,7 +63,7 @@ def page(request):
 @pytest.fixture
 def small_page(monkeypatch):
     """A page of a device that has room for five rows."""
-    monkeypatch.setattr(module, "CAPACITY", 5)
+    monkeypatch.setattr(device_page, "CAPACITY", 5)
     return DevicePage(CPU)
 
 

@@ -1,13 +1,23 @@
 """Hooks under torch.compile: inside the graph or between graphs."""
 
+import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
 
 from ..errors import MonitorchWarning
+
+
+class House(Protocol):
+    """What is asked of the taps of an inspector."""
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether outputs are watched but nothing of any was ever seen."""
+
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -47,10 +57,24 @@ def is_traced() -> bool:
 
 def drop_graphs(model: nn.Module) -> None:
     """Have a compiled model compiled anew: graphs made before it got its hooks would go on without them."""
-    if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()):
-        from torch._dynamo.utils import counters
+    compiled = any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules())
+    if compiled and _have_graphs_been_made():
+        torch.compiler.reset()
+        text = "compiled graphs do not notice new hooks: torch.compiler.reset() makes the model compile anew"
+        warnings.warn(text, MonitorchWarning, stacklevel=3)
 
-        if counters["stats"]["unique_graphs"]:
-            torch.compiler.reset()
-            text = "compiled graphs do not notice new hooks: torch.compiler.reset() makes the model compile anew"
-            warnings.warn(text, MonitorchWarning, stacklevel=3)
+
+def warn_if_blind(house: House) -> None:
+    """Tell that nothing was seen where a graph made without hooks, maybe for another model, may be the reason."""
+    if house.is_blind and _have_graphs_been_made():
+        why = "no layer was seen in this tick: a graph that was compiled without hooks, of this or of another model"
+        cure = "call torch.compiler.reset() once, after the inspector is attached"
+        warnings.warn(f"{why} of its class, seems to run in its place; {cure}", MonitorchWarning, stacklevel=3)
+
+
+def _have_graphs_been_made() -> bool:
+    if "torch._dynamo.utils" not in sys.modules:
+        return False
+    from torch._dynamo.utils import counters
+
+    return bool(counters["stats"]["unique_graphs"])

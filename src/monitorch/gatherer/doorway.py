@@ -11,6 +11,7 @@ the computation of a leaf's gradient, and that computation is what hands the pas
 import itertools
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,7 +33,7 @@ class Door:
         number = next(_count)
         # written to by one operator and saved for backward by the other: must not be the same tensor
         self.forward_key, self.backward_key = (_key(number, device) for _ in range(2))
-        self.ghost = torch.zeros(1, device=device, requires_grad=True)
+        self.ghost = _ghost(device)
         _doors[number] = self
         addresses = [key.data_ptr() for key in (self.forward_key, self.backward_key)]
         _numbers.update(dict.fromkeys(addresses, number))
@@ -51,6 +52,18 @@ class Door:
 _doors: WeakValueDictionary[int, Door] = WeakValueDictionary()
 _numbers: dict[int, int] = {}  # by the address of a key: reading the key itself would wait for the device
 _count = itertools.count(1)
+
+
+@lru_cache(maxsize=64)
+def _ghost(device: torch.device) -> Tensor:
+    """The leaf of a device; its gradient is dropped at once: the memory of a CUDA graph's output is used again."""
+    ghost = torch.zeros(1, device=device, requires_grad=True)
+    ghost.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
+    return ghost
+
+
+def _drop_gradient(leaf: Tensor) -> None:
+    leaf.grad = None
 
 
 def _forget(addresses: list[int], number: int) -> None:

@@ -10,8 +10,8 @@ from torch.autograd import Variable
 from torch.nn.parameter import is_lazy
 
 from ..errors import SkippedSample
-from ..numerical.ledger import LEAD, Note
 from ..numerical.length import as_dense
+from ..numerical.notes import LEAD, Note
 from ..preprocessor.parameters import locate_parameter
 from .ownership import owns
 from .site import Site, Subscription, subscribe

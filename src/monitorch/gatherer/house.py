@@ -1,6 +1,7 @@
 """All taps of one inspector: where lenses find the hook they share."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..numerical.ledger import LEAD, Ledger, Note
+from ..numerical.ledger import Ledger
+from ..numerical.notes import LEAD, Note
 from .gradient_tap import GradientTap
 from .output_tap import OutputTap
 from .parameter_tap import ParameterTap
@@ -32,6 +34,19 @@ class House:
         self.parameters = ParameterTap(self)
         self._outputs: dict[int, Any] = {}
         self._updates: dict[int, Any] = {}
+
+    @classmethod
+    def of(cls, model: nn.Module, state: Any) -> "House":
+        """The house for a model; one without tensors is taken to be on the CPU."""
+        tensor = next(chain(model.parameters(), model.buffers()), None)
+        # averaging over processes goes on in the background while backward ends: nothing may read gradients then
+        return cls(state, torch.device("cpu") if tensor is None else tensor.device, may_wait=state.loss_share == 1)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether outputs are watched but nothing of any was ever seen."""
+        sites = [site for tap in self._outputs.values() for site in tap.sites]
+        return bool(sites) and not any(site.seen for site in sites)
 
     def output(self, module: nn.Module, name: str) -> OutputTap:
         """The tap on a module's output."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..numerical.ledger import LEAD, Note
+from ..numerical.notes import LEAD, Note
 from ..preprocessor.outputs import kind_of_pass, pick_tensor, samples_of
 from .compilation import inside_graph, is_compiled, is_traced
 from .doorway import Door

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..numerical.ledger import Note
 from ..numerical.length import as_dense
+from ..numerical.notes import Note
 from ..preprocessor.parameters import find_parameter
 from .site import Site
 

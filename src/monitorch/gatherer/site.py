@@ -12,8 +12,8 @@ from torch import Tensor
 from ..errors import SkippedSample
 from ..numerical.kernels.reference import SKETCH
 from ..numerical.kernels.row import FOLLOWS, UNIT
-from ..numerical.ledger import AFTER_GAP, LEAD, Rows
 from ..numerical.memory import lasting
+from ..numerical.notes import AFTER_GAP, LEAD, Rows
 from ..preprocessor.ask import Ask
 
 
@@ -37,7 +37,7 @@ class Site:
         self.gap = 0
         self.failed = False
         self.sketched = False
-        self.in_graph = False
+        self.in_graph = self.seen = False
         self._like: Any = None
         self._unfold()
 
@@ -112,6 +112,7 @@ class Site:
         """Hand rows to all takers, each those of the passes it asked for."""
         if self.share != 1:
             rows[:, UNIT] *= self.share
+        self.seen = True
         kinds = np.asarray(tags)
         rows[(kinds & AFTER_GAP) > 0, FOLLOWS] = 0
         is_lead = (kinds & LEAD) > 0

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..numerical.ledger import LEAD, Note
+from ..numerical.notes import LEAD, Note
 from ..preprocessor.parameters import find_parameter
 from .ownership import owns
 from .site import Site, Subscription, subscribe

@@ -1,7 +1,10 @@
 """What hooks and lenses may ask while training runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from ..errors import OptionError
 from .cadence import Cadence, Phase
@@ -51,14 +54,19 @@ class InspectorState:
         self.counter = 1
         self.ticks = 0
         self.step = 0
+        self.observed = 0
+        """How many training passes were to be seen."""
         self.gaps = 0
         """How many passes were not recorded: tensors before and after one do not follow each other."""
         self.cadence.restart()
         self.begin()
 
-    def begin(self) -> None:
-        """Decide on the first step."""
-        self._enter(self.cadence.phase(1))
+    def begin(self, device: torch.device | None = None, *, compares: bool = True) -> None:
+        """Decide on the first step, if it is still to come; ``compares``: whether consecutive steps are compared."""
+        self.cadence.needs_lead = compares
+        self.cadence.use(device if self.cadence.every != 1 or self.cadence.budget else None)
+        if not self.step:
+            self._enter(self.cadence.phase(1))
 
     def tick(self, n_ticks: int = 1) -> int:
         """Move on, and return the number of the tick that begins."""
@@ -97,6 +105,8 @@ class InspectorState:
         """A training pass begins."""
         if not self.wants_data():
             self.gaps += 1
+        elif not self.lead:
+            self.observed += 1
 
     def wants_data(self) -> bool:
         """Whether hooks are to do anything now."""
@@ -111,6 +121,15 @@ class InspectorState:
     def paused(self, paused: bool) -> None:
         self._paused = paused
         self._refresh()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Switch recording off inside a ``with`` block."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
 
     def _enter(self, phase: Phase, coming: Phase | None = None) -> None:
         self.phase, self.lead = phase, phase == Phase.LEAD

@@ -3,19 +3,17 @@
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from .. import visualizer as visualizers
 from ..errors import LifecycleError, OptionError
-from ..gatherer.compilation import drop_graphs
+from ..gatherer.compilation import drop_graphs, warn_if_blind
 from ..gatherer.house import House
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
@@ -155,7 +153,7 @@ class PyTorchInspector:
             self._layers = walk(model, self.depth, self.module_name_prefix)
             self.aliases = aliases(model, self.module_name_prefix)
             self._introduce_layers()
-            self.state.house = self._new_house(model)
+            self.state.house = House.of(model, self.state)
             try:
                 for lens in self._adopted:
                     self._show_model(lens)
@@ -214,8 +212,11 @@ class PyTorchInspector:
             self._adopt_lenses()
             self._synchronise()
             self._end_tick()
-        if self.state.house is not None:
-            self.state.house.refresh()
+        house = self.state.house
+        if house is not None:
+            if active and self.state.observed and not self.state.ticks and self.state.open_tick is None:
+                warn_if_blind(house)
+            house.refresh()
         self.state.tick()
 
     tick = tick_epoch
@@ -238,14 +239,9 @@ class PyTorchInspector:
         """``range`` that ticks after each number."""
         return self.iter(range(*args, **kwargs))
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Record nothing inside a ``with`` block."""
-        before, self.state.paused = self.state.paused, True
-        try:
-            yield
-        finally:
-            self.state.paused = before
+        return self.state.pause()
 
     def _adopt_lenses(self) -> None:
         """Make lenses one's own, also those that were added to the list later, and leave those taken out of it."""
@@ -297,18 +293,6 @@ class PyTorchInspector:
         if not can_wait or not all(isinstance(lens, Lens) for lens in self._adopted):
             self.state.settle()
 
-    def _new_house(self, model: nn.Module) -> House:
-        """The taps that lenses share; a model without tensors is taken to be on the CPU."""
-        tensor = next(chain(model.parameters(), model.buffers()), None)
-        device = torch.device("cpu") if tensor is None else tensor.device
-        cadence = self.state.cadence
-        cadence.use(device if cadence.every != 1 or cadence.budget else None)
-        # averaging over processes goes on in the background while backward ends: nothing may read gradients then
-        return House(self.state, device, may_wait=self.state.loss_share == 1)
-
     def _let_optimizers_step(self) -> None:
-        house = self.state.house
-        house.gradients.follow(self.optimizers)
-        self.state.cadence.needs_lead = house.compares
-        if not self.state.step:
-            self.state.begin()
+        self.state.house.gradients.follow(self.optimizers)
+        self.state.begin(self.state.house.device, compares=self.state.house.compares)

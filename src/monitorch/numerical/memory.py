@@ -10,8 +10,8 @@ from torch import Tensor
 def lasting(make: Callable[[], Tensor], device: torch.device, *, in_graph: bool) -> Tensor:
     """A tensor from ``make`` that may be kept, whoever calls.
 
-    A compiled model may run with a memory pool of its own before it is captured into a CUDA graph, and what is allocated
-    from that pool must not stay. The pool belongs to the thread, so another one allocates.
+    A compiled model may run with a memory pool of its own before it is captured into a CUDA graph, and what comes from
+    that pool must not stay. The pool belongs to the thread, so another one allocates.
     """
     if not in_graph or device.type != "cuda":
         return make()

@@ -8,7 +8,8 @@ from typing import Any
 from ..errors import OptionError
 from ..numerical.accumulator import Accumulator, accumulators_in, new_accumulator
 from ..numerical.deferred import Deferred, settle
-from ..numerical.ledger import Ledger, Mask, Rows
+from ..numerical.ledger import Ledger
+from ..numerical.notes import Mask, Rows
 from ..numerical.sync import exchange, offer
 from .abstract import AbstractPreprocessor
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..numerical.geometry_computation import GeometryComputation
 from ..numerical.kernels.row import DOT, FOLLOWS, SIZE, SQUARES, UNIT
-from ..numerical.ledger import Mask, Rows
+from ..numerical.notes import Mask, Rows
 from .accumulating import AccumulatingPreprocessor
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..numerical.kernels.row import BATCH, NORMS, SIZE
-from ..numerical.ledger import Rows
 from ..numerical.length import as_real
+from ..numerical.notes import Rows
 from ..numerical.precision import wide_dtype
 from .ask import Ask
 from .outputs import OutputPreprocessor

@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from ..numerical.kernels.row import SIZE, SQUARES, UNIT
-from ..numerical.ledger import Mask, Rows
 from ..numerical.length import as_real, l2_norm
+from ..numerical.notes import Mask, Rows
 from .ask import Ask
 from .parameter_statistics import ParameterStatistics
 

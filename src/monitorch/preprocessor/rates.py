@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import SkippedSample
 from ..numerical.kernels.row import ACTIVE, CHANNELS, DEAD, NONFINITE, SIZE
-from ..numerical.ledger import Rows
+from ..numerical.notes import Rows
 from ..numerical.precision import wide_dtype
 from .accumulating import AccumulatingPreprocessor
 

@@ -324,10 +324,10 @@ def test_sketch_agrees_with_its_definition(first, dtype):
         fused.sketch(y, state, True, block, 1)
         np.testing.assert_allclose(wide(state[0]), sketches[1], atol=1e-4)
         assert not state[1].any()
-        first, second = expect(x), expect(y, x)
-        second[row.DOT] = np.dot(*sketches)
-        check(block[0], first)
-        check(block[1], second, x, y)
+        expected = expect(y, x)
+        expected[row.DOT] = np.dot(*sketches)
+        check(block[0], expect(x))
+        check(block[1], expected, x, y)
 
 
 def test_sketch_is_unbiased():

@@ -36,7 +36,7 @@ def output(x: Tensor, channel_dim: int | None, eps: float) -> Tensor:
     row, real = _measured(x)
     if x.numel():
         row[NORMS] = torch.linalg.vector_norm(real.reshape(len(x), -1), dim=1).sum() * row[UNIT]
-        row[BATCH] = len(x)
+        row[BATCH].fill_(len(x))
         if channel_dim is not None:
             _rate(row, x.movedim(channel_dim, 0), eps)
     return row
@@ -49,7 +49,7 @@ def geometry(x: Tensor, previous: Tensor | None, eps: float | None) -> Tensor:
     if x.numel():
         if previous is not None:
             row[DOT] = (real * _in_units(as_dense(previous))[0]).sum()
-            row[FOLLOWS] = 1
+            row[FOLLOWS].fill_(1)
         if eps is not None:
             _rate(row, x if x.dim() else x.reshape(1), eps)
     return row
@@ -66,9 +66,9 @@ def sketch(x: Tensor, state: Tensor, follows: bool) -> Tensor:
         current = _sketch(real.reshape(-1))
         if follows:
             row[DOT] = (current * state[0]).sum()
-            row[FOLLOWS] = 1
+            row[FOLLOWS].fill_(1)
         state[0] = current
-        state[1] = 0
+        state[1].zero_()
     return row
 
 
@@ -101,7 +101,7 @@ def _measured(x: Tensor) -> tuple[Tensor, Tensor]:
     real, unit = _in_units(x)
     row = real.new_zeros(WIDTH)
     row[UNIT] = unit
-    row[SIZE] = x.numel()
+    row[SIZE].fill_(x.numel())  # assigning a number would wait for a GPU
     if x.numel():
         magnitude = _magnitude(x)
         finite = magnitude.isfinite()
@@ -132,7 +132,7 @@ def _rate(row: Tensor, channels: Tensor, eps: float) -> None:
     active = (_magnitude(channels) > eps).reshape(len(channels), -1)
     row[ACTIVE] = active.sum()
     row[DEAD] = len(channels) - active.any(dim=1).sum()
-    row[CHANNELS] = len(channels)
+    row[CHANNELS].fill_(len(channels))
 
 
 def _sketch(line: Tensor) -> Tensor:

@@ -1,0 +1,177 @@
+"""Rows of tensors on a GPU or another device."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import SkippedSample
+from .kernels import fused, fused_many, reference
+from .kernels.row import WIDTH
+from .memory import is_capturing, lasting
+from .notes import AFTER_GAP, Note, hand_out
+from .precision import wide_dtype
+from .transfer import Parcel, Transfer
+
+CAPACITY = 1 << 15
+"""Rows on a device before they begin to move to the host: bounds memory between two ticks."""
+
+STANDING = 1 << 12
+"""Rows that CUDA graphs may write, per device."""
+
+KEPT_TABLES = 256
+"""Launches for many tensors whose tables are kept."""
+
+
+class DevicePage:
+    """Rows of tensors on a GPU or another device, written by kernels and moved to the host in one piece."""
+
+    def __init__(self, device: torch.device) -> None:
+        dtype = wide_dtype(torch.empty(0, device=device))
+        self.block = torch.zeros(CAPACITY, WIDTH, dtype=dtype, device=device)
+        self.notes: list[Note] = []
+        self._moving: list[Transfer] = []
+        self._many: dict[Any, Any] = {}
+        self.standing = torch.zeros(STANDING, WIDTH, dtype=dtype, device=device)
+        self._captured: list[Note] = []
+        self._gaps = 0
+
+    def output(self, note: Note, x: Tensor) -> None:
+        """Measure what a layer put out."""
+        site = note.site
+        block, index = self._place(note)
+        if not fused.AVAILABLE or not fused.supports(x):
+            block[index] = reference.output(x, site.channel_dim, site.eps)
+            return
+        size = fused.scratch_size(x, site.channel_dim)
+        if site.scratch is None or site.scratch.numel() != size:
+            make = partial(torch.zeros, size, dtype=torch.float64, device=x.device)
+            site.scratch = lasting(make, x.device, in_graph=site.in_graph)
+        fused.output(x, site.channel_dim, site.eps, block, index, site.scratch)
+
+    def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
+        """Measure a tensor and compare it with the one before, which it replaces."""
+        site = note.site
+        block, index = self._place(note)
+        follows = follows or block is self.standing  # a gap is noticed when the row is collected
+        is_supported = fused.supports(x)
+        if not is_supported:
+            x = x.contiguous()
+        if site.rates or not fused.AVAILABLE or not (is_supported or fused.supports(x)):
+            self._measure_plainly(site, x, follows, block, index)
+        elif site.sketched:
+            fused.sketch(x, site.previous, follows, block, index)
+        else:
+            fused.geometry(x, site.previous, follows, block, index)
+
+    def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure the gradients of many parameters in a constant number of launches."""
+        for key, group in self._groups(notes, tensors, follows):
+            if key is None:
+                for note, tensor, follow in group:
+                    self.geometry(note, tensor, follow)
+                continue
+            own, measured, flags = zip(*group, strict=True)
+            previous = [note.site.previous for note in own] if key[0] else None
+            many = self._many_for(fused_many.ManyGradients, own)
+            many(measured, previous, flags, key[1], self.block, self._reserve(own))
+
+    def updates(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure how far many parameters have moved in a constant number of launches."""
+        for key, group in self._groups(notes, tensors, follows):
+            if key is None:
+                for note, tensor, follow in group:
+                    self.geometry(note, tensor.detach() - note.site.before, follow)
+                    note.site.before.copy_(tensor.detach())
+                continue
+            own, measured, flags = zip(*group, strict=True)
+            previous = [note.site.previous for note in own] if key[0] else None
+            before = [note.site.before for note in own]
+            many = self._many_for(fused_many.ManyUpdates, own)
+            many(measured, before, previous, flags, self.block, self._reserve(own))
+
+    def _many_for(self, kind: Any, notes: Sequence[Note]) -> Any:
+        """The tables of an earlier launch for the same tensors, if there was one; making them costs time."""
+        key = kind, len(notes), id(notes[0].site), id(notes[-1].site)
+        if key not in self._many:
+            if len(self._many) >= KEPT_TABLES:
+                self._many.clear()
+            self._many[key] = kind()
+        return self._many[key]
+
+    def _groups(self, *columns: Sequence[Any]) -> Iterable[tuple[Any, list[tuple[Note, Tensor, bool]]]]:
+        """What one launch can measure together; under None what must be measured one by one."""
+        groups: dict[Any, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
+        for note, tensor, follow in zip(*columns, strict=True):
+            site = note.site
+            alone = site.sketched or not fused.AVAILABLE or not fused.supports(tensor)
+            key = None if alone else (site.previous is not None, site.eps if site.rates else None)
+            groups[key].append((note, tensor, follow))
+        return groups.items()
+
+    def parcels(self) -> list[Parcel]:
+        """Give away what is there; what is on its way already comes first."""
+        for transfer in self._moving:
+            transfer.deliver()
+        self._moving = []
+        return self._empty()
+
+    def collect(self, step: int, tag: int, gaps: int) -> None:
+        """Take over the rows that CUDA graphs have written in the step that ends here.
+
+        Args:
+            step: its number.
+            tag: bits for all of them.
+            gaps: how often recording has been interrupted so far.
+        """
+        if not self._captured:
+            return
+        tag |= AFTER_GAP if gaps != self._gaps else 0
+        self._gaps = gaps
+        first = self._reserve([Note(note.site, note.tag | tag, step) for note in self._captured])
+        rows = self.standing[: len(self._captured)]
+        self.block[first : first + len(rows)] = rows
+        rows.zero_()
+
+    def _place(self, note: Note) -> tuple[Tensor, int]:
+        """Where a row goes: to the next place, or in a CUDA graph to one that stays its own."""
+        if note.site.in_graph and is_capturing(self.block.device):
+            if len(self._captured) == STANDING:
+                raise SkippedSample(f"CUDA graphs hold more than {STANDING} measurements")
+            self._captured.append(note)
+            index = len(self._captured) - 1
+            self.standing[index].zero_()
+            return self.standing, index
+        return self.block, self._reserve([note])
+
+    def _reserve(self, notes: Sequence[Note]) -> int:
+        if len(notes) > len(self.block):
+            raise SkippedSample(f"{len(notes)} parameters at once are more than {len(self.block)}")
+        if len(self.notes) + len(notes) > len(self.block):
+            for transfer in self._moving:  # begun a whole page ago: there is nothing to wait for
+                transfer.deliver()
+            self._moving = [Transfer(self._empty())]
+        first = len(self.notes)
+        self.notes.extend(notes)
+        return first
+
+    def _empty(self) -> list[Parcel]:
+        """The rows, copied: what is written next comes after the copy on the device's own queue."""
+        if not self.notes:
+            return []
+        used, notes, self.notes = self.block[: len(self.notes)], self.notes, []
+        rows = used.clone()
+        used.zero_()
+        return [(partial(hand_out, notes), rows)]
+
+    def _measure_plainly(self, site: Any, x: Tensor, follows: bool, block: Tensor, index: int) -> None:
+        eps = site.eps if site.rates else None
+        if site.sketched:
+            block[index] = reference.sketch(x, site.previous, follows)
+            return
+        block[index] = reference.geometry(x, site.previous if follows else None, eps)
+        if site.previous is not None:
+            site.previous.copy_(x)

@@ -1,0 +1,70 @@
+"""Rows of CPU tensors."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .kernels import host
+from .notes import Note, hand_out
+from .transfer import Parcel, Transfer
+
+CAPACITY = 1 << 15
+"""Rows that are kept before they are handed out: bounds memory between two ticks."""
+
+
+class HostPage:
+    """Rows of CPU tensors: numbers at once."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, ...]] = []
+        self.notes: list[Note] = []
+
+    def output(self, note: Note, x: Tensor) -> None:
+        """Measure what a layer put out."""
+        site = note.site
+        self._write(note, host.output(x.detach(), site.channel_dim, site.eps))
+
+    def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
+        """Measure a tensor and compare it with the one before, which it replaces."""
+        site = note.site
+        eps = site.eps if site.rates else None
+        if site.sketched:
+            self._write(note, host.sketch(x, site.previous, follows))
+        else:
+            self._write(note, host.geometry(x, site.previous, follows, eps))
+
+    def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure the gradients of many parameters; one that cannot be measured does not take others along."""
+        for note, tensor, follow in zip(notes, tensors, follows, strict=True):
+            note.site.guarded(self.geometry, note, tensor, follow)
+
+    def updates(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
+        """Measure how far many parameters have moved."""
+        for note, tensor, follow in zip(notes, tensors, follows, strict=True):
+            note.site.guarded(self._update, note, tensor, follow)
+
+    def _update(self, note: Note, x: Tensor, follows: bool) -> None:
+        site = note.site
+        if site.sketched:
+            self.geometry(note, x - site.before, follows)
+            site.before.copy_(x)
+        else:
+            self._write(note, host.update(x, site.before, site.previous, follows))
+
+    def collect(self, step: int, tag: int, gaps: int) -> None:
+        """Nothing: there are no graphs on a CPU that would write by themselves."""
+
+    def _write(self, note: Note, row: tuple[float, ...]) -> None:
+        self.rows.append(row)
+        self.notes.append(note)
+        if len(self.notes) >= CAPACITY:
+            Transfer(self.parcels()).deliver()
+
+    def parcels(self) -> list[Parcel]:
+        """Give away what is there."""
+        if not self.notes:
+            return []
+        rows, notes, self.rows, self.notes = self.rows, self.notes, [], []
+        return [(partial(hand_out, notes), torch.tensor(rows, dtype=torch.float64))]

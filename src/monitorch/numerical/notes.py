@@ -1,0 +1,56 @@
+"""What belongs to a row of raw sums: the site that wants it, and the pass it comes from."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .kernels.row import UNIT
+
+Rows = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+LEAD, AFTER_GAP = 4, 8
+"""Bits of a tag above those for the kind of the pass: the row is there only so that the next one has something to be
+compared with; it does not follow the row before."""
+
+
+class Site(Protocol):
+    """Whoever wants the rows of one tensor of one layer, and keeps what the next pass is compared with."""
+
+    eps: float
+    channel_dim: int | None
+    rates: bool
+    sketched: bool
+    previous: Tensor | None
+    before: Tensor | None
+    scratch: Tensor | None
+    in_graph: bool
+
+    def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
+        """Call ``action``; what goes wrong is told and goes no further."""
+
+    def deliver(self, rows: Rows, tags: Sequence[int]) -> None:
+        """Take rows, oldest first."""
+
+
+class Note(NamedTuple):
+    """Which pass a row comes from."""
+
+    site: Any
+    tag: int
+    step: int
+
+
+def hand_out(notes: Sequence[Note], rows: Tensor) -> None:
+    """Give rows to the sites that their notes name."""
+    numbers: Rows = rows.double().numpy()
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, note in enumerate(notes):
+        if numbers[place, UNIT]:  # else it was never written: its kernel failed, or its graph did not run
+            places[id(note.site)].append(place)
+    for own in places.values():
+        notes[own[0]].site.deliver(numbers[own], [notes[place].tag for place in own])
