@@ -74,6 +74,7 @@ class GradientTap:
         self._watched: dict[tuple[int, str], WatchedGradient] = {}
         self._waiting: list[tuple[WatchedGradient, Tensor, int]] = []
         self._waiting_bytes = 0
+        self._is_resting = False
 
     @property
     def sites(self) -> list[Site]:
@@ -88,11 +89,23 @@ class GradientTap:
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, frozen or given a shape; leave those nobody asks for any more."""
+        if self._is_resting:
+            return
         for place, watched in list(self._watched.items()):
             if watched.sites:
                 watched.refresh()
             else:
                 self._watched.pop(place).unhook()
+
+    def begin_pass(self) -> None:
+        """Follow the parameters, or leave them alone for a pass that is not recorded: a hook costs time even then."""
+        rests, self._is_resting = self._is_resting, not self.state.wants_data()
+        if not self._is_resting:
+            self.refresh()
+        elif not rests:
+            for watched in self._watched.values():
+                watched.interrupt()
+                watched.unhook()
 
     def close(self) -> None:
         """Leave all parameters."""
@@ -123,7 +136,7 @@ class GradientTap:
         """Take a gradient inside backward. On a GPU it waits for the others, so that one launch serves them all."""
         self._waiting.append((watched, gradient, gradient._version))
         self._waiting_bytes += gradient.numel() * gradient.element_size()
-        if not (gradient.is_cuda and self._house.may_wait) or self._waiting_bytes > MAY_WAIT:
+        if not self._house.may_wait or self._waiting_bytes > MAY_WAIT:
             self.flush()
         elif len(self._waiting) == 1:
             Variable._execution_engine.queue_callback(self.flush)

@@ -45,7 +45,7 @@ class House:
     @property
     def is_blind(self) -> bool:
         """Whether outputs are watched but nothing of any was ever seen."""
-        sites = [site for tap in self._outputs.values() for site in tap.sites]
+        sites = [site for tap in self._outputs.values() for site in tap.outputs]
         return bool(sites) and not any(site.seen for site in sites)
 
     def output(self, module: nn.Module, name: str) -> OutputTap:

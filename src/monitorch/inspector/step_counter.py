@@ -48,12 +48,12 @@ class StepCounter:
         self._begin_pass(kind, in_graph=True)
 
     def _begin_pass(self, kind: int, *, in_graph: bool = False) -> None:
-        self._house.gradients.refresh()
         if self._passes.counts(has_grad=kind >= 2) and kind == TRAINING:
             self._house.end_step()
             if not self._optimizers:
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
+            self._house.gradients.begin_pass()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _has_closure(args, kwargs):

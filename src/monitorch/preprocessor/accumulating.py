@@ -60,12 +60,13 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     @contextmanager
     def showing(self, values: OrderedDict[str, Any]) -> Iterator[None]:
-        """Have the accumulators of an earlier tick in place of the present ones for a while."""
-        present, self._values = self._values, values
+        """Have the accumulators of an earlier tick in place of the present ones for a while; later rows wait."""
+        present, ledger = self._values, self.ledger
+        self._values, self.ledger = values, None
         try:
             yield
         finally:
-            self._values = present
+            self._values, self.ledger = present, ledger
 
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
         """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""

@@ -1,0 +1,103 @@
+"""A tick is shown at once, or one tick later where the visualizer can wait; the numbers are the same."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector
+from monitorch.lens import LossMetrics, OutputNorm, ParameterGradientGeometry, ParameterNorm
+from monitorch.visualizer.record_sink import RecordSink
+
+
+class Sink(RecordSink):
+    def __init__(self, deferred):
+        super().__init__()
+        self.deferred, self.records = deferred, []
+
+    def write(self, records):
+        self.records += records
+
+    def epochs(self):
+        return sorted({record.epoch for record in self.records})
+
+    def numbers(self):
+        return {(r.epoch, r.step, r.layer, r.tag, r.statistic): r.value for r in self.records}
+
+
+def new_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+def watch(model, deferred):
+    lenses = [LossMetrics(metrics="score"), OutputNorm(), ParameterGradientGeometry(), ParameterNorm()]
+    return PyTorchInspector(lenses, module=model, visualizer=Sink(deferred), on_error="raise")
+
+
+def train(model, inspector, ticks, ended=lambda tick: None):
+    for tick in range(ticks):
+        for step in range(3):
+            loss = model(torch.full((2, 3), tick + step + 1.0)).square().mean()
+            loss.backward()
+            inspector.push_loss(loss, train=True)
+            inspector.push_metric("score", 10 * tick + step)
+        inspector.tick_epoch()
+        with torch.no_grad():
+            model[0].weight += 1  # a norm that is read too late would show it
+        ended(tick + 1)
+
+
+def test_a_deferred_tick_is_shown_by_the_next_one():
+    model = new_model()
+    inspector = watch(model, deferred=True)
+    shown = []
+    train(model, inspector, 3, lambda tick: shown.append(inspector.visualizer.epochs()))
+    assert shown == [[], [1], [1, 2]]
+
+
+def test_numbers_do_not_depend_on_when_they_are_shown():
+    found = []
+    for deferred in (False, True):
+        model = new_model()
+        inspector = watch(model, deferred)
+        train(model, inspector, 3)
+        inspector.detach()
+        found.append(inspector.visualizer.numbers())
+    assert found[0] == found[1]
+    assert {(epoch, step) for epoch, step, *_ in found[0]} == {(1, 3), (2, 6), (3, 9)}
+    scores = {epoch: value for (epoch, *_, name), value in found[0].items() if name == "score mean"}
+    assert scores == {1: 1.0, 2: 11.0, 3: 21.0}
+    norms = {
+        epoch: value for (epoch, _, layer, tag, _), value in found[0].items() if (layer, tag) == ("0", "Weight Norm")
+    }
+    weight = new_model()[0].weight.detach().double().numpy()
+    assert norms == pytest.approx({tick: np.linalg.norm(weight + tick - 1) for tick in (1, 2, 3)}, rel=1e-6)
+
+
+READERS = {
+    "records": lambda inspector: inspector.records(),
+    "loss": lambda inspector: inspector.lenses[0].loss(train=True),
+    "detach": lambda inspector: inspector.detach(),
+    "another visualizer": lambda inspector: setattr(inspector, "visualizer", "dummy"),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_whoever_reads_waits(read):
+    model = new_model()
+    inspector = watch(model, deferred=True)
+    sink = inspector.visualizer
+    train(model, inspector, 1)
+    assert sink.epochs() == []
+    read(inspector)
+    assert sink.epochs() == [1]
+
+
+def test_loss_is_that_of_the_last_tick_also_when_it_is_deferred():
+    model = new_model()
+    inspector = watch(model, deferred=True)
+    train(model, inspector, 2)
+    last = inspector.lenses[0].loss(train=True)
+    inspector.push_loss(100.0, train=True)
+    assert inspector.lenses[0].loss(train=True) == last
