@@ -15,6 +15,7 @@ from . import targets
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).with_name("RESULTS.md")
+NOTES = Path(__file__).with_name("NOTES.md")
 
 
 def number(key: str, digits: int) -> Callable[[Row], str]:
@@ -109,12 +110,13 @@ def document(runs: Sequence[Row]) -> str:
     """Targets first, then every figure."""
     parts = [
         "# What watching costs",
-        "Written by `python -m bench.report` from the files that `make bench` and `make bench-gpu` leave; not by hand.",
+        "Written by `python -m bench.report` from `bench/NOTES.md` and the files that `make bench` and `make bench-gpu` leave.",
         "A bare and a watched model train in turns in one process; the ratio is the median over such pairs of steps. "
         "`every 10` is the mean over ten steps. `+` columns are what watching adds to a step (memory: to the peak). "
         "upstream is monitorch 0.1.0.7; torch_module_monitor takes norms of outputs, parameters and gradients only.",
         "## Targets",
         markdown([["on", "what", "target", "measured", "met"], *targets.judge(runs)]),
+        NOTES.read_text(encoding="utf-8").strip(),
     ]
     for run in runs:
         parts += [f"## {run['device']}: {', '.join(run['sections'])}", machine(run), *tables(run, markdown)]
