@@ -110,7 +110,7 @@ def document(runs: Sequence[Row]) -> str:
     """Targets first, then every figure."""
     parts = [
         "# What watching costs",
-        "Written by `python -m bench.report` from `bench/NOTES.md` and the files that `make bench` and `make bench-gpu` leave.",
+        "Written by `python -m bench.report` from `bench/NOTES.md` and what `make bench` and `make bench-gpu` measure.",
         "A bare and a watched model train in turns in one process; the ratio is the median over such pairs of steps. "
         "`every 10` is the mean over ten steps. `+` columns are what watching adds to a step (memory: to the peak). "
         "upstream is monitorch 0.1.0.7; torch_module_monitor takes norms of outputs, parameters and gradients only.",
