@@ -28,6 +28,7 @@ from .inspector_state import InspectorState
 from .module_tree import Layer, aliases, loss_share, unwrap, walk
 from .step_counter import StepCounter
 from .tick import Tick
+from .vitals import Vitals
 
 Item = TypeVar("Item")
 
@@ -57,8 +58,8 @@ class PyTorchInspector:
         is_active_fn: record only every n-th tick, or those for which this function of the tick's number is true.
         master_rank: the process that visualises.
         on_error: ``"warn"`` once when a layer cannot be observed and go on without it, or ``"raise"``.
-        optimizer: the optimizer, or several: then a step is one of the first, and gradients are measured as they are
-            consumed; without one a step is a training pass of the model.
+        optimizer: the optimizer, or several: then a step is one of the first, gradients are measured as they are
+            consumed, and learning rates and speed are logged; without one a step is a training pass of the model.
         every: observe every n-th step, or those for which this function of the step's number is true.
         budget: the share of time that observing may cost, such as 0.02: steps are chosen accordingly.
 
@@ -103,10 +104,9 @@ class PyTorchInspector:
         self.aliases: dict[str, list[str]] = {}
         self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
         self._logged: LoggedScalars | None = None
-        self._layers: list[Layer] = []
-        self._adopted: list[AbstractLens] = []
-        self._shown_epoch = 0
-        self._handles: list[Any] = []
+        self._vitals: Vitals | None = None
+        self._layers, self._adopted = list[Layer](), list[AbstractLens]()
+        self._shown_epoch, self._handles = 0, list[Any]()
         # a dropped inspector takes its hooks along: what the finalizer needs is shared with it, the inspector is not
         weakref.finalize(self, _release, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
@@ -129,8 +129,7 @@ class PyTorchInspector:
         self._adopt_lenses()
         self._introduce_layers()
 
-    vizualizer = visualizer
-    """The spelling of earlier releases."""
+    vizualizer = visualizer  # the spelling of earlier releases
 
     @property
     def layers(self) -> list[str]:
@@ -160,8 +159,9 @@ class PyTorchInspector:
             except Exception:
                 _release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
-            self._handles += StepCounter(self.state, self.state.house, model, self.optimizers).handles
-            self._let_optimizers_step()
+            steps = StepCounter(self.state, self.state.house, model, self.optimizers)
+            self._handles += steps.handles
+            self._vitals = steps.vitals
             drop_graphs(module)
         self.state.attached = True
         return self
@@ -172,7 +172,7 @@ class PyTorchInspector:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self.state.settle()
         _release(self._adopted, self._handles, self.state)
-        self._layers = []
+        self._layers, self._vitals = [], None
         self.aliases = {}
         self._call_preprocessor.reset()
         self.state.restart()
@@ -286,6 +286,8 @@ class PyTorchInspector:
     def _end_tick(self) -> None:
         """Show the tick, or leave it to the next one where the visualizer can wait and nobody shall."""
         self.state.settle()
+        if self.optimizers and self._vitals is not None:
+            self.log(**self._vitals.read())
         tick = Tick(self._adopted, self._call_preprocessor, self.state)
         self._shown_epoch = tick.number
         can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()

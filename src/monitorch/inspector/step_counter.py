@@ -7,12 +7,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..gatherer.abstract_gatherer import first_input
 from ..gatherer.compilation import inside_graph, is_compiled
 from ..gatherer.doorway import Door
 from ..gatherer.house import House
 from ..gatherer.recomputation import RecomputationFilter
 from ..preprocessor.outputs import kind_of_pass
 from .inspector_state import InspectorState
+from .vitals import Vitals
 
 TRAINING = 3
 """What ``kind_of_pass`` says of a pass in train mode with gradients on."""
@@ -30,19 +32,22 @@ class StepCounter:
         self._state, self._house, self._optimizers = state, house, tuple(optimizers)
         self._door = Door(house.device, self._receive)
         self._passes = RecomputationFilter()
-        self.handles = [model.register_forward_pre_hook(self.hook)]
+        self.vitals = Vitals(optimizers, 1 / state.loss_share)
+        self.handles = [model.register_forward_pre_hook(self.hook, with_kwargs=True)]
         for optimizer in optimizers:
             self.handles.append(optimizer.register_step_pre_hook(self._before_step))
             self.handles.append(optimizer.register_step_post_hook(self._after_step))
 
     @inside_graph
-    def hook(self, module: nn.Module, args: Any) -> None:
+    def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Be called before each pass; while the model is being compiled, leave an operator that will be."""
         kind = kind_of_pass(module)
         if is_compiled():
             self._door.pass_forward(self._door.ghost, kind)
         else:
             self._begin_pass(kind)
+            if kind == TRAINING:
+                self.vitals.count(first_input(args, kwargs))
 
     def _receive(self, _: torch.Tensor, kind: int) -> None:
         self._begin_pass(kind, in_graph=True)
