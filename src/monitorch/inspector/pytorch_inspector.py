@@ -194,7 +194,7 @@ class PyTorchInspector:
 
     def log(self, **values: Any) -> None:
         """Add any numbers by name; they are shown without being declared."""
-        if self.state.is_active:
+        if values and self.state.is_active:
             if self._logged is None:
                 self._logged = LoggedScalars()
                 self._adopt(self._logged)
@@ -224,7 +224,7 @@ class PyTorchInspector:
     def records(self) -> list[Record]:
         """The numbers of the last active tick, one by one."""
         self.state.settle()
-        known = (lens for lens in self._adopted if isinstance(lens, Lens))
+        known = [lens for lens in self._adopted if isinstance(lens, Lens)]
         return [record for lens in known for record in lens.records(self._shown_epoch)]
 
     def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
@@ -286,8 +286,7 @@ class PyTorchInspector:
     def _end_tick(self) -> None:
         """Show the tick, or leave it to the next one where the visualizer can wait and nobody shall."""
         self.state.settle()
-        if self.optimizers and self._vitals is not None:
-            self.log(**self._vitals.read())
+        self.log(**self._vitals.read() if self.optimizers and self._vitals else {})
         tick = Tick(self._adopted, self._call_preprocessor, self.state)
         self._shown_epoch = tick.number
         can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()
