@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from ..errors import MonitorchWarning, SkippedSample
 from ..preprocessor.outputs import tensors_in
 from .compilation import is_traced
+from .site import asks
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -79,7 +80,7 @@ class Gatherer(AbstractGatherer):
     def _process(self, preprocessor: Any, *data: Any) -> None:
         """Call the preprocessor's verb."""
 
-    def _house_for(self, asks: Callable[[Any], bool]) -> Any:
+    def _shared_house(self) -> Any:
         """The inspector's shared taps if all preprocessors have them measure, else None: it hooks by itself."""
         house = getattr(self.inspector_state, "house", None)
         if house is None or not self._preprocessors or not all(map(asks, self._preprocessors)):

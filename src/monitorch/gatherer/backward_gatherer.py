@@ -12,7 +12,6 @@ from .abstract_gatherer import Gatherer, State
 from .compilation import outside_graph
 from .output_alias import with_alias
 from .recomputation import RecomputationFilter
-from .site import asks
 
 
 class BackwardGatherer(Gatherer):
@@ -37,7 +36,7 @@ class BackwardGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         self._output_index = output_index
         self._passes = RecomputationFilter()
-        house = self._house_for(asks)
+        house = self._shared_house()
         if house is not None:
             tap = house.output(module, name)
             self._handles += [tap.watch_gradient(self, preprocessor, output_index) for preprocessor in preprocessors]

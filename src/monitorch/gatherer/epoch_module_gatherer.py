@@ -7,7 +7,7 @@ from torch import nn
 
 from ..preprocessor import AbstractModulePreprocessor
 from .abstract_gatherer import Gatherer, State
-from .site import asks, subscribe
+from .site import subscribe
 
 
 class EpochModuleGatherer(Gatherer):
@@ -18,7 +18,7 @@ class EpochModuleGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self._module: nn.Module | None = module
-        self._house = self._house_for(asks)
+        self._house = self._shared_house()
         if self._house is not None:
             self._handles += [subscribe([], name, self, preprocessor) for preprocessor in preprocessors]
 

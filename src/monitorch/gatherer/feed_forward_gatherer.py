@@ -13,7 +13,6 @@ from .abstract_gatherer import Gatherer, State, first_input
 from .compilation import inside_graph, is_compiled, outside_graph
 from .doorway import Door
 from .recomputation import RecomputationFilter
-from .site import asks
 
 
 class FeedForwardGatherer(Gatherer):
@@ -25,7 +24,7 @@ class FeedForwardGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         self._passes = RecomputationFilter()
         self._door: Door | None = None
-        house = self._house_for(asks)
+        house = self._shared_house()
         if house is not None:
             tap = house.output(module, name)
             self._handles += [tap.watch_output(self, preprocessor) for preprocessor in preprocessors]

@@ -1,6 +1,5 @@
 """Gradients of parameters: all that a backward pass, or an optimizer's step, brings are measured together."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,7 +132,7 @@ class GradientTap:
         self.flush()
 
     def receive(self, watched: WatchedGradient, gradient: Tensor) -> None:
-        """Take a gradient inside backward. On a GPU it waits for the others, so that one launch serves them all."""
+        """Take a gradient inside backward; it waits for the others, so that one launch serves them all."""
         self._waiting.append((watched, gradient, gradient._version))
         self._waiting_bytes += gradient.numel() * gradient.element_size()
         if not self._house.may_wait or self._waiting_bytes > MAY_WAIT:
@@ -144,7 +143,7 @@ class GradientTap:
     def flush(self) -> None:
         """Measure all gradients that wait."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
+        entries: list[tuple[Note, Tensor, bool]] = []
         lead, step, gaps = self.state.lead, self.state.step, self.state.gaps
         for watched, gradient, version in waiting:
             for site in watched.sites:
@@ -152,10 +151,8 @@ class GradientTap:
                     x = site.guarded(self._untouched, gradient, version)
                     if x is not None:
                         follows = bool(site.guarded(site.follows, x, gaps))
-                        by_device[x.device].append((Note(site, LEAD if lead else 0, step), x, follows))
-        for device, entries in by_device.items():
-            notes, tensors, flags = zip(*entries, strict=True)
-            self._house.measure(notes, self._house.ledger.page(device).gradients, tensors, flags)
+                        entries.append((Note(site, LEAD if lead else 0, step), x, follows))
+        self._house.measure_together("gradients", entries)
 
     def _untouched(self, gradient: Tensor, version: int) -> Tensor:
         """The gradient as it was accumulated."""

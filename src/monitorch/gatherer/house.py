@@ -1,12 +1,13 @@
 """All taps of one inspector: where lenses find the hook they share."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..numerical.ledger import Ledger
@@ -67,6 +68,15 @@ class House:
         """Whether anybody compares tensors of consecutive steps."""
         taps = (self.gradients, *self._outputs.values(), *self._updates.values())
         return any(site.correlation is not None for tap in taps for site in tap.sites)
+
+    def measure_together(self, verb: str, entries: Iterable[tuple[Note, Tensor, bool]]) -> None:
+        """Have many tensors measured by the page of their device: what for, the tensor, whether it follows another."""
+        by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
+        for entry in entries:
+            by_device[entry[1].device].append(entry)
+        for device, own in by_device.items():
+            notes, tensors, follows = zip(*own, strict=True)
+            self.measure(notes, getattr(self.ledger.page(device), verb), tensors, follows)
 
     def measure(self, notes: Sequence[Note], verb: Callable[..., None], *data: Any) -> None:
         """Call a page's verb for many sites at once; what goes wrong is told by each of them."""

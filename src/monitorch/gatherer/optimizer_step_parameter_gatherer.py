@@ -10,7 +10,6 @@ from ..preprocessor import AbstractTensorPreprocessor
 from .abstract_gatherer import State
 from .call_parameter_gatherer import CallParameterGatherer
 from .ownership import owns
-from .site import asks
 
 
 class OptimizerStepParameterGatherer(CallParameterGatherer):
@@ -30,7 +29,7 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
     ) -> None:
         super().__init__(module, parameter, preprocessors, name, inspector_state)
         self._optimizer = optimizer
-        house = self._house_for(asks)
+        house = self._shared_house()
         if house is not None:
             tap = house.updates(optimizer)
             self._handles += [tap.watch(module, parameter, name, self, asker) for asker in preprocessors]

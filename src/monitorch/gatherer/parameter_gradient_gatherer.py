@@ -9,7 +9,6 @@ from ..preprocessor import AbstractTensorPreprocessor
 from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
 from .compilation import outside_graph
-from .site import asks
 
 
 class ParameterGradientGatherer(Gatherer):
@@ -35,7 +34,7 @@ class ParameterGradientGatherer(Gatherer):
         self._module, self._parameter = module, parameter
         self._hooked: Tensor | None = None
         self._gradient_handle: Any = None
-        house = self._house_for(asks) if follow else None
+        house = self._shared_house() if follow else None
         self._has_tap = house is not None
         if house is not None:
             tap = house.gradients

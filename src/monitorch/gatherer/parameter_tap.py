@@ -1,9 +1,7 @@
 """Parameters as they are: all that are looked at in one go are measured together."""
 
-from collections import defaultdict
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..numerical.length import as_dense
@@ -28,10 +26,5 @@ class ParameterTap:
     def flush(self) -> None:
         """Measure what was looked at."""
         waiting, self._waiting = self._waiting, []
-        by_device: dict[torch.device, list[tuple[Site, Tensor]]] = defaultdict(list)
-        for site, tensor in waiting:
-            by_device[tensor.device].append((site, tensor))
-        for device, entries in by_device.items():
-            notes = [Note(site, 0, self._house.state.step) for site, _ in entries]
-            tensors = [tensor for _, tensor in entries]
-            self._house.measure(notes, self._house.ledger.page(device).gradients, tensors, [False] * len(notes))
+        step = self._house.state.step
+        self._house.measure_together("gradients", [(Note(site, 0, step), tensor, False) for site, tensor in waiting])

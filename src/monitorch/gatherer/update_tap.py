@@ -1,9 +1,7 @@
 """How far an optimizer's step moves parameters: all of them are measured together."""
 
-from collections import defaultdict
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -62,15 +60,13 @@ class UpdateTap:
         """Measure each parameter against its copy; afterwards the copy is where the parameter is."""
         if self._tag is None:
             return
-        by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
+        entries: list[tuple[Note, Tensor, bool]] = []
         for _module, _name, site, tensor in self._found:
             if site.before is not None and not site.failed and not (self._tag and site.correlation is None):
                 follows = bool(site.guarded(site.follows, tensor, self.state.gaps))
-                by_device[tensor.device].append((Note(site, self._tag, self.state.step), tensor, follows))
+                entries.append((Note(site, self._tag, self.state.step), tensor, follows))
                 site.version = tensor._version
-        for device, entries in by_device.items():
-            notes, tensors, follow = zip(*entries, strict=True)
-            self._house.measure(notes, self._house.ledger.page(device).updates, tensors, follow)
+        self._house.measure_together("updates", entries)
 
     def _find_parameters(self) -> None:
         """Look parameters up anew if one was replaced, or the optimizer has got more of them."""

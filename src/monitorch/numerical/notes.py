@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.row import UNIT
+from .kernels.row import SIZE, SQUARES, UNIT
 
 Rows = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -43,6 +43,12 @@ class Note(NamedTuple):
     site: Any
     tag: int
     step: int
+
+
+def lengths(rows: Rows, *, by_size: bool = False) -> Rows:
+    """The norm behind each row, with ``by_size`` divided by the root of the number of elements."""
+    found: Rows = np.sqrt(rows[:, SQUARES]) * rows[:, UNIT]
+    return found / np.sqrt(np.maximum(rows[:, SIZE], 1)) if by_size else found
 
 
 def hand_out(notes: Sequence[Note], rows: Tensor) -> None:

@@ -31,7 +31,6 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     @property
     def value(self) -> dict[str, Any]:
         """Accumulators by name: one each, or a tuple in the order of ``statistics``."""
-        self._collect()
         settle(self.accumulators())
         return self._values
 

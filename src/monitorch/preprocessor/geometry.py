@@ -4,8 +4,8 @@ import numpy as np
 from torch import Tensor
 
 from ..numerical.geometry_computation import GeometryComputation
-from ..numerical.kernels.row import DOT, FOLLOWS, SIZE, SQUARES, UNIT
-from ..numerical.notes import Mask, Rows
+from ..numerical.kernels.row import DOT, FOLLOWS, SQUARES, UNIT
+from ..numerical.notes import Mask, Rows, lengths
 from .accumulating import AccumulatingPreprocessor
 
 
@@ -49,9 +49,7 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
 
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
         """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""
-        norms = np.sqrt(rows[:, SQUARES]) * rows[:, UNIT]
-        if self.normalize:
-            norms /= np.sqrt(np.maximum(rows[:, SIZE], 1))
+        norms = lengths(rows, by_size=self.normalize)
         if not self.correlation:
             samples: tuple[Rows, ...] = (norms[~is_lead],)
         else:
@@ -62,12 +60,12 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
 
     def _correlations(self, name: str, rows: Rows) -> tuple[Rows, Mask]:
         """Cosines with the tensor before, and which of them there are."""
-        lengths = np.sqrt(rows[:, SQUARES])
+        sizes = np.sqrt(rows[:, SQUARES])
         first = name not in self._last_lengths
-        before = np.concatenate(([self._last_lengths.get(name, 0.0)], lengths[:-1]))
-        self._last_lengths[name] = lengths[-1]
+        before = np.concatenate(([self._last_lengths.get(name, 0.0)], sizes[:-1]))
+        self._last_lengths[name] = sizes[-1]
         compared = rows[:, FOLLOWS] > 0
-        product = lengths * before
+        product = sizes * before
         with np.errstate(divide="ignore", invalid="ignore"):
             cosine = np.where(product == 0, 0.0, rows[:, DOT] / product)
             if self.eps:  # dot / (lengths + eps)

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Iterable
 
-import numpy as np
 from torch import Tensor
 
-from ..numerical.kernels.row import SIZE, SQUARES, UNIT
 from ..numerical.length import as_real, l2_norm
-from ..numerical.notes import Mask, Rows
+from ..numerical.notes import Mask, Rows, lengths
 from .ask import Ask
 from .parameter_statistics import ParameterStatistics
 
@@ -26,10 +24,7 @@ class ParameterNorm(ParameterStatistics):
 
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
         """Add the norms in rows of raw sums."""
-        norms = np.sqrt(rows[:, SQUARES]) * rows[:, UNIT]
-        if self.normalize:
-            norms /= np.sqrt(np.maximum(rows[:, SIZE], 1))
-        self._accumulator(name, self.attrs_[0]).extend_by(norms)
+        self._accumulator(name, self.attrs_[0]).extend_by(lengths(rows, by_size=self.normalize))
 
     def _measure(self, parameter: Tensor) -> Tensor:
         norm = l2_norm(as_real(parameter))

@@ -10,13 +10,13 @@ from .device import geometry_kernel
 from .device_output import output_kernel
 from .device_sketch import sketch_kernel
 from .launch import Launcher
+from .reference import SIGNS, SKETCH
 from .row import WIDTH
 from .triton_import import AVAILABLE, tl
 
 __all__ = ["AVAILABLE", "geometry", "output", "scratch_size", "sketch", "supports"]
 
 ROW_BYTES = 8 * WIDTH
-SKETCH = 4096
 
 _DTYPES: dict[torch.dtype, Any] = (
     {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16} if AVAILABLE else {}
@@ -204,8 +204,6 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, block: Tensor, i
 @lru_cache(maxsize=16)
 def _signs(device: int) -> Tensor:
     """The pool of signs, its beginning repeated so that no index wraps."""
-    from .reference import SIGNS
-
     return torch.cat([SIGNS, SIGNS[:SKETCH]]).to(torch.device("cuda", device))
 
 
