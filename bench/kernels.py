@@ -51,15 +51,15 @@ def single_kernels() -> Iterator[Kernel]:
 
     def output(x: Tensor, channel_dim: int | None) -> Launch:
         scratch = torch.zeros(fused.scratch_size(x, channel_dim), dtype=torch.float64, device="cuda")
-        return partial(fused.output, x, channel_dim, 1e-8, sums(), 0, scratch)
+        return partial(fused.OutputReader(x, channel_dim, 1e-8, scratch), x, sums(), 0)
 
     def geometry(x: Tensor, follows: bool) -> Launch:
         previous = torch.zeros_like(x) if follows else None
-        return partial(fused.geometry, x, previous, follows, sums(), 0)
+        return partial(fused.GeometryReader(x, previous), x, sums(), 0, follows)
 
     def sketch(x: Tensor) -> Launch:
         state = torch.zeros(2, fused.SKETCH, device="cuda")
-        return partial(fused.sketch, x, state, True, sums(), 0)
+        return partial(fused.SketchReader(x, state), x, sums(), 0, True)
 
     yield Kernel("output norms", 1, partial(output, channel_dim=None))
     yield Kernel("output norms and rates", 1, partial(output, channel_dim=-1))

@@ -2,7 +2,6 @@
 
 # not called watch.py: importing that file would put a module in the place of the function monitorch.watch
 
-import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from .errors import LifecycleError, MonitorchWarning, OptionError
 from .gatherer.compilation import inside_graph, is_compiled, is_traced
 from .gatherer.doorway import Door
+from .gatherer.hook_on_module import HookOnModule
 from .gatherer.recomputation import inside_backward
 from .inspector import PyTorchInspector
 from .inspector.arguments import optimizers
@@ -207,11 +207,8 @@ class Watch:
             visualizer.close()
 
 
-class Pin:
-    """What stands on a watched model: keeps the watch alive as long as the model, and tells it of each call.
-
-    Copies and pickles of the model get a stand-in that does nothing and loads without this package.
-    """
+class Pin(HookOnModule):
+    """What stands on a watched model: keeps the watch alive as long as the model, and tells it of each call."""
 
     def __init__(self, watch: Watch, device: torch.device) -> None:
         self.watch: Watch | None = watch
@@ -234,9 +231,6 @@ class Pin:
     def _receive(self, _: Tensor, trains: int) -> None:
         if self.watch is not None:
             self.watch.count_call(bool(trains))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def _step_counter(watch: Watch) -> Callable[..., None]:

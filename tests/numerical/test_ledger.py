@@ -32,11 +32,14 @@ class Place:
     """A site that keeps its rows and their tags."""
 
     eps, channel_dim, rates, sketched, in_graph = 0.5, 1, False, False, False
-    previous = before = scratch = None
+    previous = before = reader = None
 
     def __init__(self, **kept):
         self.rows, self.tags = np.zeros((0, 12)), []
         self.__dict__.update(kept)
+
+    def knows(self, x):
+        return False
 
     def guarded(self, action, *data):
         return action(*data)
@@ -157,13 +160,13 @@ def test_a_full_page_moves_on_and_loses_nothing(small_page, count):
 
 
 def test_a_row_that_is_used_again_holds_nothing_of_the_last_time(small_page):
-    site = Place()
+    output, gradient = Place(), Place()
     for _ in range(2):
-        small_page.output(site.note(), torch.ones(1, 2))
+        small_page.output(output.note(), torch.ones(1, 2))
     read(small_page)
-    small_page.geometry(site.note(), torch.ones(3), False)
+    small_page.geometry(gradient.note(), torch.ones(3), False)
     read(small_page)
-    assert site.rows[2, [NORMS, BATCH, ACTIVE, SIZE]].tolist() == [0, 0, 0, 3]
+    assert gradient.rows[0, [NORMS, BATCH, ACTIVE, SIZE]].tolist() == [0, 0, 0, 3]
 
 
 def test_many_gradients_that_do_not_fit_any_more_follow_on_the_next_page(small_page):

@@ -58,7 +58,7 @@ def is_traced() -> bool:
 def drop_graphs(model: nn.Module) -> None:
     """Have a compiled model compiled anew: graphs made before it got its hooks would go on without them."""
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules())
-    if compiled and _have_graphs_been_made():
+    if compiled and number_of_graphs():
         torch.compiler.reset()
         text = "compiled graphs do not notice new hooks: torch.compiler.reset() makes the model compile anew"
         warnings.warn(text, MonitorchWarning, stacklevel=3)
@@ -66,15 +66,16 @@ def drop_graphs(model: nn.Module) -> None:
 
 def warn_if_blind(house: House) -> None:
     """Tell that nothing was seen where a graph made without hooks, maybe for another model, may be the reason."""
-    if house.is_blind and _have_graphs_been_made():
+    if house.is_blind and number_of_graphs():
         why = "no layer was seen in this tick: a graph that was compiled without hooks, of this or of another model"
         cure = "call torch.compiler.reset() once, after the inspector is attached"
         warnings.warn(f"{why} of its class, seems to run in its place; {cure}", MonitorchWarning, stacklevel=3)
 
 
-def _have_graphs_been_made() -> bool:
+def number_of_graphs() -> int:
+    """How many graphs have been compiled since the last reset."""
     if "torch._dynamo.utils" not in sys.modules:
-        return False
+        return 0
     from torch._dynamo.utils import counters
 
-    return bool(counters["stats"]["unique_graphs"])
+    return counters["stats"]["unique_graphs"]

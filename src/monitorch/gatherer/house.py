@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ..numerical.ledger import Ledger
 from ..numerical.notes import LEAD, Note
+from .compilation import number_of_graphs
 from .gradient_tap import GradientTap
 from .output_tap import OutputTap
 from .parameter_tap import ParameterTap
@@ -35,6 +36,8 @@ class House:
         self.parameters = ParameterTap(self)
         self._outputs: dict[int, Any] = {}
         self._updates: dict[int, Any] = {}
+        self.resting: set[OutputTap] = set()
+        self._graphs = 0
 
     @classmethod
     def of(cls, model: nn.Module, state: Any) -> "House":
@@ -87,6 +90,19 @@ class House:
             for note in notes:
                 note.site.fail(error, data)
         self.state.spend(perf_counter() - begin)
+
+    def send_to_rest(self, tap: OutputTap) -> None:
+        """A tap has left its module until :meth:`wake`."""
+        if not self.resting:
+            self._graphs = number_of_graphs()
+        self.resting.add(tap)
+
+    def wake(self) -> None:
+        """Something is wanted again: all taps go back to their modules."""
+        if self.resting and number_of_graphs() != self._graphs:
+            torch.compiler.reset()  # what was compiled in the meantime knows nothing of the taps
+        while self.resting:
+            self.resting.pop().wake()
 
     def end_step(self) -> None:
         """A step ends here: take over what CUDA graphs have measured in it."""

@@ -27,10 +27,10 @@ def replace(output: Any, old: Tensor, new: Tensor) -> Any:
 
 def _is_among(tensor: Tensor, inputs: Any) -> bool:
     """Whether the very tensor is one of the inputs; most have no tensors further inside."""
-    if any(tensor is value for value in inputs):
-        return True
-    nested = [value for value in inputs if not isinstance(value, Tensor)]
-    return bool(nested) and any(tensor is other for other in tensors_in(nested))
+    for value in inputs:
+        if value is tensor or (not isinstance(value, Tensor) and any(tensor is other for other in tensors_in(value))):
+            return True
+    return False
 
 
 def _changes_its_input(module: nn.Module) -> bool:

@@ -10,25 +10,30 @@ from ..numerical.notes import LEAD, Note
 from ..preprocessor.outputs import kind_of_pass, pick_tensor, samples_of
 from .compilation import inside_graph, is_compiled, is_traced
 from .doorway import Door
+from .hook_on_module import HookOnModule
 from .output_alias import replace, with_alias
 from .recomputation import RecomputationFilter
 from .site import Site, Subscription, subscribe
 
 
-class OutputTap:
+class OutputTap(HookOnModule):
     """Measures a module's output and its gradient, each once for all who ask.
+
+    A tap that is called while nothing is wanted leaves its module, so that idle steps cost nothing; the house sends it
+    back in time.
 
     Args:
         house: what all taps of an inspector share: its state, the ledger, and the device of the model.
     """
 
     def __init__(self, house: Any, module: nn.Module, name: str) -> None:
-        self.state, self._house, self._name = house.state, house, name
+        self.state, self._house, self._module, self._name = house.state, house, module, name
         self.outputs: list[Site] = []
         self.gradients: list[Site] = []
         self._recomputation = RecomputationFilter()
         self._missed = False
-        self._handle = module.register_forward_hook(self.hook, with_kwargs=True)
+        self._later_hooks: list[int] = []
+        self._handle = module.register_forward_hook(self, with_kwargs=True)
 
     @property
     def sites(self) -> list[Site]:
@@ -47,16 +52,17 @@ class OutputTap:
 
     def close(self) -> None:
         """Remove the hook; gradients still to come are ignored."""
+        self._house.resting.discard(self)
         self._handle.remove()
         self.outputs, self.gradients = [], []
 
     @inside_graph
-    def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Be called after each forward pass; while the model is being compiled, leave operators in the graph."""
         if is_compiled():
             return self._leave_doors(module, output) if self.state.observing else None
         if not self.state.wants_data():
-            self._missed = True
+            self._rest()
             return None
         if not self._recomputation.counts() or is_traced():
             return None
@@ -66,46 +72,65 @@ class OutputTap:
         kind = kind_of_pass(module)
         for site in self.outputs:
             self._take_output(site, kind, output)
-        changed = self._hook_gradients(module, (*args, *kwargs.values()), output) if self.gradients else None
+        changed = self._hook_gradients(module, args, kwargs, output) if self.gradients else None
         self.state.spend(perf_counter() - begin)
         return changed
 
+    def _rest(self) -> None:
+        """Nothing is wanted: what comes next will not follow what was seen, and this hook may go for a while."""
+        self._missed = True
+        if self.state.is_steady:
+            hooks = list(self._module._forward_hooks)
+            self._later_hooks = hooks[hooks.index(self._handle.id) + 1 :]
+            self._handle.remove()
+            self._house.send_to_rest(self)
+
+    def wake(self) -> None:
+        """Be a hook again, in the same place among others."""
+        self._handle = self._module.register_forward_hook(self, with_kwargs=True)
+        hooks: Any = self._module._forward_hooks
+        for later in self._later_hooks:
+            if later in hooks:
+                hooks.move_to_end(later)
+
+    # the two ways of a tensor; nearly all time of the host goes here, which is why little is called
+
     def _take_output(self, site: Site, kind: int, output: Any) -> None:
         """Measure an output, if anybody wants passes of this kind."""
-        if kind in site.passes and not self.state.lead:
-            site.guarded(self._measure_output, site, kind, output)
+        if kind not in site.passes or self.state.lead or site.failed:
+            return
+        try:
+            x = samples_of(output, site.index)
+            self._house.ledger.page(x.device).output(Note(site, kind, self.state.step), x)
+        except Exception as error:
+            site.fail(error, output)
 
-    def _measure_output(self, site: Site, kind: int, output: Any) -> None:
-        x = samples_of(output, site.index)
-        self._house.ledger.page(x.device).output(Note(site, kind, self.state.step), x)
-
-    def _hook_gradients(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+    def _hook_gradients(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Hook the tensors in the output; returns a new output where the module returned its own input."""
-        changed = output
+        changed, tag = output, LEAD if self.state.lead else 0
         for site in self.gradients:
             is_plain = isinstance(changed, Tensor) and changed.is_floating_point()
             tensor = changed if is_plain else site.guarded(pick_tensor, changed, site.index)
             if tensor is not None and tensor.requires_grad:
-                changed, tensor = with_alias(changed, tensor, module, inputs)
-                tag = LEAD if self.state.lead else 0
+                changed, tensor = with_alias(changed, tensor, module, (*args, *kwargs.values()))
                 tensor.register_hook(partial(self._take_gradient, site, tag))  # type: ignore[no-untyped-call]
         return None if changed is output else changed
 
     def _take_gradient(self, site: Site, tag: int, gradient: Tensor) -> None:
         """Measure a gradient; the hook of an earlier forward pass may outlive the tap."""
-        if site not in self.gradients:
+        if site not in self.gradients or site.failed:
             return
-        if not self.state.is_active:
+        if not self.state.is_recording():
             site.interrupted = True
-        else:
-            begin = perf_counter()
-            site.guarded(self._measure_gradient, site, tag, gradient)
-            self.state.spend(perf_counter() - begin)
-
-    def _measure_gradient(self, site: Site, tag: int, gradient: Tensor) -> None:
-        x = gradient.detach() if gradient.requires_grad else gradient
-        follows = site.follows(x, self.state.gaps)
-        self._house.ledger.page(x.device).geometry(Note(site, tag, self.state.step), x, follows)
+            return
+        begin = perf_counter()
+        try:
+            x = gradient.detach() if gradient.requires_grad else gradient
+            follows = site.follows(x, self.state.gaps)
+            self._house.ledger.page(x.device).geometry(Note(site, tag, self.state.step), x, follows)
+        except Exception as error:
+            site.fail(error, gradient)
+        self.state.spend(perf_counter() - begin)
 
     def _resume(self) -> None:
         """After a time without recording: what comes next does not follow what was seen last."""

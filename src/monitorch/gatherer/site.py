@@ -31,7 +31,8 @@ class Site:
         self.previous: Tensor | None = None
         self.before: Tensor | None = None
         self.version = -1
-        self.scratch: Tensor | None = None
+        self.reader: Any = None
+        """What measures tensors like the last one; the page of their device chooses it."""
         self.door: Any = None
         self.interrupted = True
         self.gap = 0
@@ -44,6 +45,8 @@ class Site:
     def widen(self, ask: Ask) -> None:
         """Grant one more wish."""
         self.ask = self.ask | ask
+        if self.previous is None:
+            self._like = None  # there may be something to make room for now
         self._unfold()
 
     def _unfold(self) -> None:
@@ -51,6 +54,7 @@ class Site:
         self.rates, self.correlation = self.ask.rates is not None, self.ask.correlation
         self.eps = self.ask.rates[0] if self.ask.rates else 0.0
         self.passes, self.index = self.ask.passes, self.ask.output_index
+        self.reader = None
         self.__dict__.pop("channel_dim", None)
 
     @cached_property
@@ -63,23 +67,28 @@ class Site:
             last = getattr(last, "guess", last)
         return -1 if (last(self.name) if callable(last) else last) else 1
 
+    def knows(self, x: Tensor) -> bool:
+        """Whether ``x`` is laid out like the last tensor, so that its reader serves."""
+        like = x.shape, x.device, x.dtype, x.stride()
+        known, self._like = self._like, like
+        return self.reader is not None and known == like
+
     def follows(self, x: Tensor, gap: int) -> bool:
         """Make room for ``x``, and say whether the tensor before is there: ``gap`` counts interruptions so far."""
-        if self.correlation is None:
-            return False
         like = x.shape, x.device, x.dtype, x.stride()
         continues = (like == self._like or self._fit(x, like)) and not self.interrupted and self.gap == gap
         self.interrupted, self.gap = False, gap
-        return continues
+        return continues and self.correlation is not None
 
     def _fit(self, x: Tensor, like: Any) -> bool:
         """Have room for a tensor unlike the last one; whether the last one can still be compared with it."""
+        self.reader = None
         previous, known, self._like = self.previous, self._like, like
         self.sketched = self.correlation == "sketch" and x.numel() > SKETCH  # else the tensor itself is smaller
         is_same = previous is not None and known is not None and known[:2] == like[:2]
         if self.sketched and is_same and known[3] != like[3]:
             is_same = False  # a sketch depends on how the elements lie in memory
-        if not (is_same and self.sketched):
+        if self.correlation is not None and not (is_same and self.sketched):
             self.previous = self._room_for(x)
             if is_same and previous is not None:
                 self.previous.copy_(previous)

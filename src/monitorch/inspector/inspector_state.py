@@ -37,7 +37,7 @@ class InspectorState:
         if on_error not in ERROR_MODES:
             raise OptionError.unknown("on_error", on_error, ERROR_MODES)
         self.is_active_fn: Callable[[int], bool] = is_active_fn if callable(is_active_fn) else EveryNth(is_active_fn)
-        self._is_steady = not callable(is_active_fn)  # then the answer changes only with ticks and steps
+        self.is_steady = not callable(is_active_fn)  # then the answer changes only with ticks and steps
         self.on_error = on_error
         self.cadence = cadence or Cadence()
         self._paused = False
@@ -110,7 +110,11 @@ class InspectorState:
 
     def wants_data(self) -> bool:
         """Whether hooks are to do anything now."""
-        return self._is_wanted if self._is_steady else self.phase != Phase.IDLE and self.is_active
+        return self._is_wanted if self.is_steady else self.phase != Phase.IDLE and self.is_active
+
+    def is_recording(self) -> bool:
+        """The same as ``is_active``, for hooks."""
+        return self._is_active if self.is_steady else self.is_active
 
     @property
     def paused(self) -> bool:
@@ -137,10 +141,12 @@ class InspectorState:
         self._refresh()
 
     def _refresh(self) -> None:
-        active = self.is_active
+        active = self._is_active = self.is_active
         self._is_wanted = active and self.phase != Phase.IDLE
         self.observing = active and self._coming != Phase.IDLE
         """The answer as a plain attribute: one graph of a compiled model is for True, one for False."""
+        if self._is_wanted and self.house is not None:
+            self.house.wake()
 
     @property
     def is_active(self) -> bool:

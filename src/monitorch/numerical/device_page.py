@@ -12,7 +12,7 @@ from ..errors import SkippedSample
 from .kernels import fused, fused_many, reference
 from .kernels.row import WIDTH
 from .memory import is_capturing, lasting
-from .notes import AFTER_GAP, Note, hand_out
+from .notes import AFTER_GAP, Note, Receive, hand_out
 from .precision import wide_dtype
 from .transfer import Parcel, Transfer
 
@@ -29,7 +29,8 @@ KEPT_TABLES = 256
 class DevicePage:
     """Rows of tensors on a GPU or another device, written by kernels and moved to the host in one piece."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, receive: Receive = hand_out) -> None:
+        self._receive = receive
         dtype = wide_dtype(torch.empty(0, device=device))
         self.block = torch.zeros(CAPACITY, WIDTH, dtype=dtype, device=device)
         self.notes: list[Note] = []
@@ -42,30 +43,32 @@ class DevicePage:
     def output(self, note: Note, x: Tensor) -> None:
         """Measure what a layer put out."""
         site = note.site
-        block, index = self._place(note)
-        if not fused.AVAILABLE or not fused.supports(x):
-            block[index] = reference.output(x, site.channel_dim, site.eps)
-            return
-        size = fused.scratch_size(x, site.channel_dim)
-        if site.scratch is None or site.scratch.numel() != size:
-            make = partial(torch.zeros, size, dtype=torch.float64, device=x.device)
-            site.scratch = lasting(make, x.device, in_graph=site.in_graph)
-        fused.output(x, site.channel_dim, site.eps, block, index, site.scratch)
+        if not site.knows(x):
+            site.reader = self._output_reader(site, x)
+        site.reader(x, *self._place(note))
 
     def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
-        """Measure a tensor and compare it with the one before, which it replaces."""
+        """Measure a tensor and compare it with the one before, which it replaces; the site knows its layout."""
         site = note.site
+        if site.reader is None:
+            site.reader = self._geometry_reader(site, x)
         block, index = self._place(note)
-        follows = follows or block is self.standing  # a gap is noticed when the row is collected
-        is_supported = fused.supports(x)
-        if not is_supported:
-            x = x.contiguous()
-        if site.rates or not fused.AVAILABLE or not (is_supported or fused.supports(x)):
-            self._measure_plainly(site, x, follows, block, index)
-        elif site.sketched:
-            fused.sketch(x, site.previous, follows, block, index)
-        else:
-            fused.geometry(x, site.previous, follows, block, index)
+        site.reader(x, block, index, follows or block is self.standing)  # a gap is noticed when the row is collected
+
+    def _output_reader(self, site: Any, x: Tensor) -> Any:
+        if not fused.AVAILABLE or not fused.supports(x):
+            return partial(_output_plainly, site)
+        make = partial(torch.zeros, fused.scratch_size(x, site.channel_dim), dtype=torch.float64, device=x.device)
+        scratch = lasting(make, x.device, in_graph=site.in_graph)
+        return fused.OutputReader(x, site.channel_dim, site.eps, scratch)
+
+    def _geometry_reader(self, site: Any, x: Tensor) -> Any:
+        whole = x if fused.supports(x) else x.contiguous()
+        if site.rates or not fused.AVAILABLE or not fused.supports(whole):
+            return partial(_geometry_plainly, site)
+        kind = fused.SketchReader if site.sketched else fused.GeometryReader
+        reader = kind(whole, site.previous)
+        return reader if whole is x else lambda x, *where: reader(x.contiguous(), *where)
 
     def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
         """Measure the gradients of many parameters in a constant number of launches."""
@@ -131,7 +134,7 @@ class DevicePage:
             return
         tag |= AFTER_GAP if gaps != self._gaps else 0
         self._gaps = gaps
-        first = self._reserve([Note(note.site, note.tag | tag, step) for note in self._captured])
+        first = self._reserve([note._replace(tag=note.tag | tag, step=step) for note in self._captured])
         rows = self.standing[: len(self._captured)]
         self.block[first : first + len(rows)] = rows
         rows.zero_()
@@ -145,7 +148,10 @@ class DevicePage:
             index = len(self._captured) - 1
             self.standing[index].zero_()
             return self.standing, index
-        return self.block, self._reserve([note])
+        if len(self.notes) == CAPACITY:
+            return self.block, self._reserve([note])
+        self.notes.append(note)
+        return self.block, len(self.notes) - 1
 
     def _reserve(self, notes: Sequence[Note]) -> int:
         if len(notes) > len(self.block):
@@ -165,13 +171,17 @@ class DevicePage:
         used, notes, self.notes = self.block[: len(self.notes)], self.notes, []
         rows = used.clone()
         used.zero_()
-        return [(partial(hand_out, notes), rows)]
+        return [(partial(self._receive, notes), rows)]
 
-    def _measure_plainly(self, site: Any, x: Tensor, follows: bool, block: Tensor, index: int) -> None:
-        eps = site.eps if site.rates else None
-        if site.sketched:
-            block[index] = reference.sketch(x, site.previous, follows)
-            return
-        block[index] = reference.geometry(x, site.previous if follows else None, eps)
-        if site.previous is not None:
-            site.previous.copy_(x)
+
+def _output_plainly(site: Any, x: Tensor, block: Tensor, index: int) -> None:
+    block[index] = reference.output(x, site.channel_dim, site.eps)
+
+
+def _geometry_plainly(site: Any, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
+    if site.sketched:
+        block[index] = reference.sketch(x, site.previous, follows)
+        return
+    block[index] = reference.geometry(x, site.previous if follows else None, site.eps if site.rates else None)
+    if site.previous is not None:
+        site.previous.copy_(x)

@@ -4,24 +4,35 @@ A page belongs to one device. Its verbs measure a tensor, with the kernel that s
 waits. Reading brings all rows of a device to the host with one copy and hands them to the sites they belong to.
 """
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from .device_page import DevicePage
 from .host_page import HostPage
+from .joint_rows import JointRows
+from .notes import Note, hand_out
+from .sync import several_processes
 from .transfer import Parcel, Transfer
 
 
 class Ledger:
-    """One page per device."""
+    """One page per device.
 
-    def __init__(self) -> None:
+    Args:
+        joins: with several processes, keep rows until those of all processes are put together.
+    """
+
+    def __init__(self, *, joins: bool = True) -> None:
         self._pages: dict[torch.device, HostPage | DevicePage] = {}
+        self.joint, self.joins = JointRows(), joins
 
     def page(self, device: torch.device) -> HostPage | DevicePage:
         """Where tensors of a device are measured."""
         page = self._pages.get(device)
         if page is None:
-            page = self._pages[device] = HostPage() if device.type == "cpu" else DevicePage(device)
+            page = self._pages[device] = self._new_page(device)
         return page
 
     def collect(self, step: int, tag: int, gaps: int) -> None:
@@ -34,5 +45,16 @@ class Ledger:
         return [parcel for page in self._pages.values() for parcel in page.parcels()]
 
     def deliver(self) -> None:
-        """Hand all rows to their sites now, with one copy per device."""
+        """Hand all rows to their sites now, with one copy per device; with several processes they go on to wait."""
         Transfer(self.parcels()).deliver()
+        if self.joint.waits and not self._waits_for_others():
+            self.joint.merge_ranks({0: self.joint.payload()})  # the others have left
+
+    def _new_page(self, device: torch.device) -> HostPage | DevicePage:
+        return HostPage(self._receive) if device.type == "cpu" else DevicePage(device, self._receive)
+
+    def _receive(self, notes: Sequence[Note], rows: Tensor) -> None:
+        (self.joint.keep if self._waits_for_others() else hand_out)(notes, rows)
+
+    def _waits_for_others(self) -> bool:
+        return self.joins and several_processes()

@@ -17,6 +17,9 @@ LEAD, AFTER_GAP = 4, 8
 """Bits of a tag above those for the kind of the pass: the row is there only so that the next one has something to be
 compared with; it does not follow the row before."""
 
+OWN, SHARED = -1, 0
+"""Which part of a tensor is measured here: one that no other process has; the whole, which every process has."""
+
 
 class Site(Protocol):
     """Whoever wants the rows of one tensor of one layer, and keeps what the next pass is compared with."""
@@ -27,8 +30,12 @@ class Site(Protocol):
     sketched: bool
     previous: Tensor | None
     before: Tensor | None
-    scratch: Tensor | None
+    reader: Any
     in_graph: bool
+    key: tuple[Any, ...] | None
+
+    def knows(self, x: Tensor) -> bool:
+        """Whether the reader serves for ``x``."""
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action``; what goes wrong is told and goes no further."""
@@ -38,11 +45,16 @@ class Site(Protocol):
 
 
 class Note(NamedTuple):
-    """Which pass a row comes from."""
+    """Which pass a row comes from, and with several processes which part: rows of one part are copies."""
 
     site: Any
     tag: int
     step: int
+    part: int = OWN
+
+
+Receive = Callable[[Sequence[Note], Tensor], None]
+"""Whoever takes rows and their notes on the host."""
 
 
 def lengths(rows: Rows, *, by_size: bool = False) -> Rows:

@@ -1,25 +1,29 @@
-"""One exchange between the ranks for any number of preprocessors.
+"""One exchange between the ranks for any number of preprocessors, and for the rows behind their numbers.
 
 Each ``start_sync`` says what is to be merged; the first ``finish_sync`` does it for all of them.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from .accumulator import accumulators_in
-from .deferred import settle
+from ..errors import ExchangeError
+from .deferred import Deferred, settle
 
 
 class Party(Protocol):
-    """Something with accumulators by name that exist on every rank."""
+    """Something that exists on every rank, and knows how to become what all ranks have together."""
 
-    @property
-    def value(self) -> dict[str, Any]:
-        """Accumulators by name."""
+    def accumulators(self) -> Iterable[Deferred]:
+        """What must be on the host before it can be sent."""
 
-    def merge_ranks(self, values: list[dict[str, Any]]) -> None:
-        """Become what the ranks have together."""
+    def payload(self) -> Any:
+        """What the other ranks need to know."""
+
+    def merge_ranks(self, loads: dict[int, Any]) -> None:
+        """Become what the ranks have together, from the payloads by rank; some ranks may have none."""
 
 
 _offered: list[Party] = []
@@ -31,19 +35,37 @@ def several_processes() -> bool:
 
 
 def offer(party: Party) -> None:
-    """Take part in the next exchange. Every rank must offer the same parties in the same order."""
-    if several_processes():
+    """Take part in the next exchange. Parties of one class meet in the order in which they were offered."""
+    if several_processes() and not any(party is known for known in _offered):
         _offered.append(party)
 
 
 def exchange() -> None:
-    """Merge all that was offered; without offers nothing happens."""
-    if not _offered:
-        return
-    parties = _offered[:]
+    """Merge all that was offered, in that order; without offers nothing happens.
+
+    Where the others cannot be reached everybody gets back what it had, and then an error says why.
+    """
+    parties, counts = dict[str, Party](), Counter[str]()
+    for party in _offered:
+        kind = type(party).__name__
+        parties[f"{kind} {counts[kind]}"] = party
+        counts[kind] += 1
     _offered.clear()
-    settle(acc for party in parties for value in party.value.values() for acc in accumulators_in(value))
+    if not parties:
+        return
+    settle(accumulator for party in parties.values() for accumulator in party.accumulators())
+    own = {name: party.payload() for name, party in parties.items()}
+    loads, failure = _gather(own)
+    for name, party in parties.items():
+        party.merge_ranks({rank: load[name] for rank, load in loads.items() if name in load})
+    if failure is not None:
+        raise ExchangeError(f"the other processes could not be reached: {failure}") from failure
+
+
+def _gather(own: Any) -> tuple[dict[int, Any], Exception | None]:
     gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, [dict(party.value) for party in parties])
-    for party, values in zip(parties, zip(*gathered, strict=True), strict=True):
-        party.merge_ranks(list(values))
+    try:
+        dist.all_gather_object(gathered, own)
+    except Exception as error:  # a process has died, or did not come within the time limit of the group
+        return {dist.get_rank(): own}, error
+    return dict(enumerate(gathered)), None

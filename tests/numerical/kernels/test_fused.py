@@ -79,7 +79,7 @@ def run_output(x, channel_dim, eps=EPS, times=2):
     block = new_block(times + 1)
     scratch = torch.zeros(fused.scratch_size(x, channel_dim), dtype=torch.float64, device=DEVICE)
     for index in range(times):
-        fused.output(x, channel_dim, eps, block, index + 1, scratch)
+        fused.OutputReader(x, channel_dim, eps, scratch)(x, block, index + 1)
     assert not scratch.any()
     assert not block[0].any()
     return block[1:]
@@ -148,15 +148,15 @@ def test_range_of_float32(scale):
         check(run_output(x, channel_dim, 0.0)[0], expect_output(x, channel_dim, 0.0))
     block = new_block()
     kept = before.clone()
-    fused.geometry(x, kept, True, block, 0)
+    fused.GeometryReader(x, kept)(x, block, 0, True)
     check(block[0], expect(x, before), before, x)
 
 
 def test_ranges_that_differ():
     x, before = draw(5000, scale=1e-10), draw(5000, seed=1, scale=1e35)
     block = new_block()
-    fused.geometry(x, before.clone(), True, block, 0)
-    fused.geometry(before, x.clone(), True, block, 1)
+    fused.GeometryReader(x, before.clone())(x, block, 0, True)
+    fused.GeometryReader(before, x.clone())(before, block, 1, True)
     check(block[0], expect(x, before), before, x)
     check(block[1], expect(before, x), x, before)
 
@@ -170,7 +170,7 @@ def test_not_finite(bad, dtype):
         check(run_output(x, channel_dim)[0], expect_output(x, channel_dim, EPS))
     block = new_block()
     kept = draw(8, 40, 96, dtype=dtype, seed=1)
-    fused.geometry(x, kept, True, block, 1)
+    fused.GeometryReader(x, kept)(x, block, 1, True)
     assert torch.equal(kept.nan_to_num(), x.nan_to_num())
     expected = expect(x)
     expected[row.FOLLOWS] = 1
@@ -190,12 +190,12 @@ def test_nothing_but_nan():
 def test_geometry(shape, dtype):
     x, before = draw(*shape, dtype=dtype), draw(*shape, dtype=dtype, seed=1)
     block, kept = new_block(), before.clone()
-    fused.geometry(x, kept, False, block, 0)
+    fused.GeometryReader(x, kept)(x, block, 0, False)
     assert torch.equal(kept, x)
     kept.copy_(before)
-    fused.geometry(x, kept, True, block, 1)
+    fused.GeometryReader(x, kept)(x, block, 1, True)
     assert torch.equal(kept, x)
-    fused.geometry(x, None, False, block, 2)
+    fused.GeometryReader(x, None)(x, block, 2, False)
     check(block[0], expect(x))
     check(block[1], expect(x, before), before, x)
     check(block[2], expect(x))
@@ -209,7 +209,7 @@ def test_geometry_of_views(arrange):
     assert fused.supports(x)
     block, kept = new_block(), before.clone()
     assert kept.stride() == x.stride()
-    fused.geometry(x, kept, True, block, 2)
+    fused.GeometryReader(x, kept)(x, block, 2, True)
     check(block[2], expect(x, before), before, x)
     assert torch.equal(kept, x)
 
@@ -319,9 +319,9 @@ def test_sketch_agrees_with_its_definition(first, dtype):
                 sketch[(j + (h >> 20)) % 4096] += piece * signs[(h % 65536 + j) % 65536] * (-1) ** (h >> 16)
             sketches.append(sketch)
         state, block = torch.zeros(2, 4096, device=DEVICE), new_block()
-        fused.sketch(x, state, False, block, 0)
+        fused.SketchReader(x, state)(x, block, 0, False)
         np.testing.assert_allclose(wide(state[0]), sketches[0], atol=1e-4)
-        fused.sketch(y, state, True, block, 1)
+        fused.SketchReader(y, state)(y, block, 1, True)
         np.testing.assert_allclose(wide(state[0]), sketches[1], atol=1e-4)
         assert not state[1].any()
         expected = expect(y, x)
@@ -336,8 +336,8 @@ def test_sketch_is_unbiased():
         x = draw(500_000, seed=seed)
         y = x + draw(500_000, seed=seed + 1000)
         state = torch.zeros(2, 4096, device=DEVICE)
-        fused.sketch(x, state, False, block.zero_(), 0)
-        fused.sketch(y, state, True, block, 1)
+        fused.SketchReader(x, state)(x, block.zero_(), 0, False)
+        fused.SketchReader(y, state)(y, block, 1, True)
         squares = block[:, row.SQUARES].cpu()
         cosines.append(float(block[1, row.DOT].cpu() / squares.prod().sqrt()))
     assert abs(np.mean(cosines) - np.sqrt(0.5)) < 4 * np.sqrt(2 / 4096 / 30)
@@ -353,8 +353,8 @@ def test_in_a_cuda_graph():
     previous = [torch.zeros_like(g) for g in gradients]
 
     def work(tensors):
-        fused.output(x, -1, EPS, block, 0, scratch)
-        fused.geometry(x, kept, True, block, 1)
+        fused.OutputReader(x, -1, EPS, scratch)(x, block, 0)
+        fused.GeometryReader(x, kept)(x, block, 1, True)
         many(tensors, previous, [True, True], EPS, block, 2)
 
     stream = torch.cuda.Stream()

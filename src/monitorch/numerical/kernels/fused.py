@@ -14,7 +14,7 @@ from .reference import SIGNS, SKETCH
 from .row import WIDTH
 from .triton_import import AVAILABLE, tl
 
-__all__ = ["AVAILABLE", "geometry", "output", "scratch_size", "sketch", "supports"]
+__all__ = ["AVAILABLE", "GeometryReader", "OutputReader", "SketchReader", "scratch_size", "supports"]
 
 ROW_BYTES = 8 * WIDTH
 
@@ -35,7 +35,8 @@ def _works(device: int) -> bool:
     """Whether kernels compile and run on the device: Triton needs a C compiler, and not too old a GPU."""
     try:
         place = torch.device("cuda", device)
-        geometry(torch.zeros(1, device=place), None, False, torch.zeros(1, WIDTH, dtype=torch.float64, device=place), 0)
+        x, block = torch.zeros(1, device=place), torch.zeros(1, WIDTH, dtype=torch.float64, device=place)
+        GeometryReader(x, None)(x, block, 0, False)
     except Exception:
         return False
     return True
@@ -74,6 +75,7 @@ SKETCH_WARPS, SKETCH_WAVES = 16, 2
 class Plan(NamedTuple):
     """How an output of one shape is read, see :func:`~.device_output.output_kernel`."""
 
+    device: int
     copy: bool  # whether the samples are not one after another in memory
     launchers: tuple[Launcher, Launcher]  # for any address, for aligned ones
     programs: int
@@ -153,7 +155,7 @@ def _plan(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, channe
     anywhere, aligned = (
         _output_launcher(warps, _DTYPES[dtype], aligned and length % 16 == 0, *constants) for aligned in (False, True)
     )
-    return Plan(copy, (anywhere, aligned), programs, (batch, span, group, length, channels, steps, across))
+    return Plan(device, copy, (anywhere, aligned), programs, (batch, span, group, length, channels, steps, across))
 
 
 @lru_cache(maxsize=1024)
@@ -162,26 +164,33 @@ def _output_launcher(warps: int, *constants: Any) -> Launcher:
 
 
 def scratch_size(x: Tensor, channel_dim: int | None) -> int:
-    """How many float64 zeros :func:`output` needs as its scratch."""
+    """How many float64 zeros an :class:`OutputReader` needs as its scratch."""
     return 1 + x.shape[0] + (0 if channel_dim is None else -(-x.shape[channel_dim] // 64))
 
 
-def output(x: Tensor, channel_dim: int | None, eps: float, block: Tensor, index: int, scratch: Tensor) -> None:
-    """Write the row of the output ``x`` of a layer; ``scratch`` is all zeros before and after."""
-    device = x.get_device()
-    plan = _plan(x.shape, x.stride(), x.dtype, channel_dim, device)
-    if plan.copy:
-        x = x.contiguous()
-    address = x.data_ptr()
-    plan.launchers[address % 16 == 0](
-        device,
-        plan.programs,
-        address,
-        scratch.data_ptr(),
-        block.data_ptr() + index * ROW_BYTES,
-        threshold(eps),
-        *plan.numbers,
-    )
+class OutputReader:
+    """Writes the rows of outputs that are laid out like ``x``; what does not change between them is worked out once.
+
+    Args:
+        scratch: zeros before and after each call, see :func:`scratch_size`.
+    """
+
+    __slots__ = ("_arguments", "_plan", "_scratch")
+
+    def __init__(self, x: Tensor, channel_dim: int | None, eps: float, scratch: Tensor) -> None:
+        self._plan = _plan(x.shape, x.stride(), x.dtype, channel_dim, x.get_device())
+        self._scratch = scratch  # kept: the kernel knows only where it is
+        self._arguments = (threshold(eps), *self._plan.numbers)
+
+    def __call__(self, x: Tensor, block: Tensor, index: int) -> None:
+        """Write the row of ``x``."""
+        plan = self._plan
+        if plan.copy:
+            x = x.contiguous()
+        address = x.data_ptr()
+        launch = plan.launchers[address % 16 == 0]
+        row = block.data_ptr() + index * ROW_BYTES
+        launch(plan.device, plan.programs, address, self._scratch.data_ptr(), row, *self._arguments)
 
 
 @lru_cache(maxsize=64)
@@ -189,16 +198,23 @@ def _geometry_launcher(dtype: torch.dtype, aligned: bool, keep: bool) -> Launche
     return Launcher(geometry_kernel, GEOMETRY_WARPS, _DTYPES[dtype], aligned, keep, GEOMETRY_TILE)
 
 
-def geometry(x: Tensor, previous: Tensor | None, follows: bool, block: Tensor, index: int) -> None:
-    """Write the row of ``x``, compared with ``previous`` if it ``follows``; ``previous`` becomes ``x``."""
-    device = x.get_device()
-    size = x.numel()
-    address = x.data_ptr()
-    kept = 0 if previous is None else previous.data_ptr()
-    launch = _geometry_launcher(x.dtype, (address | kept) % 16 == 0, previous is not None)
-    programs = min(-(-size // GEOMETRY_TILE), GEOMETRY_WAVES * processors(device))
-    follows = follows and previous is not None
-    launch(device, programs, address, kept, block.data_ptr() + index * ROW_BYTES, size, int(follows))
+class GeometryReader:
+    """Writes the rows of tensors like ``x``, and has ``previous`` become each of them."""
+
+    __slots__ = ("_device", "_keeps", "_launchers", "_previous", "_programs", "_size")
+
+    def __init__(self, x: Tensor, previous: Tensor | None) -> None:
+        self._previous, self._keeps = previous, previous is not None
+        self._device, self._size = x.get_device(), x.numel()
+        self._launchers = tuple(_geometry_launcher(x.dtype, aligned, self._keeps) for aligned in (False, True))
+        self._programs = min(-(-self._size // GEOMETRY_TILE), GEOMETRY_WAVES * processors(self._device))
+
+    def __call__(self, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
+        """Write the row of ``x``, compared with the tensor before if it ``follows``."""
+        address, kept = x.data_ptr(), 0 if self._previous is None else self._previous.data_ptr()
+        launch = self._launchers[(address | kept) % 16 == 0]
+        row = block.data_ptr() + index * ROW_BYTES
+        launch(self._device, self._programs, address, kept, row, self._size, int(follows and self._keeps))
 
 
 @lru_cache(maxsize=16)
@@ -212,11 +228,21 @@ def _sketch_launcher(dtype: torch.dtype) -> Launcher:
     return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype])
 
 
-def sketch(x: Tensor, state: Tensor, follows: bool, block: Tensor, index: int) -> None:
-    """Write the row of ``x`` with DOT estimated; ``state[0]`` becomes the sketch of ``x``, ``state[1]`` stays zero."""
-    device = x.get_device()
-    size = x.numel()
-    programs = min(-(-size // (16 * SKETCH)), SKETCH_WAVES * processors(device))
-    row = block.data_ptr() + index * ROW_BYTES
-    launch = _sketch_launcher(x.dtype)
-    launch(device, programs, x.data_ptr(), state.data_ptr(), _signs(device).data_ptr(), row, size, int(follows))
+class SketchReader:
+    """Writes the rows of tensors like ``x`` with DOT estimated.
+
+    Args:
+        state: its first row becomes the sketch of each tensor, the second stays zero.
+    """
+
+    __slots__ = ("_device", "_launch", "_programs", "_signs", "_size", "_state")
+
+    def __init__(self, x: Tensor, state: Tensor) -> None:
+        self._device, self._size, self._state = x.get_device(), x.numel(), state
+        self._signs, self._launch = _signs(self._device), _sketch_launcher(x.dtype)
+        self._programs = min(-(-self._size // (16 * SKETCH)), SKETCH_WAVES * processors(self._device))
+
+    def __call__(self, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
+        """Write the row of ``x``, compared with the tensor before if it ``follows``."""
+        places = x.data_ptr(), self._state.data_ptr(), self._signs.data_ptr(), block.data_ptr() + index * ROW_BYTES
+        self._launch(self._device, self._programs, *places, self._size, int(follows))

@@ -1,0 +1,176 @@
+"""Rows of several processes: kept until a tick, exchanged all at once, and added up to the rows of the whole.
+
+Norms, rates and cosines of a whole batch or tensor cannot be had from those of its parts, but from the sums behind them.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .kernels.row import DOT, FOLLOWS, LARGEST, SQUARES, UNIT, WIDTH
+from .notes import AFTER_GAP, OWN, Note, Rows
+
+Places = NDArray[np.int64]
+
+SITE, MOMENT, TAG, PART, BEFORE = range(5)
+"""Columns that say which row it is: whose, from which pass and of which kind, and the pass it is compared with."""
+
+PASSES = 1 << 20
+"""More passes than there are in one step: a moment is a step and the number of the pass in it."""
+
+
+class Load(NamedTuple):
+    """What one process sends: names of sites, where each row belongs, the rows, and the unit of the row before each."""
+
+    keys: list[Any]
+    places: Places
+    rows: Rows
+    units: Rows
+
+
+class Last(NamedTuple):
+    """What is known of the last row of a site."""
+
+    moment: int
+    unit: float
+    parts: int = 0
+
+
+class JointRows:
+    """Keeps the rows of this process, and hands the rows of all processes together to their sites."""
+
+    def __init__(self) -> None:
+        self._sites: dict[Any, Any] = {}
+        self._named: Counter[Any] = Counter()
+        self._sent: dict[Any, Last] = {}
+        self._received: dict[Any, Last] = {}
+        self._passes: dict[Any, tuple[int, int]] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._keys: dict[Any, int] = {}
+        self._places: list[tuple[int, ...]] = []
+        self._units: list[float] = []
+        self._rows: list[Rows] = []
+
+    def enrol(self, site: Any, *what: Any) -> None:
+        """Give a site a name that it has in every process: what is measured, and which one of those it is."""
+        if site.key is None:
+            site.key = (*what, self._named[what])
+            self._named[what] += 1
+            self._sites[site.key] = site
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are rows to be exchanged."""
+        return bool(self._rows)
+
+    def keep(self, notes: Sequence[Note], rows: Tensor) -> None:
+        """Take rows until they are exchanged."""
+        numbers: Rows = rows.double().numpy()
+        written = numbers[:, UNIT] != 0  # else its kernel failed, or its graph did not run
+        for note, unit in zip(notes, numbers[:, UNIT].tolist(), strict=True):
+            if unit:
+                self._place(note, unit)
+        numbers = numbers[written]
+        gaps = [note.tag & AFTER_GAP > 0 for note, is_there in zip(notes, written, strict=True) if is_there]
+        numbers[gaps, FOLLOWS] = 0
+        self._rows.append(numbers)
+
+    def _place(self, note: Note, unit: float) -> None:
+        key, tag = note.site.key, note.tag & ~AFTER_GAP
+        step, passes = self._passes.get((key, tag), (-1, 0))
+        passes = passes + 1 if step == note.step else 0
+        self._passes[key, tag] = note.step, passes
+        before, self._sent[key] = self._sent.get(key, Last(-1, 1.0)), Last(note.step * PASSES + passes, unit)
+        number = self._keys.setdefault(key, len(self._keys))
+        self._places.append((number, self._sent[key].moment, tag, note.part, before.moment))
+        self._units.append(before.unit)
+
+    def accumulators(self) -> tuple[()]:
+        """None: rows are on the host already."""
+        return ()
+
+    def payload(self) -> Load:
+        """What the other processes need to know; there is nothing left then."""
+        rows = np.concatenate([np.zeros((0, WIDTH)), *self._rows])
+        places = np.array(self._places, np.int64).reshape(-1, BEFORE + 1)
+        load = Load(list(self._keys), places, rows, np.array(self._units))
+        self._forget()
+        return load
+
+    def merge_ranks(self, loads: dict[int, Load]) -> None:
+        """Hand out the rows of all processes, by rank."""
+        keys = list(dict.fromkeys(key for load in loads.values() for key in load.keys))
+        number = {key: index for index, key in enumerate(keys)}
+        places = np.concatenate([_common(load, rank, number) for rank, load in loads.items()])
+        last = [self._received.get(key, Last(-1, 1.0)) for key in keys]
+        rows, units = (np.concatenate([getattr(load, name) for load in loads.values()]) for name in ("rows", "units"))
+        found, joint, parts = fold(places, rows, units, last)
+        ends = np.searchsorted(found[:, SITE], np.arange(len(keys)), side="right")
+        for key, begin, end in zip(keys, [0, *ends], ends, strict=False):
+            self._received[key] = Last(int(found[end - 1, MOMENT]), float(joint[end - 1, UNIT]), int(parts[end - 1]))
+            if key in self._sites:
+                self._sites[key].deliver(joint[begin:end], found[begin:end, TAG].tolist())
+
+
+def _common(load: Load, rank: int, number: dict[Any, int]) -> Places:
+    """Places with numbers of sites that all ranks share."""
+    places = load.places.copy()
+    places[:, SITE] = np.array([number[key] for key in load.keys], np.int64)[places[:, SITE]]
+    places[places[:, PART] == OWN, PART] = rank
+    return places
+
+
+def fold(places: Places, rows: Rows, units: Rows, last: list[Last]) -> tuple[Places, Rows, NDArray[np.int64]]:
+    """Add up rows of the same pass: copies of one part count once.
+
+    Args:
+        places: of which site, moment, kind and part each row is, and which moment it is compared with.
+        units: the unit of what each row is compared with.
+        last: by site, the last row of all that were folded before.
+
+    Returns:
+        Places and rows in order, and the number of processes behind each.
+    """
+    order = np.lexsort((places[:, PART], places[:, TAG], places[:, MOMENT], places[:, SITE]))
+    places, rows, units = places[order], rows[order].copy(), units[order]
+    parts, passes = _starts(places[:, : PART + 1]), _starts(places[:, : TAG + 1])
+    if not len(rows):
+        return places, rows, passes
+    spans = np.diff([*passes, len(rows)])
+    unit = np.maximum.reduceat(rows[:, UNIT], passes)
+    found = places[passes]
+    before = _before(found, unit, spans, last)
+    scale = rows[:, UNIT] / np.repeat(unit, spans)
+    rows[:, SQUARES] *= scale**2
+    rows[:, DOT] *= scale * units / np.repeat(before[:, 1], spans)
+    means = np.add.reduceat(rows, parts) / np.diff([*parts, len(rows)])[:, None]
+    joint = np.add.reduceat(means, np.searchsorted(parts, passes))
+    joint[:, UNIT] = unit
+    joint[:, LARGEST] = np.maximum.reduceat(rows[:, LARGEST], passes)
+    # what some processes compare with another moment than the rest, or what some have not seen, follows nothing
+    agrees = np.minimum.reduceat(places[:, BEFORE], passes) == before[:, 0]
+    agrees &= np.maximum.reduceat(places[:, BEFORE], passes) == before[:, 0]
+    joint[:, FOLLOWS] = np.minimum.reduceat(rows[:, FOLLOWS], passes) * (agrees & (before[:, 2] == spans))
+    return found, joint, spans
+
+
+def _starts(columns: Places) -> NDArray[np.int64]:
+    """Where in a sorted table a row differs from the row before."""
+    if not len(columns):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(np.concatenate([[True], (columns[1:] != columns[:-1]).any(axis=1)]))
+
+
+def _before(found: Places, unit: Rows, spans: NDArray[np.int64], last: list[Last]) -> Rows:
+    """Moment, unit and number of processes of the row before each."""
+    own = np.stack([found[:, MOMENT].astype(float), unit, spans.astype(float)], axis=1)
+    before = np.concatenate([own[:1], own[:-1]])
+    for start in _starts(found[:, :1]):
+        before[start] = last[found[start, SITE]]
+    return before
