@@ -35,7 +35,10 @@ class FeedForwardGatherer(Gatherer):
     @inside_graph
     def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Be the forward hook; inside a graph that is being compiled, hand the loss over from there."""
-        if self._door is None or not is_compiled():
+        if not is_compiled():
+            self._take(module, args, kwargs, output)
+            return
+        if self._door is None:
             self(module, args, kwargs, output)
             return
         for preprocessor in self._preprocessors:
@@ -57,6 +60,9 @@ class FeedForwardGatherer(Gatherer):
     @outside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take one forward pass."""
+        self._take(module, args, kwargs, output)
+
+    def _take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._passes.counts():
             self._hand_over(module, first_input(args, kwargs), output)
 

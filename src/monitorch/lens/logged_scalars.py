@@ -9,8 +9,7 @@ class LoggedScalars(PushedLens):
     """Shows pushed numbers that nobody declared; an inspector makes one when something is logged."""
 
     def __init__(self) -> None:
-        self.names: dict[str, None] = {}
         super().__init__([], [NamedLines("Logged", self._read_logged, ("mean",), ())])
 
     def _read_logged(self) -> dict[str, Accumulator]:
-        return self._pushed(self.names)
+        return {} if self._call is None else self._pushed(self._call.logged)

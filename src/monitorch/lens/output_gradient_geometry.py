@@ -26,7 +26,7 @@ class OutputGradientGeometry(OutputLens):
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         output_index: which part of a tuple or dictionary output to watch; by default its first floating tensor.
         correlation: ``"exact"`` keeps a copy of the last one; ``"sketch"`` keeps a random projection of 4,096 numbers
-            instead, and the cosine has a standard error of at most 0.022.
+            instead, and the cosine has a standard error of 0.022, at most 0.031.
     """
 
     _SMALL_NORM_TAG_NAME = "Output Gradient Norm"

@@ -316,7 +316,9 @@ def test_sketch_agrees_with_its_definition(first, dtype):
                 h = b * 2654435761 % 2**32
                 h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
                 h ^= h >> 13
-                sketch[(j + (h >> 20)) % 4096] += piece * signs[(h % 65536 + j) % 65536] * (-1) ** (h >> 16)
+                sketch[(j + (h >> 21) * 2) % 4096] += (
+                    piece * signs[(h % 65536 // 2 * 2 + j) % 65536] * (-1) ** (h >> 16)
+                )
             sketches.append(sketch)
         state, block = torch.zeros(2, 4096, device=DEVICE), new_block()
         fused.SketchReader(x, state)(x, block, 0, False)

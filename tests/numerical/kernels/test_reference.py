@@ -55,8 +55,8 @@ def by_hand(numbers):
         h = block * 2654435761 % 2**32
         h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
         h ^= h >> 13
-        sign = SIGNS[(h % 65536 + place) % 65536].item() * (-1) ** (h >> 16)
-        sketch[(place + (h >> 20)) % SKETCH] += number * sign
+        sign = SIGNS[(h % 65536 // 2 * 2 + place) % 65536].item() * (-1) ** (h >> 16)
+        sketch[(place + (h >> 21) * 2) % SKETCH] += number * sign
     return np.array(sketch)
 
 
@@ -131,7 +131,8 @@ def test_estimate_is_unbiased_and_close(name, alike):
         length = reference.sketch(x, state, False)[0].sqrt()
         row = reference.sketch(y, state, True)
         errors.append(((row[1] - (x.double() * y.double()).sum()) / (length * row[0].sqrt())).item())
-    bound = math.sqrt(2 / SKETCH)
+    # elements of one column, if it stays on an even place, are added to every other bucket only
+    bound = math.sqrt(2 / (SKETCH / 2 if name == "one column" else SKETCH))
     assert np.std(errors) < 1.2 * bound
     # signs are drawn once: what they share over all pairs stays within the bound, too
     assert abs(np.mean(errors)) < bound

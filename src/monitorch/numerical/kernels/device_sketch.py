@@ -4,6 +4,7 @@
 # ruff: noqa: ANN001, ANN201, N803
 from __future__ import annotations
 
+from . import reference
 from . import row as columns
 from .device import DOT, add_sums, describe, finished, load, pointer, tile_sums, usual
 from .triton_import import constant, jit, tl
@@ -12,6 +13,8 @@ DEAD = constant(columns.DEAD)
 
 BUCKETS = constant(4096)
 """Elements in a block, and numbers in a sketch."""
+GRAIN = constant(reference.GRAIN)
+"""Elements that stay neighbours, so that a thread reads them at once."""
 
 
 @jit
@@ -34,27 +37,39 @@ def drawn(block):
     number = tl.cast(block, tl.uint32) * 2654435761
     number = (number ^ (number >> 16)) * 0x85EBCA6B
     number = number ^ (number >> 13)
-    return (number >> 20).to(tl.int32), (number & 0xFFFF).to(tl.int32), (number << 15).to(tl.int32)
+    shift = (number >> 20) & (BUCKETS - GRAIN)
+    return shift.to(tl.int32), (number & (0x10000 - GRAIN)).to(tl.int32), (number << 15).to(tl.int32)
 
 
-@jit(do_not_specialize=["x", "state", "signs", "row", "size", "follows"])
+@jit
+def added(source, before, lane, count, UPDATE: tl.constexpr):
+    """A tile of a tensor, or with UPDATE of what was added to it."""
+    tile = load(source, lane, count, BUCKETS).to(tl.float32)
+    if UPDATE:
+        tile -= load(before, lane, count, BUCKETS).to(tl.float32)
+    return tile
+
+
+@jit(do_not_specialize=["x", "before", "state", "signs", "row", "size", "follows"])
 def sketch_kernel(
     x: tl.int64,
+    before: tl.int64,
     state: tl.int64,
     signs: tl.int64,
     row: tl.int64,
     size: tl.int64,
     follows: tl.int32,
     DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    UPDATE: tl.constexpr,
 ):
-    """Row of one tensor, with DOT estimated from its sketch and the one before.
+    """Row of one tensor, or with UPDATE of ``x - before``, with DOT estimated from its sketch and the one before.
 
     The column that counts dead channels counts finished programs in the meantime.
     """
-    # blocks are shifted by any number of elements: neighbours go to neighbouring threads, which one aligned access,
-    # be it to the state, would undo, since it gives every thread several in a row
-    source = pointer(x, DTYPE, False)
-    pool = pointer(signs, tl.int8, False)
+    source = pointer(x, DTYPE, ALIGNED)
+    kept = pointer(before, DTYPE, ALIGNED)
+    pool = pointer(signs, tl.int8, True)
     bucket = tl.arange(0, BUCKETS)
     program = tl.program_id(0).to(tl.int64)
     step = tl.num_programs(0).to(tl.int64)
@@ -64,10 +79,11 @@ def sketch_kernel(
     for block in range(program, tl.cdiv(size, BUCKETS), step):
         shift, begin, own = drawn(block)
         # read in the order of the buckets, so that these stay in registers
-        place = (bucket - shift) & (BUCKETS - 1)
-        count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
-        tile = load(source + block * BUCKETS, place, count, BUCKETS).to(tl.float32)
-        sign = (tl.load(pool + begin + place).to(tl.int32) ^ own) & -2147483648
+        place = tl.max_contiguous(tl.multiple_of((bucket - shift) & (BUCKETS - 1), GRAIN), GRAIN)
+        start = block * BUCKETS
+        count = tl.minimum(size - start, BUCKETS).to(tl.int32)
+        tile = added(source + start, kept + start, place, count, UPDATE)
+        sign = (tl.load(pool + tl.multiple_of(begin, GRAIN) + place).to(tl.int32) ^ own) & -2147483648
         sketch += (tile.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
         sums += tile * tile
         tops = tl.maximum(tops, tl.abs(tile))
@@ -78,8 +94,9 @@ def sketch_kernel(
         squares = tl.full((), 0.0, tl.float64)
         largest = tl.full((), 0.0, tl.float32)
         for block in range(program, tl.cdiv(size, BUCKETS), step):
-            count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
-            flat = load(source + block * BUCKETS, bucket, count, BUCKETS)
+            start = block * BUCKETS
+            count = tl.minimum(size - start, BUCKETS).to(tl.int32)
+            flat = added(source + start, kept + start, bucket, count, UPDATE)
             more_squares, _dot, more_broken, more_largest = tile_sums(flat, flat, False)
             squares += more_squares
             broken += more_broken

@@ -223,9 +223,9 @@ def _signs(device: int) -> Tensor:
     return torch.cat([SIGNS, SIGNS[:SKETCH]]).to(torch.device("cuda", device))
 
 
-@lru_cache(maxsize=16)
-def _sketch_launcher(dtype: torch.dtype) -> Launcher:
-    return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype])
+@lru_cache(maxsize=64)
+def _sketch_launcher(dtype: torch.dtype, aligned: bool, update: bool) -> Launcher:
+    return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype], aligned, update)
 
 
 class SketchReader:
@@ -233,16 +233,20 @@ class SketchReader:
 
     Args:
         state: its first row becomes the sketch of each tensor, the second stays zero.
+        before: if given, what the tensors are measured from.
     """
 
-    __slots__ = ("_device", "_launch", "_programs", "_signs", "_size", "_state")
+    __slots__ = ("_before", "_device", "_launchers", "_programs", "_signs", "_size", "_state")
 
-    def __init__(self, x: Tensor, state: Tensor) -> None:
-        self._device, self._size, self._state = x.get_device(), x.numel(), state
-        self._signs, self._launch = _signs(self._device), _sketch_launcher(x.dtype)
-        self._programs = min(-(-self._size // (16 * SKETCH)), SKETCH_WAVES * processors(self._device))
+    def __init__(self, x: Tensor, state: Tensor, before: Tensor | None = None) -> None:
+        self._device, self._size = x.get_device(), x.numel()
+        self._state, self._signs, self._before = state, _signs(self._device), before
+        update = before is not None
+        self._launchers = tuple(_sketch_launcher(x.dtype, aligned, update) for aligned in (False, True))
+        self._programs = min(-(-self._size // (4 * SKETCH)), SKETCH_WAVES * processors(self._device))
 
     def __call__(self, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
         """Write the row of ``x``, compared with the tensor before if it ``follows``."""
-        places = x.data_ptr(), self._state.data_ptr(), self._signs.data_ptr(), block.data_ptr() + index * ROW_BYTES
-        self._launch(self._device, self._programs, *places, self._size, int(follows))
+        address, kept = x.data_ptr(), 0 if self._before is None else self._before.data_ptr()
+        places = address, kept, self._state.data_ptr(), self._signs.data_ptr(), block.data_ptr() + index * ROW_BYTES
+        self._launchers[(address | kept) % 16 == 0](self._device, self._programs, *places, self._size, int(follows))

@@ -129,13 +129,12 @@ class _Many:
 
     def _upload(self, values: list[int], device: torch.device) -> Tensor:
         """The table on the device; the pinned copy is never written again while it may still be read."""
-        capturing = torch.cuda.is_current_stream_capturing()
-        if capturing and self._spare is not None:
+        if torch.cuda.is_current_stream_capturing() and self._spare is not None:
             pinned, self._spare = self._spare, None
             self._recorded.append(pinned)
+            pinned.copy_(torch.tensor(values, dtype=torch.int64))
         else:
-            pinned = torch.empty(len(values), dtype=torch.int64, pin_memory=True)
-        pinned.copy_(torch.tensor(values, dtype=torch.int64))
+            pinned = torch.tensor(values, dtype=torch.int64, pin_memory=True)
         return pinned.to(device, non_blocking=True)
 
 

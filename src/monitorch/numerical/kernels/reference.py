@@ -26,6 +26,8 @@ from .row import (
 
 SKETCH = 4096
 """Numbers in a sketch."""
+GRAIN = 2
+"""Elements that stay neighbours in a sketch: kernels read them at once."""
 SIGNS: Tensor = torch.randint(0, 2, (1 << 16,), generator=torch.Generator().manual_seed(0), dtype=torch.int8) * 2 - 1
 """Signs that sketches draw from."""
 
@@ -86,7 +88,7 @@ def drawn(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     number = (block * 2654435761) & 0xFFFFFFFF
     number = ((number ^ (number >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     number = number ^ (number >> 13)
-    return number >> 20, number & 0xFFFF, (1 - 2 * ((number >> 16) & 1)).to(torch.int8)
+    return (number >> 20) & (SKETCH - GRAIN), number & (len(SIGNS) - GRAIN), (1 - 2 * ((number >> 16) & 1)).to(torch.int8)
 
 
 def in_memory_order(x: Tensor) -> Tensor:
