@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .device import geometry_kernel
 from .device_output import output_kernel
+from .device_rows import rows_kernel
 from .device_sketch import sketch_kernel
 from .launch import Launcher
 from .reference import SIGNS, SKETCH
@@ -138,6 +139,8 @@ def _plan(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, channe
     batch = shape[0]
     copy = batch > 1 and stride[0] * batch != x.numel()
     flags, group, length, channels = _matrix(x.contiguous() if copy else x, channel_dim)
+    if group == 1 and flags != 2 and length <= 4 * TILE and batch > 1:
+        return Plan(device, copy, *_rows_plan(batch, length, flags, dtype, x.numel() // (WAVES * processors(device))))
     single = group * length >= (16 if flags == 1 else 4) * TILE and (flags != 1 or group >= 16)
     span = group if single else batch * group
     wanted = x.numel() // (WAVES * processors(device))
@@ -152,15 +155,31 @@ def _plan(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, channe
     sums = 1 if single else 2 if whole and group == 1 else 0
     warps = WARPS if height * breadth < 4 * TILE else 2 * WARPS
     constants = (flags, sums, length % columns == 0, height, breadth, unroll)
+    launchers = _launchers(output_kernel, warps, dtype, length, *constants)
+    return Plan(device, copy, launchers, programs, (batch, span, group, length, channels, steps, across))
+
+
+def _rows_plan(batch: int, length: int, flags: int, dtype: torch.dtype, wanted: int) -> tuple[Any, int, Any]:
+    """Launchers, programs and numbers for samples that are rows of a tile each."""
+    breadth = max(32, _power(length))
+    height = max(1, max(TILE, min(_power(wanted), 4 * TILE)) // breadth)
+    steps = max(1, wanted // (height * breadth))
+    constants = (flags, length == breadth, height, breadth)
+    launchers = _launchers(rows_kernel, WARPS if height * breadth < 4 * TILE else 2 * WARPS, dtype, length, *constants)
+    return launchers, -(-batch // (height * steps)), (batch, length, steps)
+
+
+def _launchers(kernel: Any, warps: int, dtype: torch.dtype, length: int, *constants: Any) -> tuple[Launcher, Launcher]:
+    """For any address, and for aligned ones."""
     anywhere, aligned = (
-        _output_launcher(warps, _DTYPES[dtype], aligned and length % 16 == 0, *constants) for aligned in (False, True)
+        _launcher(kernel, warps, _DTYPES[dtype], aligned and length % 16 == 0, *constants) for aligned in (False, True)
     )
-    return Plan(device, copy, (anywhere, aligned), programs, (batch, span, group, length, channels, steps, across))
+    return anywhere, aligned
 
 
 @lru_cache(maxsize=1024)
-def _output_launcher(warps: int, *constants: Any) -> Launcher:
-    return Launcher(output_kernel, warps, *constants)
+def _launcher(kernel: Any, warps: int, *constants: Any) -> Launcher:
+    return Launcher(kernel, warps, *constants)
 
 
 def scratch_size(x: Tensor, channel_dim: int | None) -> int:

@@ -88,7 +88,11 @@ def drawn(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     number = (block * 2654435761) & 0xFFFFFFFF
     number = ((number ^ (number >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     number = number ^ (number >> 13)
-    return (number >> 20) & (SKETCH - GRAIN), number & (len(SIGNS) - GRAIN), (1 - 2 * ((number >> 16) & 1)).to(torch.int8)
+    return (
+        (number >> 20) & (SKETCH - GRAIN),
+        number & (len(SIGNS) - GRAIN),
+        (1 - 2 * ((number >> 16) & 1)).to(torch.int8),
+    )
 
 
 def in_memory_order(x: Tensor) -> Tensor:
