@@ -1,0 +1,117 @@
+"""Taps leave their modules while nothing is wanted, and come back in time."""
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector
+from monitorch.lens import OutputGradientGeometry, OutputNorm
+
+EVERY = 4
+LAYERS = (nn.Linear, nn.ReLU)
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+@pytest.fixture
+def inspector(model):
+    lenses = [OutputNorm(inplace=False, record_eval=True, include=LAYERS), OutputGradientGeometry(inplace=False)]
+    return PyTorchInspector(lenses, module=model, visualizer="dummy", every=EVERY, on_error="raise")
+
+
+def step(model):
+    model(torch.ones(2, 3)).sum().backward()
+
+
+def hooks(model):
+    return [len(layer._forward_hooks) for layer in model]
+
+
+def samples(inspector):
+    return inspector.lenses[0]._preprocessors[0].value
+
+
+def test_idle_steps_run_without_hooks(model, inspector):
+    seen = []
+    for _ in range(2 * EVERY):
+        step(model)
+        seen.append(hooks(model))
+    # the first idle step sends taps away, the step before an observed one calls them back
+    assert seen == [[0] * 3, [0] * 3, [1] * 3, [1] * 3] * 2
+    assert {name: len(norms) for name, norms in samples(inspector).items()} == {"0": 2, "1": 2, "2": 2}
+
+
+def test_hooks_keep_their_places(model, inspector):
+    calls = []
+    model[0].register_forward_hook(lambda *_: calls.append("user"))
+    tap = next(iter(model[0]._forward_hooks.values()))
+    for _ in range(2 * EVERY):
+        step(model)
+    assert next(iter(model[0]._forward_hooks.values())) is tap
+    assert len(calls) == 2 * EVERY
+
+
+def test_an_evaluation_in_an_idle_step_changes_nothing(model, inspector):
+    step(model)
+    with torch.no_grad():
+        model.eval()(torch.ones(2, 3))
+    model.train()
+    for _ in range(EVERY - 1):
+        step(model)
+    assert hooks(model) == [1] * 3
+    assert all(len(norms) == 1 for norms in samples(inspector).values())
+
+
+def test_a_pause_sends_taps_away_until_it_ends(model):
+    inspector = PyTorchInspector([OutputNorm(inplace=False, include=LAYERS)], module=model, visualizer="dummy")
+    with inspector.paused():
+        step(model)
+        assert hooks(model) == [0] * 3
+    assert hooks(model) == [1] * 3
+    step(model)
+    assert all(len(norms) == 1 for norms in samples(inspector).values())
+
+
+def test_an_answer_that_may_change_at_any_time_keeps_taps_in_place(model):
+    active = []
+    inspector = PyTorchInspector(
+        [OutputNorm(inplace=False, include=LAYERS)],
+        module=model,
+        visualizer="dummy",
+        is_active_fn=lambda _: bool(active),
+    )
+    step(model)
+    assert hooks(model) == [1] * 3
+    active.append(True)
+    step(model)
+    assert all(len(norms) == 1 for norms in samples(inspector).values())
+
+
+def test_detaching_while_taps_rest_leaves_nothing(model, inspector):
+    step(model)
+    inspector.detach()
+    for _ in range(EVERY):
+        step(model)
+    assert hooks(model) == [0] * 3
+
+
+def test_layers_that_are_called_without_the_model_come_back_with_the_step(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = [OutputNorm(inplace=False, include=LAYERS)]
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", optimizer=optimizer, every=2)
+    for _ in range(4):
+        model[0](torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert len(samples(inspector)["0"]) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_model_compiled_while_taps_rest_is_seen(model, inspector):
+    step(model)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for _ in range(2 * EVERY - 1):
+        step(compiled)
+    assert {name: len(norms) for name, norms in samples(inspector).items()} == {"0": 2, "1": 2, "2": 2}
