@@ -438,3 +438,12 @@ def test_on_a_real_device_nothing_waits_and_longer_steps_are_seen():
     torch.cuda.synchronize()
     assert cadence.clock.median(OBSERVE) > cadence.clock.median(IDLE) > 0
     assert cadence.overhead > 0
+
+
+def test_several_processes_observe_the_steps_they_agreed_on():
+    cadence = Cadence(budget=0.1)
+    assert cadence.n == 4
+    cadence.common_n = 3
+    assert [step for step in range(1, 10) if cadence.phase(step) == OBSERVE] == [3, 6, 9]
+    cadence.restart()
+    assert cadence.common_n is None

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 
 from monitorch.errors import OptionError, UnsupportedModelError
-from monitorch.inspector.module_tree import aliases, unwrap, walk
+from monitorch.inspector.module_tree import aliases, averaging_processes, unwrap, walk
 
 
 def tree():
@@ -96,6 +99,7 @@ def of_module(name, module, base=nn.Module):
         (of_module("FullyShardedDataParallel", "torch.distributed.fsdp"), r"FullyShardedDataParallel .*fully_shard"),
         (of_module("DeepSpeedEngine", "deepspeed.runtime.engine"), "DeepSpeedEngine cannot be observed"),
         (of_module("_PipelineStageBase", "torch.distributed.pipelining", object), "the stage's own module"),
+        (lambda: nn.DataParallel(nn.Linear(1, 1)), "DataParallel cannot be observed: use DistributedDataParallel"),
     ],
 )
 def test_wrappers_that_cannot_be_observed_are_refused_by_name(wrapper, text):
@@ -119,3 +123,14 @@ def test_class_of_the_same_name_from_elsewhere_is_fine():
 def test_what_is_no_module_is_refused(thing, kind):
     with pytest.raises(OptionError, match=f"a model is a torch.nn.Module, not {kind}"):
         unwrap(thing)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "processes"), [(DistributedDataParallel, 1), (fully_shard, 1), (nn.Sequential, 0)]
+)
+def test_over_how_many_processes_gradients_are_averaged(parallel, processes, tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert averaging_processes(nn.Sequential(parallel(nn.Linear(2, 2)))) == processes
+    finally:
+        dist.destroy_process_group()

@@ -72,6 +72,30 @@ def test_gradients_are_those_after_clipping(model, watch):
     assert max(expected.values()) <= 1e-3
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_gradients_before_clipping_are_those_of_the_observed_steps(model, watch, every):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspector = watch(optimizer, gradient="before_clip", every=every)
+    for step in range(1, 7):
+        optimizer.zero_grad()
+        for part in range(2):
+            loss_of(model, 2 * step + part).backward()
+        expected = norms(model)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+        assert samples(inspector) == (pytest.approx(expected, rel=1e-6) if step % every == 0 else {})
+
+
+def test_a_step_without_a_backward_before_it_has_nothing_before_clipping(model, watch):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspector = watch(optimizer, gradient="before_clip")
+    loss_of(model, 0).backward()
+    optimizer.step()
+    assert samples(inspector).keys() == {"0", "2"}
+    optimizer.step()
+    assert samples(inspector) == {}
+
+
 def test_parameters_in_no_optimizer_are_seen_at_backward(model, watch):
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     inspector = watch(optimizer)
@@ -100,12 +124,11 @@ def test_parameters_added_to_the_optimizer_later_are_seen_at_its_steps(model, wa
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     inspector = watch(optimizer)
     optimizer.add_param_group({"params": list(model[2].parameters())})
-    for is_first in (True, False):
+    for _ in range(2):
         optimizer.zero_grad()
         loss_of(model, 0).backward()
-        at_backward = norms(model)
         nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        expected = {**norms(model), **({"2": at_backward["2"]} if is_first else {})}
+        expected = norms(model)
         optimizer.step()
         assert samples(inspector) == pytest.approx(expected, rel=1e-6)
 
@@ -132,3 +155,24 @@ def test_a_parameter_without_gradient_has_no_sample(model, watch):
     model[0].weight.grad = torch.ones(4, 3)
     optimizer.step()
     assert samples(inspector) == pytest.approx({"0": np.sqrt(12)})
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient": "before_clip"}, None], ids=["at step", "before clip", "backward"])
+def test_a_backward_pass_that_fails_does_not_end_it(model, watch, options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspector = watch() if options is None else watch(optimizer, **options)
+
+    def fail(gradient):
+        raise ArithmeticError("gradients of the last layer are there, those of the first are not")
+
+    out = model[0](torch.ones(2, 3))
+    out.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        model[2](model[1](out)).sum().backward()
+    inspector.tick_epoch()
+    for number in range(2):
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        expected = norms(model)
+        optimizer.step()
+        assert samples(inspector) == pytest.approx(expected, rel=1e-6)

@@ -1,14 +1,19 @@
 """Several gloo processes: one of them shows the numbers of all."""
 
+import os
+import warnings
+
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from monitorch import PyTorchInspector
+from monitorch.errors import ExchangeError, MonitorchWarning
 from monitorch.inspector.module_tree import unwrap
-from monitorch.lens import LossMetrics, OutputGradientGeometry, OutputNorm, ParameterUpdateGeometry
+from monitorch.lens import LossMetrics, OutputGradientGeometry, OutputNorm, ParameterNorm, ParameterUpdateGeometry
 from monitorch.visualizer import PlayerVisualizer, RecorderVisualizer
 from monitorch.visualizer.record_sink import RecordSink
 
@@ -59,6 +64,9 @@ def pushes_in_any_order(rank):
         inspector.push_metric("alone", 7.0)
     inspector.log(lr=float(rank))
     inspector.tick_epoch()
+    if rank:
+        inspector.log(**{"only there": 3.0})
+    inspector.tick_epoch()
     return getattr(inspector.visualizer, "lines", {})
 
 
@@ -86,6 +94,71 @@ def trains_with_ddp(rank):
     return {"unwrapped": same, "lines": getattr(inspector.visualizer, "lines", {})}
 
 
+def losses_of_uneven_number(rank):
+    inspector = PyTorchInspector([LossMetrics(loss_line=["mean", "std", "max"])], visualizer=Numbers())
+    for loss in ((1.0, 2.0), (3.0, 7.0, 12.0))[rank]:
+        inspector.push_loss(torch.tensor(loss, requires_grad=True), train=True)
+    inspector.tick_epoch()
+    return getattr(inspector.visualizer, "lines", {})
+
+
+def identity():
+    layer = nn.Linear(3, 3, bias=False).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(3))
+    return nn.Sequential(layer)
+
+
+def shows_its_own(rank):
+    model = identity()
+    lens = OutputNorm(include=nn.Linear)
+    inspector = PyTorchInspector([lens], module=model, visualizer=Numbers(), per_rank=True, master_rank=1)
+    model(batches(0)[rank])
+    gather, dist.all_gather_object = dist.all_gather_object, None
+    inspector.tick_epoch()  # asks nobody
+    dist.all_gather_object = gather
+    ranks = sorted({record.rank for record in inspector.records()})
+    return {"lines": inspector.visualizer.lines, "ranks": ranks}
+
+
+def looks_at_more(rank):
+    """Only the master rank looks at parameters."""
+    model = identity()
+    lenses = [OutputNorm(include=nn.Linear), *([] if rank else [ParameterNorm()])]
+    inspector = PyTorchInspector(lenses, module=model, visualizer=Numbers())
+    model(batches(0)[rank])
+    inspector.tick_epoch()
+    return getattr(inspector.visualizer, "lines", {})
+
+
+def agrees_on_a_pace(rank):
+    inspector = PyTorchInspector([OutputNorm()], module=new_model(), visualizer="dummy", budget=0.1)
+    cadence = inspector.state.cadence
+    found = [cadence.common_n]
+    cadence.n = 5 + 2 * rank  # what a review may come to
+    inspector.tick_epoch()
+    return [*found, cadence.common_n]
+
+
+def survives(rank, folder):
+    """The other one dies before the first tick."""
+    if rank:
+        (folder / "result-1.json").write_text("null")
+        os._exit(0)
+    strict = PyTorchInspector([LossMetrics()], visualizer="dummy", on_error="raise")
+    with pytest.raises(ExchangeError, match="could not be reached"):
+        strict.tick_epoch()
+    inspector = PyTorchInspector([LossMetrics()], visualizer=Numbers())
+    inspector.push_loss(1.0, train=True)
+    with pytest.warns(MonitorchWarning, match="shows its own numbers only"):
+        inspector.tick_epoch()
+    inspector.push_loss(2.0, train=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        inspector.tick_epoch()
+    return inspector.visualizer.lines
+
+
 def records_into_one_file(rank, folder):
     recorder = RecorderVisualizer(folder / "run.jsonl")
     inspector = PyTorchInspector([LossMetrics()], visualizer=recorder)
@@ -102,6 +175,10 @@ def scenarios(rank, folder):
         "pushes": pushes_in_any_order(rank),
         "ddp": trains_with_ddp(rank),
         "recording": records_into_one_file(rank, folder),
+        "losses": losses_of_uneven_number(rank),
+        "own": shows_its_own(rank),
+        "uneven": looks_at_more(rank),
+        "pace": agrees_on_a_pace(rank),
     }
 
 
@@ -130,20 +207,18 @@ def test_metric_pushed_on_one_rank_only_is_shown(ranks):
 
 
 @pytest.fixture(scope="module")
-def pooled():
-    """What one process sees that trains on the batches of all ranks."""
+def whole():
+    """What one process sees that trains on the batches of all ranks at once."""
     model, losses, norms, updates, slopes = new_model(), [], [], [], []
     for step in range(STEPS):
-        parts = []
-        for x in batches(step):
-            first = model[0](x)
-            hidden = model[1](first)
-            norms.append(hidden.detach().norm(dim=1).mean().item())
-            parts.append((model[2](hidden) - x[:, :1]).pow(2).mean())
-            losses.append(parts[-1].item())
-            [slope] = torch.autograd.grad(parts[-1] / RANKS, first, retain_graph=True)
-            slopes.append(slope.norm().item())
-        gradients = torch.autograd.grad(sum(parts) / RANKS, list(model.parameters()))
+        x = torch.cat(batches(step))
+        first = model[0](x)
+        hidden = model[1](first)
+        norms.append(hidden.detach().norm(dim=1).mean().item())
+        loss = (model[2](hidden) - x[:, :1]).pow(2).mean()
+        losses.append(loss.item())
+        slope, *gradients = torch.autograd.grad(loss, [first, *model.parameters()])
+        slopes.append(slope.norm().item())
         updates.append(0.1 * gradients[0].norm().item())
         with torch.no_grad():
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
@@ -151,31 +226,66 @@ def pooled():
     return {"losses": losses, "norms": norms, "updates": updates, "slopes": slopes}
 
 
-def test_in_memory_lenses_under_ddp_see_what_one_process_would(ranks, pooled):
+def test_in_memory_lenses_under_ddp_see_what_one_process_would(ranks, whole):
     lines = ranks[0]["ddp"]["lines"]
     expected = {
-        "1 Output Norm 1 median": np.median(pooled["norms"]),
-        "1 Output Norm 1 max": np.max(pooled["norms"]),
-        "1 Output Norm 1 Q1": np.quantile(pooled["norms"], 0.25),
-        "1 Output Gradient Norm 0 median": np.median(pooled["slopes"]),
-        "1 Output Gradient Norm 0 max": np.max(pooled["slopes"]),
-        "1 Weight Update Norm 0 mean": np.mean(pooled["updates"]),
+        "1 Output Norm 1 median": np.median(whole["norms"]),
+        "1 Output Norm 1 max": np.max(whole["norms"]),
+        "1 Output Norm 1 Q1": np.quantile(whole["norms"], 0.25),
+        "1 Output Gradient Norm 0 median": np.median(whole["slopes"]),
+        "1 Output Gradient Norm 0 max": np.max(whole["slopes"]),
+        "1 Weight Update Norm 0 mean": np.mean(whole["updates"]),
     }
     assert {name: lines[name] for name in expected} == pytest.approx(expected, rel=1e-9)
     assert ranks[0]["ddp"]["unwrapped"]
     assert ranks[1]["ddp"] == {"unwrapped": True, "lines": {}}
 
 
-def test_two_loss_lenses_under_ddp_both_see_all_losses(ranks, pooled):
+def test_two_loss_lenses_under_ddp_both_see_the_loss_of_the_whole_batch(ranks, whole):
     lines = ranks[0]["ddp"]["lines"]
     expected = {
-        "1 Loss Loss train_loss median": np.median(pooled["losses"]),
-        "1 Loss Loss train_loss mean": np.mean(pooled["losses"]),
-        "1 Loss Loss train_loss Q3": np.quantile(pooled["losses"], 0.75),
-        "1 Loss & Metrics Loss & Metrics train_loss mean": np.mean(pooled["losses"]),
+        "1 Loss Loss train_loss median": np.median(whole["losses"]),
+        "1 Loss Loss train_loss mean": np.mean(whole["losses"]),
+        "1 Loss Loss train_loss Q3": np.quantile(whole["losses"], 0.75),
+        "1 Loss & Metrics Loss & Metrics train_loss mean": np.mean(whole["losses"]),
         "1 Loss & Metrics Loss & Metrics seen mean": 6.0,
     }
     assert {name: lines[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+
+
+def test_losses_are_averaged_step_by_step_and_the_rest_is_pooled(ranks):
+    means = [(1.0 + 3.0) / 2, (2.0 + 7.0) / 2, 12.0]
+    lines = ranks[0]["losses"]
+    assert lines["1 Loss Loss train_loss std"] == pytest.approx(np.std(means))
+    assert lines["1 Loss Loss train_loss max"] == 12.0
+    assert lines["1 Loss Loss train_loss mean"] == pytest.approx(np.mean(means))
+
+
+def test_what_only_another_rank_logs_is_shown(ranks):
+    assert ranks[0]["pushes"]["2 Logged Logged only there mean"] == 3.0
+
+
+def test_with_per_rank_each_shows_its_own_numbers(ranks):
+    for rank, found in enumerate(result["own"] for result in ranks):
+        own = [r.norm(dim=1).mean().item() for r in batches(0)][rank]
+        assert found["lines"]["1 Output Norm 0 mean"] == pytest.approx(own)
+        assert found["ranks"] == [rank]
+
+
+def test_ranks_with_other_lenses_do_not_disturb_each_other(ranks):
+    whole_norm = torch.cat(batches(0)).norm(dim=1).mean().item()
+    assert ranks[0]["uneven"]["1 Output Norm 0 mean"] == pytest.approx(whole_norm)
+    assert ranks[0]["uneven"]["1 Weight Norm 0 mean"] == pytest.approx(3**0.5)
+
+
+def test_all_ranks_observe_the_steps_that_the_slowest_can_afford(ranks):
+    assert [result["pace"] for result in ranks] == [[4, 7], [4, 7]]
+
+
+def test_a_rank_that_dies_does_not_hold_up_the_others(run_ranks):
+    survivor, _ = run_ranks(survives)
+    losses = {name: value for name, value in survivor.items() if name.endswith("train_loss mean")}
+    assert losses == {"1 Loss Loss train_loss mean": 1.0, "2 Loss Loss train_loss mean": 2.0}
 
 
 def test_recorder_built_on_every_rank_writes_one_playable_recording(ranks):

@@ -9,6 +9,7 @@ import torch
 from monitorch.numerical import device_page
 from monitorch.numerical.device_page import DevicePage
 from monitorch.numerical.host_page import HostPage
+from monitorch.numerical.kernels import reference
 from monitorch.numerical.kernels.row import (
     ACTIVE,
     BATCH,
@@ -33,6 +34,7 @@ class Place:
 
     eps, channel_dim, rates, sketched, in_graph = 0.5, 1, False, False, False
     previous = before = reader = None
+    key = ()
 
     def __init__(self, **kept):
         self.rows, self.tags = np.zeros((0, 12)), []
@@ -184,5 +186,13 @@ def test_a_ledger_has_one_page_for_each_device():
     assert ledger.page(CPU) is ledger.page(torch.device("cpu"))
     assert isinstance(ledger.page(torch.device("meta")), DevicePage)
     ledger.page(CPU).output(site.note(), torch.ones(1, 4))
+    ledger.deliver()
+    assert site.lengths().tolist() == [2.0]
+
+
+def test_rows_kept_for_others_are_handed_out_when_those_have_left():
+    ledger, site = Ledger(), Place()
+    ledger.joint.enrol(site, "output", "layer")
+    ledger.joint.keep([site.note()], reference.geometry(torch.ones(4), None, None)[None])
     ledger.deliver()
     assert site.lengths().tolist() == [2.0]

@@ -206,7 +206,7 @@ def test_ranks_together_have_the_samples_of_all(build, hand_over, shape, statist
             for tensor in torch.randn(3, 3, 4):
                 hand_over(preprocessor, name, tensor)
     samples = [preprocessor.series(statistic) for preprocessor in ranks]
-    ranks[1].merge_ranks([preprocessor.value for preprocessor in ranks])
+    ranks[1].merge_ranks({rank: preprocessor.payload() for rank, preprocessor in enumerate(ranks)})
     merged = ranks[1].series(statistic)
     assert set(merged) == {"shared", "only on 0", "only on 1", "only on 2"}
     assert merged["only on 2"] == samples[2]["only on 2"]
@@ -224,6 +224,6 @@ def test_a_parameter_of_one_rank_only_is_kept(inplace):
     first.process_module("x", nn.Linear(2, 2, bias=False))
     second.process_module("x", nn.Linear(2, 2))
     expected = second.value["x"]["bias"]
-    first.merge_ranks([first.value, second.value])
+    first.merge_ranks({0: first.payload(), 1: second.payload()})
     assert len(first.value["x"]["weight"]) == 2
     assert first.value["x"]["bias"] == expected

@@ -91,5 +91,13 @@ def test_ranks_together_keep_the_kind_of_each_name(call):
         each.push_running("moments", number)
         each.push_memory("list", number)
     other.push_memory("only there", 5.0)
-    call.merge_ranks([call.value, other.value])
+    call.merge_ranks({0: call.payload(), 1: other.payload()})
     assert call.value == {"moments": RunningMeanVar(2, 2.0, 1.0, 1.0, 3.0), "list": [1.0, 3.0], "only there": [5.0]}
+
+
+def test_a_name_that_ranks_keep_in_different_ways_has_moments(call):
+    other = ExplicitCall("train_loss", "val_loss")
+    call.push_memory("x", 1.0)
+    other.push_running("x", 3.0)
+    call.merge_ranks({0: call.payload(), 1: other.payload()})
+    assert call.value == {"x": RunningMeanVar(2, 2.0, 1.0, 1.0, 3.0)}

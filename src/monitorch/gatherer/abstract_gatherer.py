@@ -2,6 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
@@ -12,6 +13,9 @@ from .compilation import is_traced
 from .site import asks
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+TOLD = 3
+"""How many layers a lens names that stop for the same reason: the rest would bury them."""
 
 
 class State(Protocol):
@@ -131,8 +135,14 @@ class Gatherer(AbstractGatherer):
             return
         self._failed = True
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
+        cause = f"{type(error).__name__}: {error}"
+        told = getattr(self.inspector_state, "told", Counter())
+        told[self.owner, cause] += 1
+        if told[self.owner, cause] > TOLD:
+            return
+        last = ", and maybe other layers, of which no more is said" if told[self.owner, cause] == TOLD else ""
         self._warn(
-            f"{self.owner} stops watching layer {self._name!r}: {type(error).__name__}: {error} "
+            f"{self.owner} stops watching layer {self._name!r}{last}: {cause} "
             f"(shapes: {shapes}). Training goes on; PyTorchInspector(on_error='raise') shows where it happened"
         )
 

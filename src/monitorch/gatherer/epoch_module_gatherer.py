@@ -21,6 +21,8 @@ class EpochModuleGatherer(Gatherer):
         self._house = self._shared_house()
         if self._house is not None:
             self._handles += [subscribe([], name, self, preprocessor) for preprocessor in preprocessors]
+            for preprocessor, place in zip(self._preprocessors, self._handles, strict=True):
+                self._house.enrol(place.site, "parameter", *preprocessor.attrs_)
 
     def __call__(self) -> None:
         """Hand over the module as it is now; where taps are shared its parameters wait for those of other modules."""

@@ -6,63 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from ..errors import SkippedSample
 from ..numerical.length import as_dense
 from ..numerical.notes import LEAD, Note
-from ..preprocessor.parameters import locate_parameter
+from ..numerical.shards import local_part
+from .loss_scale import Unscaling
 from .ownership import owns
+from .recomputation import inside_backward
 from .site import Site, Subscription, subscribe
+from .watched_gradient import BEFORE_CLIP, WatchedGradient
 
 MAY_WAIT = 1 << 30
 """Bytes of gradients that may wait for each other: an optimizer that steps inside backward wants them freed."""
-
-
-class WatchedGradient:
-    """One parameter of a module, followed by name: frozen, replaced and shapeless ones are hooked once they train."""
-
-    def __init__(self, tap: "GradientTap", module: nn.Module, parameter: str) -> None:
-        self._tap, self._module, self._parameter = tap, module, parameter
-        self.sites: list[Site] = []
-        self.at_step = False
-        self._hooked: Tensor | None = None
-        self._handle: Any = None
-
-    @property
-    def tensor(self) -> Tensor | None:
-        """The parameter as it is now."""
-        direct = self._module._parameters.get(self._parameter)
-        return locate_parameter(self._module, self._parameter) if direct is None else direct
-
-    def refresh(self) -> None:
-        """Look the parameter up, and hook it if it trains now."""
-        parameter = self.tensor
-        if parameter is self._hooked and (parameter is None or parameter.requires_grad):
-            return
-        self.unhook()
-        if parameter is not None and is_lazy(parameter):
-            self._handle = self._module.register_forward_hook(lambda *_: self.refresh())  # it has a shape then
-        elif parameter is not None and parameter.requires_grad and parameter.is_leaf:
-            self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            self._hooked = parameter
-
-    def unhook(self) -> None:
-        """Leave the parameter."""
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle = self._hooked = None
-
-    def interrupt(self) -> None:
-        """The next gradient does not follow the last one."""
-        for site in self.sites:
-            site.interrupted = True
-
-    def _accumulated(self, parameter: Tensor) -> None:
-        if not self._tap.state.wants_data():
-            self.interrupt()
-        elif parameter.grad is not None and not self.at_step:
-            self._tap.receive(self, parameter.grad)
 
 
 class GradientTap:
@@ -71,9 +28,11 @@ class GradientTap:
     def __init__(self, house: Any) -> None:
         self.state, self._house = house.state, house
         self._watched: dict[tuple[int, str], WatchedGradient] = {}
-        self._waiting: list[tuple[WatchedGradient, Tensor, int]] = []
+        self._waiting: list[tuple[WatchedGradient, Tensor | None, int]] = []
         self._waiting_bytes = 0
         self._is_resting = False
+        self._optimizers: tuple[Optimizer, ...] = ()
+        self._to_keep: list[WatchedGradient] = []
 
     @property
     def sites(self) -> list[Site]:
@@ -84,7 +43,9 @@ class GradientTap:
         """Measure the gradient of a parameter for a preprocessor from now on."""
         watched = self._watched.setdefault((id(module), parameter), WatchedGradient(self, module, parameter))
         watched.refresh()
-        return subscribe(watched.sites, name, gatherer, preprocessor)
+        subscription = subscribe(watched.sites, name, gatherer, preprocessor)
+        self._house.enrol(subscription.site, "gradient", parameter)
+        return subscription
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, frozen or given a shape; leave those nobody asks for any more."""
@@ -93,11 +54,13 @@ class GradientTap:
         for place, watched in list(self._watched.items()):
             if watched.sites:
                 watched.refresh()
+                watched.at_step = watched.at_step or self._is_owned(watched)
             else:
                 self._watched.pop(place).unhook()
 
     def begin_pass(self) -> None:
         """Follow the parameters, or leave them alone for a pass that is not recorded: a hook costs time even then."""
+        self._drop_leftovers()
         rests, self._is_resting = self._is_resting, not self.state.wants_data()
         if not self._is_resting:
             self.refresh()
@@ -111,28 +74,68 @@ class GradientTap:
         for watched in self._watched.values():
             watched.unhook()
             watched.sites = []
-        self._watched, self._waiting = {}, []
+        self._watched, self._waiting, self._to_keep = {}, [], []
 
-    def follow(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def follow(self, optimizers: Sequence[Optimizer]) -> None:
         """Measure the parameters of ``optimizers`` at their steps: what they consume."""
-        for watched in self._watched.values():
-            tensor = watched.tensor
-            watched.at_step = tensor is not None and any(owns(optimizer, tensor) for optimizer in optimizers)
+        self._optimizers = tuple(optimizers)
+        for watched in self._watched.values():  # those of fully_shard are for a while not the optimizer's own objects
+            watched.at_step = watched.at_step or self._is_owned(watched)
 
-    def take_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def moments(self, separator: str) -> dict[str, str]:
+        """When the gradient of each parameter is taken."""
+        watched = [(watched, name) for (_, name), watched in self._watched.items() if watched.sites]
+        return {separator.join(filter(None, (one.sites[0].name, name))): one.moment for one, name in watched}
+
+    def take_step(self, optimizer: Optimizer) -> None:
         """Measure the gradients that ``optimizer`` is about to consume, or has just consumed."""
+        self._drop_leftovers()
         if not self.state.wants_data():
             return
+        taken: list[tuple[WatchedGradient, Tensor | None, int]] = []
         for watched in self._watched.values():
             tensor = watched.tensor
             if tensor is not None and owns(optimizer, tensor):
-                if watched.at_step and tensor.grad is not None:
-                    self._waiting.append((watched, tensor.grad, tensor.grad._version))
-                watched.at_step = True  # one that joined the optimizer later was measured at backward once more
-        self.flush()
+                gradient = watched.consumed(tensor) if watched.at_step else None
+                if gradient is not None:
+                    taken.append((watched, gradient, gradient._version))
+                watched.at_step = True  # one that joined the optimizer in this step was measured at backward
+        unscaling = self._house.step_scales.of(optimizer)
+        if self.state.gradient == BEFORE_CLIP and self.state.loss_scale is not None:
+            unscaling = unscaling._replace(unit=self.state.loss_scale.unit())
+        self._measure(taken, unscaling)
+
+    def skip_step(self, optimizer: Optimizer) -> None:
+        """A step is left out because of an overflow: what comes next does not follow what was seen last."""
+        for watched in self._watched.values():
+            tensor = watched.tensor
+            if tensor is not None and owns(optimizer, tensor):
+                watched.is_kept = False
+                watched.interrupt()
+
+    def keep_later(self, watched: WatchedGradient) -> None:
+        """Remember a gradient when backward is over and all that others do at its end is done."""
+        self._to_keep.append(watched)
+        if len(self._to_keep) == 1:
+            engine = Variable._execution_engine
+            # from inside a callback: averages over processes are finished by callbacks that were queued before
+            engine.queue_callback(lambda: engine.queue_callback(self._keep))
+
+    def _drop_leftovers(self) -> None:
+        """Forget what waits for the end of a backward pass that has failed."""
+        if not inside_backward():
+            self._waiting, self._waiting_bytes, self._to_keep = [], 0, []
+
+    def _keep(self) -> None:
+        waiting, self._to_keep = self._to_keep, []
+        for watched in waiting:
+            watched.keep()
 
     def receive(self, watched: WatchedGradient, gradient: Tensor) -> None:
         """Take a gradient inside backward; it waits for the others, so that one launch serves them all."""
+        if self._house.averages:
+            self._receive_later(watched)
+            return
         self._waiting.append((watched, gradient, gradient._version))
         self._waiting_bytes += gradient.numel() * gradient.element_size()
         if not self._house.may_wait or self._waiting_bytes > MAY_WAIT:
@@ -140,24 +143,49 @@ class GradientTap:
         elif len(self._waiting) == 1:
             Variable._execution_engine.queue_callback(self.flush)
 
+    def _receive_later(self, watched: WatchedGradient) -> None:
+        """Take a gradient once it is averaged over the processes: another callback at the end of backward does that."""
+        self._waiting.append((watched, None, 0))
+        if len(self._waiting) == 1:
+            queue = Variable._execution_engine.queue_callback
+            queue(lambda: queue(self.flush))  # behind all callbacks that are there by then
+
     def flush(self) -> None:
         """Measure all gradients that wait."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        scale = self.state.loss_scale
+        self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
+
+    def _measure(self, waiting: list[tuple[WatchedGradient, Tensor | None, int]], unscaling: Unscaling) -> None:
         entries: list[tuple[Note, Tensor, bool]] = []
+        unscaled: list[tuple[Note, Tensor, bool]] = []
         lead, step, gaps = self.state.lead, self.state.step, self.state.gaps
         for watched, gradient, version in waiting:
             for site in watched.sites:
                 if not (lead and site.correlation is None):
-                    x = site.guarded(self._untouched, gradient, version)
+                    x, part = site.guarded(self._untouched, watched, gradient, version) or (None, 0)
                     if x is not None:
+                        # what is zero depends on the scale, and nothing can be put right afterwards
+                        in_advance = site.rates and unscaling.unit is not None
+                        x = x * unscaling.unit if in_advance else x
                         follows = bool(site.guarded(site.follows, x, gaps))
-                        entries.append((Note(site, LEAD if lead else 0, step), x, follows))
-        self._house.measure_together("gradients", entries)
+                        entry = Note(site, LEAD if lead else 0, step, part), x, follows
+                        (unscaled if in_advance else entries).append(entry)
+        self._house.measure_together("gradients", entries, unscaling.of_scaled)
+        self._house.measure_together("gradients", unscaled, unscaling.of_unscaled)
 
-    def _untouched(self, gradient: Tensor, version: int) -> Tensor:
-        """The gradient as it was accumulated."""
-        if gradient._version != version:
+    def _is_owned(self, watched: WatchedGradient) -> bool:
+        tensor = watched.tensor if self._optimizers else None
+        return tensor is not None and any(owns(optimizer, tensor) for optimizer in self._optimizers)
+
+    def _untouched(self, watched: WatchedGradient, gradient: Tensor | None, version: int) -> tuple[Tensor, int] | None:
+        """The gradient as it was accumulated: what is here of it, and which part that is."""
+        if gradient is None:
+            gradient = getattr(watched.tensor, "grad", None)
+            if gradient is None:
+                return None
+        elif gradient._version != version:
             self._house.may_wait = False
             raise SkippedSample("its gradient was changed before backward had ended; from now on it is read at once")
-        is_plain = gradient.layout is torch.strided and not gradient.requires_grad
-        return gradient if is_plain else as_dense(gradient)
+        x, part = local_part(gradient)
+        return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from time import perf_counter
 from typing import Any
@@ -14,8 +15,10 @@ from ..numerical.ledger import Ledger
 from ..numerical.notes import LEAD, Note
 from .compilation import number_of_graphs
 from .gradient_tap import GradientTap
-from .output_tap import OutputTap
+from .loss_scale import Correction, StepScales
+from .output_tap import OUTPUT_GRADIENT, OutputTap
 from .parameter_tap import ParameterTap
+from .site import Site
 from .update_tap import UpdateTap
 
 
@@ -25,15 +28,18 @@ class House:
     Args:
         state: says whether to record, and in which step.
         device: where the model is.
-        may_wait: whether gradients of one backward pass may be measured together at its end.
+        averages: whether gradients are averaged over processes while backward ends.
     """
 
-    def __init__(self, state: Any, device: torch.device, *, may_wait: bool = True) -> None:
-        self.state, self.device, self.may_wait = state, device, may_wait
-        self.ledger = Ledger()
+    def __init__(self, state: Any, device: torch.device, *, averages: bool = False) -> None:
+        self.state, self.device, self.averages = state, device, averages
+        self.may_wait = True
+        """Whether gradients of one backward pass may be measured together at its end."""
+        self.ledger = Ledger(joins=not getattr(state, "per_rank", False))
         self.ledger.page(device)  # before a compiled model runs with memory of its own
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
+        self.step_scales = StepScales()
         self._outputs: dict[int, Any] = {}
         self._updates: dict[int, Any] = {}
         self.resting: set[OutputTap] = set()
@@ -43,8 +49,8 @@ class House:
     def of(cls, model: nn.Module, state: Any) -> "House":
         """The house for a model; one without tensors is taken to be on the CPU."""
         tensor = next(chain(model.parameters(), model.buffers()), None)
-        # averaging over processes goes on in the background while backward ends: nothing may read gradients then
-        return cls(state, torch.device("cpu") if tensor is None else tensor.device, may_wait=state.loss_share == 1)
+        device = torch.device("cpu") if tensor is None else tensor.device
+        return cls(state, device, averages=getattr(state, "averages", False))
 
     @property
     def is_blind(self) -> bool:
@@ -69,17 +75,24 @@ class House:
     @property
     def compares(self) -> bool:
         """Whether anybody compares tensors of consecutive steps."""
-        taps = (self.gradients, *self._outputs.values(), *self._updates.values())
-        return any(site.correlation is not None for tap in taps for site in tap.sites)
+        return bool(self._compared())
 
-    def measure_together(self, verb: str, entries: Iterable[tuple[Note, Tensor, bool]]) -> None:
+    def enrol(self, site: Site, *what: Any) -> None:
+        """Give a site a name that it has in every process, if it is a new one."""
+        self.ledger.joint.enrol(site, *what, site.name)
+
+    def measure_together(
+        self, verb: str, entries: Iterable[tuple[Note, Tensor, bool]], correction: Correction | None = None
+    ) -> None:
         """Have many tensors measured by the page of their device: what for, the tensor, whether it follows another."""
         by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
         for entry in entries:
             by_device[entry[1].device].append(entry)
         for device, own in by_device.items():
             notes, tensors, follows = zip(*own, strict=True)
-            self.measure(notes, getattr(self.ledger.page(device), verb), tensors, follows)
+            page = self.ledger.page(device)
+            with nullcontext() if correction is None else page.corrected(*correction):
+                self.measure(notes, getattr(page, verb), tensors, follows)
 
     def measure(self, notes: Sequence[Note], verb: Callable[..., None], *data: Any) -> None:
         """Call a page's verb for many sites at once; what goes wrong is told by each of them."""
@@ -87,8 +100,8 @@ class House:
         try:
             verb(notes, *data)
         except Exception as error:
-            for note in notes:
-                note.site.fail(error, data)
+            for note, *own in zip(notes, *data, strict=True):
+                note.site.fail(error, own)
         self.state.spend(perf_counter() - begin)
 
     def send_to_rest(self, tap: OutputTap) -> None:
@@ -104,10 +117,33 @@ class House:
         while self.resting:
             self.resting.pop().wake()
 
+    def skip_step(self, optimizer: Optimizer) -> None:
+        """An optimizer's step is left out."""
+        self.gradients.skip_step(optimizer)
+        if id(optimizer) in self._updates:
+            self._updates[id(optimizer)].skip_step()
+
     def end_step(self) -> None:
         """A step ends here: take over what CUDA graphs have measured in it."""
         state = self.state
-        self.ledger.collect(state.step, LEAD if state.lead else 0, state.gaps)
+        unit = None if state.loss_scale is None else state.loss_scale.unit()
+        self.ledger.collect(state.step, LEAD if state.lead else 0, state.gaps, unit)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next tensors are compared with; gradients of outputs are too large to be among them."""
+        sites = {site.key: site.state_dict(with_tensor=site.key[0] != OUTPUT_GRADIENT) for site in self._compared()}
+        return {"sites": sites, "joint": self.ledger.joint.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; a layer that was not there then begins anew."""
+        for site in self._compared():
+            if site.key in state["sites"]:
+                site.load_state_dict(state["sites"][site.key], self.device)
+        self.ledger.joint.load_state_dict(state["joint"])
+
+    def _compared(self) -> list[Site]:
+        taps = (self.gradients, *self._outputs.values(), *self._updates.values())
+        return [site for tap in taps for site in tap.sites if site.correlation is not None]
 
     def refresh(self) -> None:
         """Follow parameters to where they are now, and remove hooks that nobody needs any more."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..numerical.notes import LEAD, Note
+from ..numerical.notes import LEAD, OWN, Note
+from ..numerical.shards import is_distributed, local_gradient, local_samples
 from ..preprocessor.outputs import kind_of_pass, pick_tensor, samples_of
 from .compilation import inside_graph, is_compiled, is_traced
 from .doorway import Door
@@ -14,6 +15,9 @@ from .hook_on_module import HookOnModule
 from .output_alias import replace, with_alias
 from .recomputation import RecomputationFilter
 from .site import Site, Subscription, subscribe
+
+OUTPUT_GRADIENT = "output gradient"
+"""What such sites are called in all processes."""
 
 
 class OutputTap(HookOnModule):
@@ -33,7 +37,9 @@ class OutputTap(HookOnModule):
         self._recomputation = RecomputationFilter()
         self._missed = False
         self._later_hooks: list[int] = []
-        self._handle = module.register_forward_hook(self, with_kwargs=True)
+        # before the hooks of a parallelised module, which cut its output to what is here of it
+        comes_first = any(map(is_distributed, module._parameters.values()))
+        self._handle = module.register_forward_hook(self, with_kwargs=True, prepend=comes_first)
 
     @property
     def sites(self) -> list[Site]:
@@ -43,12 +49,15 @@ class OutputTap(HookOnModule):
     def watch_output(self, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure outputs for a preprocessor from now on."""
         subscription = subscribe(self.outputs, self._name, gatherer, preprocessor)
+        self._house.enrol(subscription.site, "output", subscription.site.index)
         return self._with_door(subscription, self._receive_output)
 
     def watch_gradient(self, gatherer: Any, preprocessor: Any, output_index: int | str | None) -> Subscription:
         """Measure gradients of outputs for a preprocessor from now on."""
         asked = partial(subscribe, output_index=output_index, share=self.state.loss_share)
-        return self._with_door(asked(self.gradients, self._name, gatherer, preprocessor), self._receive_gradient)
+        subscription = asked(self.gradients, self._name, gatherer, preprocessor)
+        self._house.enrol(subscription.site, OUTPUT_GRADIENT, output_index)
+        return self._with_door(subscription, self._receive_gradient)
 
     def close(self) -> None:
         """Remove the hook; gradients still to come are ignored."""
@@ -100,8 +109,11 @@ class OutputTap(HookOnModule):
         if kind not in site.passes or self.state.lead or site.failed:
             return
         try:
-            x = samples_of(output, site.index)
-            self._house.ledger.page(x.device).output(Note(site, kind, self.state.step), x)
+            x, part = samples_of(output, site.index), OWN
+            if type(x) is not Tensor:
+                x, part = local_samples(x)
+            alive = site.alive(x) if site.exact_death else None
+            self._house.ledger.page(x.device).output(Note(site, kind, self.state.step, part, alive), x)
         except Exception as error:
             site.fail(error, output)
 
@@ -125,9 +137,16 @@ class OutputTap(HookOnModule):
             return
         begin = perf_counter()
         try:
-            x = gradient.detach() if gradient.requires_grad else gradient
+            x, part = gradient.detach() if gradient.requires_grad else gradient, OWN
+            if type(x) is not Tensor:
+                x, part = local_gradient(x)
             follows = site.follows(x, self.state.gaps)
-            self._house.ledger.page(x.device).geometry(Note(site, tag, self.state.step), x, follows)
+            page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part)
+            if self.state.loss_scale is None:
+                page.geometry(note, x, follows)
+            else:
+                with page.corrected(self.state.loss_scale.unit()):
+                    page.geometry(note, x, follows)
         except Exception as error:
             site.fail(error, gradient)
         self.state.spend(perf_counter() - begin)

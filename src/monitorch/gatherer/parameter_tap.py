@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..numerical.length import as_dense
 from ..numerical.notes import Note
+from ..numerical.shards import local_part
 from ..preprocessor.parameters import find_parameter
 from .site import Site
 
@@ -15,16 +16,19 @@ class ParameterTap:
 
     def __init__(self, house: Any) -> None:
         self._house = house
-        self._waiting: list[tuple[Site, Tensor]] = []
+        self._waiting: list[tuple[Note, Tensor, bool]] = []
 
     def look(self, site: Site, module: nn.Module, parameter: str) -> None:
         """Have a parameter measured with the others."""
         tensor = find_parameter(module, parameter)
         if tensor is not None:
-            self._waiting.append((site, as_dense(tensor)))
+            local, part = local_part(tensor)
+            if self._house.averages and local is tensor:
+                # fully_shard gathers parameters in memory that it resizes later; NumPy forbids that once it has looked
+                local = tensor.detach().clone()
+            self._waiting.append((Note(site, 0, self._house.state.step, part), as_dense(local), False))
 
     def flush(self) -> None:
         """Measure what was looked at."""
         waiting, self._waiting = self._waiting, []
-        step = self._house.state.step
-        self._house.measure_together("gradients", [(Note(site, 0, step), tensor, False) for site, tensor in waiting])
+        self._house.measure_together("gradients", waiting)

@@ -14,6 +14,7 @@ from ..numerical.kernels.reference import SKETCH
 from ..numerical.kernels.row import FOLLOWS, UNIT
 from ..numerical.memory import lasting
 from ..numerical.notes import AFTER_GAP, LEAD, Rows
+from ..numerical.sync import several_processes
 from ..preprocessor.ask import Ask
 
 
@@ -34,6 +35,8 @@ class Site:
         self.reader: Any = None
         """What measures tensors like the last one; the page of their device chooses it."""
         self.door: Any = None
+        self.key: tuple[Any, ...] = ()
+        """The name of this site in every process."""
         self.interrupted = True
         self.gap = 0
         self.failed = False
@@ -54,6 +57,7 @@ class Site:
         self.rates, self.correlation = self.ask.rates is not None, self.ask.correlation
         self.eps = self.ask.rates[0] if self.ask.rates else 0.0
         self.passes, self.index = self.ask.passes, self.ask.output_index
+        self.exact_death = self.ask.exact_death
         self.reader = None
         self.__dict__.pop("channel_dim", None)
 
@@ -66,6 +70,13 @@ class Site:
         if self.in_graph:
             last = getattr(last, "guess", last)
         return -1 if (last(self.name) if callable(last) else last) else 1
+
+    def alive(self, x: Tensor) -> Tensor | None:
+        """Which channels of an output have an active number, where other processes have to know."""
+        if self.in_graph or self.channel_dim is None or not several_processes():
+            return None
+        by_channel = x.detach().movedim(self.channel_dim, 0).flatten(1)
+        return (by_channel.abs() > self.eps).any(dim=1)
 
     def knows(self, x: Tensor) -> bool:
         """Whether ``x`` is laid out like the last tensor, so that its reader serves."""
@@ -100,6 +111,22 @@ class Site:
         else:
             make = partial(torch.empty_like, x, requires_grad=False)
         return lasting(make, x.device, in_graph=self.in_graph)
+
+    def state_dict(self, *, with_tensor: bool) -> dict[str, Any]:
+        """What the next tensor is compared with; a whole tensor only if that is small enough to be kept."""
+        previous = self.previous if with_tensor or self.sketched else None
+        like = None if self._like is None or previous is None else [tuple(self._like[0]), *self._like[2:]]
+        previous = None if previous is None else previous.clone()  # it is overwritten in the next step
+        return {"previous": previous, "like": like, "interrupted": self.interrupted, "gap": self.gap}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from there; without its tensor the next one does not follow."""
+        self.gap, self.interrupted = state["gap"], state["interrupted"] or state["like"] is None
+        if state["like"] is not None:
+            shape, dtype, stride = state["like"]
+            self._like = torch.Size(shape), device, dtype, tuple(stride)
+            self.previous, self.reader = state["previous"].to(device, copy=True), None
+            self.sketched = self.correlation == "sketch" and self.previous.shape != torch.Size(shape)
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action`` unless one failed before; what goes wrong is told and never reaches the training loop."""

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..numerical.notes import LEAD, Note
+from ..numerical.shards import local_part
 from ..preprocessor.parameters import find_parameter
 from .ownership import owns
 from .site import Site, Subscription, subscribe
@@ -38,7 +39,9 @@ class UpdateTap:
         """Measure the updates of a parameter for a preprocessor from now on."""
         self._sizes = []
         _, sites = self._watched.setdefault((id(module), parameter), (module, []))
-        return subscribe(sites, name, gatherer, preprocessor)
+        subscription = subscribe(sites, name, gatherer, preprocessor)
+        self._house.enrol(subscription.site, "update", parameter)
+        return subscription
 
     def close(self) -> None:
         """Leave the optimizer."""
@@ -53,8 +56,8 @@ class UpdateTap:
         for _module, _name, site, tensor in self._found:
             if self._tag is None:
                 site.interrupted = True
-            elif site.version != tensor._version or not _is_like(site.before, tensor):
-                site.guarded(self._copy, site, tensor.detach())
+            elif site.version != tensor._version or not _is_like(site.before, local_part(tensor)[0]):
+                site.guarded(self._copy, site, local_part(tensor)[0].detach())
 
     def _after_step(self, *_: Any) -> None:
         """Measure each parameter against its copy; afterwards the copy is where the parameter is."""
@@ -63,10 +66,16 @@ class UpdateTap:
         entries: list[tuple[Note, Tensor, bool]] = []
         for _module, _name, site, tensor in self._found:
             if site.before is not None and not site.failed and not (self._tag and site.correlation is None):
-                follows = bool(site.guarded(site.follows, tensor, self.state.gaps))
-                entries.append((Note(site, self._tag, self.state.step), tensor, follows))
+                local, part = local_part(tensor)
+                follows = bool(site.guarded(site.follows, local, self.state.gaps))
+                entries.append((Note(site, self._tag, self.state.step, part), local, follows))
                 site.version = tensor._version
-        self._house.measure_together("updates", entries)
+        self._house.measure_together("updates", entries, self._house.step_scales.of(self._optimizer).of_unscaled)
+
+    def skip_step(self) -> None:
+        """A step is left out because of an overflow: the next one does not follow the last one."""
+        for site in self.sites:
+            site.interrupted = True
 
     def _find_parameters(self) -> None:
         """Look parameters up anew if one was replaced, or the optimizer has got more of them."""

@@ -184,8 +184,19 @@ class Cadence:
         """Forget all that was measured."""
         self._counts = dict.fromkeys(Phase, 0)
         self.n = self._smallest_n
-        """Every how many steps one is observed now, where ``every`` is no function."""
+        """Every how many steps one is to be observed, where ``every`` is no function."""
+        self.common_n: int | None = None  # the same for several processes, which agree on it at ticks
         self._calibrate()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was chosen so far; durations are measured anew."""
+        counts = {phase.name: count for phase, count in self._counts.items()}
+        return {"n": self.n, "counts": counts, "calibrating": self._calibrating, "until_review": self._until_review}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.n, self._calibrating, self._until_review = state["n"], state["calibrating"], state["until_review"]
+        self._counts = {Phase[name]: count for name, count in state["counts"].items()}
 
     def use(self, device: torch.device | str | None) -> None:
         """Measure on this device from now on."""
@@ -225,12 +236,13 @@ class Cadence:
         return self.clock.spent_share if share is None and steps == observed + leads else share
 
     def _is_observed(self, step: int) -> bool:
-        return step % self.n == 0 if self._says is None else bool(self._says(step))
+        return step % (self.common_n or self.n) == 0 if self._says is None else bool(self._says(step))
 
     def _mix(self) -> tuple[int, int, int]:
         """Of how many steps how many are observed and lead."""
         if self._says is None:
-            return 1, int(self.needs_lead and self.n > 1), self.n
+            n = self.common_n or self.n
+            return 1, int(self.needs_lead and n > 1), n
         return self._counts[Phase.OBSERVE], self._counts[Phase.LEAD], sum(self._counts.values())
 
     def _share(self, observed: int, leads: int, steps: int) -> float | None:

@@ -1,5 +1,6 @@
 """What hooks and lenses may ask while training runs."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,8 +8,12 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
+from ..gatherer.loss_scale import LossScale
+from ..gatherer.watched_gradient import AT_STEP
+from ..numerical.sync import several_processes
 from .cadence import Cadence, Phase
 
+COUNTS = ("counter", "ticks", "step", "observed", "gaps")
 ERROR_MODES = ("warn", "raise")
 
 
@@ -43,6 +48,16 @@ class InspectorState:
         self._paused = False
         self.attached = False
         self.loss_share = 1.0
+        self.averages = False
+        """Whether gradients are averaged over processes."""
+        self.per_rank = False
+        """Whether every process shows its own numbers, instead of one process those of all."""
+        self.gradient = AT_STEP
+        """When gradients of the optimizers' parameters are taken."""
+        self.loss_scale: LossScale | None = None
+        """What losses are multiplied by, where that is known."""
+        self.told: Counter[tuple[str, str]] = Counter()
+        """How often lenses have told of a cause that made them stop watching a layer."""
         self.house: Any = None
         """The taps that lenses share, while a model is attached."""
         self.open_tick: Callable[[], None] | None = None
@@ -64,6 +79,8 @@ class InspectorState:
     def begin(self, device: torch.device | None = None, *, compares: bool = True) -> None:
         """Decide on the first step, if it is still to come; ``compares``: whether consecutive steps are compared."""
         self.cadence.needs_lead = compares
+        if several_processes() and not self.per_rank:
+            self.cadence.common_n = self.cadence.common_n or self.cadence.n
         self.cadence.use(device if self.cadence.every != 1 or self.cadence.budget else None)
         if not self.step:
             self._enter(self.cadence.phase(1))
@@ -75,11 +92,33 @@ class InspectorState:
         self._refresh()
         return self.counter
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where in the run this is."""
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {**counts, "phases": [int(self.phase), int(self._coming)], "cadence": self.cadence.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name in COUNTS:
+            setattr(self, name, state[name])
+        self.cadence.load_state_dict(state["cadence"])
+        self._enter(*map(Phase, state["phases"]))
+
     def settle(self) -> None:
         """Wait for the numbers of the last tick, if they have not been shown yet."""
         tick, self.open_tick = self.open_tick, None
         if tick is not None:
             tick()
+
+    def average_over(self, processes: int) -> None:
+        """Learn over how many processes gradients are averaged, 0 where they are not."""
+        self.averages, self.loss_share = processes > 0, 1 / max(processes, 1)
+
+    def work_alone(self) -> None:
+        """From now on every process shows its own numbers."""
+        self.per_rank, self.cadence.common_n = True, None
+        if self.house is not None:
+            self.house.ledger.joins = False
 
     def next_step(self, *, begins: int = 0, in_graph: bool = False) -> None:
         """A step is over and another one begins.

@@ -13,6 +13,7 @@ from ..errors import OptionError, UnsupportedModelError
 # (top-level package, class) -> what to do instead
 UNSUPPORTED = {
     ("torch", "FullyShardedDataParallel"): "use fully_shard (FSDP2) instead",
+    ("torch", "DataParallel"): "use DistributedDataParallel instead",
     ("torch", "_PipelineStageBase"): "attach to the stage's own module instead",
     ("deepspeed", "DeepSpeedEngine"): "its parameters and gradients live outside the module",
 }
@@ -41,12 +42,22 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model if compiled is None else unwrap(compiled)
 
 
-def loss_share(model: nn.Module) -> float:
-    """What part of the global loss one process computes: DistributedDataParallel averages over its processes."""
+def averaging_processes(model: nn.Module) -> int:
+    """Over how many processes DistributedDataParallel or fully_shard average gradients; 0 where nothing does."""
+    sizes = [0]
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
-            return 1 / dist.get_world_size(module.process_group)
-    return 1.0
+            sizes.append(dist.get_world_size(module.process_group))
+        elif hasattr(module, "_get_fsdp_state"):
+            sizes.append(_averages_over(module))
+    return max(sizes)
+
+
+def _averages_over(module: Any) -> int:
+    """Processes with batches of their own; other dimensions of the mesh, such as tensor parallelism, have none."""
+    group = module._get_fsdp_state()._fsdp_param_group
+    mesh = None if group is None else group.mesh_info
+    return int(getattr(mesh, "shard_mesh_size", 1) * getattr(mesh, "replicate_mesh_size", 1))
 
 
 def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]:

@@ -2,10 +2,10 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
@@ -22,29 +22,18 @@ from ..lens.options import old_names
 from ..numerical.sync import several_processes
 from ..preprocessor import ExplicitCall
 from ..visualizer.record import Record
-from .arguments import check, optimizers
+from . import checkpoint
+from .arguments import check, trainer
 from .cadence import Cadence
+from .epoch_loops import EpochLoops
 from .inspector_state import InspectorState
-from .module_tree import Layer, aliases, loss_share, unwrap, walk
+from .module_tree import Layer, aliases, averaging_processes, unwrap, walk
+from .release import release
 from .step_counter import StepCounter
-from .tick import Tick
-from .vitals import Vitals
-
-Item = TypeVar("Item")
+from .tick import Tick, collect
 
 
-def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
-    for lens in lenses:
-        if getattr(lens, "_state", state) is state:  # it may have moved on to another inspector
-            lens.detach_from_module()
-    while handles:
-        handles.pop().remove()
-    if state.house is not None:
-        state.house.close()
-        state.house = None
-
-
-class PyTorchInspector:
+class PyTorchInspector(EpochLoops):
     """Shows a model in training through lenses.
 
     Args:
@@ -60,8 +49,13 @@ class PyTorchInspector:
         on_error: ``"warn"`` once when a layer cannot be observed and go on without it, or ``"raise"``.
         optimizer: the optimizer, or several: then a step is one of the first, gradients are measured as they are
             consumed, and learning rates and speed are logged; without one a step is a training pass of the model.
+        grad_scaler: the GradScaler of the optimizers, if there is one: then all gradients are unscaled, and steps that
+            it skips are counted.
+        gradient: ``"at_step"`` for gradients as an optimizer consumes them, or ``"before_clip"`` for what backward has
+            left, unscaled; costs a copy of the gradients.
         every: observe every n-th step, or those for which this function of the step's number is true.
         budget: the share of time that observing may cost, such as 0.02: steps are chosen accordingly.
+        per_rank: with several processes, have each visualise its own numbers, instead of one those of all.
 
     With ``MONITORCH=off`` in the environment nothing is attached and nothing recorded.
 
@@ -88,27 +82,30 @@ class PyTorchInspector:
         master_rank: int = 0,
         on_error: str = "warn",
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        grad_scaler: Any = None,
+        gradient: str = "at_step",
         every: int | Callable[[int], bool] = 1,
         budget: float | None = None,
+        per_rank: bool = False,
     ) -> None:
-        check("lenses", lenses, Iterable, "a list of lenses, such as [ParameterNorm()]")
-        check("depth", depth, int, "a whole number")
-        check("master_rank", master_rank, int, "a whole number")
-        check("module_name_prefix", module_name_prefix, str, "a string")
+        check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix)
+        check(master_rank=master_rank, per_rank=per_rank)
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
-        self.optimizers = optimizers(optimizer)
+        self._trainer = trainer(optimizer, grad_scaler, gradient)
+        self.optimizers = self._trainer.optimizers
         self.state = InspectorState(is_active_fn, on_error, Cadence(every, budget))
         self.state.paused = self._is_off = os.environ.get("MONITORCH", "").lower() == "off"
         self.depth, self.module_name_prefix, self.master_rank = depth, module_name_prefix, master_rank
+        self.state.per_rank = per_rank
         self.is_main_process = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == master_rank
         self.aliases: dict[str, list[str]] = {}
         self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
         self._logged: LoggedScalars | None = None
-        self._vitals: Vitals | None = None
+        self._steps: StepCounter | None = None
         self._layers, self._adopted = list[Layer](), list[AbstractLens]()
         self._shown_epoch, self._handles = 0, list[Any]()
         # a dropped inspector takes its hooks along: what the finalizer needs is shared with it, the inspector is not
-        weakref.finalize(self, _release, self._adopted, self._handles, self.state).atexit = False
+        weakref.finalize(self, release, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
         if module is not None:
             self.attach(module)
@@ -121,7 +118,7 @@ class PyTorchInspector:
     @visualizer.setter
     def visualizer(self, visualizer: Any) -> None:
         self.state.settle()
-        if not self.is_main_process:
+        if not (self.is_main_process or self.state.per_rank):
             visualizer = "dummy"
         self._visualizer = visualizers.resolve(visualizer)
         for lens in self._adopted:
@@ -141,12 +138,18 @@ class PyTorchInspector:
         """What observing costs: 0.05 for five percent of the time of a step; None while it is not known."""
         return self.state.cadence.overhead
 
+    @property
+    def gradient_moments(self) -> dict[str, str]:
+        """When the gradient of each watched parameter is taken: ``"at_backward"`` if no given optimizer has it."""
+        house = self.state.house
+        return {} if house is None else house.gradients.moments(self.module_name_prefix)
+
     def attach(self, module: nn.Module) -> "PyTorchInspector":
         """Watch ``module``; a model that is being watched is left first."""
         model = unwrap(module)
         if self.state.attached:
             self.detach()
-        self.state.loss_share = loss_share(module)
+        self.state.average_over(averaging_processes(module))
         self._adopt_lenses()
         if not self._is_off:
             self._layers = walk(model, self.depth, self.module_name_prefix)
@@ -157,11 +160,10 @@ class PyTorchInspector:
                 for lens in self._adopted:
                     self._show_model(lens)
             except Exception:
-                _release(self._adopted, self._handles, self.state)  # never leave a model half watched
+                release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
-            steps = StepCounter(self.state, self.state.house, model, self.optimizers)
-            self._handles += steps.handles
-            self._vitals = steps.vitals
+            self._steps = StepCounter(self.state, self.state.house, model, self._trainer)
+            self._handles += self._steps.handles
             drop_graphs(module)
         self.state.attached = True
         return self
@@ -171,8 +173,8 @@ class PyTorchInspector:
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self.state.settle()
-        _release(self._adopted, self._handles, self.state)
-        self._layers, self._vitals = [], None
+        release(self._adopted, self._handles, self.state)
+        self._layers, self._steps = [], None
         self.aliases = {}
         self._call_preprocessor.reset()
         self.state.restart()
@@ -195,22 +197,18 @@ class PyTorchInspector:
     def log(self, **values: Any) -> None:
         """Add any numbers by name; they are shown without being declared."""
         if values and self.state.is_active:
-            if self._logged is None:
-                self._logged = LoggedScalars()
-                self._adopt(self._logged)
             for name, value in values.items():
-                self._logged.names[name] = None
-                self._call_preprocessor.push_running(name, value)
+                self._call_preprocessor.log(name, value)
+            self._show_logged()
 
     def tick_epoch(self, epoch: int | None = None) -> None:
         """End a tick: show what was seen since the last one. ``epoch`` labels this tick, the next is one more."""
         active = self.state.is_active
         if epoch is not None:
-            check("epoch", epoch, int, "a whole number")
+            check(epoch=epoch)
             self.state.counter = epoch
         if active:
             self._adopt_lenses()
-            self._synchronise()
             self._end_tick()
         house = self.state.house
         if house is not None:
@@ -221,23 +219,19 @@ class PyTorchInspector:
 
     tick = tick_epoch
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, to be saved with a checkpoint: plain data and tensors."""
+        return checkpoint.save(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state as if there had been no interruption; attach the model first."""
+        checkpoint.load(self, state)
+
     def records(self) -> list[Record]:
         """The numbers of the last active tick, one by one."""
         self.state.settle()
         known = [lens for lens in self._adopted if isinstance(lens, Lens)]
         return [record for lens in known for record in lens.records(self._shown_epoch)]
-
-    def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
-        """Go through ``iterable`` and tick after each item; not after one that the loop leaves by ``break``."""
-        for index, item in enumerate(iterable):
-            if index:
-                self.tick_epoch()
-            yield item
-        self.tick_epoch()
-
-    def range(self, *args: Any, **kwargs: Any) -> Iterator[int]:
-        """``range`` that ticks after each number."""
-        return self.iter(range(*args, **kwargs))
 
     def paused(self) -> AbstractContextManager[None]:
         """Record nothing inside a ``with`` block."""
@@ -265,6 +259,11 @@ class PyTorchInspector:
         elif self.state.attached:
             self._show_model(lens)
 
+    def _show_logged(self) -> None:
+        if self._logged is None and self._call_preprocessor.logged:
+            self._logged = LoggedScalars()
+            self._adopt(self._logged)
+
     def _show_model(self, lens: AbstractLens) -> None:
         for name, module, is_leaf in self._layers:
             register = lens.register_leaf_module if is_leaf else lens.register_non_leaf_module
@@ -276,21 +275,17 @@ class PyTorchInspector:
         if self._layers and hasattr(self.visualizer, "introduce_layers"):
             self.visualizer.introduce_layers(self.layers)
 
-    def _synchronise(self) -> None:
-        parties: list[ExplicitCall | AbstractLens] = [self._call_preprocessor, *self._adopted]
-        for party in parties:
-            party.start_sync(dst_rank=self.master_rank)
-        for party in parties:
-            party.finish_sync()
-
     def _end_tick(self) -> None:
         """Show the tick, or leave it to the next one where the visualizer can wait and nobody shall."""
         self.state.settle()
-        self.log(**self._vitals.read() if self.optimizers and self._vitals else {})
+        self.log(**self._steps.vitals.read() if self.optimizers and self._steps else {})
+        collect(self._adopted, self._call_preprocessor, self.state, self.master_rank)
+        self._show_logged()
         tick = Tick(self._adopted, self._call_preprocessor, self.state)
         self._shown_epoch = tick.number
         can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()
-        self.state.open_tick = partial(tick.show, self.visualizer if self.is_main_process else None)
+        shows = self.is_main_process or self.state.per_rank
+        self.state.open_tick = partial(tick.show, self.visualizer if shows else None)
         if not can_wait or not all(isinstance(lens, Lens) for lens in self._adopted):
             self.state.settle()
 

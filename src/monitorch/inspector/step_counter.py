@@ -1,6 +1,6 @@
 """Where steps begin and end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,9 +11,12 @@ from ..gatherer.abstract_gatherer import first_input
 from ..gatherer.compilation import inside_graph, is_compiled
 from ..gatherer.doorway import Door
 from ..gatherer.house import House
+from ..gatherer.loss_scale import LossScale
 from ..gatherer.recomputation import RecomputationFilter
 from ..preprocessor.outputs import kind_of_pass
+from .arguments import Trainer
 from .inspector_state import InspectorState
+from .scaler_steps import ScalerSteps
 from .vitals import Vitals
 
 TRAINING = 3
@@ -21,22 +24,30 @@ TRAINING = 3
 
 
 class StepCounter:
-    """Counts the steps of the first optimizer; without one, the training passes of the model.
+    """Counts the steps of the first optimizer, skipped ones too; without one, the training passes of the model.
 
     Args:
         model: the root of the watched modules.
-        optimizers: whose steps to count; gradients of their parameters are measured at their steps.
+        trainer: whose steps to count; gradients of its parameters are measured at its steps.
     """
 
-    def __init__(self, state: InspectorState, house: House, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        self._state, self._house, self._optimizers = state, house, tuple(optimizers)
+    def __init__(self, state: InspectorState, house: House, model: nn.Module, trainer: Trainer) -> None:
+        self._state, self._house, self._optimizers = state, house, trainer.optimizers
+        state.gradient = trainer.gradient
+        scaler = trainer.grad_scaler
+        state.loss_scale = LossScale(scaler) if scaler is not None and scaler.is_enabled() else None
+        self.after_skip: list[Callable[[], None]] = []
+        """Called when the first optimizer's step was skipped by a scaler."""
         self._door = Door(house.device, self._receive)
         self._passes = RecomputationFilter()
-        self.vitals = Vitals(optimizers, 1 / state.loss_share)
-        self.handles = [model.register_forward_pre_hook(self.hook, with_kwargs=True)]
-        for optimizer in optimizers:
+        self.vitals = Vitals(self._optimizers, 1 / state.loss_share)
+        self.handles: list[Any] = [model.register_forward_pre_hook(self.hook, with_kwargs=True)]
+        for optimizer in self._optimizers:
             self.handles.append(optimizer.register_step_pre_hook(self._before_step))
             self.handles.append(optimizer.register_step_post_hook(self._after_step))
+        if scaler is not None:
+            self.vitals.count_skipped(0)
+            self.handles.append(ScalerSteps(scaler, self._optimizers, self._skip_step))
 
     @inside_graph
     def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -67,6 +78,19 @@ class StepCounter:
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _has_closure(args, kwargs):  # it has computed the gradients anew: what was consumed is there only now
             self._house.gradients.take_step(optimizer)
+        works = self._house.step_scales.of(optimizer).works
+        if works is not None:
+            self.vitals.count_skipped(1 - works)
+        self._end_step(optimizer)
+
+    def _skip_step(self, optimizer: Optimizer) -> None:
+        self._house.skip_step(optimizer)
+        self.vitals.count_skipped(1)
+        self._end_step(optimizer)
+        for tell in self.after_skip if optimizer is self._optimizers[0] else ():
+            tell()
+
+    def _end_step(self, optimizer: Optimizer) -> None:
         if optimizer is self._optimizers[0]:
             self._house.end_step()
             self._state.next_step()

@@ -7,13 +7,63 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
-from ..errors import MonitorchWarning
+from ..errors import ExchangeError, MonitorchWarning
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..numerical.deferred import parcels_of
+from ..numerical.sync import offer, several_processes
 from ..numerical.transfer import Transfer
 from ..preprocessor import ExplicitCall
+from .cadence import Cadence
 from .inspector_state import InspectorState
+
+
+def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState, master_rank: int) -> None:
+    """Take what is seen at ticks only, and put together what several processes have seen."""
+    for lens in lenses:
+        if isinstance(lens, Lens):
+            lens.collect()
+    if state.house is not None:
+        state.house.end_step()
+    if several_processes() and not state.per_rank:
+        try:
+            _synchronise([pushed, *lenses], state, master_rank)
+        except ExchangeError as error:
+            if state.on_error == "raise":
+                raise
+            state.work_alone()
+            text = f"{error}. From now on this process shows its own numbers only"
+            warnings.warn(text, MonitorchWarning, stacklevel=4)
+
+
+def _synchronise(parties: Sequence[ExplicitCall | AbstractLens], state: InspectorState, master_rank: int) -> None:
+    for party in parties:
+        party.start_sync(dst_rank=master_rank)
+    offer(Pace(state.cadence))
+    if state.house is not None:
+        state.house.ledger.deliver()
+        offer(state.house.ledger.joint)  # last: what the others have merged by then is added to
+    for party in parties:
+        party.finish_sync()
+
+
+class Pace:
+    """Has all processes observe the same steps: as many as the slowest one can afford."""
+
+    def __init__(self, cadence: Cadence) -> None:
+        self._cadence = cadence
+
+    def accumulators(self) -> tuple[()]:
+        """None."""
+        return ()
+
+    def payload(self) -> int:
+        """Every how many steps this process wants to observe one."""
+        return self._cadence.n
+
+    def merge_ranks(self, loads: dict[int, int]) -> None:
+        """Take the widest of all."""
+        self._cadence.common_n = max(loads.values())
 
 
 class Tick:
@@ -31,10 +81,6 @@ class Tick:
         self._moment = state.step, time.time()
         self.number, self._ticks = state.counter, state.ticks
         known = [lens for lens in lenses if isinstance(lens, Lens)]
-        for lens in known:
-            lens.collect()
-        if state.house is not None:
-            state.house.end_step()
         rows = [] if state.house is None else state.house.ledger.parcels()
         waiting = chain(pushed.accumulators(), *(lens.accumulators() for lens in known))
         self._transfer = Transfer([*rows, *parcels_of(waiting)])

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 class Vitals:
-    """Learning rates of the optimizers, and how many samples were trained on per second since the last reading.
+    """Learning rates of the optimizers, and since the last reading: samples per second, and steps that were skipped.
 
     Args:
         optimizers: whose learning rates to tell.
@@ -29,11 +29,16 @@ class Vitals:
     ) -> None:
         self._optimizers, self._processes, self._clock = tuple(optimizers), processes, clock
         self._samples, self._since = 0, clock()
+        self._skipped: Any = None
 
     def count(self, batch: Any) -> None:
         """A batch is trained on: the first dimension of a tensor, or what cannot be counted."""
         if isinstance(batch, Tensor) and batch.dim():
             self._samples += batch.shape[0]
+
+    def count_skipped(self, steps: Any) -> None:
+        """So many steps were skipped because of an overflow; a tensor is not waited for."""
+        self._skipped = steps if self._skipped is None else self._skipped + steps
 
     def read(self) -> dict[str, Any]:
         """The numbers by name, and begin to count anew."""
@@ -43,5 +48,7 @@ class Vitals:
         now = self._clock()
         if self._samples and now > self._since:
             found["samples per second"] = self._processes * self._samples / (now - self._since)
+        if self._skipped is not None:
+            found["skipped steps"], self._skipped = self._skipped, 0
         self._samples, self._since = 0, now
         return found

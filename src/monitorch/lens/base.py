@@ -124,6 +124,15 @@ class Lens(AbstractLens):
         """All accumulators, so that a tick can fetch them with one copy."""
         return (accumulator for preprocessor in self._preprocessors for accumulator in preprocessor.accumulators())
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run needs to go on later, as plain data and tensors."""
+        return {"preprocessors": [preprocessor.state_dict() for preprocessor in self._preprocessors]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for preprocessor, own in zip(self._preprocessors, state["preprocessors"], strict=True):
+            preprocessor.load_state_dict(own)
+
     def _is_fresh(self) -> bool:
         """Whether the last tick was an active one, so that its numbers are here."""
         return bool(self._frames) and self._finalized_in == self._state.ticks - 1

@@ -30,6 +30,8 @@ class OutputActivation(OutputLens):
         activation_aggregation: how the rates of a tick become one.
         death_aggregation: the same for death rates.
         output_index: which part of a tuple or dictionary output to measure; by default its first floating tensor.
+        exact_death: with several processes, count a channel as dead only if it is so in all of them; by default the
+            death rate is the mean over processes. It takes one more pass over each output.
     """
 
     _SMALL_TAG_NAME = "Output Activations"
@@ -50,12 +52,14 @@ class OutputActivation(OutputLens):
         death_aggregation: str = "mean",
         *,
         output_index: int | str | None = None,
+        exact_death: bool = False,
     ) -> None:
         self._layout = ChannelLayout() if options.channel_last(channel_last) == "auto" else None
         rates = OutputActivationPreprocessor(
             *(True, inplace, record_eval, evaluation_from_grad),
             channel_last=self._layout or bool(channel_last),
             output_index=output_index,
+            exact_death=exact_death,
         )
         methods = options.rate_methods(activation_aggregation, death_aggregation, inplace)
         small = LayerRates(self._SMALL_TAG_NAME, rates, *methods)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import torch
+
 from .running_mean_var import RunningMeanVar
 from .sample_list import SampleList
 
@@ -31,3 +33,31 @@ def accumulators_in(value: Any) -> Iterator[Any]:
         yield from value.values()
     else:
         yield value
+
+
+def pack(value: Any) -> Any:
+    """The accumulators inside a preprocessor's value as plain data."""
+    if isinstance(value, RunningMeanVar):
+        return {"moments": list(value.state())}
+    if isinstance(value, tuple):
+        return {"each": [pack(part) for part in value]}
+    if isinstance(value, Mapping):
+        return {"named": {name: pack(part) for name, part in value.items()}}
+    return {"samples": torch.tensor(list(value), dtype=torch.float64)}
+
+
+def unpack(data: Any) -> Any:
+    """What :func:`pack` was given.
+
+    >>> unpack(pack((RunningMeanVar(1, 2.0), SampleList([3.0]))))
+    (RunningMeanVar(count=1, mean=2.0, var=0.0, min_=inf, max_=-inf, nonfinite=0), [3.0])
+    """
+    ((kind, content),) = data.items()
+    if kind == "moments":
+        *fields, nonfinite = content
+        return RunningMeanVar(*fields, nonfinite=nonfinite)
+    if kind == "each":
+        return tuple(unpack(part) for part in content)
+    if kind == "named":
+        return {name: unpack(part) for name, part in content.items()}
+    return SampleList(content.tolist())

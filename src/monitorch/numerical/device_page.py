@@ -1,7 +1,8 @@
 """Rows of tensors on a GPU or another device."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..errors import SkippedSample
 from .kernels import fused, fused_many, reference
-from .kernels.row import WIDTH
+from .kernels.row import FOLLOWS, UNIT, WIDTH
 from .memory import is_capturing, lasting
 from .notes import AFTER_GAP, Note, Receive, hand_out
 from .precision import wide_dtype
@@ -39,6 +40,31 @@ class DevicePage:
         self.standing = torch.zeros(STANDING, WIDTH, dtype=dtype, device=device)
         self._captured: list[Note] = []
         self._gaps = 0
+        self._correction: tuple[Tensor, Tensor | None] | None = None
+        self._uncorrected = 0
+
+    @contextmanager
+    def corrected(self, unit: Tensor, follows: Tensor | None = None) -> Iterator[None]:
+        """Put right all rows that are written inside the block.
+
+        Args:
+            unit: their units are multiplied by it; 0 leaves them out.
+            follows: 0 where none of them follows the row before.
+        """
+        self._correction, self._uncorrected = (unit, follows), len(self.notes)
+        try:
+            yield
+            self._correct()
+        finally:
+            self._correction = None
+
+    def _correct(self) -> None:
+        if self._correction is not None and self._uncorrected < len(self.notes):
+            rows = self.block[self._uncorrected : len(self.notes)]
+            for column, factor in zip((UNIT, FOLLOWS), self._correction, strict=True):
+                if factor is not None:
+                    rows[:, column] *= factor.to(rows.device, non_blocking=True)
+        self._uncorrected = 0
 
     def output(self, note: Note, x: Tensor) -> None:
         """Measure what a layer put out."""
@@ -64,10 +90,11 @@ class DevicePage:
 
     def _geometry_reader(self, site: Any, x: Tensor) -> Any:
         whole = x if fused.supports(x) else x.contiguous()
-        if site.rates or not fused.AVAILABLE or not fused.supports(whole):
+        is_update = site.before is not None
+        if site.rates or not fused.AVAILABLE or not fused.supports(whole) or (is_update and not site.sketched):
             return partial(_geometry_plainly, site)
-        kind = fused.SketchReader if site.sketched else fused.GeometryReader
-        reader = kind(whole, site.previous)
+        sketches = partial(fused.SketchReader, before=site.before) if is_update else fused.SketchReader
+        reader = (sketches if site.sketched else fused.GeometryReader)(whole, site.previous)
         return reader if whole is x else lambda x, *where: reader(x.contiguous(), *where)
 
     def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
@@ -87,8 +114,9 @@ class DevicePage:
         for key, group in self._groups(notes, tensors, follows):
             if key is None:
                 for note, tensor, follow in group:
-                    self.geometry(note, tensor.detach() - note.site.before, follow)
-                    note.site.before.copy_(tensor.detach())
+                    self.geometry(note, tensor.detach(), follow)
+                copies, moved = zip(*((note.site.before, tensor.detach()) for note, tensor, _ in group), strict=True)
+                torch._foreach_copy_(copies, moved)
                 continue
             own, measured, flags = zip(*group, strict=True)
             previous = [note.site.previous for note in own] if key[0] else None
@@ -168,6 +196,7 @@ class DevicePage:
         """The rows, copied: what is written next comes after the copy on the device's own queue."""
         if not self.notes:
             return []
+        self._correct()
         used, notes, self.notes = self.block[: len(self.notes)], self.notes, []
         rows = used.clone()
         used.zero_()
@@ -179,6 +208,8 @@ def _output_plainly(site: Any, x: Tensor, block: Tensor, index: int) -> None:
 
 
 def _geometry_plainly(site: Any, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
+    if site.before is not None:  # what was added to it
+        x = x - site.before
     if site.sketched:
         block[index] = reference.sketch(x, site.previous, follows)
         return

@@ -74,6 +74,22 @@ class GeometryComputation:
             self.prev_value = tensor.clone()
         self.prev_norm = norm
 
+    def last(self, with_tensor: bool) -> tuple[Any, Any]:
+        """The last tensor, None instead of one that is left out, and its norm."""
+        if not self.correlation:
+            return 0.0, 1.0
+        left_out = isinstance(self.prev_value, Tensor) and not with_tensor
+        return None if left_out else self.prev_value, self.prev_norm
+
+    def go_on(self, value: Any, last: Any, norm: Any) -> None:
+        """Have the accumulators of ``value``, if there are some, and compare the next tensor with ``last``."""
+        if value is not None:
+            self.norm, *product = accumulators_in(value)
+            if product:
+                (self.product,) = product
+        if self.correlation:
+            self.prev_value, self.prev_norm = last, norm
+
     def start_sync(self, dst_rank: int = 0) -> None:
         """Begin to merge with the other ranks."""
         for accumulator in accumulators_in(self.value):

@@ -1,12 +1,14 @@
 """Rows of CPU tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from .kernels import host
+from .kernels.row import FOLLOWS, UNIT
 from .notes import Note, Receive, hand_out
 from .transfer import Parcel, Transfer
 
@@ -21,6 +23,16 @@ class HostPage:
         self._receive = receive
         self.rows: list[tuple[float, ...]] = []
         self.notes: list[Note] = []
+        self._correction: tuple[float, float] | None = None
+
+    @contextmanager
+    def corrected(self, unit: Tensor, follows: Tensor | None = None) -> Iterator[None]:
+        """Multiply these columns of all rows that are written inside the block, see :meth:`DevicePage.corrected`."""
+        self._correction = float(unit), 1.0 if follows is None else float(follows)
+        try:
+            yield
+        finally:
+            self._correction = None
 
     def output(self, note: Note, x: Tensor) -> None:
         """Measure what a layer put out."""
@@ -58,6 +70,9 @@ class HostPage:
         """Nothing: there are no graphs on a CPU that would write by themselves."""
 
     def _write(self, note: Note, row: tuple[float, ...]) -> None:
+        if self._correction is not None:
+            unit, follows = self._correction
+            row = (*row[:UNIT], row[UNIT] * unit, row[FOLLOWS] * follows, *row[FOLLOWS + 1 :])
         self.rows.append(row)
         self.notes.append(note)
         if len(self.notes) >= CAPACITY:

@@ -1,17 +1,18 @@
 """Rows of several processes: kept until a tick, exchanged all at once, and added up to the rows of the whole.
 
-Norms, rates and cosines of a whole batch or tensor cannot be had from those of its parts, but from the sums behind them.
+Norms, rates and cosines of a whole cannot be had from those of its parts, but they can from the sums behind them.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.row import DOT, FOLLOWS, LARGEST, SQUARES, UNIT, WIDTH
+from .kernels.row import CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, SIZE, SQUARES, UNIT, WIDTH
 from .notes import AFTER_GAP, OWN, Note, Rows
 
 Places = NDArray[np.int64]
@@ -24,12 +25,17 @@ PASSES = 1 << 20
 
 
 class Load(NamedTuple):
-    """What one process sends: names of sites, where each row belongs, the rows, and the unit of the row before each."""
+    """What one process sends.
+
+    Names of sites, where each row belongs, the rows, the unit of the row before each, and for some of them which
+    channels are active.
+    """
 
     keys: list[Any]
     places: Places
     rows: Rows
     units: Rows
+    alive: dict[int, NDArray[np.bool_]]
 
 
 class Last(NamedTuple):
@@ -51,18 +57,32 @@ class JointRows:
         self._passes: dict[Any, tuple[int, int]] = {}
         self._forget()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JointRows, ()  # a copy belongs to no model
+
     def _forget(self) -> None:
         self._keys: dict[Any, int] = {}
         self._places: list[tuple[int, ...]] = []
         self._units: list[float] = []
         self._rows: list[Rows] = []
+        self._alive: dict[int, NDArray[np.bool_]] = {}
 
     def enrol(self, site: Any, *what: Any) -> None:
         """Give a site a name that it has in every process: what is measured, and which one of those it is."""
-        if site.key is None:
+        if not site.key:
             site.key = (*what, self._named[what])
             self._named[what] += 1
             self._sites[site.key] = site
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the rows of a run that goes on later are compared with."""
+        kept = ("_sent", "_received", "_passes")
+        return {name: {key: tuple(value) for key, value in getattr(self, name).items()} for name in kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._sent, self._received = ({key: Last(*v) for key, v in state[n].items()} for n in ("_sent", "_received"))
+        self._passes = dict(state["_passes"])
 
     @property
     def waits(self) -> bool:
@@ -72,13 +92,13 @@ class JointRows:
     def keep(self, notes: Sequence[Note], rows: Tensor) -> None:
         """Take rows until they are exchanged."""
         numbers: Rows = rows.double().numpy()
-        written = numbers[:, UNIT] != 0  # else its kernel failed, or its graph did not run
-        for note, unit in zip(notes, numbers[:, UNIT].tolist(), strict=True):
-            if unit:
-                self._place(note, unit)
-        numbers = numbers[written]
-        gaps = [note.tag & AFTER_GAP > 0 for note, is_there in zip(notes, written, strict=True) if is_there]
-        numbers[gaps, FOLLOWS] = 0
+        # without a unit it was never written, and of some tensors there is nothing here
+        kept = np.flatnonzero((numbers[:, UNIT] != 0) & (numbers[:, SIZE] > 0)).tolist()
+        own, numbers = [notes[place] for place in kept], numbers[kept]
+        self._alive |= _on_host({len(self._places) + index: note.alive for index, note in enumerate(own)})
+        for note, unit in zip(own, numbers[:, UNIT].tolist(), strict=True):
+            self._place(note, unit)
+        numbers[[note.tag & AFTER_GAP > 0 for note in own], FOLLOWS] = 0
         self._rows.append(numbers)
 
     def _place(self, note: Note, unit: float) -> None:
@@ -99,7 +119,7 @@ class JointRows:
         """What the other processes need to know; there is nothing left then."""
         rows = np.concatenate([np.zeros((0, WIDTH)), *self._rows])
         places = np.array(self._places, np.int64).reshape(-1, BEFORE + 1)
-        load = Load(list(self._keys), places, rows, np.array(self._units))
+        load = Load(list(self._keys), places, rows, np.array(self._units), self._alive)
         self._forget()
         return load
 
@@ -107,10 +127,12 @@ class JointRows:
         """Hand out the rows of all processes, by rank."""
         keys = list(dict.fromkeys(key for load in loads.values() for key in load.keys))
         number = {key: index for index, key in enumerate(keys)}
-        places = np.concatenate([_common(load, rank, number) for rank, load in loads.items()])
+        by_rank = [_common(load, rank, number) for rank, load in loads.items()]
+        places = np.concatenate(by_rank)
         last = [self._received.get(key, Last(-1, 1.0)) for key in keys]
         rows, units = (np.concatenate([getattr(load, name) for load in loads.values()]) for name in ("rows", "units"))
         found, joint, parts = fold(places, rows, units, last)
+        _count_dead(found, joint, zip(by_rank, loads.values(), strict=True))
         ends = np.searchsorted(found[:, SITE], np.arange(len(keys)), side="right")
         for key, begin, end in zip(keys, [0, *ends], ends, strict=False):
             self._received[key] = Last(int(found[end - 1, MOMENT]), float(joint[end - 1, UNIT]), int(parts[end - 1]))
@@ -120,10 +142,33 @@ class JointRows:
 
 def _common(load: Load, rank: int, number: dict[Any, int]) -> Places:
     """Places with numbers of sites that all ranks share."""
-    places = load.places.copy()
+    places: Places = load.places.copy()
     places[:, SITE] = np.array([number[key] for key in load.keys], np.int64)[places[:, SITE]]
     places[places[:, PART] == OWN, PART] = rank
     return places
+
+
+def _on_host(alive: dict[int, Tensor | None]) -> dict[int, NDArray[np.bool_]]:
+    """Flags by number of the row, brought to the host together."""
+    there = {row: flags for row, flags in alive.items() if flags is not None}
+    if not there:
+        return {}
+    whole = torch.cat(list(there.values())).cpu()
+    parts = torch.split(whole, [len(flags) for flags in there.values()])
+    return {row: flags.numpy() for row, flags in zip(there, parts, strict=True)}
+
+
+def _count_dead(found: Places, joint: Rows, sent: Iterable[tuple[Places, Load]]) -> None:
+    """Where all processes say which channels are active: only those are dead that are active nowhere."""
+    alive: dict[Any, list[NDArray[np.bool_]]] = defaultdict(list)
+    for places, load in sent:
+        for row, flags in load.alive.items():
+            alive[tuple(places[row, : TAG + 1])].append(flags)
+    for index, place in enumerate(found[:, : TAG + 1].tolist() if alive else ()):
+        by_rank = alive.get(tuple(place), [])
+        if len({len(flags) for flags in by_rank}) == 1:
+            joint[index, CHANNELS] = len(by_rank[0])
+            joint[index, DEAD] = len(by_rank[0]) - np.count_nonzero(np.logical_or.reduce(by_rank))
 
 
 def fold(places: Places, rows: Rows, units: Rows, last: list[Last]) -> tuple[Places, Rows, NDArray[np.int64]]:
@@ -131,6 +176,7 @@ def fold(places: Places, rows: Rows, units: Rows, last: list[Last]) -> tuple[Pla
 
     Args:
         places: of which site, moment, kind and part each row is, and which moment it is compared with.
+        rows: sums.
         units: the unit of what each row is compared with.
         last: by site, the last row of all that were folded before.
 

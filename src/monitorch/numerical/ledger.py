@@ -5,6 +5,7 @@ waits. Reading brings all rows of a device to the host with one copy and hands t
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -35,10 +36,11 @@ class Ledger:
             page = self._pages[device] = self._new_page(device)
         return page
 
-    def collect(self, step: int, tag: int, gaps: int) -> None:
-        """Take over what CUDA graphs have written, see :meth:`DevicePage.collect`."""
+    def collect(self, step: int, tag: int, gaps: int, unit: Tensor | None = None) -> None:
+        """Take over what CUDA graphs have written, in this unit; see :meth:`DevicePage.collect`."""
         for page in self._pages.values():
-            page.collect(step, tag, gaps)
+            with nullcontext() if unit is None else page.corrected(unit):
+                page.collect(step, tag, gaps)
 
     def parcels(self) -> list[Parcel]:
         """All rows, to be brought to the host and handed to their sites."""

@@ -32,7 +32,7 @@ class Site(Protocol):
     before: Tensor | None
     reader: Any
     in_graph: bool
-    key: tuple[Any, ...] | None
+    key: tuple[Any, ...]
 
     def knows(self, x: Tensor) -> bool:
         """Whether the reader serves for ``x``."""
@@ -51,6 +51,8 @@ class Note(NamedTuple):
     tag: int
     step: int
     part: int = OWN
+    alive: Tensor | None = None
+    """Which channels are active, where processes are to find out together which are dead."""
 
 
 Receive = Callable[[Sequence[Note], Tensor], None]

@@ -1,6 +1,7 @@
 """The in-place accumulator: count, mean, variance and extremes of a stream of numbers."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -67,10 +68,14 @@ class RunningMeanVar(Deferred):
         """Add one sample; the same as ``append``."""
         self.append(x)
 
-    def merge(self, other: "RunningMeanVar") -> None:
+    def merge(self, other: "RunningMeanVar | Iterable[float]") -> None:
         """Add the samples of another accumulator."""
         self.settle()
-        self._merge_state(other.state())
+        if isinstance(other, RunningMeanVar):
+            self._merge_state(other.state())
+        else:
+            for sample in other:
+                self._absorb_number(sample)
 
     def state(self) -> tuple[int, float, float, float, float, int]:
         """The six fields, in the order of a row of moments."""

@@ -3,15 +3,28 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import OptionError
-from ..numerical.accumulator import Accumulator, accumulators_in, new_accumulator
+from ..numerical.accumulator import Accumulator, accumulators_in, new_accumulator, pack, unpack
 from ..numerical.deferred import Deferred, settle
 from ..numerical.ledger import Ledger
 from ..numerical.notes import Mask, Rows
-from ..numerical.sync import exchange, offer
+from ..numerical.running_mean_var import RunningMeanVar
+from ..numerical.sample_list import SampleList
+from ..numerical.sync import exchange, offer, several_processes
 from .abstract import AbstractPreprocessor
+
+
+class Payload(NamedTuple):
+    """What one process has: accumulators by name, all samples of those of which there is one in each step, and more."""
+
+    values: dict[str, Any]
+    in_step: dict[str, list[float]]
+    logged: tuple[str, ...] = ()
 
 
 class AccumulatingPreprocessor(AbstractPreprocessor):
@@ -25,6 +38,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
         self._values: OrderedDict[str, Any] = OrderedDict()
+        self._in_step: dict[str, SampleList] = {}  # with several processes: samples of which each has one in a step
         self.ledger: Ledger | None = None
         """Where rows for this preprocessor wait, if gatherers measure for it."""
 
@@ -44,12 +58,18 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     def accumulators(self) -> Iterable[Deferred]:
         """All accumulators there are."""
         self._collect()
-        return (accumulator for value in self._values.values() for accumulator in accumulators_in(value))
+        kept = (accumulator for value in self._values.values() for accumulator in accumulators_in(value))
+        return chain(kept, self._in_step.values())
 
     def reset(self) -> None:
         """Start with new accumulators; those handed out keep their numbers."""
         self._collect()
-        self._values = OrderedDict()
+        self._values, self._in_step = OrderedDict(), {}
+
+    def clear(self) -> None:
+        """Leave the model: also the place where its rows wait."""
+        super().clear()
+        self.ledger = None
 
     def release(self) -> OrderedDict[str, Any]:
         """Give away the accumulators as they are and start with new ones."""
@@ -81,6 +101,17 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         if self.ledger is not None:
             self.ledger.deliver()
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run needs to go on later, as plain data and tensors."""
+        values = {name: pack(value) for name, value in self.value.items()}
+        return {"values": values, "in_step": {name: pack(samples) for name, samples in self._in_step.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.reset()
+        self._values = OrderedDict((name, unpack(value)) for name, value in state["values"].items())
+        self._in_step = {name: unpack(samples) for name, samples in state["in_step"].items()}
+
     def start_sync(self, dst_rank: int = 0) -> None:
         """Offer the accumulators to the other ranks."""
         offer(self)
@@ -89,14 +120,28 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """Merge with the other ranks."""
         exchange()
 
-    def merge_ranks(self, values: list[dict[str, Any]]) -> None:
+    def payload(self) -> Payload:
+        """All accumulators, for the other ranks."""
+        complete = {
+            name: list(samples)
+            for name, samples in self._in_step.items()
+            if len(samples) == _number_of_samples(self._values.get(name))
+        }
+        return Payload(dict(self.value), complete)
+
+    def merge_ranks(self, loads: dict[int, Payload]) -> None:
         """Become what the ranks have together; a name may be missing on some of them."""
         self.reset()
-        for value in values:
-            for name, part in value.items():
-                own = self._values.setdefault(name, self._new_value(part))
+        averaged = _means_in_step(loads.values())
+        parts = [item for load in loads.values() for item in load.values.items()]
+        # moments first: a name may be kept in two ways, and moments can take samples in, but not the other way round
+        for name, part in sorted(parts, key=lambda item: not isinstance(item[1], RunningMeanVar)):
+            own = self._values.setdefault(name, self._new_value(part))
+            if name not in averaged:
                 for mine, other in zip(accumulators_in(own), accumulators_in(part), strict=True):
                     mine.merge(other)
+        for name, samples in averaged.items():
+            self._values[name].extend_by(samples)
 
     def _new_value(self, like: Any = None) -> Any:
         """Empty accumulators for one name."""
@@ -108,6 +153,11 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         for accumulator, sample in zip(self._accumulators_of(name), samples, strict=True):
             accumulator.adopt(sample)
 
+    def _record_in_step(self, name: str, sample: Any) -> None:
+        """Keep a sample of which every process has one in a step: together they are one sample, their mean."""
+        if several_processes():
+            self._in_step.setdefault(name, SampleList()).append(sample)
+
     def _extend(self, name: str, *samples: Rows) -> None:
         """Add many samples to each statistic of ``name``."""
         for accumulator, sample in zip(self._accumulators_of(name), samples, strict=True):
@@ -117,3 +167,23 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         if name not in self._values:
             self._values[name] = self._new_value()
         return accumulators_in(self._values[name])
+
+
+def _number_of_samples(accumulator: Any) -> int:
+    if isinstance(accumulator, RunningMeanVar):
+        return accumulator.count + accumulator.nonfinite
+    return 0 if accumulator is None else len(accumulator)
+
+
+def _means_in_step(loads: Iterable[Payload]) -> dict[str, Rows]:
+    """For each name the means over processes, step by step, and then what only some of them have."""
+    found: dict[str, Rows] = {}
+    having = list(loads)
+    for name in dict.fromkeys(name for load in having for name in load.in_step):
+        of_name = [load for load in having if _number_of_samples(load.values.get(name))]
+        series = [np.array(load.in_step[name]) for load in of_name if name in load.in_step]
+        if len(series) == len(of_name):  # else some process has not kept all its samples
+            common = min(map(len, series))
+            rest = [samples[common:] for samples in series]
+            found[name] = np.concatenate([np.mean([samples[:common] for samples in series], axis=0), *rest])
+    return found

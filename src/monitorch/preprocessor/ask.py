@@ -15,22 +15,25 @@ class Ask:
         rates: count active numbers: up to which value a number is zero, and where the channels of a layer are.
         correlation: compare with the tensor before: ``"exact"``, ``"sketch"`` or not at all.
         passes: which forward passes to measure.
+        exact_death: with several processes, find out together which channels are active nowhere.
     """
 
     output_index: int | str | None = None
     rates: tuple[float, bool | Callable[[str], bool]] | None = None
     correlation: str | None = None
     passes: frozenset[int] = ALL_PASSES
+    exact_death: bool = False
 
     def joins(self, other: "Ask") -> bool:
         """Whether both can be granted together."""
         return (
             self.output_index == other.output_index
-            and (self.rates is None or other.rates is None or self.rates == other.rates)
+            and (not (self.rates and other.rates) or (self.rates, self.exact_death) == (other.rates, other.exact_death))
             and (self.correlation is None or other.correlation is None or self.correlation == other.correlation)
             and not ("sketch" in (self.correlation, other.correlation) and (self.rates or other.rates))
         )
 
     def __or__(self, other: "Ask") -> "Ask":
         rates, correlation = self.rates or other.rates, self.correlation or other.correlation
-        return Ask(self.output_index, rates, correlation, self.passes | other.passes)
+        exact_death = self.exact_death or other.exact_death
+        return Ask(self.output_index, rates, correlation, self.passes | other.passes, exact_death)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..numerical.accumulator import new_accumulator
 from ..numerical.running_mean_var import RunningMeanVar
-from .accumulating import AccumulatingPreprocessor
+from .accumulating import AccumulatingPreprocessor, Payload
 
 
 class ExplicitCall(AccumulatingPreprocessor):
@@ -20,6 +20,8 @@ class ExplicitCall(AccumulatingPreprocessor):
     def __init__(self, train_loss_str: str, non_train_loss_str: str) -> None:
         super().__init__(inplace=True)
         self.train_loss_str, self.non_train_loss_str = train_loss_str, non_train_loss_str
+        self.logged: dict[str, None] = {}
+        """Names of numbers that nobody declared, in the order they came."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -36,7 +38,32 @@ class ExplicitCall(AccumulatingPreprocessor):
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
         """Add a loss under the name that fits."""
-        self._push(self.train_loss_str if train else self.non_train_loss_str, value, inplace=running)
+        name = self.train_loss_str if train else self.non_train_loss_str
+        self._push(name, value, inplace=running)
+        self._record_in_step(name, value)
+
+    def log(self, name: str, value: Any) -> None:
+        """Add a number that is shown without being declared."""
+        self.logged[name] = None
+        self.push_running(name, value)
+
+    def payload(self) -> Payload:
+        """Also the names of what was logged."""
+        return super().payload()._replace(logged=tuple(self.logged))
+
+    def merge_ranks(self, loads: dict[int, Payload]) -> None:
+        """Know what was logged on any rank, too."""
+        super().merge_ranks(loads)
+        self.logged |= dict.fromkeys(name for load in loads.values() for name in load.logged)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also the names of what was logged."""
+        return {**super().state_dict(), "logged": list(self.logged)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().load_state_dict(state)
+        self.logged = dict.fromkeys(state["logged"])
 
     def _push(self, name: str, value: Any, inplace: bool) -> None:
         accumulator = self._values.get(name)

@@ -1,5 +1,7 @@
 """The common half of the preprocessors that follow a tensor's length and direction."""
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
@@ -19,6 +21,9 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
         eps: added to the product of the two norms.
         sketch: have gatherers compare random projections of fixed size instead of keeping whole tensors.
     """
+
+    remembers = True
+    """Whether the last tensors are small enough to be saved."""
 
     def __init__(
         self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, sketch: bool = False
@@ -47,6 +52,19 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
         if name in self._geometries:
             self._geometries[name].interrupt()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Also what the next tensors are compared with, unless that is too large."""
+        kept = {name: geometry.last(self.remembers) for name, geometry in self._geometries.items()}
+        return {**super().state_dict(), "lengths": dict(self._last_lengths), "geometries": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().load_state_dict(state)
+        self._last_lengths = dict(state["lengths"])
+        for name, last in state["geometries"].items():
+            geometry = self._geometries[name] = self._new_geometry()
+            geometry.go_on(self._values.get(name), *last)
+
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
         """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""
         norms = lengths(rows, by_size=self.normalize)
@@ -63,7 +81,7 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
         sizes = np.sqrt(rows[:, SQUARES])
         first = name not in self._last_lengths
         before = np.concatenate(([self._last_lengths.get(name, 0.0)], sizes[:-1]))
-        self._last_lengths[name] = sizes[-1]
+        self._last_lengths[name] = float(sizes[-1])
         compared = rows[:, FOLLOWS] > 0
         product = sizes * before
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -77,7 +95,9 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
     def _measure(self, name: str, tensor: Tensor) -> None:
         geometry = self._geometries.get(name)
         if geometry is None:
-            geometry = GeometryComputation(self.inplace, self.normalize, self.correlation, self.eps)
-            self._geometries[name] = geometry
+            geometry = self._geometries[name] = self._new_geometry()
         geometry.update(tensor)
         self._values[name] = geometry.value
+
+    def _new_geometry(self) -> GeometryComputation:
+        return GeometryComputation(self.inplace, self.normalize, self.correlation, self.eps)

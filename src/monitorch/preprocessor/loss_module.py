@@ -73,7 +73,12 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
-        self._record(self._names[0 if self._is_training(module) else 1], loss.detach().to(wide_dtype(loss), copy=True))
+        which, sample = (
+            self._names[0 if self._is_training(module) else 1],
+            loss.detach().to(wide_dtype(loss), copy=True),
+        )
+        self._record(which, sample)
+        self._record_in_step(which, sample)
 
     def _is_training(self, module: nn.Module) -> bool:
         model = self._model() if self._model is not None else None

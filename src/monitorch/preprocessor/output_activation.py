@@ -23,6 +23,7 @@ class OutputActivation(RateStatistics, OutputPreprocessor):
         channel_last: where the neurons are: ``[B, ..., C]`` if true, else ``[B, C, ...]``; or a function that
             answers for the name of a layer.
         output_index: which part of the output to measure; by default its first floating tensor.
+        exact_death: with several processes, count a channel as dead only if it is so in all of them.
     """
 
     def __init__(
@@ -35,10 +36,11 @@ class OutputActivation(RateStatistics, OutputPreprocessor):
         channel_last: bool | Callable[[str], bool] = False,
         *,
         output_index: int | str | None = None,
+        exact_death: bool = False,
     ) -> None:
         super().__init__(inplace, record_eval, evaluation_from_grad, output_index)
         self._declare(death, eps)
-        self.channel_last = channel_last
+        self.channel_last, self.exact_death = channel_last, exact_death
 
     def _measure(self, name: str, output: Tensor) -> None:
         last = self.channel_last(name) if callable(self.channel_last) else self.channel_last
@@ -46,4 +48,5 @@ class OutputActivation(RateStatistics, OutputPreprocessor):
 
     def ask(self) -> Ask:
         """What gatherers are to measure in passing."""
-        return Ask(self.output_index, rates=(self.eps, self.channel_last), passes=self.passes())
+        rates = self.eps, self.channel_last
+        return Ask(self.output_index, rates, passes=self.passes(), exact_death=self.exact_death)

@@ -13,6 +13,7 @@ class OutputGradientGeometry(GeometryPreprocessor, AbstractBackwardPreprocessor)
     """Norms of output gradients, and correlations of consecutive ones."""
 
     needs_grad_input = False
+    remembers = False
 
     def process_bw(self, name: str, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         """Take the gradient of the first output; an output that was not used has none."""

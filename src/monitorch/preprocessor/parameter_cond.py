@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..errors import SkippedSample
+from ..numerical.shards import is_distributed
 from .parameter_statistics import ParameterStatistics
 
 
@@ -18,6 +20,8 @@ class ParameterCond(ParameterStatistics):
     def _measure(self, parameter: Tensor) -> Tensor | None:
         if parameter.dim() < 2 or not parameter.numel():
             return None
+        if is_distributed(parameter):
+            raise SkippedSample("no process has the whole matrix, and a condition number needs it")
         matrix = parameter.flatten(1).to("cpu", torch.complex128 if parameter.is_complex() else torch.float64)
         if not matrix.isfinite().all():
             return torch.tensor(torch.nan)

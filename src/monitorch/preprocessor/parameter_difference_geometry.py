@@ -1,5 +1,7 @@
 """Length and direction of the changes of a tensor."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -43,6 +45,15 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         """The next tensor is not one step after the last one."""
         super().interrupt(name)
         self._previous.pop(name, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also the last tensors, from which changes are measured."""
+        return {**super().state_dict(), "tensors": dict(self._previous)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().load_state_dict(state)
+        self._previous = dict(state["tensors"])
 
     def clear(self) -> None:
         """Forget the last tensors as well."""

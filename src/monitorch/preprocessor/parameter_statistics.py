@@ -1,7 +1,7 @@
 """The common half of the preprocessors that look at a module's parameters from time to time."""
 
 from abc import abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..numerical.accumulator import new_accumulator
 from .abstract import AbstractModulePreprocessor
-from .accumulating import AccumulatingPreprocessor
+from .accumulating import AccumulatingPreprocessor, Payload
 from .parameters import find_parameter
 
 
@@ -44,12 +44,15 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
     def _measure(self, parameter: Tensor) -> Tensor | None:
         """One number, or None where the parameter has none to offer."""
 
-    def merge_ranks(self, values: list[dict[str, Any]]) -> None:
-        """Become what the ranks have together; a name or a parameter may be missing on some of them."""
+    def merge_ranks(self, loads: dict[int, Payload]) -> None:
+        """Become what the ranks have together; copies of one parameter, which give the same numbers, count once."""
         self.reset()
-        for name, part in (item for value in values for item in value.items()):
+        merged: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        for name, part in (item for load in loads.values() for item in load.values.items()):
             for attr, other in part.items():
-                self._accumulator(name, attr).merge(other)
+                if other not in merged[name, attr]:
+                    self._accumulator(name, attr).merge(other)
+                    merged[name, attr].append(other)
 
     def _accumulator(self, name: str, attr: str) -> Any:
         return self._values.setdefault(name, {}).setdefault(attr, new_accumulator(self.inplace))

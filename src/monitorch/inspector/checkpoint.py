@@ -1,0 +1,60 @@
+"""What an inspector needs to go on in another process as if there had been no interruption."""
+
+from typing import Any
+
+from ..errors import OptionError
+from ..lens.base import Lens
+
+VERSION = 1
+
+
+def save(inspector: Any) -> dict[str, Any]:
+    """Plain data and tensors, such as ``torch.save`` writes and ``torch.load`` reads with its default options."""
+    inspector.state.settle()
+    house = inspector.state.house
+    if house is not None:
+        house.ledger.deliver()
+    return {
+        "version": VERSION,
+        "state": inspector.state.state_dict(),
+        "pushed": inspector._call_preprocessor.state_dict(),
+        "lenses": [_saved_lens(lens) for lens in _own_lenses(inspector)],
+        "house": None if house is None else house.state_dict(),
+    }
+
+
+def load(inspector: Any, saved: dict[str, Any]) -> None:
+    """Go on from what :func:`save` returned, with the same lenses on a model with the same layers."""
+    _check(inspector, saved)
+    house = inspector.state.house
+    if house is not None and saved["house"] is not None:
+        house.load_state_dict(saved["house"])
+    for lens, own in zip(_own_lenses(inspector), saved["lenses"], strict=True):
+        if isinstance(lens, Lens):
+            lens.load_state_dict(own["state"])
+    inspector._call_preprocessor.load_state_dict(saved["pushed"])
+    inspector.state.load_state_dict(saved["state"])
+    inspector._show_logged()
+
+
+def _own_lenses(inspector: Any) -> list[Any]:
+    """Those that the user has given: that for logged numbers is made when it is needed."""
+    return [lens for lens in inspector._adopted if lens is not inspector._logged]
+
+
+def _saved_lens(lens: Any) -> dict[str, Any]:
+    return {"kind": type(lens).__name__, "state": lens.state_dict() if isinstance(lens, Lens) else None}
+
+
+def _check(inspector: Any, saved: Any) -> None:
+    if not isinstance(saved, dict) or "lenses" not in saved:
+        raise OptionError("this is no state of an inspector: pass what its state_dict() returned")
+    if saved["version"] != VERSION:
+        raise OptionError(f"the state is of version {saved['version']}, this release reads version {VERSION}")
+    then, now = [own["kind"] for own in saved["lenses"]], [type(lens).__name__ for lens in _own_lenses(inspector)]
+    if then != now:
+        raise OptionError(
+            f"the state is of the lenses {then}, this inspector has {now}: give it the same in this order"
+        )
+    if not inspector.state.attached:
+        raise OptionError("attach() the model first: a state belongs to its layers")

@@ -1,0 +1,27 @@
+"""Loops that tick by themselves."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+
+class EpochLoops(ABC):
+    """Ticks after each round of a loop."""
+
+    @abstractmethod
+    def tick_epoch(self, epoch: int | None = None) -> None:
+        """End a tick."""
+
+    def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
+        """Go through ``iterable`` and tick after each item; not after one that the loop leaves by ``break``."""
+        for index, item in enumerate(iterable):
+            if index:
+                self.tick_epoch()
+            yield item
+        self.tick_epoch()
+
+    def range(self, *args: Any, **kwargs: Any) -> Iterator[int]:
+        """``range`` that ticks after each number."""
+        return self.iter(range(*args, **kwargs))

@@ -1,0 +1,18 @@
+"""Leaving a model."""
+
+from typing import Any
+
+from ..lens.abstract_lens import AbstractLens
+from .inspector_state import InspectorState
+
+
+def release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
+    """Remove all that an inspector has put on a model and its optimizers."""
+    for lens in lenses:
+        if getattr(lens, "_state", state) is state:  # it may have moved on to another inspector
+            lens.detach_from_module()
+    while handles:
+        handles.pop().remove()
+    if state.house is not None:
+        state.house.close()
+        state.house = None

@@ -1,0 +1,162 @@
+"""A run that goes on from a checkpoint records what an uninterrupted one does."""
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector
+from monitorch.errors import OptionError
+from monitorch.lens import (
+    Attribute,
+    LossMetrics,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterGradientActivation,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+)
+from monitorch.observe import EMAReducer
+
+STEPS, PARTING = 12, 5
+LAYERS = (nn.Linear, nn.ReLU)
+WIDE = 80  # weights of 80 x 80 are larger than a sketch
+
+
+class Training:
+    """A model in training, with everything that has to survive."""
+
+    def __init__(self, given=True, inplace=False, correlation="exact", width=6, **options):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 1))
+        self.loss_fn = nn.MSELoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        common = {"inplace": inplace, "correlation": correlation}
+        lenses = [
+            LossMetrics(loss_fn=self.loss_fn, loss_fn_inplace=inplace),
+            OutputNorm(inplace=inplace, include=LAYERS),
+            OutputActivation(inplace=inplace, include=LAYERS),
+            OutputGradientGeometry(**common),
+            ParameterGradientGeometry(**common),
+            ParameterGradientActivation(inplace=inplace),
+            ParameterUpdateGeometry(self.optimizer, **common),
+            ParameterNorm(),
+            Attribute("0.weight", EMAReducer(1.0, 0.5), inplace=inplace),
+        ]
+        if given:
+            options["optimizer"] = self.optimizer
+        self.inspector = PyTorchInspector(lenses, module=self.model, visualizer="dummy", on_error="raise", **options)
+
+    def run(self, first, last, tick_after=()):
+        """Train, and return the records of all ticks."""
+        records = []
+        for number in range(first, last):
+            x = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
+            self.optimizer.zero_grad()
+            self.loss_fn(self.model(x), x.sum(1, keepdim=True)).backward()
+            self.optimizer.step()
+            self.inspector.log(number=number)
+            if number in tick_after:
+                self.inspector.tick_epoch()
+                records += self.inspector.records()
+        return records
+
+    def saved(self):
+        return {part: getattr(self, part).state_dict() for part in ("model", "optimizer", "inspector")}
+
+    def load(self, saved):
+        for part, state in saved.items():
+            getattr(self, part).load_state_dict(state)
+
+
+def through_a_file(saved):
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    return torch.load(file)  # only data: no code runs when it is read
+
+
+def comparable(records):
+    """Numbers by what they are; speed is never the same, and the gradients of outputs have one cosine less."""
+    return {
+        (r.step, r.epoch, r.lens, r.layer, r.tag, r.statistic): r.value
+        for r in records
+        if "samples per second" not in r.statistic and "Output Gradient Correlation" not in r.tag
+    }
+
+
+CASES = {
+    "moments": {"inplace": True},
+    "every sample": {},
+    "sketches": {"correlation": "sketch", "width": WIDE},
+    "steps of the model": {"given": False},
+    "some steps": {"every": 3},
+    "parted between a lead step and what it leads": {"every": 6},
+    "chosen steps of the model": {"every": lambda step: step in (3, 6, 7), "given": False},
+}
+
+
+@pytest.mark.parametrize("ticks", [(4, 8, 11), (11,)], ids=["between ticks", "inside a tick"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_records_the_same(case, ticks):
+    whole = Training(**CASES[case])
+    expected = whole.run(0, STEPS, ticks)
+    before = Training(**CASES[case])
+    records = before.run(0, PARTING, ticks)
+    saved = through_a_file(before.saved())
+    after = Training(**CASES[case])
+    torch.manual_seed(1)
+    after.load(saved)
+    records += after.run(PARTING, STEPS, ticks)
+    assert comparable(records) == pytest.approx(comparable(expected), nan_ok=True, rel=1e-12)
+    assert after.inspector.state.counter == whole.inspector.state.counter
+    assert after.inspector.state.step == STEPS
+
+
+@pytest.mark.parametrize("correlation", ["exact", "sketch"])
+def test_the_first_output_gradient_after_a_break_is_compared_only_if_a_sketch_was_kept(correlation):
+    before = Training(correlation=correlation, width=2000)
+    before.run(0, 3)
+    state = through_a_file(before.inspector.state_dict())
+    after = Training(correlation=correlation, width=2000)
+    after.inspector.load_state_dict(state)
+    after.run(3, 6)
+    norms, cosines = after.inspector.lenses[3]._preprocessors[0].value["2"]
+    assert (len(norms), len(cosines)) == (6, 6 if correlation == "sketch" else 5)
+
+
+def test_a_saved_state_does_not_change_while_training_goes_on():
+    training = Training()
+    training.run(0, 3)
+    saved = training.inspector.state_dict()
+    kept = through_a_file(saved)
+    training.run(3, 6)
+    sites = zip(saved["house"]["sites"].values(), kept["house"]["sites"].values(), strict=True)
+    for now, then in sites:
+        assert (now["previous"] is None) == (then["previous"] is None)
+        assert now["previous"] is None or torch.equal(now["previous"], then["previous"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: {"a": 1}, "no state of an inspector"),
+        (lambda state: {**state, "version": 99}, "version 99, this release reads version 1"),
+        (lambda state: {**state, "lenses": state["lenses"][1:]}, "give it the same in this order"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(make, message):
+    training = Training()
+    with pytest.raises(OptionError, match=message):
+        training.inspector.load_state_dict(make(training.inspector.state_dict()))
+
+
+def test_a_state_needs_a_model():
+    training = Training()
+    state = training.inspector.state_dict()
+    training.inspector.detach()
+    with pytest.raises(OptionError, match="attach"):
+        training.inspector.load_state_dict(state)

@@ -1,0 +1,295 @@
+"""The table: one row for each way to train. The tests train each row, and the page shows what they have found right."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+from tests.training_reality import loops, models
+
+EVERYTHING = (
+    *("output norm", "activation rates", "output gradients"),
+    *("parameter gradients", "parameter norms", "parameter updates"),
+)
+
+
+def one(kind=SGD, **options):
+    """Makes one optimizer of all parameters."""
+    return lambda model: [kind(model.parameters(), **{"lr": 0.1, **options})]
+
+
+def one_for_each_parameter(model):
+    return [SGD([parameter], lr=0.1) for parameter in model.parameters()]
+
+
+def of_parts(*parts):
+    """Makes one optimizer for each of these parts of a model."""
+    return lambda model: [SGD(model.get_submodule(part).parameters(), lr=0.1) for part in parts]
+
+
+def compiled_whole(**options):
+    return lambda model: torch.compile(model, **options)
+
+
+def compiled_by_blocks(model):
+    for block in model:
+        block.compile(backend="aot_eager")
+    return model
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to train.
+
+    Attributes:
+        view: when gradients of parameters are taken: ``"at_step"``, ``"before_clip"`` or ``"backward"``, the last of
+            them where the inspector is not told of the optimizer.
+        since: the step in which the last of all series begins.
+        records: the families of numbers that there are.
+        trained_factors: parameters that stand for others, by path.
+        exact: weights are bit-identical with and without the inspector.
+    """
+
+    name: str
+    note: str = ""
+    model: Callable[[], nn.Module] = models.mlp
+    loop: Callable[[Any], None] = loops.plain
+    optimizers: Callable[[nn.Module], list[Any]] = field(default_factory=one)
+    view: str = "at_step"
+    since: int = 1
+    records: tuple[str, ...] = EVERYTHING
+    scale: float | None = None
+    autocast: torch.dtype | None = None
+    precision: torch.dtype = torch.float32
+    compiled: Callable[[nn.Module], nn.Module] | None = None
+    attach_after: bool = False
+    parameters: tuple[str, ...] = ("weight", "bias")
+    trained_factors: dict[str, str] = field(default_factory=dict)
+    channel_dim: int = -1
+    tolerance: float = 1e-4
+    exact: bool = True
+
+    def new_scaler(self, device):
+        """The loss scale grows after every second step."""
+        return None if self.scale is None else torch.amp.GradScaler(device, init_scale=self.scale, growth_interval=2)
+
+
+NO_ACTIVATION = tuple(family for family in EVERYTHING if family != "activation rates")
+RNN_PARAMETERS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "weight")
+
+EAGER = [
+    Case("plain"),
+    Case("without `optimizer=`", "a step is a pass of the model, each backward a sample", view="backward"),
+    Case("gradient accumulation", "one sample per step: the sum", loop=loops.accumulating),
+    Case(
+        "gradient accumulation without `optimizer=`",
+        "each backward is a sample of what has been accumulated so far",
+        loop=loops.accumulating,
+        view="backward",
+    ),
+    Case("clipping", "what is left after clipping", loop=loops.clipping),
+    Case('clipping, `gradient="before_clip"`', "what backward has left", loop=loops.clipping, view="before_clip"),
+    Case("autocast bfloat16", autocast=torch.bfloat16, tolerance=4e-2),
+    Case("autocast float16", autocast=torch.float16, tolerance=1e-2),
+    Case(
+        "weights in bfloat16",
+        model=lambda: models.mlp().bfloat16(),
+        precision=torch.bfloat16,
+        tolerance=5e-2,
+    ),
+    Case("GradScaler", "unscaled", scale=2.0**10),
+    Case("GradScaler, clipping", "unscaled and clipped", scale=2.0**10, loop=loops.clipping),
+    Case(
+        'GradScaler, clipping, `gradient="before_clip"`',
+        "unscaled, as backward has left them",
+        scale=2.0**10,
+        loop=loops.clipping,
+        view="before_clip",
+    ),
+    Case(
+        "GradScaler, overflow",
+        "the skipped step has no gradient and no update, is counted, and cuts correlations",
+        scale=2.0**10,
+        loop=loops.overflowing,
+    ),
+    Case(
+        "GradScaler, overflow, fused optimizer",
+        "the same; the optimizer itself unscales and skips",
+        scale=2.0**10,
+        loop=loops.overflowing,
+        optimizers=one(Adam, lr=0.01, fused=True),
+    ),
+    Case(
+        'GradScaler, clipping, fused optimizer, `gradient="before_clip"`',
+        scale=2.0**10,
+        loop=loops.clipping,
+        optimizers=one(SGD, fused=True),
+        view="before_clip",
+    ),
+    Case(
+        "GradScaler, parameters in no optimizer",
+        "those are taken at backward, unscaled",
+        scale=2.0**10,
+        loop=loops.dropping_all_gradients,
+        optimizers=of_parts("0", "2"),
+    ),
+    Case(
+        "GradScaler without `optimizer=`",
+        "gradients are those of the scaled loss: nothing tells the inspector of the scale",
+        scale=2.0**10,
+        view="backward",
+    ),
+    Case("fused optimizer", optimizers=one(AdamW, lr=0.01, fused=True)),
+    Case("foreach optimizer", optimizers=one(SGD, momentum=0.9, foreach=True)),
+    Case("layers frozen, later unfrozen", "gradients begin when they train", loop=loops.unfreezing, since=3),
+    Case("tied weights", "recorded once, under the first name", models.Tied, since=1),
+    Case("a module called twice, others never", "each call is a sample", models.CalledTwice),
+    Case("a module under two names", "recorded under the first one; each call is a sample", models.TwoNames),
+    Case("evaluation in between", "is no training pass, and not recorded", loop=loops.evaluating),
+    Case("sparse gradients", model=models.Sparse),
+    Case(
+        "gradient penalty (`create_graph=True`)",
+        "gradients of outputs are passed twice and would be two samples: leave that lens out",
+        model=models.smooth,
+        loop=loops.penalising,
+        records=tuple(family for family in EVERYTHING if family != "output gradients"),
+    ),
+    Case("short last batch", "a change of shape cuts the correlation of outputs", loop=loops.short_last_batch),
+    Case("in-place activations", model=partial(models.mlp, inplace=True)),
+    Case("convolution", model=models.convolution, channel_dim=1),
+    Case("checkpointing, reentrant", "the repetition is not counted", partial(models.Checkpointed, True)),
+    Case("checkpointing, non-reentrant", "the repetition is not counted", partial(models.Checkpointed, False)),
+    Case(
+        "several optimizers (GAN)",
+        "each at its own steps; steps are those of the first",
+        models.Gan,
+        loops.adversarial,
+        of_parts("critic", "generator"),
+    ),
+    Case(
+        "parameters in no optimizer",
+        "those are taken at backward; `inspector.gradient_moments` says which",
+        optimizers=of_parts("0", "2"),
+    ),
+    Case(
+        "parameters added to the optimizer later",
+        "taken at its steps from then on; updates begin then",
+        loop=loops.joining,
+        optimizers=of_parts("0"),
+        since=3,
+    ),
+    Case(
+        "steps inside backward",
+        "one optimizer for each parameter; steps are those of the first",
+        loop=loops.stepping_inside_backward,
+        optimizers=one_for_each_parameter,
+    ),
+    Case(
+        'steps inside backward, `gradient="before_clip"`',
+        "the gradient that the step consumes",
+        loop=loops.stepping_inside_backward,
+        optimizers=one_for_each_parameter,
+        view="before_clip",
+    ),
+    Case(
+        "LBFGS, `step(closure)`",
+        "one sample per step: the last evaluation; outputs of every evaluation",
+        loop=loops.closures,
+        optimizers=one(torch.optim.LBFGS, max_iter=3),
+    ),
+    Case(
+        "weight_norm, parametrizations",
+        "the direction (`original1`) stands for the weight",
+        models.weight_normed,
+        trained_factors={"0.weight": "0.parametrizations.weight.original1"},
+    ),
+    Case("lazy modules", "from the first pass on", models.lazy),
+    Case(
+        "LSTM",
+        "name its parameters with `parameters=`",
+        partial(models.Recurrent, nn.LSTM),
+        records=NO_ACTIVATION,
+        parameters=RNN_PARAMETERS,
+    ),
+    Case(
+        "GRU",
+        "name its parameters with `parameters=`",
+        partial(models.Recurrent, nn.GRU),
+        records=NO_ACTIVATION,
+        parameters=RNN_PARAMETERS,
+    ),
+    Case(
+        "MultiheadAttention",
+        "its last layer is never called as a module: no output of its own",
+        models.Attention,
+        parameters=("in_proj_weight", "weight", "bias"),
+    ),
+    Case("TransformerEncoder", model=models.Encoder, parameters=("in_proj_weight", "weight", "bias")),
+]
+
+COMPILED = [
+    Case(
+        "torch.compile",
+        "weights equal within rounding, not bit by bit",
+        compiled=compiled_whole(),
+        exact=False,
+    ),
+    Case("torch.compile, fullgraph", compiled=compiled_whole(backend="aot_eager", fullgraph=True), exact=False),
+    Case(
+        "torch.compile, attached after the first run",
+        "the inspector has the model compiled anew, and says so",
+        compiled=compiled_whole(backend="aot_eager"),
+        attach_after=True,
+        exact=False,
+    ),
+    Case(
+        "torch.compile, GradScaler",
+        "unscaled, those of outputs inside the graph too",
+        compiled=compiled_whole(backend="aot_eager"),
+        scale=2.0**10,
+        exact=False,
+    ),
+    Case("torch.compile, blocks one by one", model=models.blocks, compiled=compiled_by_blocks, exact=False),
+]
+
+CASES = [*EAGER, *COMPILED]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A way to train that torch itself has no support for; ``attempt`` fails with what it ``says``."""
+
+    name: str
+    why: str
+    attempt: Callable[[], Any]
+    says: str
+
+
+def closure_under_scaler():
+    model = models.mlp()
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.step(torch.optim.LBFGS(model.parameters()), closure=lambda: None)
+
+
+def fused_and_foreach():
+    return torch.optim.SGD(models.mlp().parameters(), lr=0.1, fused=True, foreach=True)
+
+
+REFUSED = [
+    Refused(
+        "`step(closure)` under a GradScaler",
+        "a GradScaler takes no closure",
+        closure_under_scaler,
+        "Closure use is not currently supported",
+    ),
+    Refused(
+        "fused and foreach at once",
+        "an optimizer is one or the other",
+        fused_and_foreach,
+        "cannot be `True` together",
+    ),
+]

@@ -1,0 +1,102 @@
+"""Writes docs/training_reality.md from the rows of the table: ``python -m tests.training_reality.make_page``."""
+
+from pathlib import Path
+
+from tests.training_reality.cases import CASES, EVERYTHING, REFUSED, Case
+from tests.training_reality.distributed.cases import LAYOUTS, Layout
+
+PAGE = Path(__file__).parents[2] / "docs" / "training_reality.md"
+
+INTRODUCTION = """\
+# Right numbers, however you train
+
+Each row of the table below is a test. It trains a small model that way and compares every number of every step with an
+oracle: the same training done again in float64 by autograd alone. It also trains without the inspector and compares
+the weights and the random stream. The rows live in `tests/training_reality/cases.py`; where there is a GPU they are
+trained there as well.
+
+Numbers are: {everything}. Norms come with correlations wherever consecutive tensors are compared.
+
+## Gradients are what the optimizer consumes
+
+```python
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector
+from monitorch.lens import ParameterGradientGeometry, ParameterUpdateGeometry
+
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+lenses = [ParameterGradientGeometry(), ParameterUpdateGeometry(optimizer)]
+inspector = PyTorchInspector(lenses, module=model, optimizer=optimizer, grad_scaler=scaler, visualizer="dummy")
+for step in range(3):
+    optimizer.zero_grad()
+    scaler.scale(model(torch.randn(16, 4)).square().mean()).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    scaler.step(optimizer)
+    scaler.update()
+inspector.tick_epoch()  # gradients after accumulation, unscaling and clipping, and how many steps were skipped
+inspector.detach()
+```
+
+* `optimizer=` (one or several): gradients of their parameters are taken at their steps. Without it each backward is a
+  sample of what `.grad` holds by then.
+* `gradient="before_clip"`: as they were when the last backward before the step ended, unscaled. It costs a copy of the
+  gradients.
+* `grad_scaler=`: all gradients, those of outputs too, are numbers of the loss itself. A step that the scaler skips has
+  no gradient and no update, cuts correlations, counts as a step, and is shown in `skipped steps`. Without `optimizer=`
+  it is refused: what a scaler skips are steps of an optimizer. Gradients of outputs are shown for skipped steps too,
+  with what is not finite counted apart.
+* Parameters that no given optimizer has are taken at backward; `inspector.gradient_moments` says when each is taken.
+* An optimizer that steps with a closure shows its last evaluation.
+
+## The table
+
+`taken` says when gradients of parameters are taken, `since` from which step on all series have numbers, `weights`
+whether they are bit-identical with and without the inspector.
+
+| way to train | recorded | taken | since | weights | remark |
+|---|---|---|---|---|---|
+"""
+
+PROCESSES = """
+## Several processes
+
+Each row is started with torchrun; the oracle is one process in float64 with the batches of all. Numbers are those
+above, loss and rates of gradients, with mean, deviation, extremes and median. [processes.md](processes.md) says more.
+
+| way to train | processes | recorded | weights | remark |
+|---|---|---|---|---|
+"""
+
+REFUSALS = """
+## What torch does not support
+
+| way to train | why there is no row |
+|---|---|
+"""
+
+
+def row(case: Case) -> str:
+    missing = [family for family in EVERYTHING if family not in case.records]
+    recorded = "all but " + ", ".join(missing) if missing else "all"
+    taken = {"at_step": "at the step", "before_clip": "before clipping", "backward": "at backward"}[case.view]
+    weights = "identical" if case.exact else "equal within rounding"
+    return f"| {case.name} | {recorded} | {taken} | {case.since} | {weights} | {case.note} |\n"
+
+
+def row_of_processes(layout: Layout) -> str:
+    return f"| {layout.name} | {layout.processes} | all | identical | {layout.note} |\n"
+
+
+def page() -> str:
+    everything = ", ".join(EVERYTHING)
+    processes = PROCESSES + "".join(map(row_of_processes, LAYOUTS))
+    refusals = "".join(f"| {refused.name} | {refused.why} |\n" for refused in REFUSED)
+    return INTRODUCTION.format(everything=everything) + "".join(map(row, CASES)) + processes + REFUSALS + refusals
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

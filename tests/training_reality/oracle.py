@@ -1,0 +1,178 @@
+"""What must have been recorded: a journal done again in float64, by autograd alone, with nothing of the library."""
+
+import copy
+from collections import defaultdict
+
+import torch
+from torch import nn
+
+from tests.training_reality.journal import Backward, Clip, Step, Tick, ZeroGrad
+
+ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU)
+MEASURED = (nn.Linear, nn.Conv1d, nn.Embedding, nn.LSTM, nn.GRU, nn.LayerNorm, nn.MultiheadAttention)
+
+
+class Oracle:
+    """Reads a journal and writes, for each tick, ``{(tag, layer, statistic): value}`` and the number of the step."""
+
+    def __init__(self, model, case):
+        self.model, self.case = plain_copy(model), case
+        self.samples, self.previous = defaultdict(list), {}
+        self.accumulated, self.at_last_backward = {}, {}
+        self.weights, self.steps, self.ticks, self.counts = {}, 0, [], []
+        self.watched = watched_parameters(self.model, case)
+
+    def read(self, journal):
+        verbs = {Backward: self.backward, ZeroGrad: self.zero_grad, Clip: self.clip, Step: self.step, Tick: self.tick}
+        for event in journal:
+            verbs[type(event)](event)
+        return self.ticks
+
+    def backward(self, event):
+        self.weights = event.weights
+        blind = self.case.view == "backward"  # without an optimizer nobody knows of a scale
+        calls, loss = self.forward(event)
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        outputs = [(layer, module, out) for layer, module, out in calls if out.requires_grad]
+        wanted = [*named.values(), *(out for *_, out in outputs)]
+        gradients = torch.autograd.grad(loss * event.scale if blind else loss, wanted, allow_unused=True)
+        for name, gradient in zip(named, gradients, strict=False):
+            if gradient is not None:
+                self.accumulated[name] = self.accumulated.get(name, 0) + gradient
+        self.at_last_backward = dict(self.accumulated)
+        for layer, module, out in calls:
+            self.output(layer, module, out.detach())
+        reached = {name for name, gradient in zip(named, gradients, strict=False) if gradient is not None}
+        for (layer, module, _), gradient in reversed([*zip(outputs, gradients[len(named) :], strict=True)]):
+            if gradient is not None and is_leaf(module) and not isinstance(module, ACTIVATIONS):
+                self.geometry("Output Gradient", layer, gradient)
+        self.steps += blind
+        for name in sorted(reached if blind else reached - event.owned):
+            self.parameter("Gradient", name, self.accumulated[name])
+
+    def forward(self, event):
+        """The calls of all layers, in order, and the loss."""
+        calls, handles = [], []
+        parameters = dict(self.model.named_parameters())
+        if any(isinstance(p, nn.UninitializedParameter) for p in parameters.values()):
+            event.loss_of(self.model, torch.float64)
+            parameters = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(event.weights[name])
+                parameter.requires_grad_(name in event.trainable)
+        for layer, module in layers_of(self.model):
+            handles.append(module.register_forward_hook(lambda m, _, out, at=layer: calls.append((at, m, first(out)))))
+        loss = event.loss_of(self.model, torch.float64)
+        for handle in handles:
+            handle.remove()
+        return calls, loss
+
+    def output(self, layer, module, out):
+        if isinstance(module, ACTIVATIONS + MEASURED):
+            self.samples["Output Norm", layer].append(out.reshape(len(out), -1).norm(dim=1).mean().item())
+        if isinstance(module, (*ACTIVATIONS, nn.Dropout)):
+            active = (out.abs() > 1e-8).movedim(self.case.channel_dim, 0).flatten(1)
+            self.samples["activation_rate", layer].append(active.double().mean().item())
+            self.samples["death_rate", layer].append((~active.any(dim=1)).double().mean().item())
+
+    def zero_grad(self, event):
+        self.accumulated = {name: g for name, g in self.accumulated.items() if name not in event.owned}
+
+    def clip(self, event):
+        total = torch.stack([g.square().sum() for g in self.accumulated.values()]).sum().sqrt()
+        factor = min(1.0, event.max_norm / (total.item() + 1e-6))
+        self.accumulated = {name: g * factor for name, g in self.accumulated.items()}
+
+    def step(self, event):
+        self.steps += event.optimizer == 0 and self.case.view != "backward"
+        self.weights = event.after
+        taken = self.at_last_backward if self.case.view == "before_clip" else self.accumulated
+        for name in sorted(event.owned):
+            if event.skipped:
+                self.cut("Gradient", name)
+                self.cut("Update", name)
+                continue
+            if name in taken and self.case.view != "backward":
+                self.parameter("Gradient", name, taken[name])
+            self.parameter("Update", name, event.after[name] - event.before[name])
+
+    def parameter(self, what, name, tensor):
+        if name in self.watched:
+            layer, parameter = self.watched[name]
+            self.geometry(f"{parameter} {what}".title(), layer, tensor)
+
+    def cut(self, what, name):
+        if name in self.watched:
+            layer, parameter = self.watched[name]
+            key = f"{parameter} {what}".title(), layer
+            if key in self.previous:
+                self.previous[key] = torch.empty(0)  # compares with nothing
+
+    def geometry(self, what, layer, tensor):
+        before = self.previous.get((what, layer))
+        self.previous[what, layer] = tensor
+        self.samples[f"{what} Norm", layer].append(tensor.norm().item())
+        if before is None:
+            self.samples[f"{what} Correlation", layer].append(0.0)
+        elif before.shape == tensor.shape:
+            lengths = before.norm() * tensor.norm()
+            cosine = (before * tensor).sum() / lengths if lengths else lengths
+            self.samples[f"{what} Correlation", layer].append(cosine.item())
+
+    def tick(self, _):
+        if "output gradients" not in self.case.records:
+            for series in [series for series in self.samples if series[0].startswith("Output Gradient")]:
+                del self.samples[series]
+        self.counts.append({series: len(found) for series, found in self.samples.items() if found})
+        for name, (layer, parameter) in self.watched.items():
+            self.samples[f"{parameter} Norm".title(), layer].append(self.weights[name].norm().item())
+        numbers = {}
+        for (tag, layer), found in self.samples.items():
+            if tag.endswith("_rate"):
+                numbers["Output Activations", layer, tag] = sum(found) / len(found)
+                continue
+            numbers[tag, layer, "mean"] = sum(found) / len(found)
+            if tag not in {f"{p} Norm".title() for p in self.case.parameters}:
+                numbers[tag, layer, "min"], numbers[tag, layer, "max"] = min(found), max(found)
+        self.ticks.append((self.steps, numbers))
+        self.samples.clear()
+
+
+def plain_copy(model):
+    """The model in float64 without the options that change how, but not what, is computed."""
+    twin = copy.deepcopy(model).double()
+    for module in twin.modules():
+        if hasattr(module, "inplace"):
+            module.inplace = False
+        if hasattr(module, "checkpointing"):
+            module.checkpointing = None
+        if hasattr(module, "sparse"):
+            module.sparse = False
+    return twin
+
+
+def watched_parameters(model, case):
+    """Layer and name of each parameter to be recorded, tied ones once."""
+    found = {}
+    named = dict(model.named_parameters())
+    for layer, _ in layers_of(model):
+        for parameter in case.parameters:
+            path = f"{layer}.{parameter}" if layer else parameter
+            path = case.trained_factors.get(path, path)
+            if path in named:
+                found[path] = layer, parameter
+    return found
+
+
+def layers_of(model):
+    """All modules but what parametrisations are made of."""
+    return [(name, module) for name, module in model.named_modules() if "parametrizations" not in name.split(".")]
+
+
+def is_leaf(module):
+    return len(layers_of(module)) == 1
+
+
+def first(output):
+    return output if isinstance(output, torch.Tensor) else output[0]

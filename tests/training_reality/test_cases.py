@@ -1,0 +1,131 @@
+"""Every row of the table: what the inspector shows is what an oracle in float64 says, and training does not notice."""
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from monitorch import MonitorchWarning, PyTorchInspector
+from monitorch.lens import (
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+)
+from tests.training_reality import loops
+from tests.training_reality.cases import CASES
+from tests.training_reality.journal import Training
+from tests.training_reality.oracle import MEASURED, Oracle
+
+# the compiler hides these warnings of its own, but cannot where warnings are errors
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+LINES = {"line_aggregation": ("mean", "min", "max"), "range_aggregation": None}
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+STATISTICS = {"mean", "min", "max", "activation_rate", "death_rate"}
+FAMILIES = {
+    "OutputNorm": "output norm",
+    "OutputActivation": "activation rates",
+    "OutputGradientGeometry": "output gradients",
+    "ParameterGradientGeometry": "parameter gradients",
+    "ParameterNorm": "parameter norms",
+    "ParameterUpdateGeometry": "parameter updates",
+}
+
+
+def lenses(case, optimizers):
+    chosen = {"parameters": case.parameters}
+    return [
+        OutputNorm(include=MEASURED, comparison_plot=False, **LINES),
+        *([OutputActivation(warning_plot=False)] if "activation rates" in case.records else []),
+        *([OutputGradientGeometry(**LINES)] if "output gradients" in case.records else []),
+        ParameterGradientGeometry(**chosen, **LINES),
+        ParameterNorm(**chosen, comparison_plot=False),
+        *(ParameterUpdateGeometry(optimizer, **chosen, **LINES) for optimizer in optimizers),
+    ]
+
+
+def train(case, device, *, watched):
+    torch.manual_seed(0)
+    root = case.model()
+    twin = copy.deepcopy(root)
+    root.to(device)
+    called = root if case.compiled is None else case.compiled(root)
+    training = Training(root, called, case.optimizers(root), case.new_scaler(device), case.autocast, case.precision)
+    if case.attach_after:
+        loops.batch_loss(0)(called, case.precision)
+    if watched:
+        known = {"optimizer": training.optimizers, "grad_scaler": training.scaler, "gradient": case.view}
+        told = {} if case.view == "backward" else {name: given for name, given in known.items() if given is not None}
+        looks = lenses(case, training.optimizers)
+        says = pytest.warns(MonitorchWarning, match="compile anew") if case.attach_after else nullcontext()
+        with says:
+            training.inspector = PyTorchInspector(looks, module=called, visualizer="dummy", on_error="raise", **told)
+    case.loop(training)
+    return training, twin
+
+
+def numbers(records):
+    return {
+        (record.tag, record.layer, record.statistic): record.value
+        for record in records
+        if record.lens in FAMILIES and record.statistic in STATISTICS
+    }
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request):
+    """Where to train, with the precision that the dtype says."""
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        yield request.param
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def run(request, device):
+    torch.compiler.reset()
+    counters.clear()
+    training, twin = train(request.param, device, watched=True)
+    state = torch.get_rng_state()
+    yield request.param, training, twin, state
+    training.inspector.detach()
+
+
+def test_numbers_are_those_of_the_oracle(run):
+    case, training, twin, _ = run
+    oracle = Oracle(twin, case)
+    expected = oracle.read(training.journal)
+    assert training.counts == oracle.counts
+    assert len(training.shown) == len(expected) > 0
+    for records, (step, numbers_of_step) in zip(training.shown, expected, strict=True):
+        assert {record.step for record in records} == {step}
+        shown = numbers(records)
+        assert shown.keys() == numbers_of_step.keys()
+        assert shown == pytest.approx(numbers_of_step, rel=case.tolerance, abs=case.tolerance / 10)
+
+
+def test_the_row_says_what_is_recorded_and_since_when(run):
+    case, training, _, _ = run
+    recorded, begins = set(), {}
+    for tick, records in enumerate(training.shown, start=1):
+        recorded |= {FAMILIES[record.lens] for record in records if record.lens in FAMILIES}
+        for key in numbers(records):
+            begins.setdefault(key, tick)
+    assert recorded == set(case.records)
+    assert max(begins.values()) == case.since
+
+
+def test_training_does_not_notice(run, device):
+    case, training, _, state = run
+    bare, _ = train(case, device, watched=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    for (name, watched), parameter in zip(training.root.named_parameters(), bare.root.parameters(), strict=True):
+        if case.exact:
+            assert torch.equal(watched, parameter), name
+        else:
+            torch.testing.assert_close(watched, parameter)
