@@ -1,0 +1,58 @@
+"""What is worth keeping beside the numbers of a run: enough to know later what was trained, with what, and where."""
+
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+GIT_SECONDS = 2.0
+"""How long git may take to answer."""
+
+
+def capture(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """Facts that JSON can say: the model and its optimizers, the script, the commit and the machine."""
+    return {
+        "model": {
+            "kind": type(model).__name__,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "trained parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        },
+        "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
+        "script": Path(sys.argv[0]).name if sys.argv else "",
+        "git": commit(Path.cwd()),
+        "machine": {"platform": platform.platform(), "devices": _devices()},
+    }
+
+
+def commit(folder: Path) -> dict[str, Any] | None:
+    """The commit that is checked out and whether files differ from it; None outside of a repository."""
+    head, status = (_git(folder, *command) for command in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))
+    return None if head is None else {"commit": head, "changed": bool(status)}
+
+
+def _git(folder: Path, *command: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", *command], cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
+    plain = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (int, float, str))}
+    betas = optimizer.defaults.get("betas")
+    return {"kind": type(optimizer).__name__, **plain, **({"betas": list(betas)} if isinstance(betas, tuple) else {})}
+
+
+def _devices() -> list[str]:
+    if not torch.cuda.is_available():
+        return ["cpu"]
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]

@@ -1,0 +1,57 @@
+"""Facts about a run: true, plain, and never in the way."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import capture
+
+
+def git(folder, *command):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    return subprocess.run(["git", *identity, *command], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    git(tmp_path, "init", "-q")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_model_and_optimizer_are_described():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    model[0].weight.requires_grad_(False)
+    facts = capture.capture(model, [torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5)])
+    assert facts["model"] == {"kind": "Sequential", "parameters": 21, "trained parameters": 9}
+    (optimizer,) = facts["optimizers"]
+    assert (optimizer["kind"], optimizer["lr"], optimizer["momentum"]) == ("SGD", 0.25, 0.5)
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_learning_rate_that_is_a_tensor_is_left_out():
+    model = nn.Linear(1, 1)
+    (optimizer,) = capture.capture(model, [torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))])["optimizers"]
+    assert "lr" not in optimizer
+
+
+def test_the_commit_and_whether_files_differ_from_it(repository):
+    head = git(repository, "rev-parse", "HEAD").strip()
+    assert capture.commit(repository) == {"commit": head, "changed": False}
+    (repository / "new.py").write_text("")  # git does not know it, so it is no difference
+    assert capture.commit(repository) == {"commit": head, "changed": False}
+    (repository / "train.py").write_text("print(2)\n")
+    assert capture.commit(repository) == {"commit": head, "changed": True}
+
+
+def test_no_repository_and_no_git_are_no_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert capture.commit(tmp_path) is None
+    monkeypatch.setenv("PATH", "")
+    assert capture.commit(tmp_path) is None
