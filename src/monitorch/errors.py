@@ -28,6 +28,10 @@ class UnsupportedModelError(MonitorchError, TypeError):
     """The model is wrapped in something whose insides cannot be observed correctly."""
 
 
+class ExchangeError(MonitorchError, RuntimeError):
+    """The numbers of other processes could not be had."""
+
+
 class MissingExtraError(MonitorchError, ImportError):
     """An optional package is needed; the message holds the pip line."""
 
@@ -39,6 +43,10 @@ class MissingExtraError(MonitorchError, ImportError):
 
 class RecordingError(MonitorchError, ValueError):
     """A file is not a recording that this version can play."""
+
+
+class StoreError(MonitorchError, ValueError):
+    """A file or folder is not a run that this version can read or continue."""
 
 
 class SkippedSample(MonitorchError, ValueError):  # noqa: N818  # not an error of anybody

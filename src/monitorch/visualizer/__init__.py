@@ -14,6 +14,7 @@ from .recorder_visualizer import RecorderVisualizer
 
 if TYPE_CHECKING:
     from .matplotlib import MatplotlibVisualizer
+    from .store_visualizer import StoreVisualizer
     from .tensorboard_visualizer import TensorBoardVisualizer
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "PrintVisualizer",
     "Record",
     "RecorderVisualizer",
+    "StoreVisualizer",
     "TagAttributes",
     "TagType",
     "TensorBoardVisualizer",
@@ -32,6 +34,7 @@ __all__ = [
 _OPTIONAL = {
     "MatplotlibVisualizer": (".matplotlib", "matplotlib"),
     "TensorBoardVisualizer": (".tensorboard_visualizer", "tensorboard"),
+    "StoreVisualizer": (".store_visualizer", "numpy"),  # which is always there, but takes its time
 }
 
 # the names PyTorchInspector(visualizer=...) takes; they do not depend on what is installed
@@ -40,6 +43,7 @@ _vizualizer_dict: dict[str, str | type[AbstractVisualizer]] = {
     "dummy": DummyVisualizer,
     "matplotlib": "MatplotlibVisualizer",
     "tensorboard": "TensorBoardVisualizer",
+    "store": "StoreVisualizer",
 }
 
 

@@ -1,0 +1,65 @@
+"""One run on disk: written while it trains, read by anybody at any time. Needs numpy and SQLite, not torch.
+
+Writing::
+
+    writer = Writer(folder, *, rank=0, meta=None, resume=False, resume_step=None, max_size=None, journal=None)
+    writer.put(lens, step, values, *, layers, statistics, epoch=0, time=None) -> bool   # values[statistic, layer]
+    writer.event(step, kind, severity="info", *, epoch, time, layer, statistic, body) -> bool
+    writer.introduce_layers([Layer(name, kind, parameters) | name])
+    writer.introduce_statistics(lens, [Statistic(name, scale, limits)])
+    writer.note(**facts); writer.flush(); writer.close(status="finished"); writer.dropped
+
+Reading::
+
+    list_runs(folder) -> [RunInfo(name, path, status, ticks, last_step, age, size, dropped, ranks)]   newest first
+    run = open_run(folder_or_file, rank=None)                                                       # a context manager
+    run.name, run.status, run.meta, run.last_step, run.path
+    run.layers -> (Layer(name, kind, parameters), ...)                                          in the model's order
+    run.lenses -> {name: Lens(name, statistics, layers, ticks, first_step, last_step)}
+    run.series(lens, statistic, layer, first=None, last=None) -> Series(axis, values)
+    run.window(lens, statistic, first=None, last=None, resolution=1000, layers=None)
+        -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite)                   arrays [layer, column]
+    run.newest() -> {lens: Frame};  run.frame_at(step) -> {lens: Frame}            Frame.values[statistic, layer]
+    run.events(since=0) -> [Event(step, kind, severity, epoch, time, layer, statistic, body, id)]
+    run.data_version() -> int                                                      another number after each commit
+    run.close()
+
+``axis`` is ``Axis(step, epoch, time)``, three arrays. ``first`` and ``last`` are steps, both included. Names that do
+not exist raise :class:`~monitorch.errors.OptionError` with those that do, files that are none
+:class:`~monitorch.errors.StoreError`.
+
+>>> import tempfile
+>>> folder = tempfile.mkdtemp() + "/first"
+>>> with Writer(folder) as writer:
+...     for step in range(3):
+...         _ = writer.put("Norm", step, [[step, 2 * step]], layers=["fc1", "fc2"], statistics=["mean"])
+>>> with open_run(folder) as run:
+...     run.series("Norm", "mean", "fc2").values
+array([0., 2., 4.], dtype=float32)
+"""
+
+from .lens_index import Axis
+from .library import DEFAULT_FOLDER, RunInfo, list_runs, open_run
+from .parts import WHOLE_RUN, Event, Frame, Layer, Statistic
+from .reader import Lens, Run, Series, Window
+from .tiles import is_absent
+from .writer import Writer
+
+__all__ = [
+    "DEFAULT_FOLDER",
+    "WHOLE_RUN",
+    "Axis",
+    "Event",
+    "Frame",
+    "Layer",
+    "Lens",
+    "Run",
+    "RunInfo",
+    "Series",
+    "Statistic",
+    "Window",
+    "Writer",
+    "is_absent",
+    "list_runs",
+    "open_run",
+]

@@ -1,0 +1,164 @@
+"""A run as a log to which is only ever appended, for file systems on which SQLite cannot work.
+
+After the first line each record is ``length, checksum, kind, text, numbers``; see :func:`_record`.
+"""
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import StoreError
+from .parts import Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
+
+FIRST_LINE = b"monitorch frame log 1\n"
+_HEAD = struct.Struct("<III")  # length and CRC-32 of what follows, and the CRC-32 of these two
+_TEXT = struct.Struct("<I")  # length of the JSON text, before the numbers
+
+Columns = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class FrameLog:
+    """Appends operations to a file.
+
+    Args:
+        path: the file; made if there is none. What a killed writer left half written at its end is cut off.
+        max_size: how many bytes it may take: from then on nothing is stored.
+    """
+
+    def __init__(self, path: Path, max_size: int | None) -> None:
+        self.path, self._max_size = path, max_size
+        self.last_step: int | None = None
+        reader = LogReader(path) if path.exists() and path.stat().st_size >= len(FIRST_LINE) else None
+        for operation in reader.operations() if reader else ():
+            self._follow(operation)
+        self._columns: dict[str, Columns] = reader.columns if reader else {}
+        self._file: BinaryIO = path.open("r+b" if reader else "wb", buffering=0)
+        self._end = reader.offset if reader else 0
+        if reader is None:
+            self._append(FIRST_LINE)
+
+    def write(self, operations: Sequence[Operation]) -> None:
+        """Append operations; a part of them that does not fit on the disk is taken back."""
+        columns = dict(self._columns)
+        data = b"".join(record for operation in operations for record in _records(operation, columns))
+        too_large = self._max_size is not None and self._end + len(data) > self._max_size
+        if too_large and any(isinstance(operation, Frame) for operation in operations):
+            raise OSError(f"{self.path} has reached max_size={self._max_size}, and a log cannot be shortened")
+        self._append(data)
+        self._columns = columns
+        for operation in operations:
+            self._follow(operation)
+
+    def maintain(self) -> None:
+        """Bring everything to the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _follow(self, operation: Operation) -> None:
+        if isinstance(operation, Frame):
+            self.last_step = operation.step
+        elif isinstance(operation, Segment) and self.last_step is not None:
+            self.last_step = min(self.last_step, operation.after)
+
+    def _append(self, data: bytes) -> None:
+        self._file.truncate(self._end)
+        self._file.seek(self._end)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._end += len(data)
+
+
+class LogReader:
+    """Reads the records of a log, and later those that were added.
+
+    Args:
+        path: the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.offset = path, len(FIRST_LINE)
+        self.columns: dict[str, Columns] = {}
+        with path.open("rb") as file:
+            if not FIRST_LINE.startswith(file.read(len(FIRST_LINE))):
+                raise StoreError(f"{path} is not a log of monitorch: it does not begin with {FIRST_LINE!r}")
+
+    def operations(self) -> Iterator[Operation]:
+        """Everything that is complete and new since the last time."""
+        with self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while self.offset + _HEAD.size <= size:
+                file.seek(self.offset)
+                length, checksum, head_checksum = _HEAD.unpack(file.read(_HEAD.size))
+                content = file.read(length) if head_checksum == _check(length, checksum) else None
+                end = self.offset + _HEAD.size + length
+                if content is not None and len(content) < length:
+                    return  # still being written, or cut when its writer was killed
+                if content is None or zlib.crc32(content) != checksum:
+                    raise StoreError(f"{self.path} is damaged at byte {self.offset}: cut there, it can be read")
+                self.offset = end
+                yield from self._decoded(content)
+
+    def _decoded(self, content: bytes) -> Iterable[Operation]:
+        (length,) = _TEXT.unpack_from(content)
+        kind, text = json.loads(content[_TEXT.size : _TEXT.size + length])
+        if kind == "columns":
+            lens, statistics, layers = text
+            self.columns[lens] = tuple(statistics), tuple(layers)
+            return ()
+        if kind == "frame":
+            statistics, layers = self.columns[text[0]]
+            values = np.frombuffer(content, np.float32, offset=_TEXT.size + length)
+            lens, step, epoch, time = text
+            shaped = values.reshape(len(statistics), len(layers))
+            return (Frame(lens, step, epoch, time, statistics, layers, shaped),)
+        return (_DECODERS[kind](text),)
+
+
+def _records(operation: Operation, columns: dict[str, Columns]) -> Iterator[bytes]:
+    """The records of an operation; the names of columns are written only when they have changed."""
+    if isinstance(operation, Frame):
+        names = operation.statistics, operation.layers
+        if columns.get(operation.lens) != names:
+            columns[operation.lens] = names
+            yield _record("columns", (operation.lens, *names))
+        yield _record("frame", operation[:4], operation.values.tobytes())
+    else:
+        yield _record(_KINDS[type(operation)], operation)
+
+
+def _record(kind: str, text: Any, numbers: bytes = b"") -> bytes:
+    written = json.dumps([kind, text]).encode()
+    content = _TEXT.pack(len(written)) + written + numbers
+    head = len(content), zlib.crc32(content)
+    return _HEAD.pack(*head, _check(*head)) + content
+
+
+def _check(length: int, checksum: int) -> int:
+    return zlib.crc32(struct.pack("<II", length, checksum))
+
+
+_KINDS: dict[type, str] = {
+    Event: "event",
+    Meta: "meta",
+    ModelLayers: "layers",
+    Looks: "looks",
+    Segment: "segment",
+}
+
+_DECODERS: dict[str, Any] = {
+    "event": lambda text: Event(*text),
+    "meta": lambda text: Meta(*text),
+    "layers": lambda text: ModelLayers(tuple(Layer(*layer) for layer in text[0])),
+    "looks": lambda text: Looks(text[0], tuple(Statistic(*statistic) for statistic in text[1])),
+    "segment": lambda text: Segment(*text),
+}

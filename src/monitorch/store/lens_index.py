@@ -1,0 +1,119 @@
+"""What a reader keeps in memory of one lens: its names, its axis, and the ticks that are not sealed yet."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .buffer import Tick, padded
+from .parts import Floats, Statistic
+from .tiles import absent
+
+_BLOCKS = (
+    "SELECT id, segment, seq, ticks, layers, steps, epochs, times FROM block WHERE lens = ? AND id >= ? ORDER BY id"
+)
+_HOT = "SELECT seq, step, epoch, time, statistics, data FROM hot WHERE lens = ? AND seq >= ? ORDER BY seq"
+_NAMES = "SELECT name, scale, low, high FROM statistic WHERE lens = ? ORDER BY place"
+_LAYERS = "SELECT name FROM lens_layer JOIN layer ON layer.id = layer WHERE lens = ? ORDER BY lens_layer.place"
+
+
+class Axis(NamedTuple):
+    """When the numbers were measured."""
+
+    step: NDArray[np.int64]
+    epoch: NDArray[np.int32]
+    time: NDArray[np.float64]
+
+    def take(self, which: Any) -> Axis:
+        """The axis of some ticks only; ``which`` is a slice, numbers or truth values."""
+        return Axis(*(array[which] for array in self))
+
+
+@dataclass
+class Block:
+    """Sealed ticks, of which readers see the first ``shown``, from ``start`` of the axis on."""
+
+    axis: Axis
+    id: int
+    segment: int
+    seq: int
+    ticks: int
+    layers: int
+    shown: int = 0
+    start: int = 0
+
+
+@dataclass
+class LensIndex:
+    """Follows the tables of a lens."""
+
+    id: int
+    name: str
+    statistics: list[Statistic] = field(default_factory=list)
+    layers: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    tail: list[Tick] = field(default_factory=list)
+    raw_from: int = 0
+    fine_from: int = 0
+
+    def refresh(self, connection: sqlite3.Connection, end_of: Callable[[int], int | None]) -> None:
+        """Read what is new; ``end_of`` tells the last step of a segment that still counts."""
+        vars(self).pop("axis", None)
+        self.statistics = [_statistic(*row) for row in connection.execute(_NAMES, [self.id])]
+        self.layers = [name for (name,) in connection.execute(_LAYERS, [self.id])]
+        first = "SELECT raw_from, fine_from FROM lens WHERE id = ?"
+        self.raw_from, self.fine_from = connection.execute(first, [self.id]).fetchone()
+        for *numbers, steps, epochs, times in connection.execute(_BLOCKS, (self.id, len(self.blocks))):
+            axis = Axis(np.frombuffer(steps, np.int64), np.frombuffer(epochs, np.int32), np.frombuffer(times))
+            self.blocks.append(Block(axis, *numbers))
+        sealed = self.blocks[-1].seq + self.blocks[-1].ticks if self.blocks else 0
+        self.tail = [tick for tick in self.tail if tick.seq >= sealed]
+        known = self.tail[-1].seq + 1 if self.tail else 0
+        self.tail += [Tick.load(*row) for row in connection.execute(_HOT, (self.id, known))]
+        self._place_blocks(end_of)
+
+    def _place_blocks(self, end_of: Callable[[int], int | None]) -> None:
+        start = 0
+        for block in self.blocks:
+            end = end_of(block.segment)
+            block.start = start
+            block.shown = block.ticks if end is None else int(np.searchsorted(block.axis.step, end, "right"))
+            start += block.shown
+        self.sealed = start
+
+    @cached_property
+    def axis(self) -> Axis:
+        """All ticks that are shown."""
+        parts = [block.axis.take(slice(block.shown)) for block in self.blocks]
+        tail = self.tail
+        step = np.array([tick.step for tick in tail], np.int64)
+        epoch = np.array([tick.epoch for tick in tail], np.int32)
+        return Axis(
+            np.concatenate([*(part.step for part in parts), step]),
+            np.concatenate([*(part.epoch for part in parts), epoch]),
+            np.concatenate([*(part.time for part in parts), np.array([tick.time for tick in tail], np.float64)]),
+        )
+
+    def span(self, first: int | None, last: int | None) -> tuple[int, int]:
+        """Which ticks the steps from ``first`` to ``last`` are."""
+        begin = 0 if first is None else int(np.searchsorted(self.axis.step, first, "left"))
+        end = len(self.axis.step) if last is None else int(np.searchsorted(self.axis.step, last, "right"))
+        return begin, max(begin, end)
+
+    def tail_values(self, statistic: int, rows: Sequence[int], begin: int, end: int) -> Floats:
+        """The numbers of ticks that are not sealed, ``[row, tick]``."""
+        shape = statistic + 1, len(self.layers)
+        ticks = self.tail[max(begin - self.sealed, 0) : max(end - self.sealed, 0)]
+        if not ticks:
+            return absent((len(rows), 0))
+        return np.stack([padded(tick.values[: shape[0]], shape)[statistic, rows] for tick in ticks], -1)
+
+
+def _statistic(name: str, scale: Any, low: float | None, high: float | None) -> Statistic:
+    return Statistic(name, scale, None if low is None or high is None else (low, high))

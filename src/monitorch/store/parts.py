@@ -1,0 +1,89 @@
+"""The plain shapes that go into a store and come out of it."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+
+WHOLE_RUN = "run"
+"""The lens of loss, learning rate and speed, and the name of its only layer, which is no layer of the model."""
+
+SEVERITIES = ("info", "warning", "error")
+ENDS = ("finished", "crashed")
+
+
+class Layer(NamedTuple):
+    """A layer, as far as it is known."""
+
+    name: str
+    kind: str | None = None
+    parameters: int | None = None
+
+
+class Statistic(NamedTuple):
+    """A statistic of a lens, and how it wants to be drawn."""
+
+    name: str
+    scale: Literal["linear", "log"] = "linear"
+    limits: tuple[float, float] | None = None
+
+
+class Frame(NamedTuple):
+    """All numbers of one lens at one tick: ``values[statistic, layer]``; what was not measured is NaN.
+
+    That NaN has bits of its own: :func:`monitorch.store.is_absent` tells it from a measured one.
+    """
+
+    lens: str
+    step: int
+    epoch: int
+    time: float
+    statistics: tuple[str, ...]
+    layers: tuple[str, ...]
+    values: Floats
+
+
+class Event(NamedTuple):
+    """Something that happened; ``body`` is anything JSON can say, ``id`` grows and is given by the store."""
+
+    step: int
+    kind: str
+    severity: str = "info"
+    epoch: int = 0
+    time: float = 0.0
+    layer: str | None = None
+    statistic: str | None = None
+    body: Mapping[str, Any] = {}
+    id: int = 0
+
+
+class Meta(NamedTuple):
+    """Facts about the run by name; anything JSON can say."""
+
+    facts: Mapping[str, Any]
+
+
+class ModelLayers(NamedTuple):
+    """Layers in the order of the model."""
+
+    layers: tuple[Layer, ...]
+
+
+class Looks(NamedTuple):
+    """How statistics of a lens want to be drawn."""
+
+    lens: str
+    statistics: tuple[Statistic, ...]
+
+
+class Segment(NamedTuple):
+    """A new beginning: what was stored before for steps after ``after`` is hidden from now on."""
+
+    after: int
+    time: float
+
+
+Operation: TypeAlias = Frame | Event | Meta | ModelLayers | Looks | Segment

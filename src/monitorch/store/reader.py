@@ -1,0 +1,269 @@
+"""Reading a run, finished or still being written."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OptionError, StoreError
+from .buffer import padded
+from .database import read_meta
+from .lens_index import Axis, LensIndex
+from .parts import WHOLE_RUN, Event, Floats, Frame, Layer, Statistic
+from .query import Query, column_axis
+from .schema import damaged
+from .source import open_source
+from .status import derive_status
+from .tiles import is_absent
+
+_EVENTS = (
+    "SELECT segment, step, kind, severity, epoch, time, layer, statistic, body, id FROM event WHERE id > ? ORDER BY id"
+)
+
+
+class Series(NamedTuple):
+    """Every number that was measured, and when."""
+
+    axis: Axis
+    values: Floats
+
+
+class Window(NamedTuple):
+    """Numbers of many layers in columns; arrays are ``[layer, column]``.
+
+    ``axis`` says when a column begins, ``last_step`` where it ends. ``mean``, ``minimum`` and ``maximum`` are over the
+    finite numbers, ``nonfinite`` counts the others. A column that is one tick has the number itself, infinite or not.
+    NaN and a count of 0 mean that nothing was measured.
+    """
+
+    layers: tuple[str, ...]
+    axis: Axis
+    last_step: NDArray[np.int64]
+    mean: Floats
+    minimum: Floats
+    maximum: Floats
+    nonfinite: NDArray[np.integer[Any]]
+
+
+class Lens(NamedTuple):
+    """What there is of a lens; layers are in the order of the model."""
+
+    name: str
+    statistics: tuple[Statistic, ...]
+    layers: tuple[str, ...]
+    ticks: int
+    first_step: int | None
+    last_step: int | None
+
+
+class Run:
+    """A run of one process, read only; may be used by several threads.
+
+    Every question is answered from one moment of the file, and sees all that is committed.
+
+    Args:
+        path: the file of a rank.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        self._source = open_source(self.path)
+        self._version: int | None = None
+        self._lenses: dict[str, LensIndex] = {}
+        self._segments: list[tuple[int, int]] = []
+        with self._moment():
+            pass
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """All facts: id, name, status, rank, started, heartbeat, versions, config and whatever was noted."""
+        with self._moment() as connection:
+            return read_meta(connection)
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return str(self.meta.get("name", self.path.parent.name))
+
+    @property
+    def status(self) -> str:
+        """``"running"``, ``"finished"`` or ``"crashed"``; the last one also if there is no sign of life."""
+        return derive_status(self.meta)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of which there are numbers, in the order of the model."""
+        seen = "SELECT layer FROM lens_layer JOIN lens ON lens.id = lens WHERE lens.name != ?"
+        question = f"SELECT name, kind, parameters FROM layer WHERE id IN ({seen}) ORDER BY place"
+        with self._moment() as connection:
+            return tuple(Layer(*row) for row in connection.execute(question, [WHOLE_RUN]))
+
+    @property
+    def lenses(self) -> dict[str, Lens]:
+        """The lenses by name."""
+        with self._moment() as connection:
+            order = self._order(connection)
+            return {name: _described(lens, order) for name, lens in self._lenses.items()}
+
+    @property
+    def last_step(self) -> int | None:
+        """The newest step."""
+        with self._moment():
+            steps = [lens.axis.step[-1] for lens in self._lenses.values() if len(lens.axis.step)]
+        return int(max(steps)) if steps else None
+
+    def data_version(self) -> int:
+        """A number that is another one after something was stored; asking costs next to nothing."""
+        with self._lock:
+            return self._source.version()
+
+    def series(
+        self, lens: str, statistic: str, layer: str, first: int | None = None, last: int | None = None
+    ) -> Series:
+        """The numbers of one layer from step ``first`` to step ``last``, tick by tick.
+
+        Ticks at which it was not measured, and those that ``max_size`` has taken, are left out.
+        """
+        with self._moment() as connection:
+            index, place, rows = self._find(lens, statistic, [layer])
+            begin, end = index.span(first, last)
+            values = Query(connection, index, place, rows).raw(begin, end)[0]
+            there = ~is_absent(values)
+            return Series(index.axis.take(slice(begin, end)).take(there), values[there])
+
+    def window(
+        self,
+        lens: str,
+        statistic: str,
+        first: int | None = None,
+        last: int | None = None,
+        resolution: int = 1000,
+        layers: Sequence[str] | None = None,
+    ) -> Window:
+        """The numbers of all ``layers`` from step ``first`` to step ``last`` in at most ``resolution`` columns."""
+        if resolution < 1:
+            raise OptionError(f"resolution={resolution!r} must be a number of columns, at least 1")
+        with self._moment() as connection:
+            names = self._in_order(connection, lens) if layers is None else tuple(layers)
+            index, place, rows = self._find(lens, statistic, names)
+            span = Query(connection, index, place, rows).window(*index.span(first, last), resolution)
+            axis, last_step = column_axis(index.axis, span)
+        mean, minimum, maximum = span.columns.numbers
+        return Window(names, axis, last_step, mean, minimum, maximum, span.columns.counts[1])
+
+    def newest(self) -> dict[str, Frame]:
+        """The newest frame of each lens."""
+        return self.frame_at(None)
+
+    def frame_at(self, step: int | None) -> dict[str, Frame]:
+        """The frame of each lens at a step, or else the last one before it; lenses that have none are left out."""
+        with self._moment() as connection:
+            ends = ((lens, lens.span(None, step)[1]) for lens in self._lenses.values())
+            return {lens.name: self._frame(connection, lens, end - 1) for lens, end in ends if end}
+
+    def events(self, since: int = 0) -> list[Event]:
+        """The events whose id is greater than ``since``, oldest first."""
+        with self._moment() as connection:
+            rows = connection.execute(_EVENTS, [since]).fetchall()
+            ends = {segment: self._end_of(segment) for segment in {row[0] for row in rows}}
+        found = [(ends[segment], _event(*fields)) for segment, *fields in rows]
+        return [event for end, event in found if end is None or event.step <= end]
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._source.connection.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, {self.status}, last_step={self.last_step})"
+
+    @contextmanager
+    def _moment(self) -> Iterator[sqlite3.Connection]:
+        """One short read transaction, with everything in memory brought up to it."""
+        connection = self._source.connection
+        with self._lock:
+            try:
+                version = self._source.begin()
+                if version != self._version:
+                    self._refresh(connection)
+                    self._version = version
+                yield connection
+            except sqlite3.OperationalError as error:
+                raise StoreError(f"{self.path} cannot be read at the moment: {error}") from error
+            except sqlite3.DatabaseError as error:
+                raise damaged(self.path, error) from error
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.execute("COMMIT")
+
+    def _refresh(self, connection: sqlite3.Connection) -> None:
+        self._segments = connection.execute("SELECT id, after FROM segment").fetchall()
+        for number, name in connection.execute("SELECT id, name FROM lens ORDER BY id").fetchall():
+            if name not in self._lenses:
+                self._lenses[name] = LensIndex(number, name)
+        for lens in self._lenses.values():
+            lens.refresh(connection, self._end_of)
+
+    def _end_of(self, segment: int) -> int | None:
+        return min((after for number, after in self._segments if number > segment), default=None)
+
+    def _find(self, lens: str, statistic: str, layers: Sequence[str]) -> tuple[LensIndex, int, list[int]]:
+        index = self._lens(lens)
+        statistics = [known.name for known in index.statistics]
+        if statistic not in statistics:
+            raise OptionError.unknown("statistic", statistic, statistics)
+        places = {name: place for place, name in enumerate(index.layers)}
+        for layer in layers:
+            if layer not in places:
+                raise OptionError.unknown("layer", layer, places)
+        return index, statistics.index(statistic), [places[layer] for layer in layers]
+
+    def _lens(self, name: str) -> LensIndex:
+        if name not in self._lenses:
+            raise OptionError.unknown("lens", name, self._lenses)
+        return self._lenses[name]
+
+    def _order(self, connection: sqlite3.Connection) -> dict[str, int]:
+        return dict(connection.execute("SELECT name, place FROM layer"))
+
+    def _in_order(self, connection: sqlite3.Connection, lens: str) -> tuple[str, ...]:
+        return tuple(sorted(self._lens(lens).layers, key=self._order(connection).__getitem__))
+
+    def _frame(self, connection: sqlite3.Connection, lens: LensIndex, place: int) -> Frame:
+        names = tuple(statistic.name for statistic in lens.statistics)
+        layers = self._in_order(connection, lens.name)
+        rows = [lens.layers.index(layer) for layer in layers]
+        if place >= lens.sealed:
+            values = padded(lens.tail[place - lens.sealed].values, (len(names), len(rows)))[:, rows]
+        else:
+            queries = (Query(connection, lens, number, rows) for number in range(len(names)))
+            values = np.stack([query.raw(place, place + 1)[:, 0] for query in queries])
+        step, epoch, moment = (field[place].item() for field in lens.axis)
+        return Frame(lens.name, step, epoch, moment, names, layers, values)
+
+
+def _described(lens: LensIndex, order: Mapping[str, int]) -> Lens:
+    steps = lens.axis.step
+    ends = (int(steps[0]), int(steps[-1])) if len(steps) else (None, None)
+    layers = tuple(sorted(lens.layers, key=order.__getitem__))
+    return Lens(lens.name, tuple(lens.statistics), layers, len(steps), *ends)
+
+
+def _event(*fields: Any) -> Event:
+    *described, body, number = fields
+    return Event._make([*described, json.loads(body), number])

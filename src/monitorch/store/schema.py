@@ -1,0 +1,97 @@
+"""The tables of a run, how a file is recognised, and how files of earlier versions are brought up to date."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ..errors import StoreError
+
+APPLICATION_ID = 0x4D4F4E49
+"""Says in the header of a file whose it is."""
+
+_FIRST_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE segment (id INTEGER PRIMARY KEY, after INTEGER NOT NULL, time REAL NOT NULL);
+CREATE TABLE layer (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, place INTEGER NOT NULL, kind TEXT,
+    parameters INTEGER);
+CREATE TABLE lens (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, raw_from INTEGER NOT NULL DEFAULT 0,
+    fine_from INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE statistic (lens INTEGER, place INTEGER, name TEXT NOT NULL, scale TEXT NOT NULL DEFAULT 'linear', low REAL,
+    high REAL, PRIMARY KEY (lens, place)) WITHOUT ROWID;
+CREATE TABLE lens_layer (lens INTEGER, place INTEGER, layer INTEGER NOT NULL, PRIMARY KEY (lens, place)) WITHOUT ROWID;
+CREATE TABLE hot (lens INTEGER, seq INTEGER, segment INTEGER NOT NULL, step INTEGER NOT NULL, time REAL NOT NULL,
+    statistics INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (lens, seq));
+CREATE TABLE block (lens INTEGER, id INTEGER, segment INTEGER NOT NULL, seq INTEGER NOT NULL, ticks INTEGER NOT NULL,
+    statistics INTEGER NOT NULL, layers INTEGER NOT NULL, steps BLOB NOT NULL, times BLOB NOT NULL,
+    PRIMARY KEY (lens, id));
+CREATE TABLE tile (lens INTEGER, level INTEGER, statistic INTEGER, layers INTEGER, block INTEGER, data BLOB NOT NULL);
+CREATE UNIQUE INDEX tile_key ON tile (lens, level, statistic, layers, block);
+CREATE TABLE event (id INTEGER PRIMARY KEY, segment INTEGER NOT NULL, step INTEGER NOT NULL, time REAL NOT NULL,
+    severity TEXT NOT NULL, kind TEXT NOT NULL, layer TEXT, statistic TEXT, body TEXT NOT NULL);
+"""
+
+_EPOCHS = """
+ALTER TABLE hot ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE block ADD COLUMN epochs BLOB;
+UPDATE block SET epochs = zeroblob(4 * ticks);
+ALTER TABLE event ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS: Sequence[str] = (_FIRST_TABLES, _EPOCHS)
+"""The n-th makes a file of version n out of one of version n - 1; a new file goes through all of them."""
+
+VERSION = len(MIGRATIONS) - 1
+
+
+def identify(connection: sqlite3.Connection, path: object) -> int:
+    """The version of a file, -1 for an empty one; a foreign, newer or damaged one is refused."""
+    try:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise
+        raise damaged(path, error) from error
+    if not tables and not application:
+        return -1
+    if application != APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program, not a run of monitorch")
+    if version > VERSION:
+        raise StoreError(
+            f"{path} was written by a newer monitorch (version {version} of the file format, this one reads up to "
+            f"{VERSION}): upgrade monitorch to read it"
+        )
+    return int(version)
+
+
+def damaged(path: object, error: Exception) -> StoreError:
+    """The error for a file that SQLite cannot make sense of."""
+    return StoreError(f"{path} is damaged or no run of monitorch: {error}")
+
+
+def migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring a file to the newest version, all of it or nothing."""
+    if version >= VERSION:
+        return
+    statements = [
+        statement for script in MIGRATIONS[version + 1 :] for statement in script.split(";") if statement.strip()
+    ]
+    with transaction(connection):
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """A block that is written as a whole or not at all."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite ends one by itself when a disk is full
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,107 @@
+"""Where a reader's tables come from: the SQLite file itself, or a log that is replayed into memory."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import StoreError
+from .database import Database
+from .frame_log import LogReader
+from .journal import connect_to_read
+from .schema import VERSION, damaged, identify, migrate
+
+
+class Source(Protocol):
+    """Tables to ask, which may grow."""
+
+    connection: sqlite3.Connection
+
+    def version(self) -> int:
+        """A number that is another one when there is something new."""
+
+    def begin(self) -> int:
+        """Begin to read at one moment, until ``COMMIT``; returns the version of it."""
+
+
+class NothingStoredError(StoreError):
+    """A file that a writer made and has not come to write to."""
+
+
+class TableSource:
+    """A SQLite file, read only; one of an earlier version is brought up to date in memory.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.connection = connect_to_read(path)
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"{path} cannot be opened: {error}; a copy in a folder of your own can") from error
+        try:
+            version = identify(self.connection, path)
+            if version < 0:
+                raise NothingStoredError(f"{path} is empty: nothing was stored yet")
+            if version < VERSION:
+                self._copy(version)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _copy(self, version: int) -> None:
+        memory = _memory()
+        with closing(self.connection):
+            self.connection.backup(memory)
+        self.connection = memory
+        migrate(memory, version)
+
+    def version(self) -> int:
+        """Changes with every commit of another process."""
+        (number,) = self.connection.execute("PRAGMA data_version").fetchone()
+        return int(number)
+
+    def begin(self) -> int:
+        """Asking for the version takes the snapshot."""
+        self.connection.execute("BEGIN")
+        return self.version()
+
+
+class LogSource:
+    """A log, replayed into tables in memory.
+
+    Args:
+        path: the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._log = LogReader(path)
+        self.connection = _memory()
+        migrate(self.connection, -1)
+        self._database = Database(self.connection)
+
+    def version(self) -> int:
+        """Grows with the log; what is new is replayed."""
+        operations = list(self._log.operations())
+        if operations:
+            self._database.write(operations)
+        return self._log.offset
+
+    def begin(self) -> int:
+        """Replay first, since that writes."""
+        version = self.version()
+        self.connection.execute("BEGIN")
+        return version
+
+
+def open_source(path: Path) -> Source:
+    """The tables of a file."""
+    try:
+        return LogSource(path) if path.suffix == ".log" else TableSource(path)
+    except sqlite3.DatabaseError as error:
+        raise damaged(path, error) from error
+
+
+def _memory() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)

@@ -1,0 +1,274 @@
+import threading
+
+import numpy as np
+import pytest
+
+from monitorch.errors import OptionError, StoreError
+from monitorch.store import Event, Layer, Run, Statistic, Writer, is_absent, open_run
+from monitorch.store.journal import JOURNALS
+
+TICKS = 620  # two blocks and a part of one
+
+
+@pytest.fixture(params=[(journal, state) for journal in JOURNALS for state in ("live", "finished")], ids="-".join)
+def run(request, tmp_path, numbers, put):
+    """A run that is still written, with ticks in blocks and out of them, or one that is finished."""
+    journal, state = request.param
+    writer = Writer(tmp_path / "run", journal=journal)
+    put(writer, numbers(TICKS, 70))
+    writer.flush() if state == "live" else writer.close()
+    with open_run(tmp_path / "run") as opened:
+        yield opened
+    writer.close()
+
+
+# --- numbers ---
+
+
+def test_series_are_the_numbers_that_were_put(run, numbers):
+    values = numbers(TICKS, 70)
+    for statistic, name in enumerate(("mean", "max")):
+        for layer in (0, 63, 64, 69):
+            axis, found = run.series("Norm", name, f"layer{layer}")
+            np.testing.assert_array_equal(found.view(np.uint32), values[:, statistic, layer].view(np.uint32))
+    assert axis.step.tolist() == list(range(TICKS))
+    assert axis.epoch.tolist() == [step // 10 for step in range(TICKS)]
+    assert axis.time.tolist() == [1e9 + step for step in range(TICKS)]
+
+
+def test_part_of_a_series(run, numbers):
+    axis, found = run.series("Norm", "max", "layer7", 250, 600)
+    assert (axis.step[0], axis.step[-1], len(axis.step)) == (250, 600, 351)
+    np.testing.assert_array_equal(found, numbers(TICKS, 70)[250:601, 1, 7])
+
+
+@pytest.mark.parametrize(("first", "last"), [(None, None), (0, 255), (100, 530), (300, 300), (511, 619)])
+def test_windows_are_those_of_a_loop(run, numbers, assert_window, first, last):
+    ends = first or 0, TICKS - 1 if last is None else last
+    for resolution in (1, 2, 5, 30, 38, 39, 200, TICKS, 5000):
+        window = run.window("Norm", "max", first, last, resolution)
+        assert window.layers == tuple(f"layer{number}" for number in range(70))
+        assert_window(window, numbers(TICKS, 70)[:, 1], *ends, resolution)
+
+
+@pytest.mark.parametrize("resolution", [10, TICKS])
+def test_window_of_some_layers(run, resolution):
+    whole = run.window("Norm", "mean", resolution=resolution)
+    for layers in (["layer69", "layer3"], ["layer1", "layer2"], ["layer5"], []):
+        window = run.window("Norm", "mean", resolution=resolution, layers=layers)
+        rows = [whole.layers.index(layer) for layer in layers]
+        assert window.layers == tuple(layers)
+        for part, all_rows in zip(window[3:], whole[3:], strict=True):
+            np.testing.assert_array_equal(part, all_rows[rows])
+
+
+def test_window_without_ticks_has_no_columns(run):
+    for span in ((900, 1000), (30, 20)):
+        window = run.window("Norm", "mean", *span, resolution=10)
+        assert window.mean.shape == window.nonfinite.shape == (70, 0)
+        assert len(run.series("Norm", "mean", "layer0", *span).values) == 0
+
+
+def test_frames_are_those_that_were_put(run, numbers):
+    for step in (0, 300, 619):
+        frame = run.frame_at(step)["Norm"]
+        assert (frame.step, frame.epoch, frame.time) == (step, step // 10, 1e9 + step)
+        assert (frame.statistics, len(frame.layers)) == (("mean", "max"), 70)
+        np.testing.assert_array_equal(frame.values, numbers(TICKS, 70)[step])
+
+
+def test_newest_frame_is_the_last_one(run, numbers):
+    np.testing.assert_array_equal(run.newest()["Norm"].values, numbers(TICKS, 70)[-1])
+    assert run.frame_at(10**9)["Norm"].step == run.newest()["Norm"].step == run.last_step == TICKS - 1
+    assert run.frame_at(-1) == {}
+
+
+def test_lens_at_a_glance(run):
+    lens = run.lenses["Norm"]
+    assert (lens.ticks, lens.first_step, lens.last_step) == (TICKS, 0, TICKS - 1)
+    assert lens.statistics == (Statistic("mean"), Statistic("max"))
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda run: run.series("Nrm", "mean", "layer0"), "lens='Nrm' is unknown; choose from 'Norm'"),
+        (lambda run: run.series("Norm", "avg", "layer0"), "statistic='avg' is unknown; choose from 'mean', 'max'"),
+        (lambda run: run.series("Norm", "mean", "fc"), "layer='fc' is unknown; choose from 'layer0', 'layer1'"),
+        (lambda run: run.window("Norm", "mean", layers=["fc"]), "layer='fc' is unknown"),
+        (lambda run: run.window("Norm", "mean", resolution=0), "resolution=0 must be a number of columns"),
+    ],
+)
+def test_wrong_names_list_the_right_ones(stored, numbers, ask, message):
+    with pytest.raises(OptionError, match=message):
+        ask(stored(numbers(3, 2)))
+
+
+def test_layers_are_in_the_order_of_the_model_with_what_is_known_of_them(tmp_path):
+    with Writer(tmp_path / "run") as writer:
+        writer.put("Norm", 1, [[3.0, 1.0]], layers=["head", "stem"], statistics=["mean"])
+        writer.introduce_layers([Layer("stem", "Conv2d", 30), "body", Layer("head", "Linear")])
+        writer.put("Norm", 2, [[4.0, 2.0]], layers=["extra", "body"], statistics=["mean"])
+        writer.introduce_layers([Layer("head", parameters=8)])
+        writer.introduce_layers(["stem", "unseen", "body", "head"])
+    with open_run(tmp_path / "run") as run:
+        assert run.layers == (
+            Layer("stem", "Conv2d", 30), Layer("body"), Layer("head", "Linear", 8), Layer("extra"),
+        )  # fmt: skip
+        window = run.window("Norm", "mean")
+        assert window.layers == run.lenses["Norm"].layers == ("stem", "body", "head", "extra")
+        np.testing.assert_array_equal(window.mean, [[1, np.nan], [np.nan, 2], [3, np.nan], [np.nan, 4]])
+        assert window.nonfinite.sum() == 0
+
+
+@pytest.mark.parametrize("ticks", [40, 600], ids=["unsealed", "sealed"])
+def test_layers_and_statistics_may_come_later(tmp_path, ticks):
+    with Writer(tmp_path / "run") as writer:
+        for step in range(ticks):
+            late = step >= ticks // 2
+            layers, statistics = ["a", "b"] if late else ["a"], ["max", "mean"] if late else ["mean"]
+            values = [[step + 10.0 * row + column for column in range(len(layers))] for row in range(len(statistics))]
+            writer.put("Norm", step, values, layers=layers, statistics=statistics)
+        writer.flush()
+        with open_run(tmp_path / "run") as run:
+            check_late_comers(run, ticks)
+    with open_run(tmp_path / "run") as run:
+        check_late_comers(run, ticks)
+
+
+def check_late_comers(run, ticks):
+    half = ticks // 2
+    early, late = np.arange(half), np.arange(half, ticks)
+    assert run.series("Norm", "mean", "a").values.tolist() == [*early, *(late + 10)]
+    axis, values = run.series("Norm", "max", "b")
+    assert (axis.step.tolist(), values.tolist()) == (late.tolist(), (late + 1).tolist())
+    first = run.frame_at(0)["Norm"]
+    assert is_absent(first.values).tolist() == [[False, True], [True, True]]
+    window = run.window("Norm", "max", resolution=2)
+    assert window.nonfinite.sum() == 0
+    np.testing.assert_allclose(np.nanmax(window.maximum, 1), [ticks - 1, ticks])
+
+
+def test_several_lenses_have_axes_of_their_own(tmp_path, numbers, put):
+    values = numbers(40)
+    with Writer(tmp_path / "run") as writer:
+        put(writer, values)
+        put(writer, values[:5], lens="Rare", first=3, stride=7)
+    with open_run(tmp_path / "run") as run:
+        assert run.lenses["Rare"].ticks == 5
+        assert {name: frame.step for name, frame in run.frame_at(12).items()} == {"Norm": 12, "Rare": 10}
+        np.testing.assert_array_equal(run.series("Rare", "mean", "layer1").values, values[:5, 0, 1])
+
+
+# --- events, facts, news ---
+
+
+def test_events_come_back_and_can_be_asked_for_since_the_last_one(tmp_path):
+    with Writer(tmp_path / "run") as writer:
+        writer.event(3, "spike", "warning", epoch=1, time=5.0, layer="fc", statistic="mean", body={"seen": [1, None]})
+        writer.event(4, "note")
+    with open_run(tmp_path / "run") as run:
+        first, second = run.events()
+        assert first == Event(3, "spike", "warning", 1, 5.0, "fc", "mean", {"seen": [1, None]}, first.id)
+        assert (second.kind, second.severity, second.body) == ("note", "info", {})
+        assert run.events(since=first.id) == [second]
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_reader_sees_what_is_stored_while_it_looks(tmp_path, numbers, put, journal):
+    values = numbers(300)
+    with Writer(tmp_path / "run", journal=journal) as writer, open_run(tmp_path / "run") as run:
+        assert run.lenses == {}
+        for first, last in ((0, 10), (10, 255), (255, 257), (257, 300)):
+            before = run.data_version()
+            put(writer, values[first:last], first=first)
+            writer.flush()
+            assert run.data_version() != before
+            np.testing.assert_array_equal(run.series("Norm", "mean", "layer0").values, values[:last, 0, 0])
+        writer.note(best=0.5)
+        writer.flush()
+        assert run.meta["best"] == 0.5
+        assert run.status == "running"
+
+
+def test_nothing_new_keeps_the_version(stored, numbers):
+    run = stored(numbers(3))
+    assert run.data_version() == run.data_version()
+
+
+def test_one_reader_serves_many_threads(stored, numbers):
+    values, wrong = numbers(600), []
+    run = stored(values)
+
+    def look(layer):
+        for _ in range(20):
+            found = run.series("Norm", "mean", f"layer{layer}").values
+            if not np.array_equal(found, values[:, 0, layer], equal_nan=True):
+                wrong.append(layer)
+
+    threads = [threading.Thread(target=look, args=[number % 3]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_reader_that_never_stops_looking_sees_a_beginning_without_gaps(tmp_path, journal):
+    seen, done = [], threading.Event()
+
+    def look():
+        with open_run(tmp_path / "run") as run:
+            while not (done.is_set() and seen[-1:] == [3000]):
+                if "Norm" in run.lenses:
+                    axis, values = run.series("Norm", "mean", "fc")
+                    whole = run.window("Norm", "mean", resolution=5)
+                    right = np.array_equal(values, axis.step) and np.array_equal(axis.step, range(len(axis.step)))
+                    seen.append(len(values) if right and whole.last_step[-1] >= len(values) - 1 else -1)
+
+    with Writer(tmp_path / "run", journal=journal) as writer:
+        reader = threading.Thread(target=look)
+        reader.start()
+        for step in range(3000):
+            writer.put("Norm", step, [[step]], layers=["fc"], statistics=["mean"])
+            if step % 70 == 0:
+                writer.flush()
+        writer.flush()
+        done.set()
+        reader.join(60)
+    assert seen == sorted(seen)
+    assert (seen[0] >= 0, seen[-1]) == (True, 3000)
+
+
+# --- files that are none ---
+
+
+def zeros_in_the_middle(path):
+    data = bytearray(path.read_bytes())
+    data[4096:] = bytes(len(data) - 4096)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: b"hello world, this is no database" * 100, "is damaged or no run of monitorch"),
+        (zeros_in_the_middle, "is damaged or no run of monitorch"),
+        (lambda path: b"", "is empty: nothing was stored yet"),
+    ],
+    ids=["text", "damaged", "empty"],
+)
+def test_damaged_file_is_named(stored, numbers, spoil, message):
+    path = stored(numbers(300)).path
+    path.write_bytes(spoil(path))
+    with pytest.raises(StoreError, match=rf"rank0\.db {message}"):
+        Run(path).series("Norm", "mean", "layer0")
+
+
+def test_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(StoreError, match=r"rank0\.db cannot be opened"):
+        Run(tmp_path / "rank0.db")

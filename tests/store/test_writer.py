@@ -1,0 +1,195 @@
+import gc
+import multiprocessing
+import sqlite3
+import subprocess
+import sys
+import warnings
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from monitorch.errors import LifecycleError, OptionError
+from monitorch.store import Writer, list_runs, open_run
+from monitorch.store.journal import JOURNALS
+from monitorch.store.worker import QUEUE_LENGTH
+
+# --- what is stored ---
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_every_bit_of_every_number_survives(tmp_path, journal):
+    special = np.array(
+        [0x7FC00000, 0xFFC00001, 0x7F800001, 0x7F800000, 0xFF800000, 0x80000000, 1, 0x7F7FFFFF], np.uint32
+    )
+    frame = special.view(np.float32)[None]
+    with Writer(tmp_path / "run", journal=journal) as writer:
+        for step in range(260):
+            writer.put("Norm", step, frame, layers=list("abcdefgh"), statistics=["mean"])
+    with open_run(tmp_path / "run") as run:
+        for step in (0, 259):
+            assert run.frame_at(step)["Norm"].values.view(np.uint32).tolist() == [special.tolist()]
+
+
+def test_caller_may_use_the_array_again(tmp_path, values_of):
+    values = np.zeros((1, 1), np.float32)
+    with Writer(tmp_path / "run") as writer:
+        for step in range(5):
+            values[:] = step
+            writer.put("Norm", step, values, layers=["fc"], statistics=["mean"])
+    assert values_of(tmp_path / "run") == [0, 1, 2, 3, 4]
+
+
+def test_what_float32_cannot_hold_is_infinite(tmp_path, one, values_of):
+    with Writer(tmp_path / "run") as writer:
+        one(writer, 0, -1e300)
+    assert values_of(tmp_path / "run") == [-np.inf]
+
+
+@pytest.mark.parametrize(("journal", "file"), [("wal", "rank3.db"), ("truncate", "rank3.db"), ("log", "rank3.log")])
+def test_finished_run_is_one_file_with_facts(tmp_path, journal, file, one):
+    with Writer(tmp_path / "run", rank=3, meta={"config": {"lr": 0.1}}, journal=journal) as writer:
+        one(writer, 0)
+        writer.note(best=2)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [file]
+    with open_run(tmp_path / "run") as run:
+        facts = run.meta
+        assert (run.name, run.status, facts["rank"], facts["dropped"]) == ("run", "finished", 3, 0)
+    assert facts["config"] == {"lr": 0.1}
+    assert facts["best"] == 2
+    assert facts["started"] <= facts["heartbeat"] <= facts["ended"] + 1
+    assert {"id", "versions", "pid", "host"} <= set(facts)
+
+
+def test_heart_beats_without_numbers(tmp_path):
+    with Writer(tmp_path / "run") as writer, open_run(tmp_path / "run") as run:
+        first, version = run.meta["heartbeat"], run.data_version()
+        writer.flush()
+        assert run.data_version() != version
+        assert run.meta["heartbeat"] > first
+
+
+def test_large_frames_are_sealed_in_shorter_blocks(tmp_path):
+    values = np.random.default_rng(0).normal(size=(40, 20, 5_000)).astype(np.float32)
+    layers, statistics = [*map(str, range(5_000))], [*map(str, range(20))]
+    with Writer(tmp_path / "run") as writer:
+        for step, frame in enumerate(values):
+            while not writer.put("Norm", step, frame, layers=layers, statistics=statistics):
+                writer.flush()
+    with closing(sqlite3.connect(tmp_path / "run" / "rank0.db")) as connection:
+        assert connection.execute("SELECT ticks FROM block").fetchall() == [(32,), (8,)]
+    with open_run(tmp_path / "run") as run:
+        np.testing.assert_array_equal(run.series("Norm", "7", "4999").values, values[:, 7, 4999])
+
+
+# --- the end of a writer ---
+
+
+def test_closed_writer_takes_nothing_and_closing_again_is_fine(tmp_path, one):
+    writer = Writer(tmp_path / "run")
+    writer.close()
+    writer.close()
+    for call in (lambda: one(writer, 1), writer.flush, lambda: writer.event(1, "late")):
+        with pytest.raises(LifecycleError, match="run is closed and takes no more numbers"):
+            call()
+
+
+def test_forgotten_writer_is_closed(tmp_path, one):
+    writer = Writer(tmp_path / "run")
+    one(writer, 1)
+    del writer
+    gc.collect()
+    assert [(info.status, info.last_step) for info in list_runs(tmp_path)] == [("finished", 1)]
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [("", "finished"), ("raise SystemExit(3)", "finished"), ("1 / 0", "crashed"), ("os._exit(1)", "crashed")],
+)
+def test_status_tells_how_the_program_ended(tmp_path, ending, status, values_of):
+    code = f"""
+import os, sys
+from monitorch.store import Writer
+writer = Writer(sys.argv[1])
+writer.put("Norm", 1, [[2.0]], layers=["fc"], statistics=["mean"])
+writer.flush()
+{ending}
+"""
+    subprocess.run([sys.executable, "-c", code, tmp_path / "run"], stderr=subprocess.DEVNULL, timeout=60, check=False)
+    assert values_of(tmp_path / "run") == [2.0]
+    assert [info.status for info in list_runs(tmp_path)] == [status]
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_forked_child_leaves_the_run_alone(tmp_path, one, values_of):
+    with Writer(tmp_path / "run") as writer:
+        one(writer, 1, 1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer Pythons warn of forks in a process with threads
+            child = multiprocessing.get_context("fork").Process(target=one, args=(writer, 2, 99.0))
+            child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        one(writer, 2, 2.0)
+    assert values_of(tmp_path / "run") == [1.0, 2.0]
+
+
+# --- waiting and dropping ---
+
+
+def test_slow_disk_costs_frames_but_not_the_training(tmp_path, one):
+    writer = Writer(tmp_path / "run")
+    one(writer, 0)
+    writer.flush()
+    with closing(sqlite3.connect(writer.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # the disk hangs
+        taken = [one(writer, step) for step in range(1, 4 * QUEUE_LENGTH)]
+        other.execute("ROLLBACK")
+    lost = taken.count(False)
+    assert QUEUE_LENGTH < lost < 3 * QUEUE_LENGTH
+    assert writer.dropped == lost
+    writer.flush()
+    assert one(writer, 4 * QUEUE_LENGTH)
+    writer.close()
+    with open_run(tmp_path / "run") as run:
+        assert (run.meta["dropped"], run.lenses["Norm"].ticks) == (lost, 4 * QUEUE_LENGTH + 1 - lost)
+    assert list_runs(tmp_path)[0].dropped == lost
+
+
+# --- wrong calls ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_size": 100}, "max_size=100 must be a number of bytes, at least 1048576"),
+        ({"max_size": "2GB"}, "max_size='2GB' must be a number of bytes"),
+        ({"journal": "delete"}, "journal='delete' is unknown; choose from 'wal', 'truncate', 'log'"),
+        ({"resume_step": 5}, "resume_step=5 is for resume=True"),
+        ({"meta": {"model": object()}}, "meta takes what JSON can say: Object of type object"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_made(tmp_path, options, message):
+    with pytest.raises(OptionError, match=message):
+        Writer(tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda writer: writer.put("Norm", 1, [1.0, 2.0], layers=["a", "b"], statistics=["mean"]),
+            r"values has the shape \(2,\); it takes one row for each of 1 statistics and one column for each of 2",
+        ),
+        (lambda writer: writer.event(1, "spike", "bad"), "severity='bad' is unknown; choose from 'info', 'warning'"),
+        (lambda writer: writer.event(1, "spike", body={"x": {1}}), "body takes what JSON can say"),
+        (lambda writer: writer.note(x=object), "facts takes what JSON can say"),
+        (lambda writer: writer.close("happy"), "status='happy' is unknown; choose from 'finished', 'crashed'"),
+    ],
+)
+def test_wrong_calls_are_refused(tmp_path, call, message):
+    with Writer(tmp_path / "run") as writer, pytest.raises(OptionError, match=message):
+        call(writer)

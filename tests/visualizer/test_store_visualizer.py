@@ -1,0 +1,261 @@
+"""What lenses show comes back from the store, number by number."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector, lens
+from monitorch.errors import LifecycleError, MonitorchWarning, OptionError, StoreError
+from monitorch.store import WHOLE_RUN, Layer, list_runs, open_run
+from monitorch.visualizer import Record, StoreVisualizer, TagAttributes, TagType
+from monitorch.visualizer.record_sink import RecordSink
+
+NORM = TagAttributes(logy=True, big_plot=False, annotate=True, type=TagType.NUMERICAL, ylim=(1.0, -1.0))
+SHARES = TagAttributes(logy=False, big_plot=True, annotate=False, type=TagType.RELATIONS)
+
+
+class Both(RecordSink):
+    """Keeps all records, and passes everything on."""
+
+    def __init__(self, target):
+        self.target, self.kept = target, []
+
+    def register_tags(self, main_tag, tag_attr):
+        super().register_tags(main_tag, tag_attr)
+        self.target.register_tags(main_tag, tag_attr)
+
+    def introduce_layers(self, layers):
+        self.target.introduce_layers(layers)
+
+    def write(self, records):
+        self.kept += records
+        self.target.write(records)
+
+    def flush(self):
+        self.target.flush()
+
+
+def place_of(record, tags):
+    """Where the store keeps a record: lens, statistic, layer."""
+    if tags[record.tag].type is TagType.RELATIONS:
+        return record.lens, f"{record.tag}/share", record.statistic
+    if tags[record.tag].big_plot:
+        return WHOLE_RUN, f"{record.tag}/{record.statistic}", WHOLE_RUN
+    return record.lens, f"{record.tag}/{record.statistic}", record.layer
+
+
+def every_lens(optimizer, loss_fn):
+    special = {
+        "AbstractLens": None,
+        "Attribute": lambda: lens.Attribute("0.weight"),
+        "LossMetrics": lambda: lens.LossMetrics(loss_fn=loss_fn, metrics="score"),
+        "ParameterUpdateGeometry": lambda: lens.ParameterUpdateGeometry(optimizer),
+    }
+    makers = (special.get(name, getattr(lens, name)) for name in lens.__all__)
+    return [make() for make in makers if make is not None]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run with all lenses, five epochs, and the records that they made."""
+    model, loss_fn = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    both = Both(StoreVisualizer(tmp_path, "all", config={"lr": 0.1}))
+    inspector = PyTorchInspector(
+        every_lens(optimizer, loss_fn), module=model, visualizer=both, optimizer=optimizer, on_error="raise"
+    )
+    for epoch in inspector.range(5):
+        for batch in torch.randn(3, 6, 4) * (math.nan if epoch == 3 else 1):
+            optimizer.zero_grad()
+            loss_fn(model(batch), torch.ones(6, 2)).backward()
+            optimizer.step()
+        inspector.push_metric("score", float(epoch))
+    both.target.close()
+    with open_run(tmp_path / "all") as run:
+        yield run, both
+
+
+def test_every_number_of_every_lens_comes_back_as_float32(trained):
+    run, both = trained
+    assert {record.lens for record in both.kept} >= set(lens.__all__) - {"AbstractLens"}
+    expected = {}
+    for record in both.kept:
+        expected.setdefault(place_of(record, both.tags), []).append(record)
+    for place, records in expected.items():
+        axis, values = run.series(*place)
+        assert np.array_equal(values, np.float32([record.value for record in records]), equal_nan=True)
+        assert axis.step.tolist() == [record.step for record in records]
+        assert axis.epoch.tolist() == [record.epoch for record in records]
+        assert axis.time.tolist() == [record.time for record in records]
+    assert any(math.isnan(record.value) for record in both.kept)
+
+
+def test_nothing_else_is_in_the_store_than_numbers_and_counts_of_what_is_not_finite(trained):
+    run, both = trained
+    expected = {place_of(record, both.tags)[:2] for record in both.kept}
+    found = {(name, statistic.name) for name, one in run.lenses.items() for statistic in one.statistics}
+    assert expected <= found
+    assert all(statistic.endswith("/nonfinite") for _, statistic in found - expected)
+
+
+def test_counts_of_nonfinite_samples_come_back(trained):
+    run, both = trained
+    records = [record for record in both.kept if (record.tag, record.layer) == ("Output Norm", "1")]
+    counts = {record.epoch: record.nonfinite for record in records}
+    assert max(counts.values()) > 0
+    axis, values = run.series("OutputNorm", "Output Norm/nonfinite", "1")
+    assert dict(zip(axis.epoch.tolist(), values.tolist(), strict=True)) == counts
+
+
+def test_model_as_a_whole_is_one_lens_with_one_layer(trained):
+    run, _ = trained
+    whole = run.lenses[WHOLE_RUN]
+    assert whole.layers == (WHOLE_RUN,)
+    names = {statistic.name for statistic in whole.statistics}
+    assert {"Loss/train_loss mean", "Metrics/score mean", "Logged/learning rate mean"} <= names
+    assert run.series(WHOLE_RUN, "Metrics/score mean", WHOLE_RUN).values.tolist() == [0, 1, 2, 3, 4]
+    assert run.series(WHOLE_RUN, "Logged/learning rate mean", WHOLE_RUN).values == pytest.approx([0.1] * 5)
+
+
+def test_run_knows_its_layers_in_the_order_of_the_model_and_its_facts(trained):
+    run, _ = trained
+    assert [layer.name for layer in run.layers] == ["0", "1", "2"]
+    assert (run.name, run.status, run.last_step) == ("all", "finished", 15)
+    assert run.meta["config"] == {"lr": 0.1}
+    assert {"torch", "numpy", "python", "monitorch"} <= set(run.meta["versions"])
+
+
+# --- names, files, resuming ---
+
+
+def record(step, value=1.0, layer="fc", tag="Norm", statistic="mean", lens="L", nonfinite=0):
+    return Record(step, step, float(step), 0, lens, layer, tag, statistic, value, nonfinite)
+
+
+def test_by_name_a_run_lands_in_the_default_folder_under_its_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        inspector = PyTorchInspector([lens.ParameterNorm()], module=nn.Linear(2, 1), visualizer="store")
+        assert inspector.visualizer.path is None
+        inspector.tick_epoch()
+        inspector.visualizer.close()
+        inspector.visualizer.close()
+    names = {info.name for info in list_runs()}
+    assert len(names) == 2
+    assert all(name.startswith("20") for name in names)
+
+
+def test_nothing_is_made_before_the_first_number(tmp_path):
+    with StoreVisualizer(tmp_path / "runs", "a") as store:
+        store.register_tags("Norm", NORM)
+        store.introduce_layers(["fc"])
+        store.flush()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_four_methods_for_lenses_of_ones_own_end_in_the_store_too(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.register_tags("Norm", NORM)
+        store.register_tags("Parts", SHARES)
+        store.count_nonfinite(3, "Norm", {"fc": 2})
+        store.plot_numerical_values(3, "Norm", {"fc": {"mean": 2.0}}, {"fc": {("min", "max"): (1.0, math.inf)}})
+        store.plot_probabilities(3, "Rate", {"Rate": {"worst": 0.5}})
+        store.plot_relations(3, "Parts", {"Parts": {"fc": 0.25, "head": 0.75}})
+    with open_run(tmp_path / "a") as run:
+        newest = run.newest()
+        assert newest["Norm"].statistics == ("Norm/mean", "Norm/min", "Norm/max", "Norm/nonfinite")
+        assert newest["Norm"].values.tolist() == [[2.0], [1.0], [math.inf], [2.0]]
+        assert (newest["Parts"].layers, newest["Parts"].values.tolist()) == (("fc", "head"), [[0.25, 0.75]])
+        assert run.series(WHOLE_RUN, "Rate/worst", WHOLE_RUN).values.tolist() == [0.5]
+        assert run.lenses["Norm"].statistics[0][1:] == ("log", (-1.0, 1.0))
+        assert run.lenses["Parts"].statistics[0][1:] == ("linear", (0.0, 1.0))
+
+
+def test_next_tick_completes_the_one_before(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(1, 1.0), record(1, 2.0, "head"), record(2, 3.0)])
+        store.write([record(3, 4.0, "late")])
+    with open_run(tmp_path / "a") as run:
+        assert run.series("L", "Norm/mean", "fc").values.tolist() == [1.0, 3.0]
+        assert run.series("L", "Norm/mean", "late").axis.step.tolist() == [3]
+        assert run.frame_at(1)["L"].layers == ("fc", "head", "late")
+
+
+@pytest.mark.parametrize(
+    ("resume_step", "steps", "values"),
+    [(None, [1, 2, 3, 4, 5], [1, 2, 3, 10, 20]), (2, [1, 2, 3, 4], [1, 2, 10, 20])],
+    ids=["after the newest", "from a checkpoint"],
+)
+def test_resumed_run_goes_on_counting(tmp_path, resume_step, steps, values):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(step, float(step)) for step in (1, 2, 3)])
+    with StoreVisualizer(tmp_path, "a", resume=True, resume_step=resume_step) as store:
+        store.write([record(step, 10.0 * step) for step in (1, 2)])
+    with open_run(tmp_path / "a") as run:
+        axis, found = run.series("L", "Norm/mean", "fc")
+        assert (axis.step.tolist(), found.tolist()) == (steps, values)
+
+
+def test_run_that_is_there_is_an_error_before_training_begins(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(1)])
+    with pytest.raises(StoreError, match=r"there is a run in .*a already: choose another name, or resume=True"):
+        StoreVisualizer(tmp_path, "a")
+
+
+def test_run_that_another_process_made_first_does_not_end_the_training(tmp_path):
+    first, second = StoreVisualizer(tmp_path, "a"), StoreVisualizer(tmp_path, "a")
+    first.write([record(1, 1.0)])
+    with pytest.warns(MonitorchWarning, match="there is a run in .*stored as 'a_2'"):
+        second.write([record(1, 2.0)])
+    first.close()
+    second.close()
+    for name, value in (("a", 1.0), ("a_2", 2.0)):
+        with open_run(tmp_path / name) as run:
+            assert run.series("L", "Norm/mean", "fc").values.tolist() == [value]
+
+
+def test_layers_can_be_described(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.describe_layers([Layer("stem", "Linear", 12), Layer("fc", "Linear", 6)])
+        store.write([record(1), record(1, layer="stem")])
+    with open_run(tmp_path / "a") as run:
+        assert run.layers == (Layer("stem", "Linear", 12), Layer("fc", "Linear", 6))
+
+
+def test_error_in_the_block_makes_it_a_crashed_run(tmp_path):
+    def train():
+        with StoreVisualizer(tmp_path, "a") as store:
+            store.write([record(1)])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    with open_run(tmp_path / "a") as run:
+        assert (run.status, run.last_step) == ("crashed", 1)
+
+
+def test_closed_visualizer_takes_no_numbers(tmp_path):
+    store = StoreVisualizer(tmp_path, "a")
+    store.close()
+    with pytest.raises(LifecycleError, match="closed and takes no more numbers"):
+        store.write([record(1)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "a/b"}, "name='a/b' must be the name of a folder, without slashes"),
+        ({"name": ".."}, "must be the name of a folder"),
+        ({"resume": True}, "resume=True needs the name of the run"),
+        ({"name": "a", "resume_step": 3}, "resume_step=3 is for resume=True"),
+        ({"max_size": 10}, "max_size=10 must be a number of bytes, at least 1048576"),
+        ({"config": {"model": object}}, "meta takes what JSON can say"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(tmp_path, options, message):
+    with pytest.raises(OptionError, match=message):
+        StoreVisualizer(tmp_path, **options)
