@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from monitorch.cli.demo_data import python_help
 from monitorch.cli.demo_training import train
 from monitorch.cli.progress import Progress
+from monitorch.store import Writer
 from monitorch.visualizer import AbstractVisualizer
 
 
@@ -55,3 +57,21 @@ def python():
         return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
 
     return run
+
+
+@pytest.fixture
+def write_run(tmp_path):
+    """Write a run below ``tmp_path / "runs"``: ``values`` is ``{lens: {statistic: {layer: numbers}}}``."""
+
+    def write(name, values, status="finished", every=1, **options):
+        with Writer(tmp_path / "runs" / name, **options) as writer:
+            for lens, statistics in values.items():
+                layers = list(dict.fromkeys(layer for numbers in statistics.values() for layer in numbers))
+                columns = [[numbers[layer] for layer in layers] for numbers in statistics.values()]
+                for tick, frame in enumerate(np.array(columns, float).transpose(2, 0, 1)):
+                    step = (tick + 1) * every
+                    writer.put(lens, step, frame, layers=layers, statistics=list(statistics), time=1000.0 + tick)
+            writer.close(status)
+        return tmp_path / "runs" / name
+
+    return write

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from .. import __doc__ as promise
 from .. import __version__
-from ..errors import MonitorchError
-from . import demo as demo
+from ..errors import MonitorchError, OptionError
+from . import compare, demo, export, report, runs, show, top, ui
+from .wording import printable
 
 
 class Command(Protocol):
@@ -20,11 +21,20 @@ class Command(Protocol):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
 
-    def run(self, options: argparse.Namespace) -> None:
-        """Do it; errors that the user can act on are a MonitorchError."""
+    def run(self, options: argparse.Namespace) -> int | None:
+        """Do it, and return the exit code if it is not 0; errors that the user can act on are a MonitorchError."""
 
 
-COMMANDS: Mapping[str, Command] = {"demo": demo}
+COMMANDS: Mapping[str, Command] = {
+    "demo": demo,
+    "runs": runs,
+    "show": show,
+    "top": top,
+    "ui": ui,
+    "report": report,
+    "compare": compare,
+    "export": export,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        COMMANDS[options.command].run(options)
+        code = COMMANDS[options.command].run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("monitorch: interrupted", file=sys.stderr)
@@ -44,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (MonitorchError, OSError) as error:
-        print(f"monitorch: error: {error}", file=sys.stderr)
-        return 1
-    return 0
+        print(f"monitorch: error: {printable(error)}", file=sys.stderr)
+        return 2 if isinstance(error, OptionError) else 1
+    return code or 0
 
 
 def build_parser() -> argparse.ArgumentParser:

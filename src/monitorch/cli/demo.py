@@ -5,12 +5,13 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from ..errors import MonitorchError
+from .arguments import whole_number
 from .progress import Progress
 from .summary import EXPLANATION, summary_text
 
@@ -32,8 +33,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("--out", type=Path, default="monitorch_demo", metavar="DIR", help="folder for the figures (%(default)s)")
-    add("--steps", type=_whole_number(1), default=_STEPS, metavar="N", help="steps to train (%(default)s)")
-    add("--seed", type=_whole_number(0, _LARGEST_SEED), default=0, metavar="N", help="of the random numbers (0)")
+    add("--steps", type=whole_number(1), default=_STEPS, metavar="N", help="steps to train (%(default)s)")
+    add("--seed", type=whole_number(0, _LARGEST_SEED), default=0, metavar="N", help="of the random numbers (0)")
     add("--quiet", action="store_true", help="print the paths of the figures only")
 
 
@@ -88,18 +89,3 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise MonitorchError(f"cannot write into {folder}: {error.strerror}") from error
-
-
-def _whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
-    limits = f"of at least {lowest}" if highest is None else f"between {lowest} and {highest}"
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = lowest - 1
-        if value < lowest or (highest is not None and value > highest):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
-        return value
-
-    return parse

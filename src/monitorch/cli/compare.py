@@ -1,0 +1,33 @@
+"""Tell where, when and by how much two runs part; the exit code is 0 if they are the same and 1 if not."""
+
+import argparse
+
+from .arguments import add_filters, add_json, add_run, tolerance
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser, "a", "b")
+    add_filters(parser)
+    text = "relative difference that is none (%(default)s); 0 wants equal bits"
+    parser.add_argument("--tolerance", type=tolerance, default=1e-4, metavar="SHARE", help=text)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare and print."""
+    from .reading import find_run
+    from .run_difference import compare_runs
+
+    with find_run(options, options.a) as a, find_run(options, options.b) as b:
+        difference = compare_runs(a, b, options)
+        names = (a.name, b.name) if a.name != b.name else (str(a.path.parent), str(b.path.parent))
+    if options.json:
+        from .strict_json import json_text
+
+        print(json_text({"a": names[0], "b": names[1], "same": difference.same, **difference._asdict()}))
+    else:
+        from .difference_sheet import print_difference
+
+        print_difference(difference, *names, options.tolerance)
+    return 0 if difference.same else 1

@@ -1,0 +1,160 @@
+"""Runs and numbers as the options of a command ask for them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OptionError
+from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, Lens, Run, Statistic, Window, list_runs, open_run
+from .wording import EDGE
+
+T = TypeVar("T")
+
+_ALL_TICKS = 10**9
+
+
+class Choice(NamedTuple):
+    """A statistic of a lens, and which of its layers; the lens as it was when chosen, while the run may go on."""
+
+    lens: Lens
+    statistic: Statistic
+    layers: tuple[str, ...]
+
+
+class Numbers(NamedTuple):
+    """Numbers ``[layer, tick]``, and which of them are not finite or have a sample behind them that is not.
+
+    NaN that is not ``broken`` was not measured.
+    """
+
+    layers: tuple[str, ...]
+    axis: Axis
+    last_step: NDArray[np.int64]
+    values: NDArray[np.float32]
+    broken: NDArray[np.bool_]
+
+    @property
+    def measured(self) -> NDArray[np.bool_]:
+        """Where there is a number, finite or not."""
+        return ~np.isnan(self.values) | self.broken
+
+    def newest(self, ticks: int) -> Numbers:
+        """The last ticks."""
+        cut = slice(-ticks, None)
+        return Numbers(self.layers, self.axis.take(cut), self.last_step[cut], self.values[:, cut], self.broken[:, cut])
+
+
+def find_run(options: argparse.Namespace, name: str | None) -> Run:
+    """The run of that folder, file or name; the newest one without it."""
+    folder = Path(options.runs or DEFAULT_FOLDER)
+    if name is None:
+        runs = [info for info in list_runs(folder) if info.status != "damaged"]
+        if not runs:
+            raise OptionError(f"there is no run in {folder}: name a run, or --runs DIR to look elsewhere")
+        return open_run(runs[0].path, options.rank)
+    inside = folder / name
+    if Path(name).is_file() or _is_run(Path(name)) or not _is_run(inside):
+        inside = Path(name)
+    if not inside.exists():
+        known = [info.name for info in list_runs(folder)]
+        cure = f"choose from {', '.join(known)}" if known else "--runs DIR says where runs are"
+        raise OptionError(f"there is no run {name!r}, neither here nor in {folder}; {cure}")
+    return open_run(inside, options.rank)
+
+
+def _is_run(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.glob("rank*"))
+
+
+def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run: bool = False) -> list[Choice]:
+    """What the filters let through.
+
+    Args:
+        run: where to choose.
+        options: with ``lens``, ``statistic`` and ``layers``.
+        with_edges: also the statistics that accompany others, unless they are asked for by name.
+        whole_run: also what belongs to the model as a whole.
+    """
+    lenses = [lens for lens in run.lenses.values() if lens.ticks and (whole_run or lens.name != WHOLE_RUN)]
+    matching = _matching("lens", options.lens, {lens.name: lens for lens in lenses}).values()
+    names = {statistic.name: statistic for lens in matching for statistic in lens.statistics}
+    statistics = set(_matching("statistic", options.statistic, names))
+    layers = set(_matching("layers", options.layers, {layer: None for lens in matching for layer in lens.layers}))
+    with_edges = with_edges or options.statistic is not None
+    return [
+        Choice(lens, statistic, shown)
+        for lens in matching
+        if (shown := tuple(layer for layer in lens.layers if layer in layers))
+        for statistic in (lens.statistics if with_edges else central(lens))
+        if statistic.name in statistics
+    ]
+
+
+def central(lens: Lens) -> tuple[Statistic, ...]:
+    """The statistics that do not merely accompany others; all, if there are no such ones."""
+    chosen = tuple(statistic for statistic in lens.statistics if not EDGE.search(statistic.name))
+    return chosen or lens.statistics
+
+
+def recent(run: Run, choice: Choice, ticks: int) -> Numbers:
+    """The last ticks of a statistic; where only averages are left of them, their columns."""
+    first, last = choice.lens.first_step or 0, choice.lens.last_step or 0
+    span = (last - first) * ticks // max(choice.lens.ticks - 1, 1) + 1
+    while True:  # ticks need not be evenly spread
+        numbers = _read(run, choice, choice.layers, last - span)
+        if len(numbers.last_step) >= ticks or last - span <= first:
+            break
+        span *= 4
+    return numbers.newest(ticks)
+
+
+def every_tick(run: Run, choice: Choice, layers: Sequence[str], with_samples: bool = False) -> Numbers:
+    """All ticks of a statistic; what is not finite is told of the numbers, or also of the samples behind them."""
+    return _read(run, choice, layers, None, with_samples=with_samples)
+
+
+def _read(
+    run: Run,
+    choice: Choice,
+    layers: Sequence[str],
+    first: int | None,
+    resolution: int = _ALL_TICKS,
+    with_samples: bool = True,
+) -> Numbers:
+    lens, statistic = choice.lens, choice.statistic.name
+
+    def window(name: str) -> Window:
+        return run.window(lens.name, name, first, lens.last_step, resolution, layers)
+
+    found, count = window(statistic), statistic.rpartition("/")[0] + "/nonfinite"
+    broken = found.nonfinite > 0
+    if with_samples and count != statistic and count in {known.name for known in lens.statistics}:
+        broken |= window(count).maximum > 0
+    return Numbers(found.layers, found.axis, found.last_step, found.mean, broken)
+
+
+def outline(run: Run, choice: Choice, columns: int) -> Numbers:
+    """The whole run in at most so many columns."""
+    return _read(run, choice, choice.layers, None, columns)
+
+
+def pieces(layers: Sequence[str], size: int = 64) -> Iterable[Sequence[str]]:
+    """Layers in groups, so that the numbers of a large model fit into memory."""
+    return (layers[start : start + size] for start in range(0, len(layers), size))
+
+
+def _matching(option: str, pattern: re.Pattern[str] | None, names: dict[str, T]) -> dict[str, T]:
+    if pattern is None:
+        return names
+    found = {name: value for name, value in names.items() if pattern.search(name)}
+    if not found:
+        shown = ", ".join(list(names)[:12]) + (", ..." if len(names) > 12 else "")
+        raise OptionError(f"--{option} {pattern.pattern} matches nothing; there are {shown or 'none'}")
+    return found

@@ -1,0 +1,182 @@
+"""Two runs number by number."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..store import Run
+from .reading import Choice, Numbers, choose, every_tick, pieces
+from .wording import EDGE
+
+Places = tuple[NDArray[np.intp], NDArray[np.intp]]
+
+_SPEED = re.compile("per second")
+"""Never the same twice, so compared only when asked for."""
+
+
+class Parting(NamedTuple):
+    """Two numbers that should be the same; None is one that was not measured."""
+
+    step: int
+    layer: str
+    a: float | None
+    b: float | None
+    difference: float
+
+
+class StatisticDifference(NamedTuple):
+    """A statistic of both runs: how many numbers were compared, how many are beyond, and which of those stand out."""
+
+    lens: str
+    statistic: str
+    compared: int
+    beyond: int
+    first: Parting | None
+    largest: Parting | None
+
+
+class Ticks(NamedTuple):
+    """At how many ticks of a lens both runs were measured, and only one of them."""
+
+    both: int
+    only_a: int
+    only_b: int
+
+
+class RunDifference(NamedTuple):
+    """All that tells two runs apart; names that only one of them has are ``lens``, ``lens/statistic`` or layers."""
+
+    statistics: list[StatisticDifference]
+    only_a: dict[str, list[str]]
+    only_b: dict[str, list[str]]
+    ticks: dict[str, Ticks]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing is beyond the tolerance, nothing is missing, and there was something to compare."""
+        missing = any(names for side in (self.only_a, self.only_b) for names in side.values())
+        return not missing and not self.parted and any(part.compared for part in self.statistics)
+
+    @property
+    def parted(self) -> list[StatisticDifference]:
+        """The statistics that differ, earliest first; of those at one step the ones that accompany others come last."""
+        keyed = [
+            (part.first.step, EDGE.search(part.statistic) is not None, part) for part in self.statistics if part.first
+        ]
+        return [part for *_, part in sorted(keyed, key=lambda one: one[:2])]
+
+
+def compare_runs(a: Run, b: Run, options: argparse.Namespace) -> RunDifference:
+    """Compare what both have, at the steps that both have."""
+    ours, theirs = _chosen(a, options), _chosen(b, options)
+    ticks: dict[str, Ticks] = {}
+    statistics = []
+    for key in ours:
+        if key in theirs:
+            statistic, ticks[key[0]] = _compare(a, b, ours[key], theirs[key], options.tolerance)
+            statistics.append(statistic)
+    return RunDifference(statistics, _only(ours, theirs), _only(theirs, ours), ticks)
+
+
+def relative_difference(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+    """By which share of the larger one two numbers differ; infinite if only one is finite, 0 if both are NaN.
+
+    >>> relative_difference(np.array([2.0, np.nan, np.inf]), np.array([1.0, np.nan, -np.inf]))
+    array([0.5, 0. , inf])
+    """
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.abs(a - b) / np.maximum(np.abs(a), np.abs(b))
+    share = np.where(np.isfinite(a) & np.isfinite(b), share, np.inf)
+    return np.where(same, 0.0, share)
+
+
+def _chosen(run: Run, options: argparse.Namespace) -> dict[tuple[str, str], Choice]:
+    found = choose(run, options, with_edges=True, whole_run=True)
+    if options.statistic is None:
+        found = [choice for choice in found if not _SPEED.search(choice.statistic.name)]
+    return {(choice.lens.name, choice.statistic.name): choice for choice in found}
+
+
+def _only(here: dict[tuple[str, str], Choice], there: dict[tuple[str, str], Choice]) -> dict[str, list[str]]:
+    """Lenses, statistics of lenses that both have, and layers that are only here; all of the model or of one lens."""
+    lenses = {lens for lens, _ in there}
+    layers = {layer for choice in there.values() for layer in choice.layers}
+    missing = [
+        (lens, layer)
+        for (lens, name), choice in here.items()
+        if (lens, name) in there
+        for layer in choice.layers
+        if layer not in there[lens, name].layers
+    ]
+    return {
+        "lenses": list(dict.fromkeys(lens for lens, _ in here if lens not in lenses)),
+        "statistics": [f"{lens}/{name}" for lens, name in here if lens in lenses and (lens, name) not in there],
+        "layers": list(
+            dict.fromkeys(layer if layer not in layers else f"{layer} in {lens}" for lens, layer in missing)
+        ),
+    }
+
+
+def _compare(a: Run, b: Run, ours: Choice, theirs: Choice, tolerance: float) -> tuple[StatisticDifference, Ticks]:
+    shared = [layer for layer in ours.layers if layer in set(theirs.layers)]
+    compared = beyond = 0
+    firsts: list[Parting] = []
+    largest: list[Parting] = []
+    ticks = Ticks(0, 0, 0)
+    for layers in pieces(shared):
+        both = every_tick(a, ours, layers), every_tick(b, theirs, layers)
+        places = _common(*both)
+        shared_ticks = len(places[0])
+        ticks = Ticks(shared_ticks, *(len(one.last_step) - shared_ticks for one in both))
+        share, measured = _shares(*both, places)
+        compared += int(measured.sum())
+        beyond += int((share > tolerance).sum())
+        if (share > tolerance).any():
+            column = int((share > tolerance).any(axis=0).argmax())
+            row = int((share[:, column] > tolerance).argmax())
+            firsts.append(_parting(*both, places, share, row, column))
+            row, column = divmod(int(share.argmax()), share.shape[1])
+            largest.append(_parting(*both, places, share, row, column))
+    first = min(firsts, key=lambda one: one.step, default=None)
+    worst = max(largest, key=lambda one: one.difference, default=None)
+    return StatisticDifference(ours.lens.name, ours.statistic.name, compared, beyond, first, worst), ticks
+
+
+def _common(a: Numbers, b: Numbers) -> Places:
+    """Columns of both that are the same tick; of several ticks at one step the first ones belong together."""
+    known = {key: place for place, key in enumerate(_keys(b)) if key is not None}
+    pairs = [(place, known[key]) for place, key in enumerate(_keys(a)) if key in known]
+    here, there = zip(*pairs, strict=True) if pairs else ((), ())
+    return np.array(here, np.intp), np.array(there, np.intp)
+
+
+def _keys(numbers: Numbers) -> list[tuple[int, int] | None]:
+    """Step, and the how manieth tick at it; columns that are averages of several steps have none."""
+    step = numbers.axis.step
+    order = np.arange(len(step)) - np.searchsorted(step, step)
+    single = (step == numbers.last_step).tolist()
+    pairs: Sequence[tuple[int, int]] = list(zip(step.tolist(), order.tolist(), strict=True))
+    return [pair if alone else None for pair, alone in zip(pairs, single, strict=True)]
+
+
+def _shares(a: Numbers, b: Numbers, places: Places) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Differences ``[layer, tick]``, infinite where only one was measured, and where any was."""
+    one, other = a.measured[:, places[0]], b.measured[:, places[1]]
+    share = relative_difference(a.values[:, places[0]], b.values[:, places[1]])
+    return np.where(one == other, share, np.inf), one | other
+
+
+def _parting(a: Numbers, b: Numbers, places: Places, share: NDArray[np.float64], row: int, column: int) -> Parting:
+    here, there = int(places[0][column]), int(places[1][column])
+    pair = _measured(a, row, here), _measured(b, row, there)
+    return Parting(int(a.axis.step[here]), a.layers[row], *pair, float(share[row, column]))
+
+
+def _measured(numbers: Numbers, row: int, column: int) -> Any:
+    return numbers.values[row, column] if numbers.measured[row, column] else None

@@ -1,0 +1,158 @@
+"""A run on a page of text."""
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..store import WHOLE_RUN, Event, Frame, Lens, Run, is_absent
+from ..visualizer.table import Column, number_text, table_text
+from .reading import Choice, choose
+from .run_facts import headline, newest_numbers
+from .screen import QUIET, SEVERITIES, TROUBLE, open_console, status_words, table, words
+from .wording import age_text, count_text, printable, size_text
+
+_MOST_LAYERS, _MOST_EVENTS = 40, 12
+_PROCESS = ("host", "pid", "rank")
+_MOMENTS = ("started", "resumed", "ended")
+_ELSEWHERE = ("name", "status", "heartbeat", "dropped", "id", *_PROCESS, *_MOMENTS)
+_TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
+
+
+def print_sheet(run: Run, options: argparse.Namespace) -> None:
+    """Print all there is, from the whole to the parts."""
+    console = open_console()
+    console.print(title(headline(run)))
+    console.print(_facts({**run.meta, "file": run.path}))
+    console.print()
+    choices = choose(run, options, with_edges=options.all, whole_run=True)
+    newest = run.newest()
+    if not newest:
+        console.print(words("no numbers yet", QUIET))
+    else:
+        console.print(_lenses(console, run.lenses.values()))
+        console.print()
+        order = {layer.name: place for place, layer in enumerate(run.layers)}
+        _print_newest(console, choices, newest, order, options.all)
+    _print_events(console, run.events(), options.all)
+
+
+def title(facts: Mapping[str, Any]) -> Text:
+    """Name and status, and how far the run came, on one line."""
+    step = "no steps" if facts["last_step"] is None else f"step {facts['last_step']:,}"
+    rest = f"  {step}  {count_text(facts['ticks'], 'tick')}  {size_text(facts['size'])}  {age_text(facts['age'])} ago"
+    drops = words(f"  {facts['dropped']:,} dropped", TROUBLE) if facts["dropped"] else Text()
+    return Text.assemble(words(facts["name"], "bold"), "  ", status_words(facts["status"]), words(rest, QUIET), drops)
+
+
+def _facts(meta: Mapping[str, Any]) -> Table:
+    """Two columns without a heading; parts of a group on one line."""
+    grid = Table.grid(padding=(0, 2))
+    times = {name: _moment_text(meta[name]) for name in _MOMENTS if name in meta}
+    groups = {"process": {name: meta[name] for name in _PROCESS if name in meta}, "time": times}
+    others = {name: value for name, value in meta.items() if name not in _ELSEWHERE}
+    for name, value in (others | groups).items():
+        if value not in ({}, None):
+            grid.add_row(words(name, QUIET), words(_line(value)))
+    return grid
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_line(item)}" for name, item in value.items())
+    return json.dumps(value) if isinstance(value, list | float | int | None) else str(value)
+
+
+def _moment_text(seconds: Any) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(seconds)))
+
+
+def _lenses(console: Console, lenses: Iterable[Lens]) -> Table:
+    headings = ("lens", "layers", "statistics", "ticks", "steps")
+    rows = (
+        (
+            lens.name,
+            "-" if lens.name == WHOLE_RUN else f"{len(lens.layers):,}",
+            f"{len(lens.statistics):,}",
+            f"{lens.ticks:,}",
+            "-" if lens.last_step is None else f"{lens.first_step:,} to {lens.last_step:,}",
+        )
+        for lens in lenses
+    )
+    return table(console, headings, rows, numbers=headings[1:])
+
+
+def _print_newest(
+    console: Console, choices: Sequence[Choice], newest: Mapping[str, Frame], order: Mapping[str, int], everything: bool
+) -> None:
+    cells = _cells(choices, newest)
+    labels = sorted({layer for choice in choices for layer in choice.layers} & order.keys(), key=order.__getitem__)
+    shown = labels if everything else labels[:_MOST_LAYERS]
+    for part in ([WHOLE_RUN], shown):
+        columns = {column: row for column, row in cells.items() if row.keys() & set(part)}
+        if columns:
+            text = Text(table_text(part, columns, console.width))
+            text.highlight_regex(_TROUBLE, TROUBLE)
+            console.print(text, soft_wrap=True)
+            console.print()
+    if len(labels) > len(shown):
+        more = f"{count_text(len(labels) - len(shown), 'layer')} more: --all, or --layers REGEX"
+        console.print(words(more, QUIET))
+        console.print()
+
+
+def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Column, dict[str, str]]:
+    """Texts by column and layer; a count of samples that are not finite becomes a mark on the others of its tag."""
+    made: dict[Column, dict[str, str]] = {}
+    for choice in choices:
+        frame = newest[choice.lens.name]
+        tag, _, line = choice.statistic.name.rpartition("/")
+        column = Column(printable(tag or choice.lens.name), printable(line))
+        if column in made:  # two lenses that use one name
+            column = Column(printable(f"{choice.lens.name}: {tag}"), column.name)
+        counts = _counts(frame, tag)
+        made[column] = {
+            layer: number_text(float(value), counts.get(layer, 0) if line != "nonfinite" else 0)
+            for layer, value in newest_numbers(frame, choice).items()
+            if not is_absent(np.array([value]))[0]
+        }
+    return made
+
+
+def _counts(frame: Frame, tag: str) -> dict[str, int]:
+    name = f"{tag}/nonfinite"
+    if name not in frame.statistics:
+        return {}
+    row = frame.values[frame.statistics.index(name)]
+    return {layer: int(count) for layer, count in zip(frame.layers, row, strict=True) if count > 0}
+
+
+def _print_events(console: Console, events: Sequence[Event], everything: bool) -> None:
+    if not events:
+        return
+    shown = events if everything else events[-_MOST_EVENTS:]
+    console.print(event_table(console, shown))
+    if len(events) > len(shown):
+        console.print(words(f"{count_text(len(events) - len(shown), 'earlier event')}: --all", QUIET))
+
+
+def event_table(console: Console, events: Iterable[Event]) -> Table:
+    """What happened, when and where."""
+    rows = (
+        (
+            words(event.severity, SEVERITIES.get(event.severity, QUIET)),
+            f"{event.step:,}",
+            event.kind,
+            event.layer or "",
+            event.statistic or "",
+            _line(event.body),
+        )
+        for event in events
+    )
+    return table(console, ("event", "step", "what", "layer", "statistic", "more"), rows, numbers=("step",))

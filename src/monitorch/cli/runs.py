@@ -1,0 +1,111 @@
+"""List the runs of a folder, and remove those that are of no use."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import MonitorchError, OptionError
+from .arguments import add_json, age
+
+if TYPE_CHECKING:
+    from ..store import RunInfo
+
+_HEADINGS = ("run", "status", "ticks", "last step", "last sign", "size", "drops")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("folder", nargs="?", type=Path, metavar="FOLDER", help="of the runs (monitorch_runs)")
+    add("--prune", action="store_true", help="remove runs that crashed, after asking")
+    add("--older-than", type=age, metavar="AGE", help="prune runs that ended longer ago, crashed or not: 12h, 7d, 4w")
+    add("--yes", action="store_true", help="prune without asking")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """List, or prune."""
+    from ..store import DEFAULT_FOLDER, list_runs
+
+    if not options.prune and (options.yes or options.older_than is not None):
+        raise OptionError("--yes and --older-than are for --prune")
+    if options.prune and options.json and not options.yes:
+        raise OptionError("--prune --json cannot ask: add --yes")
+    if options.folder is not None and not options.folder.is_dir():
+        raise OptionError(f"there is no folder {str(options.folder)!r}; without FOLDER it is {DEFAULT_FOLDER}")
+    folder = options.folder or Path(DEFAULT_FOLDER)
+    if options.prune:
+        _prune(folder, options)
+    elif options.json:
+        _print_json(list_runs(folder))
+    else:
+        _print_table(folder, list_runs(folder))
+
+
+def _prune(folder: Path, options: argparse.Namespace) -> None:
+    from .pruning import remove, useless
+
+    found = useless(folder, options.older_than)
+    if not found:
+        _print_json([]) if options.json else print("nothing to prune")
+        return
+    if not options.json:
+        _print_table(folder, found)
+    if not options.yes and not _agreed(len(found)):
+        print("nothing is removed")
+        return
+    # a run may have been resumed while the question stood there
+    chosen = {info.path for info in found}
+    removed = [info for info in useless(folder, options.older_than) if info.path in chosen]
+    kept = [path for info in removed for path in remove(info)]
+    if options.json:
+        _print_json(removed)
+    else:
+        from .wording import count_text, printable, size_text
+
+        print(f"removed {count_text(len(removed), 'run')}, {size_text(sum(info.size for info in removed))}")
+        for path in kept:
+            print(f"left alone, since it holds other files: {printable(path)}")
+
+
+def _agreed(number: int) -> bool:
+    from .wording import count_text
+
+    try:
+        answer = input(f"\nRemove {count_text(number, 'run')}? [y/N] ")
+    except EOFError:
+        raise MonitorchError("nobody answered, so nothing is removed; --yes removes without asking") from None
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _print_json(runs: "list[RunInfo]") -> None:
+    from .strict_json import json_text
+    from .wording import status_text
+
+    print(json_text([info._replace(status=status_text(info.status, info.age)) for info in runs]))
+
+
+def _print_table(folder: Path, runs: "list[RunInfo]") -> None:
+    from .screen import QUIET, TROUBLE, open_console, status_words, table, words
+    from .wording import age_text, count_text, size_text, status_text
+
+    console = open_console()
+    if not runs:
+        console.print(words(f'no runs in {folder}; train with visualizer="store", or name another folder'))
+        return
+    rows = [
+        (
+            words(info.name, "bold"),
+            status_words(status_text(info.status, info.age)),
+            f"{info.ticks:,}",
+            "-" if info.last_step is None else f"{info.last_step:,}",
+            age_text(info.age),
+            size_text(info.size),
+            words(f"{info.dropped:,}", TROUBLE if info.dropped else QUIET),
+        )
+        for info in runs
+    ]
+    console.print(table(console, _HEADINGS, rows, numbers=_HEADINGS[2:]))
+    total = sum(info.size for info in runs)
+    console.print()
+    console.print(words(f"{count_text(len(runs), 'run')} in {folder}, {size_text(total)}", QUIET))

@@ -1,0 +1,86 @@
+"""The recent past of every layer, and which layers are to be looked at first."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..store import WHOLE_RUN, Run
+from ..worst import RECENT_TICKS, Severity, severities
+from .reading import Choice, central, choose, recent
+from .run_facts import headline
+
+
+@dataclass(frozen=True)
+class Row:
+    """The recent numbers of a statistic of a layer; ``place`` is that of the layer in the model."""
+
+    layer: str
+    place: int
+    lens: str
+    statistic: str
+    step: int
+    severity: Severity
+    newest: np.float32
+    values: NDArray[np.float32]
+    broken: NDArray[np.bool_]
+
+
+def layer_rows(run: Run, options: argparse.Namespace) -> list[Row]:
+    """One row for each layer, with the statistic in which it is worst, in the order asked for.
+
+    Where a layer is calm in all of them it is the first statistic it has.
+    """
+    places = {layer.name: place for place, layer in enumerate(run.layers)}
+    rows: dict[str, Row] = {}
+    for row in _all_rows(run, choose(run, options, with_edges=False), places):
+        known = rows.get(row.layer)
+        if known is None or row.severity.key[:2] > known.severity.key[:2]:
+            rows[row.layer] = row
+    ordered = sorted(rows.values(), key=lambda row: row.place)
+    if options.sort == "worst":
+        ordered.sort(key=lambda row: row.severity.key, reverse=True)
+    elif options.sort == "value":
+        ordered.sort(key=lambda row: row.severity.key[2], reverse=True)
+    elif options.sort == "name":
+        ordered.sort(key=lambda row: row.layer)
+    return ordered
+
+
+def whole_run_rows(run: Run) -> list[Row]:
+    """Losses, learning rates and whatever else belongs to the model as a whole.
+
+    Statistics that have limits are left out: they are rates of the worst layer, which has a row of its own.
+    """
+    lens = run.lenses.get(WHOLE_RUN)
+    if lens is None or not lens.ticks:
+        return []
+    choices = [Choice(lens, statistic, lens.layers) for statistic in central(lens) if statistic.limits is None]
+    return list(_all_rows(run, choices, {}))
+
+
+def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
+    """The same for programs."""
+
+    def row_facts(row: Row) -> dict[str, Any]:
+        names = {"layer": row.layer, "lens": row.lens, "statistic": row.statistic, "step": row.step}
+        why = {"reason": row.severity.reason, **row.severity._asdict()}
+        return {**names, **why, "value": row.newest, "recent": row.values}
+
+    rows = {"run": whole_run_rows(run), "layers": layer_rows(run, options)}
+    return {**headline(run), **{name: [row_facts(row) for row in part] for name, part in rows.items()}}
+
+
+def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterator[Row]:
+    for choice in choices:
+        numbers = recent(run, choice, RECENT_TICKS)
+        judged = severities(numbers.values, numbers.broken, choice.statistic.limits)
+        seen = zip(numbers.layers, numbers.values, numbers.broken, numbers.measured, judged, strict=True)
+        for layer, values, broken, measured, severity in seen:
+            if measured.any():
+                newest = np.flatnonzero(measured)[-1]
+                names = layer, places.get(layer, 0), choice.lens.name, choice.statistic.name
+                yield Row(*names, int(numbers.last_step[newest]), severity, values[newest], values, broken)

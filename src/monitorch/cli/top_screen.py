@@ -1,0 +1,99 @@
+"""The screen of ``top``: the run, what belongs to it as a whole, its layers, what happened."""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..store import Event, Run
+from ..visualizer.table import number_text
+from .run_facts import headline
+from .run_sheet import event_table, title
+from .screen import QUIET, TROUBLE, blocks_of, table, words
+from .sparkline import sparkline
+from .top_rows import Row, layer_rows, whole_run_rows
+from .wording import count_text
+
+_MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS = 40, 6, 3
+_LONGEST_CURVE, _SHORTEST_CURVE = 40, 12
+_BESIDE_CURVE = 95
+
+
+class Screen:
+    """What to draw of a run; numbers are read again only when there are new ones.
+
+    Args:
+        run: what to show.
+        options: filters and order.
+        console: where it will be shown.
+    """
+
+    def __init__(self, run: Run, options: argparse.Namespace, console: Console) -> None:
+        self._run, self._options, self._console = run, options, console
+        self._version: int | None = None
+
+    def draw(self, height: int | None = None) -> RenderableType:
+        """The whole screen, at most ``height`` lines."""
+        self._refresh()
+        head: list[RenderableType] = [title(headline(self._run)), Text()]
+        if self._whole:
+            head += [self._whole_run(), Text()]
+        tail: list[RenderableType] = [Text(), event_table(self._console, self._events)] if self._events else []
+        used = len(head) + min(len(self._whole), _MOST_OF_RUN) + (len(self._events) + 3 if self._events else 0) + 4
+        room = _MOST_LAYERS if height is None else max(min(height - used, _MOST_LAYERS), 1)
+        body: list[RenderableType] = (
+            [self._layers(self._rows[:room])] if self._rows else [words("no numbers yet", QUIET)]
+        )
+        leave = "" if height is None else "   Ctrl-C leaves"
+        shown = f"{min(room, len(self._rows))} of {count_text(len(self._rows), 'layer')}, {self._order()}{leave}"
+        return Group(*head, *body, Text(), words(shown, QUIET), *tail)
+
+    def _refresh(self) -> None:
+        version = self._run.data_version()
+        if version != self._version:
+            self._rows, self._whole = layer_rows(self._run, self._options), whole_run_rows(self._run)
+            alarming = [event for event in self._run.events() if event.severity != "info"]
+            self._events: Sequence[Event] = alarming[-_MOST_EVENTS:]
+            self._version = version
+
+    def _order(self) -> str:
+        words = {"worst": "worst first", "value": "largest first", "name": "by name", "depth": "in the model's order"}
+        return words[self._options.sort]
+
+    def _whole_run(self) -> Table:
+        grid = Table.grid(padding=(0, 2))
+        for row in self._whole[:_MOST_OF_RUN]:
+            name = row.statistic.rpartition("/")[2].removesuffix(" mean")
+            grid.add_row(words(name, QUIET), _number(row), self._curve(row))
+        return grid
+
+    def _layers(self, rows: Sequence[Row]) -> Table:
+        headings = ("layer", "statistic", "now", "recent", "reason")
+        cells = [
+            (
+                words(row.layer, "bold" if row.severity.reason else ""),
+                words(row.statistic.removesuffix("/mean"), QUIET),
+                _number(row),
+                self._curve(row),
+                words(row.severity.reason, TROUBLE if row.severity.nonfinite else "yellow"),
+            )
+            for row in rows
+        ]
+        return table(self._console, headings, cells, numbers=("now",), curves=("recent",))
+
+    def _curve(self, row: Row) -> Text:
+        width = max(min(self._console.width - _BESIDE_CURVE, _LONGEST_CURVE), _SHORTEST_CURVE)
+        text = Text(
+            sparkline(row.values, row.broken, width, blocks_of(self._console)),
+            "cyan" if row.severity.reason else "dim cyan",
+        )
+        text.highlight_regex("!", TROUBLE)
+        return text
+
+
+def _number(row: Row) -> Text:
+    finite = bool(np.isfinite(row.newest))
+    return words(number_text(float(row.newest)), "" if finite else TROUBLE)

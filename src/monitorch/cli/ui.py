@@ -1,0 +1,54 @@
+"""Show runs in a browser, also while they train."""
+
+import argparse
+import os
+import sys
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import MonitorchError
+from ..store import DEFAULT_FOLDER
+from .arguments import whole_number
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("runs", type=Path, nargs="?", metavar="RUNS", help=f"folder of runs, or of one run ({DEFAULT_FOLDER})")
+    add("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
+    add(
+        "--port",
+        type=whole_number(0, 65535),
+        metavar="N",
+        help="port to listen on, 0 for any (8700, or the next that is free)",
+    )
+    add("--token", metavar="TEXT", help="what a browser must know; made up where the address is not this machine's own")
+    add("--browser", action=argparse.BooleanOptionalAction, help="open a browser (default: if run from a terminal)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Serve until interrupted."""
+    from ..dashboard.serving import serve
+    from ..dashboard.shelf import RunShelf
+
+    folder = options.runs or Path(DEFAULT_FOLDER)
+    if options.runs is not None and not folder.is_dir():
+        raise MonitorchError(f"there is no folder {folder}: name one with runs, such as {DEFAULT_FOLDER}")
+    shelf = RunShelf(folder)
+    opens = _has_screen() if options.browser is None else options.browser
+
+    def start(url: str) -> None:
+        count = len(shelf.names())
+        print(f"{count} run{'' if count == 1 else 's'} in {folder}: {url}\nCtrl-C ends the server.", flush=True)
+        if opens:
+            webbrowser.open(url)
+
+    with suppress(KeyboardInterrupt):  # the way to end it
+        serve(shelf, options.host, options.port, options.token, start)
+
+
+def _has_screen() -> bool:
+    """Somebody is at a terminal, and a browser would be a window and not take the terminal over."""
+    has_windows = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return has_windows and sys.stdout.isatty()

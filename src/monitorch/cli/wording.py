@@ -1,0 +1,61 @@
+"""Facts as short text, safe to print."""
+
+import re
+
+STALE_SECONDS = 10.0
+"""A run that lives gives a sign every two seconds; one that has been silent for so long may be gone."""
+
+EDGE = re.compile(r"(?:^|[/ ])(?:[-+]σ|Q1|Q3|min|max|share|nonfinite)$")
+"""Statistics that accompany another one: ends of bands, comparisons and counts."""
+
+
+def printable(text: object) -> str:
+    r"""Text of which a terminal obeys nothing: what is no visible character is written as its code.
+
+    >>> printable("fc1")
+    'fc1'
+    >>> print(printable(chr(27) + "[2J"))
+    \x1b[2J
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in str(text)
+    )
+
+
+def status_text(status: str, age: float) -> str:
+    """The status, told apart from that of a run which should have given a sign of life by now."""
+    return "stale" if status == "running" and age > STALE_SECONDS else status
+
+
+def age_text(seconds: float) -> str:
+    """A length of time in its largest unit.
+
+    >>> age_text(42), age_text(250), age_text(100_000)
+    ('42 s', '4 min', '28 h')
+    """
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} d"
+
+
+def size_text(size: float) -> str:
+    """Bytes in their largest unit.
+
+    >>> size_text(999), size_text(483_328), size_text(10.4e9)
+    ('999 B', '483 kB', '10.4 GB')
+    """
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"
+
+
+def count_text(number: int, noun: str) -> str:
+    """How many of something.
+
+    >>> count_text(1, "run"), count_text(1200, "run")
+    ('1 run', '1,200 runs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

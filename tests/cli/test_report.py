@@ -1,0 +1,42 @@
+import pytest
+
+from monitorch import cli
+from monitorch.store import Writer
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """A folder to be in, with two runs in the usual place."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        with Writer(tmp_path / "monitorch_runs" / name) as writer:
+            writer.put("Norm", 1, [[1.0]], layers=["fc"], statistics=["mean"])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [
+        (["first"], "first.html"),
+        (["monitorch_runs/second", "first"], "second.html"),
+        (["first", "-o", "report.html"], "report.html"),
+    ],
+)
+def test_a_report_is_one_file(runs, arguments, file, capsys):
+    assert cli.main(["report", *arguments]) == 0
+    assert capsys.readouterr().out.startswith(f"{file}: 0.")
+    assert (runs / file).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "there is no run nothing, neither here nor in monitorch_runs"),
+        (["first", "-o", "monitorch_runs"], "monitorch_runs is a folder: name a file, such as"),
+        (["first", "-o", "nowhere/report.html"], "nowhere/report.html"),
+        (["monitorch_runs"], "there is no run in monitorch_runs"),
+    ],
+)
+def test_what_is_wrong_is_said(runs, arguments, message, capsys):
+    assert cli.main(["report", *arguments]) != 0
+    assert message in capsys.readouterr().err

@@ -1,0 +1,100 @@
+import json
+
+import numpy as np
+import pytest
+
+from monitorch import cli
+from monitorch.store import Layer, Writer, open_run
+
+NAMES = ["[red]fc1[/red]", "fc\x1b[2J2"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run with everything, nasty names included."""
+    statistics = ["Norm/mean", "Norm/max", "Norm/nonfinite"]
+    with Writer(tmp_path / "runs" / "first", meta={"config": {"lr": 0.1, "inf": float("inf")}}) as writer:
+        writer.introduce_layers([Layer(NAMES[1], "Linear", 6), Layer(NAMES[0], "Linear", 2)])
+        for step in (10, 20):
+            values = [[0.1, np.nan], [step, np.inf], [0, 3]]
+            writer.put("Lens [b]", step, values, layers=NAMES, statistics=statistics, epoch=step // 10)
+            writer.put("run", step, [[1 / step]], layers=["run"], statistics=["Loss/loss mean"])
+        writer.event(20, "spike \x07", "warning", layer=NAMES[0], statistic="Norm/mean", body={"factor": 3.5})
+    return tmp_path / "runs"
+
+
+def show(folder, capsys, *arguments):
+    assert cli.main(["show", "--runs", str(folder), *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_sheet_shows_facts_lenses_numbers_and_events(folder, capsys):
+    text = show(folder, capsys, "first")
+    assert text.startswith("first  finished  step 20  2 ticks")
+    assert "lr 0.1" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["Lens", "[b]", "2", "3", "2", "10", "to", "20"] in rows
+    assert ["run", "-", "1", "2", "10", "to", "20"] in rows
+    assert ["run", "|", "0.05000"] in rows
+    assert ["warning", "20", r"spike", r"\x07", NAMES[0], "Norm/mean", "factor", "3.5"] in rows
+
+
+def test_names_are_shown_and_not_obeyed(folder, capsys):
+    text = show(folder, capsys)
+    assert not set(text) & {"\x1b", "\x07"}
+    rows = [line.split() for line in text.splitlines()]
+    # the order of the model
+    assert rows.index([r"fc\x1b[2J2", "|", "NaN", "!3"]) < rows.index([NAMES[0], "|", "0.1000"])
+
+
+def test_statistics_that_accompany_others_are_shown_on_demand(folder, capsys):
+    assert "20.00" not in show(folder, capsys)
+    assert "20.00" in show(folder, capsys, "--all")
+    assert "20.00" in show(folder, capsys, "--statistic", "max")
+
+
+def test_filters_choose_layers(folder, capsys):
+    assert "fc1" not in show(folder, capsys, "--layers", "2$").split("event")[0]
+
+
+def test_many_layers_are_cut_short_unless_all_are_wanted(write_run, capsys):
+    folder = write_run("wide", {"L": {"x": {f"layer{number:03}": [1.0] for number in range(100)}}}).parent
+    text = show(folder, capsys)
+    assert "layer039" in text
+    assert "layer040" not in text
+    assert "60 layers more: --all, or --layers REGEX" in text
+    assert "layer099" in show(folder, capsys, "--all")
+
+
+def test_many_events_are_cut_short_unless_all_are_wanted(tmp_path, capsys):
+    with Writer(tmp_path / "loud") as writer:
+        for step in range(30):
+            writer.event(step, f"kind{step:02}")
+    assert "18 earlier events: --all" in show(tmp_path, capsys)
+    assert "kind17" not in show(tmp_path, capsys)
+    assert "kind00" in show(tmp_path, capsys, "--all")
+
+
+def test_a_run_without_numbers_says_so(tmp_path, capsys):
+    with Writer(tmp_path / "empty"):
+        pass
+    text = show(tmp_path, capsys)
+    assert text.startswith("empty  finished  no steps  0 ticks")
+    assert "no numbers yet" in text
+
+
+def test_json_holds_what_the_reader_gives(folder, capsys):
+    facts = json.loads(show(folder, capsys, "--json"))
+    with open_run(folder / "first") as run:
+        assert (facts["name"], facts["status"], facts["last_step"]) == (run.name, run.status, run.last_step)
+        assert facts["layers"] == [layer._asdict() for layer in run.layers]
+        assert [event["kind"] for event in facts["events"]] == [event.kind for event in run.events()]
+    assert facts["meta"]["config"] == {"lr": 0.1, "inf": "inf"}
+    first, second = NAMES
+    assert facts["newest"]["Lens [b]"] == {
+        "Norm/mean": {first: 0.1, second: "nan"},
+        "Norm/max": {first: 20.0, second: "inf"},
+        "Norm/nonfinite": {first: 0.0, second: 3.0},
+    }
+    assert [lens["name"] for lens in facts["lenses"]] == ["Lens [b]", "run"]
+    assert facts["size"] == (folder / "first" / "rank0.db").stat().st_size

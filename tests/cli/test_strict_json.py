@@ -1,0 +1,45 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monitorch.cli.strict_json import json_text
+from monitorch.store import Layer, is_absent
+from monitorch.store.tiles import absent
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.1), 0.1),
+        (np.float32(np.nan), "nan"),
+        (float("-inf"), "-inf"),
+        (np.float32(np.inf), "inf"),
+        (absent([2]), [None, None]),
+        ({"config": {"lr": float("nan")}}, {"config": {"lr": "nan"}}),
+        ((1, True, None, "x"), [1, True, None, "x"]),
+        (np.int64(3), 3),
+        (Layer("fc", "Linear", 9), {"name": "fc", "kind": "Linear", "parameters": 9}),
+        (Path("runs"), "runs"),
+    ],
+)
+def test_value(value, expected):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    assert json.loads(json_text(value), parse_constant=refuse) == expected
+
+
+def test_numbers_come_back_as_the_same_float32():
+    bits = np.random.default_rng(0).integers(0, 2**32, 2000, np.uint32)
+    numbers = bits.view(np.float32)
+    back = np.array([float(number) for number in json.loads(json_text(numbers))], np.float32)
+    finite = np.isfinite(numbers)
+    assert np.array_equal(back[finite], numbers[finite])
+    assert np.array_equal(np.isnan(back), np.isnan(numbers))
+    assert not is_absent(numbers).any()
+
+
+def test_names_are_escaped():
+    assert json_text("\x1b[31m\udcff") == r'"\u001b[31m\udcff"'

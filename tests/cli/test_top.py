@@ -1,0 +1,179 @@
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import numpy as np
+import pytest
+
+from monitorch import cli
+from monitorch.store import Writer
+
+STEADY = np.tile([1.0, 1.1, 0.9, 1.0], 20)
+SECONDS = 60
+
+
+def top(folder, capsys, *arguments):
+    assert cli.main(["top", "--runs", str(folder), *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def layers_of(text):
+    """The rows of the table of layers: ``layer -> the rest of its line``."""
+    _, _, body = text.partition("reason")
+    lines = body.split("\n\n")[0].splitlines()[2:]
+    return {line.split()[0]: line for line in lines}
+
+
+def with_end(values, *end):
+    return np.concatenate([values[: len(values) - len(end)], end])
+
+
+@pytest.fixture
+def folder(write_run):
+    gradients = {
+        "calm": STEADY * 0.1,
+        "loud": STEADY * 5,
+        "jump": with_end(STEADY, 40.0),
+        "nan": with_end(STEADY, np.nan, 1.0),
+        "[red]": STEADY * 2,
+    }
+    rates = dict.fromkeys(gradients, STEADY * 0.5) | {"calm": with_end(STEADY * 0.5, 0.0)}
+    whole = {"run": {"Loss/loss mean": {"run": np.linspace(2, 1, 80)}}}
+    lenses = {"Gradients": {"Norm/mean": gradients, "Norm/max": gradients}, "Rates": {"Rate/mean": rates}}
+    return write_run("first", lenses | whole, every=10).parent
+
+
+def test_worst_layers_come_first_with_the_reason(folder, capsys):
+    rows = layers_of(top(folder, capsys))
+    assert list(rows) == ["nan", "calm", "jump", "loud", "[red]"]
+    assert rows["nan"].split("  ")[-1].strip() == "not finite 1 of 60"
+    assert rows["calm"].rstrip().endswith("fell to 0")
+    assert rows["jump"].rstrip().endswith("40x its median")
+    assert "Rate" in rows["calm"]
+    assert "Norm" in rows["jump"]
+
+
+def test_head_shows_the_run_and_its_losses(folder, capsys):
+    lines = top(folder, capsys).splitlines()
+    assert lines[0].startswith("first  finished  step 800  80 ticks")
+    name, value, curve = lines[2].split()
+    assert (name, value, curve[0], curve[-1]) == ("loss", "1.000", "█", "▁")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--sort", "name"], ["[red]", "calm", "jump", "loud", "nan"]),
+        (["--sort", "depth"], ["calm", "loud", "jump", "nan", "[red]"]),
+        (["--sort", "value", "--lens", "grad"], ["jump", "loud", "[red]", "nan", "calm"]),
+        (["--layers", "^(calm|loud)$", "--lens", "grad"], ["loud", "calm"]),
+        (["--statistic", "max"], ["nan", "jump", "loud", "[red]", "calm"]),
+    ],
+)
+def test_order_and_filters(folder, capsys, arguments, expected):
+    assert list(layers_of(top(folder, capsys, *arguments))) == expected
+
+
+def test_json_has_the_same_order_and_the_recent_numbers(folder, capsys):
+    facts = json.loads(top(folder, capsys, "--json"))
+    assert [row["layer"] for row in facts["layers"]] == ["nan", "calm", "jump", "loud", "[red]"]
+    worst = facts["layers"][0]
+    assert (worst["lens"], worst["statistic"], worst["step"]) == ("Gradients", "Norm/mean", 800)
+    assert (worst["reason"], worst["value"]) == ("not finite 1 of 60", 1.0)
+    assert len(worst["recent"]) == 60
+    assert worst["recent"][-2:] == ["nan", 1.0]
+    assert [row["statistic"] for row in facts["run"]] == ["Loss/loss mean"]
+
+
+def test_at_most_forty_layers_are_shown(write_run, capsys):
+    folder = write_run("wide", {"L": {"x": {f"layer{number}": STEADY for number in range(70)}}}).parent
+    text = top(folder, capsys)
+    assert len(layers_of(text)) == 40
+    assert "40 of 70 layers, worst first" in text
+
+
+def test_warnings_are_shown_and_news_are_not(tmp_path, capsys):
+    with Writer(tmp_path / "first") as writer:
+        writer.event(3, "told")
+        writer.event(4, "warned", "warning", layer="fc\x1b")
+    text = top(tmp_path, capsys, "--once")
+    assert "no numbers yet" in text
+    assert r"fc\x1b" in text
+    assert "told" not in text
+
+
+def test_a_layer_that_was_not_measured_lately_has_its_last_number(write_run, capsys):
+    lens = {"x": {"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0, 3.0]}}
+    folder = write_run("first", {"L": lens}).parent
+    with Writer(folder / "first", resume=True) as writer:
+        writer.put("L", 9, [[4.0]], layers=["a"], statistics=["x"])
+    rows = {row["layer"]: row for row in json.loads(top(folder, capsys, "--json"))["layers"]}
+    assert (rows["a"]["step"], rows["a"]["value"]) == (9, 4.0)
+    assert (rows["b"]["step"], rows["b"]["value"]) == (3, 3.0)
+    assert rows["b"]["recent"][-1] is None
+
+
+class Terminal:
+    """A command on a terminal of 24 lines and 100 columns."""
+
+    def __init__(self, *command):
+        self._end, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            environment.pop(name, None)
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), other)
+        self.process = subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True, **streams)
+        os.close(other)
+
+    def read_until(self, text):
+        """What is written until ``text`` is; None stands for the end of the process."""
+        seen, deadline = b"", time.monotonic() + SECONDS
+        while text is None or text not in seen:
+            ready, _, _ = select.select([self._end], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, f"{text!r} never came, only {seen[-2000:]!r}"
+            try:
+                piece = os.read(self._end, 65536)
+            except OSError:  # the other end is closed
+                piece = b""
+            if not piece:
+                assert text is None, f"{text!r} never came, only {seen[-2000:]!r}"
+                break
+            seen += piece
+        return seen
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self._end)
+
+
+@pytest.mark.xdist_group("processes")
+def test_on_a_terminal_it_follows_the_run_until_interrupted(tmp_path):
+    with Writer(tmp_path / "live") as writer:
+        for step in range(20):
+            writer.put("L", step, [[1.0, 2.0]], layers=["first", "[red]"], statistics=["Norm/mean"])
+        writer.flush()
+        terminal = Terminal("-m", "monitorch", "top", str(tmp_path / "live"))
+        try:
+            screen = terminal.read_until(b"Ctrl-C leaves")
+            assert b"\x1b[?1049h" in screen  # a screen of its own
+            assert b"[red]" in screen
+            writer.put("L", 20, [[np.nan, 2.0]], layers=["first", "[red]"], statistics=["Norm/mean"])
+            writer.flush()
+            terminal.read_until(b"not finite 1 of 21")
+            terminal.process.send_signal(signal.SIGINT)
+            rest = terminal.read_until(None)
+            assert terminal.process.wait(SECONDS) == 0
+            assert b"\x1b[?1049l" in rest  # and the old one back
+            assert b"Traceback" not in rest
+        finally:
+            terminal.close()
