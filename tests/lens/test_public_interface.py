@@ -19,7 +19,7 @@ SIGNATURES = {
     "LossMetrics": "*, metrics=None, evaluation_from_grad=None, separate_loss_and_metrics=True, loss_fn=None, "
     "loss_fn_inplace=True, loss_line='mean', loss_range='std', metrics_line='mean', metrics_range=None",
     "OutputActivation": f"{OUTPUTS}, activation=True, dropout=True, {LAYERS}, warning_plot=True, {RATES}, "
-    "*, output_index=None",
+    "*, output_index=None, exact_death=False",
     "OutputNorm": f"{OUTPUTS}, normalize_by_size=False, log_scale=False, activation=True, {LAYERS}, "
     f"comparison_plot=True, comparison_aggregation=None, {LINES}, *, output_index=None",
     "OutputGradientGeometry": f"{GEOMETRY}, skip_activation=True, {LINES}, *, output_index=None, correlation='exact'",

@@ -34,6 +34,8 @@ def load(inspector: Any, saved: dict[str, Any]) -> None:
             lens.load_state_dict(own["state"])
     inspector._call_preprocessor.load_state_dict(saved["pushed"])
     inspector.state.load_state_dict(saved["state"])
+    if hasattr(inspector.visualizer, "continue_from"):
+        inspector.visualizer.continue_from(inspector.state.step)
     inspector._show_logged()
 
 

@@ -1,12 +1,13 @@
 """The model as a list of named layers, in model order."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from ..errors import OptionError, UnsupportedModelError
 
@@ -25,6 +26,15 @@ class Layer(NamedTuple):
     name: str
     module: nn.Module
     is_leaf: bool
+
+
+def description(layers: Iterable[Layer]) -> list[tuple[str, str, int]]:
+    """Name, class and number of parameters of each layer; those of the layers inside it are not among them."""
+    return [(name, type(module).__name__, sum(map(_size, module._parameters.values()))) for name, module, _ in layers]
+
+
+def _size(parameter: nn.Parameter | None) -> int:
+    return 0 if parameter is None or is_lazy(parameter) else parameter.numel()
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -27,7 +27,7 @@ from .arguments import check, trainer
 from .cadence import Cadence
 from .epoch_loops import EpochLoops
 from .inspector_state import InspectorState
-from .module_tree import Layer, aliases, averaging_processes, unwrap, walk
+from .module_tree import Layer, aliases, averaging_processes, description, unwrap, walk
 from .release import release
 from .step_counter import StepCounter
 from .tick import Tick, collect
@@ -272,7 +272,9 @@ class PyTorchInspector(EpochLoops):
         self._let_optimizers_step()
 
     def _introduce_layers(self) -> None:
-        if self._layers and hasattr(self.visualizer, "introduce_layers"):
+        if self._layers and hasattr(self.visualizer, "describe_layers"):
+            self.visualizer.describe_layers(description(self._layers))
+        elif self._layers and hasattr(self.visualizer, "introduce_layers"):
             self.visualizer.introduce_layers(self.layers)
 
     def _end_tick(self) -> None:

@@ -81,15 +81,9 @@ class Attribute(Lens):
 
     register_non_leaf_module = register_leaf_module
 
-    def state_dict(self) -> dict[str, Any]:
-        """Also what the reducers keep."""
-        return {**super().state_dict(), "monitors": [monitor.reducer.state_dict() for monitor in self._monitors]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        super().load_state_dict(state)
-        for monitor, own in zip(self._monitors, state["monitors"], strict=True):
-            monitor.reducer.load_state_dict(own)
+    def stateful_parts(self) -> list[Any]:
+        """Also the reducers."""
+        return [*super().stateful_parts(), *(monitor.reducer for monitor in self._monitors)]
 
     def detach_from_module(self) -> None:
         """Let go of the monitors, too."""

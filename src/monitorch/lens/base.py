@@ -126,12 +126,16 @@ class Lens(AbstractLens):
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run needs to go on later, as plain data and tensors."""
-        return {"preprocessors": [preprocessor.state_dict() for preprocessor in self._preprocessors]}
+        return {"parts": [part.state_dict() for part in self.stateful_parts()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        for preprocessor, own in zip(self._preprocessors, state["preprocessors"], strict=True):
-            preprocessor.load_state_dict(own)
+        for part, own in zip(self.stateful_parts(), state["parts"], strict=True):
+            part.load_state_dict(own)
+
+    def stateful_parts(self) -> list[Any]:
+        """What keeps something from step to step."""
+        return list(self._preprocessors)
 
     def _is_fresh(self) -> bool:
         """Whether the last tick was an active one, so that its numbers are here."""

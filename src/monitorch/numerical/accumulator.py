@@ -54,8 +54,8 @@ def unpack(data: Any) -> Any:
     """
     ((kind, content),) = data.items()
     if kind == "moments":
-        *fields, nonfinite = content
-        return RunningMeanVar(*fields, nonfinite=nonfinite)
+        count, mean, var, low, high, nonfinite = content
+        return RunningMeanVar(count, mean, var, low, high, nonfinite=nonfinite)
     if kind == "each":
         return tuple(unpack(part) for part in content)
     if kind == "named":

@@ -46,6 +46,9 @@ class Last(NamedTuple):
     parts: int = 0
 
 
+NOTHING = Last(-1, 1.0)
+
+
 class JointRows:
     """Keeps the rows of this process, and hands the rows of all processes together to their sites."""
 
@@ -54,16 +57,14 @@ class JointRows:
         self._named: Counter[Any] = Counter()
         self._sent: dict[Any, Last] = {}
         self._received: dict[Any, Last] = {}
-        self._passes: dict[Any, tuple[int, int]] = {}
         self._forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JointRows, ()  # a copy belongs to no model
 
     def _forget(self) -> None:
-        self._keys: dict[Any, int] = {}
-        self._places: list[tuple[int, ...]] = []
-        self._units: list[float] = []
+        self._seen: dict[int, tuple[int, Any]] = {}  # by identity: a number, and the site
+        self._notes: list[Places] = []
         self._rows: list[Rows] = []
         self._alive: dict[int, NDArray[np.bool_]] = {}
 
@@ -76,13 +77,12 @@ class JointRows:
 
     def state_dict(self) -> dict[str, Any]:
         """What the rows of a run that goes on later are compared with."""
-        kept = ("_sent", "_received", "_passes")
+        kept = ("_sent", "_received")
         return {name: {key: tuple(value) for key, value in getattr(self, name).items()} for name in kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self._sent, self._received = ({key: Last(*v) for key, v in state[n].items()} for n in ("_sent", "_received"))
-        self._passes = dict(state["_passes"])
 
     @property
     def waits(self) -> bool:
@@ -94,22 +94,15 @@ class JointRows:
         numbers: Rows = rows.double().numpy()
         # without a unit it was never written, and of some tensors there is nothing here
         kept = np.flatnonzero((numbers[:, UNIT] != 0) & (numbers[:, SIZE] > 0)).tolist()
-        own, numbers = [notes[place] for place in kept], numbers[kept]
-        self._alive |= _on_host({len(self._places) + index: note.alive for index, note in enumerate(own)})
-        for note, unit in zip(own, numbers[:, UNIT].tolist(), strict=True):
-            self._place(note, unit)
-        numbers[[note.tag & AFTER_GAP > 0 for note in own], FOLLOWS] = 0
-        self._rows.append(numbers)
-
-    def _place(self, note: Note, unit: float) -> None:
-        key, tag = note.site.key, note.tag & ~AFTER_GAP
-        step, passes = self._passes.get((key, tag), (-1, 0))
-        passes = passes + 1 if step == note.step else 0
-        self._passes[key, tag] = note.step, passes
-        before, self._sent[key] = self._sent.get(key, Last(-1, 1.0)), Last(note.step * PASSES + passes, unit)
-        number = self._keys.setdefault(key, len(self._keys))
-        self._places.append((number, self._sent[key].moment, tag, note.part, before.moment))
-        self._units.append(before.unit)
+        own, seen = [notes[place] for place in kept], self._seen
+        for note in own:
+            if id(note.site) not in seen:
+                seen[id(note.site)] = len(seen), note.site
+        first = sum(map(len, self._rows))
+        self._alive |= _on_host({first + index: note.alive for index, note in enumerate(own)})
+        columns = [(seen[id(note.site)][0], note.step, note.tag, note.part) for note in own]
+        self._notes.append(np.array(columns, np.int64).reshape(-1, PART + 1))
+        self._rows.append(numbers[kept])
 
     def accumulators(self) -> tuple[()]:
         """None: rows are on the host already."""
@@ -118,10 +111,27 @@ class JointRows:
     def payload(self) -> Load:
         """What the other processes need to know; there is nothing left then."""
         rows = np.concatenate([np.zeros((0, WIDTH)), *self._rows])
-        places = np.array(self._places, np.int64).reshape(-1, BEFORE + 1)
-        load = Load(list(self._keys), places, rows, np.array(self._units), self._alive)
+        places = np.concatenate([np.zeros((0, PART + 1), np.int64), *self._notes])
+        rows[(places[:, TAG] & AFTER_GAP) > 0, FOLLOWS] = 0
+        places[:, TAG] &= ~AFTER_GAP
+        places[:, MOMENT] = places[:, MOMENT] * PASSES + _number_in_group(places[:, [SITE, MOMENT, TAG]])
+        keys = [site.key for _, site in self._seen.values()]
+        before, units = self._rows_before(keys, places, rows[:, UNIT])
+        load = Load(keys, np.column_stack([places, before]), rows, units, self._alive)
         self._forget()
         return load
+
+    def _rows_before(self, keys: list[Any], places: Places, units: Rows) -> tuple[Places, Rows]:
+        """Moment and unit of the row before each of the same site, which may have been sent earlier."""
+        moments, previous = np.zeros(len(places), np.int64), np.zeros(len(places))
+        order = np.argsort(places[:, SITE], kind="stable")
+        moments[order[1:]], previous[order[1:]] = places[order[:-1], MOMENT], units[order[:-1]]
+        begins = _starts(places[order][:, :1])
+        for key, begin, end in zip(keys, begins, [*begins, len(order)][1:], strict=True):
+            first, last = order[begin], order[end - 1]
+            moments[first], previous[first] = self._sent.get(key, NOTHING)[:2]
+            self._sent[key] = Last(int(places[last, MOMENT]), float(units[last]))
+        return moments, previous
 
     def merge_ranks(self, loads: dict[int, Load]) -> None:
         """Hand out the rows of all processes, by rank."""
@@ -129,7 +139,7 @@ class JointRows:
         number = {key: index for index, key in enumerate(keys)}
         by_rank = [_common(load, rank, number) for rank, load in loads.items()]
         places = np.concatenate(by_rank)
-        last = [self._received.get(key, Last(-1, 1.0)) for key in keys]
+        last = [self._received.get(key, NOTHING) for key in keys]
         rows, units = (np.concatenate([getattr(load, name) for load in loads.values()]) for name in ("rows", "units"))
         found, joint, parts = fold(places, rows, units, last)
         _count_dead(found, joint, zip(by_rank, loads.values(), strict=True))
@@ -211,6 +221,15 @@ def _starts(columns: Places) -> NDArray[np.int64]:
     if not len(columns):
         return np.zeros(0, np.int64)
     return np.flatnonzero(np.concatenate([[True], (columns[1:] != columns[:-1]).any(axis=1)]))
+
+
+def _number_in_group(columns: Places) -> NDArray[np.int64]:
+    """For each row how many equal ones there are above it."""
+    order = np.lexsort(columns.T)
+    starts = _starts(columns[order])
+    found = np.empty(len(columns), np.int64)
+    found[order] = np.arange(len(columns)) - np.repeat(starts, np.diff([*starts, len(columns)]))
+    return found
 
 
 def _before(found: Places, unit: Rows, spans: NDArray[np.int64], last: list[Last]) -> Rows:

@@ -1,0 +1,44 @@
+"""Ways to train in several processes: rows for the page, and what the tests start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One row.
+
+    Attributes:
+        key: how the program of the processes knows it.
+        data_ranks: how many of the processes have batches of their own.
+        tensor_ranks: how many share one batch, each with a part of every layer.
+        variants: how it is trained, see ``VARIANTS``.
+        apart: tag and layer of numbers that are those of parts, and not compared.
+    """
+
+    name: str
+    key: str
+    data_ranks: int
+    tensor_ranks: int = 1
+    variants: tuple[str, ...] = ("float64",)
+    apart: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+    @property
+    def processes(self):
+        return self.data_ranks * self.tensor_ranks
+
+
+EVERY_VARIANT = ("float64", "micro-batches", "at backward", "float32")
+SHARED_OUTPUT = (("Output Norm", "act"),)
+
+LAYOUTS = (
+    Layout("DistributedDataParallel", "ddp", 2, variants=EVERY_VARIANT, note="also a layer that one process skips"),
+    Layout("fully_shard (FSDP2)", "fsdp", 3, variants=EVERY_VARIANT, note="also parts of unequal size"),
+    Layout("fully_shard, sharded and replicated (HSDP)", "hsdp", 4),
+    Layout(
+        *("tensor parallel (parallelize_module)", "tp", 1, 2),
+        apart=SHARED_OUTPUT,
+        note="of a layer without parameters between two cut ones: norms of the parts of its output",
+    ),
+    Layout("fully_shard and tensor parallel", "fsdp+tp", 2, 2, apart=SHARED_OUTPUT, note="the same"),
+)

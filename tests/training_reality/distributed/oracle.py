@@ -1,0 +1,134 @@
+"""The same training in one process and in float64, on the batches of all ranks at once; nothing of the library."""
+
+import copy
+from collections import defaultdict
+
+import numpy as np
+import torch
+
+from tests.training_reality.distributed.training import DETOUR_STEP, RATE, STEPS, TICKS, Loss, batch, new_model
+
+LEAVES = ("norm", "columns", "act", "rows", "extra", "last")
+
+
+class Whole:
+    """Trains on the mean over ranks of each rank's loss, which is what all layouts optimise.
+
+    Args:
+        ranks: how many data-parallel ranks there are.
+        variant: how to train.
+        detour: whether one rank uses a layer that the others skip.
+    """
+
+    def __init__(self, ranks, variant, *, detour):
+        self.ranks, self.detour = ranks, detour
+        self.dtype, self.micro_batches, _ = variant
+        self.model, self.loss = new_model(self.dtype).double(), Loss()
+        self.samples, self.previous, self.ticks = defaultdict(list), {}, []
+
+    def run(self):
+        for step in range(STEPS):
+            self.step(step)
+            if (step + 1) % (STEPS // TICKS) == 0:
+                self.tick()
+        return self.ticks
+
+    def step(self, step):
+        before = copy.deepcopy(self.model.state_dict())
+        self.model.zero_grad()
+        for part in range(self.micro_batches):
+            self.backward(step, part)
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                self.geometry(f"{kind(name)} Gradient", layer(name), parameter.grad)
+                self.rates(
+                    f"{kind(name)} Gradient Activation", layer(name), parameter.grad.reshape(len(parameter), -1).T
+                )
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter -= RATE * parameter.grad
+        for name, parameter in self.model.named_parameters():
+            self.geometry(f"{kind(name)} Update", layer(name), parameter.detach() - before[name])
+
+    def backward(self, step, part):
+        seen = {name: [] for name in LEAVES}
+        handles = [
+            getattr(self.model, name).register_forward_hook(lambda _m, _i, out, kept=kept: kept.append(out))
+            for name, kept in seen.items()
+        ]
+        losses = []
+        for rank in range(self.ranks):
+            x, y = (whole.double() for whole in batch(step * self.micro_batches + part, rank, self.dtype))
+            used = self.detour and step == DETOUR_STEP and rank == 0
+            losses.append(self.loss(self.model(x, used), y))
+        loss = torch.stack(losses).mean()
+        self.samples["Loss", "Loss", "train_loss"].append(loss.item())
+        outputs = [out for name in LEAVES for out in seen[name]]
+        found = iter(torch.autograd.grad(loss, outputs, retain_graph=True))
+        loss.backward()
+        for name in LEAVES:
+            if seen[name]:
+                gradient = [next(found) for _ in seen[name]]
+                self.output(name, [out.detach() for out in seen[name]], gradient)
+        for handle in handles:
+            handle.remove()
+
+    def output(self, name, outputs, gradients):
+        norms = np.concatenate([out.flatten(1).norm(dim=1).numpy() for out in outputs])
+        self.samples["Output Norm", name, ""].append(norms.mean())
+        if name == "act":
+            whole = torch.cat(outputs).flatten(0, 1)
+            self.samples["Output Activations", name, "activation_rate"].append((whole != 0).double().mean().item())
+            dead = [(out.flatten(0, 1) == 0).all(dim=0).double().mean().item() for out in outputs]
+            self.samples["Output Activations", name, "death_rate"].append(np.mean(dead))
+        else:
+            shape = [out.shape for out in outputs]
+            self.geometry("Output Gradient", name, torch.cat([g.flatten() for g in gradients]), shape)
+
+    def geometry(self, tag, layer, tensor, shape=None):
+        flat, known = tensor.flatten().numpy(), self.previous.get((tag, layer))
+        self.previous[tag, layer] = flat.copy(), shape
+        self.samples[f"{tag} Norm", layer, ""].append(np.linalg.norm(flat))
+        if known is None:
+            self.samples[f"{tag} Correlation", layer, ""].append(0.0)
+        elif known[1] == shape:
+            product = np.linalg.norm(flat) * np.linalg.norm(known[0])
+            self.samples[f"{tag} Correlation", layer, ""].append(flat @ known[0] / product if product else 0.0)
+
+    def rates(self, tag, layer, by_neuron):
+        active = by_neuron.abs() > 1e-8
+        self.samples[tag, layer, "activation_rate"].append(active.double().mean().item())
+        self.samples[tag, layer, "death_rate"].append((~active.any(dim=0)).double().mean().item())
+
+    def tick(self):
+        for name, parameter in self.model.named_parameters():
+            self.samples[f"{kind(name)} Norm", layer(name), "mean"].append(parameter.detach().norm().item())
+        lines = {}
+        for (tag, layer_name, statistic), samples in self.samples.items():
+            if statistic == "":
+                lines |= {(tag, layer_name, line): one for line, one in summary(samples).items()}
+            elif statistic == "train_loss":
+                lines |= {(tag, layer_name, f"train_loss {line}"): one for line, one in summary(samples).items()}
+            else:
+                lines[tag, layer_name, statistic] = np.mean(samples)
+        self.samples.clear()
+        self.ticks.append(lines)
+
+
+def summary(samples):
+    return {
+        "mean": np.mean(samples),
+        "std": np.std(samples),
+        "min": np.min(samples),
+        "max": np.max(samples),
+        "median": np.median(samples),
+    }
+
+
+def kind(name):
+    return name.rpartition(".")[2].title()
+
+
+def layer(name):
+    return name.rpartition(".")[0]

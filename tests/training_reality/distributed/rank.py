@@ -1,0 +1,202 @@
+"""One process of a layout: trains, watched and not, and writes what it was shown."""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+from monitorch import PyTorchInspector
+from monitorch.lens import (
+    LossMetrics,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterCond,
+    ParameterGradientActivation,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+)
+from tests.training_reality.distributed.cases import LAYOUTS
+from tests.training_reality.distributed.training import (
+    DETOUR_STEP,
+    RATE,
+    STEPS,
+    TICKS,
+    VARIANTS,
+    Loss,
+    batch,
+    new_model,
+)
+
+LINES = {"inplace": False, "line_aggregation": ["mean", "std", "min", "max", "median"], "range_aggregation": None}
+OTHER_LENSES = (
+    *(LossMetrics, OutputActivation, OutputGradientGeometry, ParameterCond),
+    *(ParameterGradientActivation, ParameterGradientGeometry, ParameterNorm),
+)
+
+
+def ddp(model):
+    return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+def fsdp(model):
+    for part in (model.columns, model.rows):
+        fully_shard(part)
+    return fully_shard(model)
+
+
+def hsdp(model):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    fully_shard(model.columns, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def tensor_parallel(model, mesh=None):
+    plan = {
+        "norm": SequenceParallel(),
+        "columns": ColwiseParallel(input_layouts=Shard(1)),
+        "rows": RowwiseParallel(),
+        "extra": ColwiseParallel(output_layouts=Replicate()),
+        "last": ColwiseParallel(output_layouts=Replicate()),
+    }
+    return parallelize_module(model, mesh or init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+
+
+def two_dimensional(model):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    tensor_parallel(model, mesh["tensor"])
+    return fully_shard(model, mesh=mesh["data"])
+
+
+PARALLEL = {"ddp": ddp, "fsdp": fsdp, "hsdp": hsdp, "tp": tensor_parallel, "fsdp+tp": two_dimensional}
+
+
+class Run:
+    """One training in one layout."""
+
+    def __init__(self, layout, variant, *, watched=True):
+        self.data_rank, self.tensor_rank = divmod(dist.get_rank(), layout.tensor_ranks)
+        self.layout, self.variant = layout, variant
+        self.model = PARALLEL[layout.key](new_model(variant.dtype))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
+        self.loss = Loss()
+        self.inspector = self.watch() if watched else None
+        self.shown = []
+
+    def watch(self):
+        lenses = [
+            LossMetrics(loss_fn=self.loss, loss_fn_inplace=False, loss_line=LINES["line_aggregation"], loss_range=None),
+            OutputNorm(include=(nn.Linear, nn.LayerNorm), comparison_plot=False, **LINES),
+            OutputActivation(warning_plot=False),
+            OutputGradientGeometry(**LINES),
+            ParameterGradientGeometry(**LINES),
+            ParameterGradientActivation(warning_plot=False),
+            ParameterUpdateGeometry(self.optimizer, **LINES),
+            ParameterNorm(comparison_plot=False),
+        ]
+        optimizer = {"optimizer": self.optimizer} if self.variant.told else {}
+        return PyTorchInspector(lenses, module=self.model, visualizer="dummy", on_error="raise", **optimizer)
+
+    def train(self):
+        for step in range(STEPS):
+            self.optimizer.zero_grad()
+            for part in range(self.variant.micro_batches):
+                is_last = part == self.variant.micro_batches - 1
+                with contextlib.nullcontext() if is_last or self.layout.key != "ddp" else self.model.no_sync():
+                    self.backward(step, part)
+            self.optimizer.step()
+            if self.inspector is not None and (step + 1) % (STEPS // TICKS) == 0:
+                self.evaluate()
+                self.inspector.tick_epoch()
+                self.shown.append([(r.tag, r.layer, r.statistic, r.value) for r in self.inspector.records()])
+        return self
+
+    def backward(self, step, part):
+        x, y = batch(step * self.variant.micro_batches + part, self.data_rank, self.variant.dtype)
+        x = x.chunk(self.layout.tensor_ranks, dim=1)[self.tensor_rank].contiguous()
+        used = self.layout.key == "ddp" and step == DETOUR_STEP and self.data_rank == 0
+        self.loss(self.model(x, used), y).backward()
+
+    @torch.no_grad()
+    def evaluate(self):
+        """Leaves some parameters gathered where they are sharded."""
+        x, _ = batch(0, 0, self.variant.dtype)
+        self.model.eval()(x.chunk(self.layout.tensor_ranks, dim=1)[self.tensor_rank].contiguous())
+        self.model.train()
+
+    def weights(self):
+        return [p.full_tensor() if isinstance(p, DTensor) else p.detach() for p in self.model.parameters()]
+
+
+def numbers(layout):
+    runs = {name: Run(layout, VARIANTS[name]).train() for name in layout.variants}
+    last = layout.variants[-1]
+    bare = Run(layout, VARIANTS[last], watched=False).train()
+    pairs = zip(runs[last].weights(), bare.weights(), strict=True)
+    return {name: run.shown for name, run in runs.items()} | {"identical": all(torch.equal(*pair) for pair in pairs)}
+
+
+def count_collectives(depth, lenses):
+    """How many collectives a tick takes."""
+    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(3, 3) for _ in range(depth))))
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    all_lenses = [OutputNorm(include=nn.Linear), *(kind() for kind in OTHER_LENSES), ParameterUpdateGeometry(optimizer)]
+    inspector = PyTorchInspector(all_lenses[:lenses], module=model, optimizer=optimizer, visualizer="dummy")
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    with CommDebugMode() as counter:
+        inspector.tick_epoch()
+    return counter.get_total_counts()
+
+
+def poisoned():
+    """What is left out, by tag: in the second of two steps one rank has a number that is none."""
+    model, loss_fn = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.ReLU())), Loss()
+    lenses = [LossMetrics(loss_fn=loss_fn), OutputNorm(), OutputGradientGeometry(), ParameterGradientGeometry()]
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise")
+    for step in range(2):
+        x = torch.ones(2, 3)
+        x[0, 0] = torch.nan if step and dist.get_rank() else 1.0
+        loss_fn(model(x), torch.zeros(2, 3)).backward()
+    inspector.tick_epoch()
+    return {r.tag: r.nonfinite for r in inspector.records() if r.statistic.endswith("mean")}
+
+
+def deaths():
+    """Death rates of neurons that are active on the first rank, nowhere, on both ranks, and on the second rank."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    with torch.no_grad():
+        model.module[0].weight.copy_(torch.eye(4))
+        model.module[0].bias.zero_()
+    lenses = [OutputActivation(warning_plot=False, exact_death=exact) for exact in (False, True)]
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise")
+    model(torch.tensor([[[1.0, 0, 1, 0]], [[0.0, 0, 1, 1]]])[dist.get_rank()])
+    inspector.tick_epoch()
+    return [record.value for record in inspector.records() if record.statistic == "death_rate"]
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    found = {layout.key: numbers(layout) for layout in LAYOUTS if layout.processes == dist.get_world_size()}
+    if dist.get_world_size() == 2:
+        found["collectives"] = [count_collectives(*case) for case in ((2, 1), (2, 9), (12, 1), (12, 9))]
+        found["poisoned"] = poisoned()
+        found["deaths"] = deaths()
+    Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

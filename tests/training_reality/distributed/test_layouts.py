@@ -1,0 +1,73 @@
+"""Several processes, started by torchrun: the numbers of all of them are those of one process with all batches."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training_reality.distributed.cases import LAYOUTS
+from tests.training_reality.distributed.oracle import Whole
+from tests.training_reality.distributed.training import VARIANTS
+
+pytestmark = pytest.mark.xdist_group("processes")
+ROOT = Path(__file__).parents[3]
+PROGRAM = "tests.training_reality.distributed.rank"
+ROWS = [pytest.param(layout, name, id=f"{layout.key}-{name}") for layout in LAYOUTS for name in layout.variants]
+TOLERANCE = {"float32": {"rel": 1e-3, "abs": 1e-4}}
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """Start so many processes, once; returns what each has found."""
+    results = {}
+
+    def start(processes):
+        if processes not in results:
+            folder = tmp_path_factory.mktemp("ranks")
+            launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+            settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            command = [*launch, "-m", PROGRAM, str(folder)]
+            done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, done.stderr
+            results[processes] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
+        return results[processes]
+
+    return start
+
+
+@pytest.mark.parametrize(("layout", "variant"), ROWS)
+def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, started):
+    expected = Whole(layout.data_ranks, VARIANTS[variant], detour=layout.key == "ddp").run()
+    tolerance = TOLERANCE.get(variant, {"rel": 1e-9, "abs": 1e-11})
+    shown = [found[layout.key][variant] for found in started(layout.processes)]
+    assert len(shown[0]) == len(expected) == 2
+    for tick, numbers in enumerate(expected):
+        compared = {key: value for key, value in numbers.items() if key[:2] not in layout.apart}
+        for rank in shown:  # every process knows all numbers
+            found = {(tag, layer, line): value for tag, layer, line, value in rank[tick] if tag != "Logged"}
+            assert found.keys() == numbers.keys()
+            assert {key: found[key] for key in compared} == pytest.approx(compared, **tolerance)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
+def test_training_does_not_notice(layout, started):
+    assert all(found[layout.key]["identical"] for found in started(layout.processes))
+
+
+def test_collectives_of_a_tick_do_not_depend_on_layers_and_lenses(started):
+    for found in started(2):
+        assert len(set(found["collectives"])) == 1
+        assert found["collectives"][0] > 0
+
+
+def test_what_is_not_finite_on_one_rank_counts_once(started):
+    for found in started(2):
+        assert len(found["poisoned"]) > 5
+        assert found["poisoned"] == dict.fromkeys(found["poisoned"], 1)
+
+
+def test_a_neuron_that_is_active_on_one_rank_is_not_dead_where_that_is_asked_for(started):
+    assert [found["deaths"] for found in started(2)] == [[0.5, 0.25]] * 2
