@@ -30,7 +30,9 @@ PUBLIC = {
     "monitorch.lens": "AbstractLens LossMetrics OutputActivation OutputGradientGeometry OutputNorm "
     "ParameterGradientActivation ParameterGradientGeometry ParameterCond ParameterNorm ParameterUpdateGeometry",
     "monitorch.visualizer": "AbstractVisualizer MatplotlibVisualizer PlayerVisualizer PrintVisualizer "
-    "RecorderVisualizer TagAttributes TagType TensorBoardVisualizer DummyVisualizer _vizualizer_dict",
+    "RecorderVisualizer StoreVisualizer TagAttributes TagType TensorBoardVisualizer DummyVisualizer _vizualizer_dict",
+    "monitorch.store": "Axis Event Frame Layer Lens Run RunInfo Series Statistic Window Writer is_absent list_runs "
+    "open_run",
 }
 
 # a package never imports those of this list, whatever happens inside a function
@@ -40,6 +42,7 @@ NEVER = {
     "gatherer": {"lens", "inspector", "visualizer"},
     "lens": {"inspector"},
     "visualizer": {"numerical", "preprocessor", "gatherer", "lens", "inspector"},
+    "store": {"numerical", "preprocessor", "gatherer", "lens", "inspector", "visualizer"},
 }
 
 
@@ -101,7 +104,7 @@ def test_unknown_name_is_an_attribute_error(package):
 
 
 def test_package_command_line_and_visualizers_start_without_torch():
-    modules = "monitorch, monitorch.cli, monitorch.visualizer"
+    modules = "monitorch, monitorch.cli, monitorch.visualizer, monitorch.store, monitorch.dashboard.app, monitorch.dashboard.notebook"
     assert (
         run_fresh(f"import sys, {modules}; print(*({{'torch', 'matplotlib', 'tensorboard'}} & set(sys.modules)))") == []
     )
@@ -165,7 +168,8 @@ def test_imports_go_one_way(package):
 
 
 def test_what_is_right_of_the_tick_does_not_import_torch():
-    files = [*(SOURCE / "visualizer").rglob("*.py"), *(SOURCE / "cli").rglob("*.py"), SOURCE / "errors.py"]
+    packages = ("visualizer", "cli", "store", "dashboard")
+    files = [SOURCE / "errors.py", *(file for package in packages for file in (SOURCE / package).rglob("*.py"))]
     # parts of the demo's own training, which its command loads when it runs
     files = [file for file in files if not file.name.startswith("demo_")]
     with_torch = [

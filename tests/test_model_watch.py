@@ -488,12 +488,6 @@ def test_a_visualizer_that_the_watch_made_is_closed_and_one_of_the_user_is_not(t
     assert not training.shown.closed
 
 
-def test_printed_by_default(training, capsys):
-    with monitorch.watch(training.model, training.optimizer, loss_fn=training.loss_fn):
-        training.run(1)
-    assert "epoch 1" in capsys.readouterr().out
-
-
 def test_the_inspector_is_told_of_optimizer_and_cadence(training):
     with training.watch(training.optimizer, every=3, budget=0.1) as watch:
         assert watch.inspector.optimizers == (training.optimizer,)

@@ -2,9 +2,10 @@
 
 # not called watch.py: importing that file would put a module in the place of the function monitorch.watch
 
+import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import TracebackType
 from typing import Any
@@ -25,7 +26,15 @@ from .inspector.arguments import optimizers
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
+from .model_run import RunOptions
+from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
+from .visualizer.store_visualizer import StoreVisualizer
+
+FEW, MANY = 10, 100
+"""Steps of a tick when nothing else is said: at the beginning and later on."""
+
+COUNTS = ("steps", "ticks", "total")
 
 
 def watch(
@@ -36,11 +45,19 @@ def watch(
     lenses: str | Iterable[AbstractLens] = "standard",
     every: int | Callable[[int], bool] = 1,
     budget: float | None = None,
-    tick_every: int = 100,
-    visualizer: Any = "print",
+    tick_every: int | None = None,
+    visualizer: Any = None,
+    run: str | None = None,
+    folder: str | os.PathLike[str] = DEFAULT_FOLDER,
+    config: Mapping[str, Any] | None = None,
+    capture: bool = True,
+    resume: bool = False,
+    max_size: int | None = None,
     **inspector_options: Any,
 ) -> "Watch":
     """Watch a model in training; the training loop stays as it is.
+
+    Numbers go to a run on disk, which ``monitorch ui`` shows while it grows; one line says so.
 
     A step is one step of the (first) optimizer, without one a training call of the model. The watch lasts until the end
     of the ``with`` block; without a block until :meth:`Watch.close`, or as long as the model. Watching a model again
@@ -48,14 +65,20 @@ def watch(
 
     Args:
         model: what to watch.
-        optimizer: what trains it, one or several.
+        optimizer: what trains it, one or several; with a GradScaler pass that as ``grad_scaler=``.
         loss_fn: the module that computes the loss; without it the loss is the ``loss`` field of the model's output, or
             what ``watch.inspector.push_loss`` is given.
         lenses: what to look at: ``"standard"``, or a list of lenses.
         every: observe every n-th step, or those for which this function of the step's number is true.
         budget: the share of time that observing may cost, such as 0.02; it chooses which steps are observed.
-        tick_every: show numbers after so many steps.
-        visualizer: where to show them, as in PyTorchInspector.
+        tick_every: show numbers after so many steps; if None every 10 steps at first, every 100 later on.
+        visualizer: where to show them instead of storing a run, as in PyTorchInspector.
+        run: name of the run; the date and time if None. A name that is taken gets a number.
+        folder: of all runs.
+        config: what to keep beside the numbers; anything JSON can say.
+        capture: keep the size of the model, the optimizers' options, the git commit, versions and the machine, too.
+        resume: continue the run of that name, if there is one; :meth:`Watch.load_state_dict` says from which step.
+        max_size: how many bytes a run may take: then its oldest ticks are kept as averages only.
         **inspector_options: further options of PyTorchInspector.
 
     >>> model, loss_fn = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)), nn.MSELoss()
@@ -68,8 +91,13 @@ def watch(
     Watch(Sequential, tick_every=2, ticks=2)
     """
     root, trained_by = unwrap(model), optimizers(optimizer)
-    if not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1:
-        raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1")
+    if tick_every is not None and (not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1):
+        raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1, or None")
+    stored = RunOptions(run, folder, config, capture, resume, max_size)
+    if visualizer is not None and stored.is_asked_for:
+        raise OptionError(
+            "run, folder, config, capture, resume and max_size are for the stored run: no visualizer then"
+        )
     if isinstance(lenses, str) and lenses != "standard":
         raise OptionError(f"lenses={lenses!r} is unknown; choose 'standard' or pass a list such as [OutputNorm()]")
     if loss_fn is not None and not isinstance(lenses, str):
@@ -78,9 +106,14 @@ def watch(
         pin.close()
     if isinstance(lenses, str):
         lenses = standard_lenses(root, trained_by, loss_fn, inspector_options.get("depth", -1))
+    hint, owns_visualizer = "", visualizer is None or isinstance(visualizer, str)
+    if visualizer is None:
+        visualizer, hint = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
     options = {"optimizer": trained_by, "every": every, "budget": budget, "visualizer": visualizer}
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
-    return Watch(inspector, root, trained_by, tick_every, owns_visualizer=isinstance(visualizer, str))
+    if hint and inspector.is_main_process and not inspector.state.paused:
+        print(hint)
+    return Watch(inspector, root, trained_by, tick_every, owns_visualizer=owns_visualizer)
 
 
 class Watch:
@@ -90,7 +123,7 @@ class Watch:
         inspector: has the model attached.
         root: the model itself, without wrappers.
         optimizers: the steps of the first one count.
-        tick_every: how many steps a tick lasts.
+        tick_every: how many steps a tick lasts; None for few at first.
         owns_visualizer: close it in the end.
     """
 
@@ -99,15 +132,17 @@ class Watch:
         inspector: PyTorchInspector,
         root: nn.Module,
         optimizers: Sequence[Optimizer],
-        tick_every: int,
+        tick_every: int | None,
         *,
         owns_visualizer: bool = False,
     ) -> None:
         self.inspector = inspector
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
         self._counts_calls = not optimizers
-        self._steps, self._ticks = 0, 0
+        self._steps, self._ticks, self._total = 0, 0, 0
+        self._known_overhead: float | None = None
         self._has_news = self._closed = self._warned = False
+        self._status = "finished"
         tensor = next(chain(root.parameters(), root.buffers()), torch.empty(0))
         self._pin = Pin(self, tensor.device)
         self._handles: list[RemovableHandle] = []
@@ -116,6 +151,8 @@ class Watch:
             self._handles.append(root.register_forward_pre_hook(self._pin, prepend=True))
             if optimizers:
                 self._handles.append(optimizers[0].register_step_post_hook(_step_counter(self)))
+                if inspector._steps is not None:
+                    inspector._steps.after_skip.append(_step_counter(self))
         weakref.finalize(self, _remove, self._handles).atexit = False
 
     def __repr__(self) -> str:
@@ -128,6 +165,7 @@ class Watch:
         if error is None:
             self.close()
             return
+        self._status = "crashed"
         if _has_peers():
             self._steps = 0  # the other processes do not come to this tick, and it would wait for them
         try:
@@ -138,15 +176,27 @@ class Watch:
     def tick(self) -> None:
         """Show what was seen since the last tick, and begin a new one now."""
         self._check_open()
-        self._steps, self._has_news = 0, False
+        self._total, self._steps, self._has_news = self._total + self._steps, 0, False
         self.inspector.tick_epoch()
         self._ticks += 1
+        self._note_overhead()
 
     def log(self, **values: Any) -> None:
         """Add any numbers by name; the next tick shows them."""
         self._check_open()
         self._has_news = True
         self.inspector.log(**values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, to be saved with a checkpoint."""
+        own = {name: getattr(self, f"_{name}") for name in COUNTS}
+        return {"inspector": self.inspector.state_dict(), **own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state as if there had been no interruption."""
+        self.inspector.load_state_dict(state["inspector"])
+        for name in COUNTS:
+            setattr(self, f"_{name}", state[name])
 
     def close(self) -> None:
         """Show what is left and leave the model as it was; calling it again does nothing."""
@@ -174,7 +224,8 @@ class Watch:
         self._tick_if_due()
 
     def _tick_if_due(self) -> None:
-        if self._steps < self._tick_every:
+        few = min(max(self._total // 10, FEW), MANY)
+        if self._steps < (few if self._tick_every is None else self._tick_every):
             return
         try:
             self.tick()
@@ -182,6 +233,14 @@ class Watch:
             if self.inspector.state.on_error == "raise":
                 raise
             self._warn(error)
+
+    def _note_overhead(self) -> None:
+        """Keep beside the run what observing it costs, whenever that has changed."""
+        overhead = self.inspector.overhead
+        overhead = None if overhead is None else round(overhead, 3)
+        if overhead != self._known_overhead and isinstance(self.inspector.visualizer, StoreVisualizer):
+            self._known_overhead = overhead
+            self.inspector.visualizer.note(overhead=overhead)
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:
@@ -203,7 +262,9 @@ class Watch:
                 self.inspector.detach()
             finally:
                 self.inspector._visualizer = visualizer
-        if self._owns_visualizer and hasattr(visualizer, "close"):
+        if self._owns_visualizer and isinstance(visualizer, StoreVisualizer):
+            visualizer.close(self._status)
+        elif self._owns_visualizer and hasattr(visualizer, "close"):
             visualizer.close()
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -66,6 +67,17 @@ def ranks_of(folder: Path) -> dict[int, Path]:
         return {}
     found = [(match, path) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))]
     return {int(match[1]): path for match, path in sorted(found, key=lambda pair: int(pair[0][1]))}
+
+
+def free_name(folder: Path, name: str) -> str:
+    """The name, with a number if there is such a run."""
+    names = chain([name], (f"{name}_{number}" for number in count(2)))
+    return next(name for name in names if not (folder / name).exists())
+
+
+def time_name() -> str:
+    """A name for a run that was given none."""
+    return time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
 def file_of(folder: Path, rank: int) -> Path | None:

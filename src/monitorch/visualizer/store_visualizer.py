@@ -2,10 +2,8 @@
 
 import os
 import re
-import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 
 from ..errors import LifecycleError, MonitorchWarning, OptionError, StoreError
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Statistic, Writer
-from ..store.library import ranks_of
+from ..store.library import free_name, ranks_of, time_name
 from ..store.tiles import absent
 from .abstract_visualizer import TagAttributes, TagType
 from .record import Record
@@ -35,6 +33,8 @@ class StoreVisualizer(RecordSink):
         folder: of all runs.
         name: of this run; the date and time if None.
         config: what to keep beside the numbers; anything JSON can say.
+        facts: what else is known of the run, by name.
+        shared: other processes write to the same run, each to a file of its own.
         resume: continue the run of that name.
         resume_step: the step of the checkpoint that training goes on from: the inspector counts from 0 again, so it is
             added to its steps, and what was stored for later steps is hidden. None: the newest step that is stored.
@@ -47,6 +47,8 @@ class StoreVisualizer(RecordSink):
         name: str | None = None,
         *,
         config: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        shared: bool = False,
         resume: bool = False,
         resume_step: int | None = None,
         max_size: int | None = None,
@@ -55,19 +57,16 @@ class StoreVisualizer(RecordSink):
             raise OptionError(f"name={name!r} must be the name of a folder, without slashes")
         if resume and name is None:
             raise OptionError("resume=True needs the name of the run")
-        meta = {"config": dict(config or {})}
+        meta = {**(facts or {}), "config": dict(config or {})}
         self._options: dict[str, Any] = {"meta": meta, "resume": resume, "resume_step": resume_step}
         self._options["max_size"] = max_size
-        self._folder, self._name = (
-            Path(folder).absolute(),
-            name,
-        )  # the working directory may change before the first tick
+        self._folder, self._name = Path(folder).absolute(), name  # the working directory may change before it is used
         Writer.check(**self._options)
-        if name is not None and not resume and ranks_of(self._folder / name):
+        if name is not None and not resume and not shared and ranks_of(self._folder / name):
             raise StoreError(f"there is a run in {self._folder / name} already: choose another name, or resume=True")
         self._writer: Writer | None = None
         self._closed = False
-        self._first_step = 0
+        self._first_step, self._counts_on = 0, False
         self._moment = 0, 0, 0.0
         self._layers: tuple[Layer, ...] = ()
         self._tick: dict[str, Grid] = {}
@@ -85,13 +84,27 @@ class StoreVisualizer(RecordSink):
 
     def introduce_layers(self, layers: Sequence[str]) -> None:
         """Keep the order of the model."""
-        self.describe_layers(Layer(name) for name in layers)
+        self._keep_layers(map(Layer, layers))
 
-    def describe_layers(self, layers: Iterable[Layer]) -> None:
-        """Keep the order of the model, and what kind of layers it has with how many parameters."""
+    def describe_layers(self, layers: Iterable[tuple[str, str, int]]) -> None:
+        """Keep the order of the model: the name of each layer, its kind, and how many parameters it has."""
+        self._keep_layers(Layer(*layer) for layer in layers)
+
+    def _keep_layers(self, layers: Iterable[Layer]) -> None:
         self._layers = tuple(layers)
         if self._writer is not None and not self._closed:
             self._writer.introduce_layers(self._layers)
+
+    def continue_from(self, step: int) -> None:
+        """The inspector goes on from a checkpoint of this step and counts on: what a run has of later is hidden."""
+        self._counts_on = True
+        if self._options["resume"] and self._writer is None:
+            self._options["resume_step"] = step
+
+    def note(self, **facts: Any) -> None:
+        """Store further facts, if there is a run already."""
+        if self._writer is not None and not self._closed:
+            self._writer.note(**facts)
 
     def write(self, records: Sequence[Record]) -> None:
         """Keep records until their tick is complete."""
@@ -129,15 +142,16 @@ class StoreVisualizer(RecordSink):
         self.close("finished" if kind is None else "crashed")
 
     def _open(self, rank: int) -> Writer:
-        name = self._name or _free_name(self._folder, _now())
+        name = self._name or free_name(self._folder, time_name())
         try:
             self._writer = Writer(self._folder / name, rank=rank, **self._options)
         except StoreError as error:  # somebody was faster; training must not end for that
-            other = _free_name(self._folder, name)
+            other = free_name(self._folder, name)
             warnings.warn(f"{error}. This run is stored as {other!r}", MonitorchWarning, stacklevel=3)
             self._writer = Writer(self._folder / other, rank=rank, **self._options)
         asked = self._options["resume_step"]
-        self._first_step = (self._writer.resumed_step or 0) if asked is None else asked
+        if not self._counts_on:
+            self._first_step = (self._writer.resumed_step or 0) if asked is None else asked
         if self._layers:
             self._writer.introduce_layers(self._layers)
         return self._writer
@@ -194,13 +208,3 @@ def _look(statistic: str, attributes: TagAttributes | None) -> Statistic:
     limits = (0.0, 1.0) if attributes.ylim is None and attributes.type is not TagType.NUMERICAL else attributes.ylim
     ordered = None if limits is None else (min(limits), max(limits))
     return Statistic(statistic, "log" if attributes.logy else "linear", ordered)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d_%H-%M-%S")
-
-
-def _free_name(folder: Path, name: str) -> str:
-    """The name, with a number if there is such a run."""
-    names = chain([name], (f"{name}_{number}" for number in count(2)))
-    return next(name for name in names if not (folder / name).exists())

@@ -1,0 +1,67 @@
+"""The run on disk that :func:`monitorch.watch` writes to."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from .capture import capture as captured
+from .errors import OptionError
+from .store import DEFAULT_FOLDER
+from .store.library import free_name, time_name
+from .visualizer.store_visualizer import StoreVisualizer
+
+UNKNOWN = {"host": None, "versions": None}
+"""What the store would note by itself."""
+
+
+class RunOptions:
+    """Where and how a watched model is stored; the options are those of :func:`monitorch.watch`."""
+
+    def __init__(
+        self,
+        run: str | None = None,
+        folder: str | os.PathLike[str] = DEFAULT_FOLDER,
+        config: Mapping[str, Any] | None = None,
+        capture: bool = True,
+        resume: bool = False,
+        max_size: int | None = None,
+    ) -> None:
+        if resume and run is None:
+            raise OptionError("resume=True needs the name of the run to continue: run=...")
+        self._folder, self._run, self._config = Path(folder), run, config
+        self._capture, self._resume, self._max_size = capture, resume, max_size
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether any option was given."""
+        asked = self._run, self._config, self._resume or None, self._max_size, not self._capture or None
+        return self._folder != Path(DEFAULT_FOLDER) or any(option is not None for option in asked)
+
+    def open(self, model: nn.Module, optimizers: Sequence[Optimizer], *, per_rank: bool) -> tuple[StoreVisualizer, str]:
+        """The visualizer that stores the run, and a line that says how to look at it."""
+        name = self._run if self._resume and self._run else free_name(self._folder, self._run or time_name())
+        if per_rank:
+            name = _agreed(name)
+        facts = captured(model, optimizers) if self._capture else UNKNOWN
+        options: dict[str, Any] = {
+            "config": self._config,
+            "facts": facts,
+            "resume": self._resume,
+            "max_size": self._max_size,
+        }
+        where = "" if self._folder == Path(DEFAULT_FOLDER) else f" {self._folder}"
+        hint = f"monitorch: storing the run {name!r}; to look at it: monitorch ui{where}"
+        return StoreVisualizer(self._folder, name, shared=per_rank, **options), hint
+
+
+def _agreed(name: str) -> str:
+    """The name that the first process has chosen: each has a file in the same folder."""
+    names = [name]
+    if dist.is_available() and dist.is_initialized():
+        dist.broadcast_object_list(names, src=0)
+    return names[0]

@@ -1,0 +1,204 @@
+"""The run that watching a model leaves on disk."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import monitorch
+from monitorch.errors import OptionError
+from monitorch.store import list_runs, open_run
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "monitorch_runs"
+
+
+class Training:
+    """A small model with what trains it."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.loss_fn = nn.MSELoss()
+        self.losses = []
+
+    def watch(self, **options):
+        return monitorch.watch(self.model, self.optimizer, loss_fn=self.loss_fn, **options)
+
+    def run(self, first, last):
+        for number in range(first, last):
+            x = torch.randn(8, 3, generator=torch.Generator().manual_seed(number))
+            self.optimizer.zero_grad()
+            loss = self.loss_fn(self.model(x), x.sum(1, keepdim=True))
+            loss.backward()
+            self.optimizer.step()
+            self.losses.append(loss.item())
+
+
+@pytest.fixture
+def training():
+    return Training()
+
+
+def losses(name, folder):
+    with open_run(folder / name) as run:
+        series = run.series("run", "Loss/train_loss mean", "run")
+        return series.axis.step.tolist(), series.values
+
+
+def test_a_run_is_stored_and_a_line_says_where(training, folder, capsys):
+    with training.watch(run="first", tick_every=5):
+        training.run(0, 20)
+    assert capsys.readouterr().out == "monitorch: storing the run 'first'; to look at it: monitorch ui\n"
+    steps, means = losses("first", folder)
+    assert steps == [5, 10, 15, 20]
+    assert means == pytest.approx(np.mean(np.reshape(training.losses, (4, 5)), axis=1), rel=1e-6)
+    (info,) = list_runs(folder)
+    assert (info.name, info.status, info.dropped) == ("first", "finished", 0)
+
+
+def test_ticks_are_frequent_at_first_and_rare_later(training, folder):
+    with training.watch(run="long"):
+        training.run(0, 1300)
+    steps, _ = losses("long", folder)
+    assert steps[:12] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 121]
+    assert steps[-2] - steps[-3] == 100
+
+
+def test_a_name_that_is_taken_gets_a_number(training, folder):
+    for _ in range(3):
+        with training.watch(run="same", tick_every=2):
+            training.run(0, 2)
+    assert {info.name for info in list_runs(folder)} == {"same", "same_2", "same_3"}
+
+
+def test_facts_are_kept_beside_the_numbers(training, folder):
+    with training.watch(run="facts", tick_every=2, config={"width": 4}):
+        training.run(0, 2)
+    with open_run(folder / "facts") as run:
+        assert run.meta["config"] == {"width": 4}
+        assert run.meta["model"] == {"kind": "Sequential", "parameters": 21, "trained parameters": 21}
+        assert run.meta["optimizers"][0]["lr"] == 0.1
+        assert run.meta["versions"]["torch"] == torch.__version__
+        assert [(layer.name, layer.kind, layer.parameters) for layer in run.layers if layer.name] == [
+            ("0", "Linear", 16),
+            ("1", "ReLU", 0),
+            ("2", "Linear", 5),
+        ]
+
+
+def test_facts_can_be_left_out(training, folder):
+    with training.watch(run="bare", tick_every=2, capture=False):
+        training.run(0, 2)
+    with open_run(folder / "bare") as run:
+        assert run.meta["host"] is None
+        assert run.meta["versions"] is None
+        assert not {"git", "model", "machine", "script"} & set(run.meta)
+
+
+def test_a_block_that_fails_leaves_a_crashed_run(training, folder):
+    def fail():
+        with training.watch(run="failed", tick_every=2):
+            training.run(0, 3)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    (info,) = list_runs(folder)
+    assert (info.status, info.last_step) == ("crashed", 3)
+
+
+def test_a_killed_process_leaves_a_crashed_run_with_all_ticks(folder):
+    code = """
+import os, signal, torch, monitorch
+from torch import nn
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = monitorch.watch(model, optimizer, run="killed", tick_every=2)
+for step in range(10):
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+watched.inspector.visualizer.writer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, cwd=folder.parent)
+    (info,) = list_runs(folder)
+    assert (info.status, info.ticks, info.last_step) == ("crashed", 5, 10)
+
+
+def test_a_resumed_run_goes_on_where_its_checkpoint_was(training, folder):
+    whole = Training()
+    with whole.watch(run="whole", tick_every=4):
+        whole.run(0, 24)
+    with training.watch(run="parted", tick_every=4) as watched:
+        training.run(0, 10)
+        file = io.BytesIO()
+        parts = {"watch": watched, "model": training.model, "optimizer": training.optimizer}
+        torch.save({name: part.state_dict() for name, part in parts.items()}, file)
+        training.run(10, 17)  # steps that are lost: the checkpoint is older
+    file.seek(0)
+    again = Training()
+    with again.watch(run="parted", tick_every=4, resume=True) as watched:
+        parts = {"watch": watched, "model": again.model, "optimizer": again.optimizer}
+        for name, state in torch.load(file).items():
+            parts[name].load_state_dict(state)
+        again.run(10, 24)
+    steps, means = losses("parted", folder)
+    expected_steps, expected = losses("whole", folder)
+    assert steps == expected_steps
+    assert means == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_run_resumed_without_a_checkpoint_counts_on(training, folder):
+    for first in (0, 8):
+        with training.watch(run="more", tick_every=4, resume=first > 0):
+            training.run(first, first + 8)
+    assert losses("more", folder)[0] == [4, 8, 12, 16]
+
+
+def test_what_observing_costs_is_kept(training, folder):
+    with training.watch(run="cost", tick_every=5):
+        training.run(0, 20)
+    with open_run(folder / "cost") as run:
+        assert 0 < run.meta["overhead"] < 100
+
+
+def test_monitoring_that_is_switched_off_leaves_nothing(training, folder, monkeypatch, capsys):
+    monkeypatch.setenv("MONITORCH", "off")
+    with training.watch(tick_every=2):
+        training.run(0, 4)
+    assert not folder.exists()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resume": True}, "needs the name of the run"),
+        ({"visualizer": "dummy", "run": "a"}, "no visualizer then"),
+        ({"visualizer": "dummy", "config": {}}, "no visualizer then"),
+        ({"run": "a/b"}, "name of a folder"),
+        ({"run": "a", "config": {"x": object()}}, "JSON"),
+        ({"max_size": 3}, "max_size=3 must be"),
+        ({"tick_every": 0}, "at least 1"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_made(options, message, training, folder):
+    with pytest.raises(OptionError, match=message):
+        training.watch(**options)
+    assert not folder.exists()
+    assert not training.model._forward_pre_hooks
+
+
+def test_a_job_that_always_resumes_may_start_so(training, folder):
+    with training.watch(run="new", tick_every=2, resume=True):
+        training.run(0, 4)
+    assert losses("new", folder)[0] == [2, 4]
