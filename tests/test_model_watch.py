@@ -107,7 +107,7 @@ def test_ticks_come_every_few_steps_and_the_rest_at_the_end(training, with_optim
     assert watch.inspector.visualizer is training.shown
     assert training.shown.ticks == -(-steps // 4)
     assert training.shown.line("Loss", "Loss", "train_loss mean") == pytest.approx(means(training.losses))
-    assert training.shown.line("Weight Gradient Norm", "0") == pytest.approx(means(training.gradients))
+    assert training.shown.line("Parameter Gradient Norm", "0.weight") == pytest.approx(means(training.gradients))
 
 
 def test_updates_are_shown_for_each_of_several_optimizers_and_the_first_one_counts(training):
@@ -118,7 +118,7 @@ def test_updates_are_shown_for_each_of_several_optimizers_and_the_first_one_coun
         assert training.shown.ticks == 0
         first.step()
     assert training.shown.ticks == 1
-    assert training.shown.layers_of("Weight Update Norm") == {"0", "2"}
+    assert training.shown.layers_of("Parameter Update Norm") == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
 def test_accumulated_and_evaluated_passes_are_no_steps_of_an_optimizer(training):
@@ -186,7 +186,9 @@ def test_tick_by_hand_begins_a_new_one(training):
         assert training.shown.ticks == 1
         training.run(1)
         assert training.shown.ticks == 2
-    assert training.shown.line("Weight Gradient Norm", "0")[1] == pytest.approx(np.mean(training.gradients[:3]))
+    assert training.shown.line("Parameter Gradient Norm", "0.weight")[1] == pytest.approx(
+        np.mean(training.gradients[:3])
+    )
 
 
 def test_logged_numbers_are_shown(training):
@@ -293,7 +295,7 @@ def fail_in_block(training, error):
 def test_an_error_in_the_block_comes_out_after_the_last_tick(training, error):
     with pytest.raises(error, match="by the user"):
         fail_in_block(training, error)
-    assert training.shown.line("Weight Gradient Norm", "0") == pytest.approx(means(training.gradients))
+    assert training.shown.line("Parameter Gradient Norm", "0.weight") == pytest.approx(means(training.gradients))
     assert training.count_hooks() == 0
 
 

@@ -6,6 +6,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from monitorch import MonitorchWarning, PyTorchInspector
+from monitorch.gatherer.compilation import has_graphs
 from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
 from monitorch.visualizer.record_sink import RecordSink
 
@@ -86,6 +87,26 @@ def test_a_model_compiled_in_place_is_noticed_too(eager_numbers):
     train(model)
     with pytest.warns(MonitorchWarning, match=r"torch.compiler.reset\(\)"):
         inspector = watch(model)
+    train(model, inspector, epochs=2)
+    assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5, abs=1e-7)
+
+
+class OtherNet(Net):
+    """Another class: no graph of Net runs in its place."""
+
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+def test_graphs_of_other_models_and_from_before_a_reset_are_none_of_ours(eager_numbers):
+    ran = torch.compile(Net(), backend="aot_eager")
+    train(ran)
+    assert has_graphs(ran)
+    assert not has_graphs(torch.compile(OtherNet(), backend="aot_eager"))
+    torch.compiler.reset()
+    assert not has_graphs(ran)
+    model = torch.compile(Net(), backend="aot_eager")
+    inspector = watch(model)  # a warning would be an error
     train(model, inspector, epochs=2)
     assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5, abs=1e-7)
 

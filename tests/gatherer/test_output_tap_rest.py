@@ -1,5 +1,8 @@
 """Taps leave their modules while nothing is wanted, and come back in time."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -115,3 +118,12 @@ def test_a_model_compiled_while_taps_rest_is_seen(model, inspector):
     for _ in range(2 * EVERY - 1):
         step(compiled)
     assert {name: len(norms) for name, norms in samples(inspector).items()} == {"0": 2, "1": 2, "2": 2}
+
+
+def test_copies_hold_no_tap_and_send_none_to_rest(model, inspector):
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        step(twin)
+    assert hooks(model) == [1] * 3
+    for _ in range(EVERY):
+        step(model)
+    assert all(len(norms) == 1 for norms in samples(inspector).values())

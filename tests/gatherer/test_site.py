@@ -15,7 +15,7 @@ class Taker:
     """A gatherer and a preprocessor in one, that keeps what it is told and given."""
 
     def __init__(self, ask):
-        self._ask, self.reports, self.taken = ask, [], []
+        self._ask, self.name, self.reports, self.taken = ask, "layer", [], []
 
     def ask(self):
         return self._ask

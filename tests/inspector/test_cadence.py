@@ -153,6 +153,19 @@ def test_what_happens_in_an_interruption_belongs_to_no_step():
     assert (clock.samples(IDLE), clock.median(IDLE)) == (2, 1.0)
 
 
+def test_of_many_idle_steps_only_the_first_and_the_last_are_measured():
+    time = Time()
+    cadence = Cadence(every=10, clock=time)
+    measured = []
+    for step in range(1, 41):
+        phase, before = cadence.phase(step), cadence.clock._last
+        time.now += 1
+        cadence.stamp(phase, cadence.phase(step + 1) if phase == IDLE else None)
+        if before is not None and cadence.clock._last is not None:
+            measured.append(step)
+    assert measured == [9, 10, 11, 19, 20, 21, 29, 30, 31, 39, 40]
+
+
 @pytest.mark.parametrize("every", [3, 4, 10, 50, lambda step: step % 5 == 0, lambda step: step % 7 in (0, 1)])
 @pytest.mark.parametrize("needs_lead", [True, False])
 def test_overhead_is_what_observing_adds(every, needs_lead):

@@ -35,7 +35,7 @@ class Scale(nn.Module):
         (nn.Sequential(nn.ReLU(), nn.Tanh()), f"LossMetrics {RATES}"),
         (nn.Sequential(nn.Flatten()), "LossMetrics OutputGradientGeometry"),
         (nn.Sequential(), "LossMetrics OutputGradientGeometry"),
-        (nn.LSTM(3, 1), "LossMetrics OutputGradientGeometry"),
+        (nn.LSTM(3, 1), f"LossMetrics OutputGradientGeometry {PARAMETERS}"),
         (Scale(), f"LossMetrics {RATES} {PARAMETERS}"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

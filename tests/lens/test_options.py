@@ -134,9 +134,16 @@ def test_wrong_layer_options_are_refused(cls, options, text):
 
 
 @pytest.mark.parametrize("cls", WITH_PARAMETERS)
-@pytest.mark.parametrize("value", ["", ["weight", ""], [0]])
+@pytest.mark.parametrize("value", ["", ["weight", ""], [0], 3])
 def test_parameters_must_be_names(cls, value):
-    with pytest.raises(OptionError, match="parameters takes names, not"):
+    with pytest.raises(OptionError, match=r"parameters takes names such as 'weight' .* or 'all' .*, not"):
+        make(cls, parameters=value)
+
+
+@pytest.mark.parametrize("cls", WITH_PARAMETERS)
+@pytest.mark.parametrize("value", [[], ["all", "weight"]])
+def test_parameters_are_some_names_or_all(cls, value):
+    with pytest.raises(OptionError, match=r"must be names such as 'weight' .* or 'all' for every parameter"):
         make(cls, parameters=value)
 
 

@@ -193,7 +193,8 @@ def test_attention_weights_appear_under_the_name_of_the_attention(watched):
 
 def test_model_without_such_parameters_warns_once_and_names_the_option(watched):
     model = nn.Sequential(nn.Linear(3, 3))
-    with pytest.warns(MonitorchWarning, match=r"found no layer to watch in this model; name some with parameters=$"):
+    cure = "name some with parameters=: 'weight' or \"all\"$"
+    with pytest.warns(MonitorchWarning, match=f"found no layer to watch in this model; {cure}"):
         found = watched(model, "kernel")
     assert tick_after_step(model, found, torch.randn(4, 3)).layers("kernel") == []
 
@@ -210,3 +211,63 @@ def test_parameter_inside_a_layer_by_dotted_name(watched):
     model = nn.Sequential(Wraps())
     found = tick_after_step(model, watched(model, "inner.weight"), torch.randn(4, 3))
     assert found.layers("inner.weight") == ["0"]
+
+
+class Recurs(nn.Module):
+    """A layer whose parameters have names of their own, a parameter of the model itself, and a plain layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Parameter(torch.randn(2, 3))
+        self.lstm, self.head = nn.LSTM(3, 3), nn.Linear(3, 2)
+
+    def forward(self, inputs):
+        return self.head(self.lstm(inputs + self.start)[0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_all_parameters_are_shown_by_their_own_names(watched):
+    model = Recurs()
+    names = [name for name, parameter in model.named_parameters() if parameter.dim() > 1]
+    found = tick_after_step(model, watched(model, "all"), torch.randn(4, 2, 3))
+    assert [name for name in found.layers("parameter") if model.get_parameter(name).dim() > 1] == names
+    assert is_matrix_only(found) or found.layers("parameter") == [name for name, _ in model.named_parameters()]
+
+
+def test_all_parameters_of_a_parametrised_layer_are_those_that_train(watched):
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 3)))
+    found = tick_after_step(model, watched(model, "all"), torch.randn(4, 3))
+    matrices = [f"0.parametrizations.weight.original{index}" for index in range(2)]
+    assert found.layers("parameter") == (matrices if is_matrix_only(found) else ["0.bias", *matrices])
+
+
+def test_a_lens_on_all_parameters_and_one_on_named_ones_do_not_mix(watch, shown):
+    model = nn.Sequential(nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = [
+        cls(parameters=names) for cls in (ParameterGradientGeometry, ParameterNorm) for names in ("all", "weight")
+    ]
+    inspector = watch(model, *lenses, optimizer=optimizer)
+    step(model, optimizer, torch.randn(4, 3))
+    inspector.tick_epoch()
+    for what in ("Norm", "Gradient Norm"):
+        assert shown.values(f"Parameter {what}").keys() == {"0.weight", "0.bias"}
+        assert shown.values(f"Parameter {what}")["0.weight"] == shown.values(f"Weight {what}")["0"]
+    assert inspector.gradient_moments == {"0.weight": "at_step", "0.bias": "at_step"}
+
+
+def test_default_lenses_say_once_that_some_layers_name_their_parameters_otherwise(watch):
+    with pytest.warns(MonitorchWarning) as told:
+        watch(Recurs(), ParameterNorm(), ParameterGradientGeometry(), ParameterCond())
+    (warning,) = told
+    assert str(warning.message) == (
+        "ParameterNorm looks at parameters named 'weight' and 'bias' only, but the model itself has others, such as "
+        "'start': parameters=\"all\" shows every parameter"
+    )
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_that_were_chosen_are_not_questioned(watched):
+    model = Recurs()
+    found = tick_after_step(model, watched(model, "weight_ih_l0"), torch.randn(4, 2, 3))
+    assert found.layers("weight_ih_l0") == ["lstm"]

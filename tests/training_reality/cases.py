@@ -67,7 +67,7 @@ class Case:
     precision: torch.dtype = torch.float32
     compiled: Callable[[nn.Module], nn.Module] | None = None
     attach_after: bool = False
-    parameters: tuple[str, ...] = ("weight", "bias")
+    parameters: tuple[str, ...] | str = ("weight", "bias")
     trained_factors: dict[str, str] = field(default_factory=dict)
     channel_dim: int = -1
     tolerance: float = 1e-4
@@ -79,6 +79,7 @@ class Case:
 
 
 NO_ACTIVATION = tuple(family for family in EVERYTHING if family != "activation rates")
+ALL = "all"
 RNN_PARAMETERS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "weight")
 
 EAGER = [
@@ -153,10 +154,9 @@ EAGER = [
     Case("sparse gradients", model=models.Sparse),
     Case(
         "gradient penalty (`create_graph=True`)",
-        "gradients of outputs are passed twice and would be two samples: leave that lens out",
+        "gradients of outputs in the pass that trains; the pass that makes the penalty is no sample",
         model=models.smooth,
         loop=loops.penalising,
-        records=tuple(family for family in EVERYTHING if family != "output gradients"),
     ),
     Case("short last batch", "a change of shape cuts the correlation of outputs", loop=loops.short_last_batch),
     Case("in-place activations", model=partial(models.mlp, inplace=True)),
@@ -209,15 +209,15 @@ EAGER = [
     ),
     Case("lazy modules", "from the first pass on", models.lazy),
     Case(
-        "LSTM",
-        "name its parameters with `parameters=`",
+        'LSTM, `parameters="all"`',
+        "every parameter under its own name",
         partial(models.Recurrent, nn.LSTM),
         records=NO_ACTIVATION,
-        parameters=RNN_PARAMETERS,
+        parameters=ALL,
     ),
     Case(
         "GRU",
-        "name its parameters with `parameters=`",
+        "its parameters are named with `parameters=`",
         partial(models.Recurrent, nn.GRU),
         records=NO_ACTIVATION,
         parameters=RNN_PARAMETERS,
@@ -228,7 +228,7 @@ EAGER = [
         models.Attention,
         parameters=("in_proj_weight", "weight", "bias"),
     ),
-    Case("TransformerEncoder", model=models.Encoder, parameters=("in_proj_weight", "weight", "bias")),
+    Case('TransformerEncoder, `parameters="all"`', model=models.Encoder, parameters=ALL),
 ]
 
 COMPILED = [
@@ -254,6 +254,26 @@ COMPILED = [
         exact=False,
     ),
     Case("torch.compile, blocks one by one", model=models.blocks, compiled=compiled_by_blocks, exact=False),
+    Case(
+        "torch.compile, `mode='reduce-overhead'`",
+        "CUDA graphs where there is a GPU",
+        compiled=compiled_whole(mode="reduce-overhead"),
+        exact=False,
+    ),
+    Case(
+        "torch.compile, `mode='reduce-overhead'`, GradScaler",
+        "CUDA graphs where there is a GPU",
+        compiled=compiled_whole(mode="reduce-overhead"),
+        scale=2.0**10,
+        exact=False,
+    ),
+    Case(
+        "torch.compile, checkpointing",
+        "the repetition is not counted",
+        partial(models.Checkpointed, False),
+        compiled=compiled_whole(backend="aot_eager"),
+        exact=False,
+    ),
 ]
 
 CASES = [*EAGER, *COMPILED]

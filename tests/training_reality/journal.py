@@ -74,7 +74,8 @@ def geometries(lens, kind):
     if kind == "OutputGradientGeometry":
         return [("Output Gradient", lens._preprocessors[0])]
     what = kind.removeprefix("Parameter").removesuffix("Geometry")
-    return [(f"{parameter} {what}".title(), preprocessor) for parameter, preprocessor in lens._by_parameter.items()]
+    names = {name: "parameter" if name == "all" else name for name in lens._by_parameter}
+    return [(f"{names[name]} {what}".title(), preprocessor) for name, preprocessor in lens._by_parameter.items()]
 
 
 @dataclass

@@ -17,10 +17,19 @@ def smooth():
     return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
 
 
+class Block(nn.Module):
+    """Compiled in place it becomes a graph, which a Sequential does not."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear, self.act = nn.Linear(WIDTH, width), nn.Tanh()
+
+    def forward(self, x):
+        return self.act(self.linear(x))
+
+
 def blocks():
-    return nn.Sequential(
-        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)), nn.Sequential(nn.Linear(WIDTH, CLASSES))
-    )
+    return nn.Sequential(*(Block(width) for width in (WIDTH, WIDTH, WIDTH, CLASSES)))
 
 
 def convolution():

@@ -133,7 +133,7 @@ class Oracle:
                 numbers["Output Activations", layer, tag] = sum(found) / len(found)
                 continue
             numbers[tag, layer, "mean"] = sum(found) / len(found)
-            if tag not in {f"{p} Norm".title() for p in self.case.parameters}:
+            if tag not in {f"{p} Norm".title() for _, p in self.watched.values()}:
                 numbers[tag, layer, "min"], numbers[tag, layer, "max"] = min(found), max(found)
         self.ticks.append((self.steps, numbers))
         self.samples.clear()
@@ -154,8 +154,10 @@ def plain_copy(model):
 
 def watched_parameters(model, case):
     """Layer and name of each parameter to be recorded, tied ones once."""
-    found = {}
     named = dict(model.named_parameters())
+    if case.parameters == "all":
+        return {path: (path, "parameter") for path in named}
+    found = {}
     for layer, _ in layers_of(model):
         for parameter in case.parameters:
             path = f"{layer}.{parameter}" if layer else parameter

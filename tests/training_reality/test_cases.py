@@ -25,7 +25,11 @@ from tests.training_reality.oracle import MEASURED, Oracle
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
 ]
+ANY_ORDER = {("sparse gradients", "cuda")}
+"""Where training does not repeat itself: a GPU adds up the rows of a sparse gradient in any order."""
+
 LINES = {"line_aggregation": ("mean", "min", "max"), "range_aggregation": None}
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 STATISTICS = {"mean", "min", "max", "activation_rate", "death_rate"}
@@ -125,7 +129,7 @@ def test_training_does_not_notice(run, device):
     bare, _ = train(case, device, watched=False)
     assert torch.equal(torch.get_rng_state(), state)
     for (name, watched), parameter in zip(training.root.named_parameters(), bare.root.parameters(), strict=True):
-        if case.exact:
+        if case.exact and (case.name, device) not in ANY_ORDER:
             assert torch.equal(watched, parameter), name
         else:
             torch.testing.assert_close(watched, parameter)

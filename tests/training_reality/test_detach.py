@@ -1,47 +1,101 @@
-"""An inspector may leave at any moment, also between a forward pass and its backward pass."""
+"""An inspector may come and leave at any moment, also between a forward pass and its backward pass."""
 
 import copy
+import gc
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from monitorch import PyTorchInspector
+from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
 from tests.training_reality import loops, models
 
+# the compiler hides these warnings of its own, but cannot where warnings are errors
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
 MODELS = {
     "plain": models.mlp,
     "in place": lambda: models.mlp(inplace=True),
     "called twice": models.CalledTwice,
     "checkpointed, reentrant": lambda: models.Checkpointed(True),
     "checkpointed, non-reentrant": lambda: models.Checkpointed(False),
+    "blocks": models.blocks,
 }
+COMPILED = {"eager": lambda model: model, "compiled": lambda model: torch.compile(model, backend="aot_eager")}
 
 
-def leave(inspector):
-    inspector.detach()
-
-
-def take_lenses_out(inspector):
-    inspector.lenses.clear()
-    inspector.tick_epoch()
-
-
-@pytest.mark.parametrize("leave", [leave, take_lenses_out])
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_backward_goes_on_without_the_inspector(model, leave):
-    watched = model()
-    bare = copy.deepcopy(watched)
+def watch(model, **options):
     lenses = [OutputNorm(), OutputActivation(), OutputGradientGeometry(), ParameterGradientGeometry()]
-    optimizer = torch.optim.SGD(watched.parameters(), lr=0.1)
-    options = {"module": watched, "optimizer": optimizer, "gradient": "before_clip", "visualizer": "dummy"}
-    inspector = PyTorchInspector(lenses, on_error="raise", **options)
-    losses = [loops.batch_loss(0)(one, torch.float32) for one in (watched, bare)]
-    leave(inspector)
-    for loss in losses:
-        loss.backward()
+    return PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise", **options)
+
+
+def detach(watching):
+    watching[0].detach()
+
+
+def drop(watching):
+    watching.clear()
+    gc.collect()
+
+
+def take_lenses_out(watching):
+    watching[0].lenses.clear()
+    watching[0].tick_epoch()
+
+
+def pause(watching):
+    watching[0].state.paused = True
+
+
+def assert_gradients_are_equal(watched, bare):
     for mine, other in zip(watched.parameters(), bare.parameters(), strict=True):
         assert (mine.grad is None) == (other.grad is None)
         assert mine.grad is None or torch.equal(mine.grad, other.grad)
+
+
+@pytest.fixture(params=MODELS)
+def pair(request):
+    """A model, the same again, and an optimizer of the first."""
+    torch.compiler.reset()
+    model = MODELS[request.param]()
+    return model, copy.deepcopy(model), torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("leave", [detach, drop, take_lenses_out, pause])
+@pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
+def test_backward_goes_on_without_the_inspector(compiled, leave, pair):
+    watched, bare, optimizer = pair
+    watching = [watch(watched, optimizer=optimizer, gradient="before_clip")]
+    losses = [loops.batch_loss(0)(compiled(one), torch.float32) for one in (watched, bare)]
+    leave(watching)
+    for loss in losses:
+        loss.backward()
+    assert_gradients_are_equal(watched, bare)
     optimizer.step()
-    assert inspector.records() == [] or leave is take_lenses_out
+    assert leave is not detach or watching[0].records() == []
+
+
+@pytest.mark.parametrize("knows_optimizer", [True, False], ids=["at step", "at backward"])
+@pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
+def test_backward_goes_on_with_an_inspector_that_came_late(compiled, knows_optimizer, pair):
+    watched, bare, optimizer = pair
+    called = compiled(watched)
+    losses = [loops.batch_loss(0)(one, torch.float32) for one in (called, compiled(bare))]
+    with nullcontext() if called is watched else pytest.warns(MonitorchWarning, match="compile anew"):
+        inspector = watch(called, optimizer=optimizer if knows_optimizer else None)
+    for loss in losses:
+        loss.backward()
+    assert_gradients_are_equal(watched, bare)
+    optimizer.step()
+    inspector.tick_epoch()
+    shown = {record.tag for record in inspector.records()}
+    assert not any(tag.startswith("Output") for tag in shown)
+    optimizer.zero_grad()
+    loops.batch_loss(1)(called, torch.float32).backward()
+    optimizer.step()
+    inspector.tick_epoch()
+    shown = {record.tag for record in inspector.records()}
+    assert {"Output Activations", "Output Gradient Norm", "Weight Gradient Norm"} <= shown

@@ -75,7 +75,9 @@ class Gatherer(AbstractGatherer):
 
     def __init__(self, preprocessors: Sequence[Any], name: str, inspector_state: State) -> None:
         super().__init__(inspector_state)
-        self._preprocessors, self._name = list(preprocessors), name
+        self._preprocessors = list(preprocessors)
+        self.name = name
+        """What data are handed over with; a lens may choose a finer name than that of the layer."""
         self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
         """Whom warnings name; a lens puts its own name here."""
         self._in_gap = self._failed = self._warned = False
@@ -96,11 +98,11 @@ class Gatherer(AbstractGatherer):
     def _wants_data(self) -> bool:
         """Whether to go on; at the first call of an inactive time preprocessors learn of the gap."""
         if self.inspector_state is None:
-            raise AttributeError(f"this gatherer was detached from {self._name!r}")
+            raise AttributeError(f"this gatherer was detached from {self.name!r}")
         active = self.inspector_state.is_active and not self._failed and self._is_step_observed()
         if not active and not self._in_gap:
             for preprocessor in self._preprocessors:
-                self.guarded(preprocessor.interrupt, self._name)
+                self.guarded(preprocessor.interrupt, self.name)
         self._in_gap = not active
         return active and not is_traced()
 
@@ -126,7 +128,7 @@ class Gatherer(AbstractGatherer):
         """Tell once what went wrong with ``data``; after an error, other than a sample left out, it is over."""
         if isinstance(error, SkippedSample):
             if not self._warned:
-                self._warn(f"{self.owner} leaves out a sample of layer {self._name!r}: {error}")
+                self._warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}")
             self._warned = True
             return
         if self.inspector_state is not None and self.inspector_state.on_error == "raise":
@@ -142,7 +144,7 @@ class Gatherer(AbstractGatherer):
             return
         last = ", and maybe other layers, of which no more is said" if told[self.owner, cause] == TOLD else ""
         self._warn(
-            f"{self.owner} stops watching layer {self._name!r}{last}: {cause} "
+            f"{self.owner} stops watching layer {self.name!r}{last}: {cause} "
             f"(shapes: {shapes}). Training goes on; PyTorchInspector(on_error='raise') shows where it happened"
         )
 

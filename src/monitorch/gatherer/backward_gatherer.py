@@ -1,5 +1,6 @@
 """Gradients with respect to a module's output (and input), at each backward pass."""
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from ..preprocessor import AbstractBackwardPreprocessor
 from ..preprocessor.outputs import pick_tensor
 from .abstract_gatherer import Gatherer, State
 from .compilation import outside_graph
+from .hook_on_module import HookedMethod
 from .output_alias import with_alias
 from .recomputation import RecomputationFilter
 
@@ -41,9 +43,9 @@ class BackwardGatherer(Gatherer):
             tap = house.output(module, name)
             self._handles += [tap.watch_gradient(self, preprocessor, output_index) for preprocessor in preprocessors]
         elif any(preprocessor.needs_grad_input for preprocessor in preprocessors):
-            self._handles.append(module.register_full_backward_hook(self._take_gradients))
+            self._handles.append(module.register_full_backward_hook(HookedMethod(self._take_gradients)))
         else:
-            self._handles.append(module.register_forward_hook(self._watch_output, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(HookedMethod(self._watch_output), with_kwargs=True))
 
     def __call__(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         """Hand over the gradients of one backward pass."""
@@ -61,17 +63,19 @@ class BackwardGatherer(Gatherer):
         if tensor is None or not tensor.requires_grad:
             return None
         changed, tensor = with_alias(output, tensor, module, inputs)
-        tensor.register_hook(partial(self._take_gradient, module))  # type: ignore[no-untyped-call]
+        tensor.register_hook(partial(self._take_gradient, weakref.ref(module)))  # type: ignore[no-untyped-call]
         return None if changed is output else changed
 
-    def _take_gradient(self, module: nn.Module, gradient: Tensor) -> None:
+    def _take_gradient(self, known: weakref.ref[nn.Module], gradient: Tensor) -> None:
+        module = known()
         if self.inspector_state is not None and self.inspector_state.loss_share != 1:
             gradient = gradient * self.inspector_state.loss_share
-        self._take_gradients(module, (), (gradient,))
+        if module is not None:
+            self._take_gradients(module, (), (gradient,))
 
     def _take_gradients(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         if self.inspector_state is not None:  # a hook of an earlier forward pass may outlive the gatherer
             self(module, grad_input, grad_output)
 
     def _process(self, preprocessor: AbstractBackwardPreprocessor, *data: Any) -> None:
-        preprocessor.process_bw(self._name, *data)
+        preprocessor.process_bw(self.name, *data)

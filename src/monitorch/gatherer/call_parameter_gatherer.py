@@ -1,5 +1,6 @@
 """A parameter, whenever somebody asks."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,7 @@ class CallParameterGatherer(Gatherer):
         inspector_state: State,
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
-        self._module: nn.Module | None = module
-        self._parameter = parameter
+        self._module, self._parameter = weakref.ref(module), parameter
 
     def __call__(self, *_: Any) -> None:
         """Hand over the parameter as it is now; one without a shape yet is passed over."""
@@ -31,14 +31,10 @@ class CallParameterGatherer(Gatherer):
         if parameter is not None or self.inspector_state is None:
             self._hand_over(parameter)
 
-    def detach(self) -> None:
-        """Let go of the module."""
-        super().detach()
-        self._module = None
-
     def _current_parameter(self) -> Tensor | None:
         """The parameter as it is now, None if there is nothing to hand over."""
-        return None if self._module is None else find_parameter(self._module, self._parameter)
+        module = None if self.inspector_state is None else self._module()
+        return None if module is None else find_parameter(module, self._parameter)
 
     def _process(self, preprocessor: AbstractTensorPreprocessor, *data: Any) -> None:
-        preprocessor.process_tensor(self._name, *data)
+        preprocessor.process_tensor(self.name, *data)

@@ -7,6 +7,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from .compilation import inside_graph, is_compiled
+from .hook_on_module import HookedMethod
 
 CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
 
@@ -39,7 +40,8 @@ class ChannelLayout:
         if id(module) not in self._handles and next(module.parameters(recurse=False), None) is not None:
             in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
             self._last_built = not in_dim_1
-            self._handles[id(module)] = module.register_forward_hook(self._note_dim_1 if in_dim_1 else self._note_last)
+            note = HookedMethod(self._note_dim_1 if in_dim_1 else self._note_last)
+            self._handles[id(module)] = module.register_forward_hook(note)
 
     def __call__(self, name: str) -> bool:
         """Whether the channels of layer ``name`` are its last dimension."""

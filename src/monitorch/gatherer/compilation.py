@@ -2,7 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -45,6 +46,11 @@ def is_compiled() -> bool:
     return torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag
 
 
+def is_exported() -> bool:
+    """Whether torch.export is tracing the caller into a program of its own."""
+    return torch.compiler._is_exporting_flag
+
+
 def is_traced() -> bool:
     """Whether a tracer or ``vmap`` runs the model: its tensors are no numbers that could be read later."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
@@ -58,7 +64,7 @@ def is_traced() -> bool:
 def drop_graphs(model: nn.Module) -> None:
     """Have a compiled model compiled anew: graphs made before it got its hooks would go on without them."""
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules())
-    if compiled and number_of_graphs():
+    if compiled and has_graphs(model):
         torch.compiler.reset()
         text = "compiled graphs do not notice new hooks: torch.compiler.reset() makes the model compile anew"
         warnings.warn(text, MonitorchWarning, stacklevel=3)
@@ -73,9 +79,26 @@ def warn_if_blind(house: House) -> None:
 
 
 def number_of_graphs() -> int:
-    """How many graphs have been compiled since the last reset."""
+    """How many graphs have been compiled in this process, also those that a reset has dropped since."""
     if "torch._dynamo.utils" not in sys.modules:
         return 0
     from torch._dynamo.utils import counters
 
     return counters["stats"]["unique_graphs"]
+
+
+def has_graphs(model: nn.Module) -> bool:
+    """Whether there are graphs that may run in place of the model: its own, or those of another one of its classes."""
+    if not number_of_graphs():
+        return False
+    graphs_of = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
+    return graphs_of is None or any(graphs_of(code) for code in _codes(model))
+
+
+def _codes(model: nn.Module) -> Iterator[CodeType]:
+    """The functions that graphs are kept with: what modules run, and what stands before those of torch itself."""
+    for part in model.modules():
+        for call in (part.forward, getattr(part.forward, "_torchdynamo_orig_callable", None)):
+            code = getattr(call, "__code__", None)
+            if isinstance(code, CodeType):
+                yield code

@@ -1,42 +1,60 @@
 """A whole module, whenever somebody asks."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from ..preprocessor import AbstractModulePreprocessor
+from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
 from .site import subscribe
 
 
 class EpochModuleGatherer(Gatherer):
-    """Hands over a module each time it is called."""
+    """Hands over a module each time it is called.
+
+    Args:
+        parameter: hand over only this parameter; by default preprocessors choose.
+    """
 
     def __init__(
-        self, module: nn.Module, preprocessors: Sequence[AbstractModulePreprocessor], name: str, inspector_state: State
+        self,
+        module: nn.Module,
+        preprocessors: Sequence[AbstractModulePreprocessor],
+        name: str,
+        inspector_state: State,
+        *,
+        parameter: str | None = None,
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
-        self._module: nn.Module | None = module
+        self._module, self._parameter = weakref.ref(module), parameter
         self._house = self._shared_house()
         if self._house is not None:
             self._handles += [subscribe([], name, self, preprocessor) for preprocessor in preprocessors]
             for preprocessor, place in zip(self._preprocessors, self._handles, strict=True):
-                self._house.enrol(place.site, "parameter", *preprocessor.attrs_)
+                self._house.enrol(place.site, "parameter", *self._parameters_for(preprocessor))
 
     def __call__(self) -> None:
         """Hand over the module as it is now; where taps are shared its parameters wait for those of other modules."""
-        if self._house is None or self._module is None:
-            self._hand_over(self._module)
+        module = self._module()
+        if module is None and self.inspector_state is not None:
+            return
+        if self._house is None or self.inspector_state is None:
+            self._hand_over(module)
         elif self._wants_data():
             for preprocessor, place in zip(self._preprocessors, self._handles, strict=True):
-                for parameter in preprocessor.attrs_:
-                    place.site.guarded(self._house.parameters.look, place.site, self._module, parameter)
+                for parameter in self._parameters_for(preprocessor):
+                    place.site.guarded(self._house.parameters.look, place.site, module, parameter)
 
-    def detach(self) -> None:
-        """Let go of the module."""
-        super().detach()
-        self._module = None
+    def _parameters_for(self, preprocessor: Any) -> Sequence[str]:
+        return preprocessor.attrs_ if self._parameter is None else (self._parameter,)
 
-    def _process(self, preprocessor: AbstractModulePreprocessor, *data: Any) -> None:
-        preprocessor.process_module(self._name, *data)
+    def _process(self, preprocessor: Any, *data: Any) -> None:
+        if self._parameter is None:
+            preprocessor.process_module(self.name, *data)
+            return
+        parameter = find_parameter(data[0], self._parameter)
+        if parameter is not None:
+            preprocessor.process_parameter(self.name, parameter)

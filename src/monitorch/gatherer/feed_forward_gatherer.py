@@ -1,5 +1,6 @@
 """Inputs and outputs of a module, at each forward pass."""
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from ..preprocessor.outputs import kind_of_pass
 from .abstract_gatherer import Gatherer, State, first_input
 from .compilation import inside_graph, is_compiled, outside_graph
 from .doorway import Door
+from .hook_on_module import HookedMethod
 from .recomputation import RecomputationFilter
 
 
@@ -30,7 +32,7 @@ class FeedForwardGatherer(Gatherer):
             self._handles += [tap.watch_output(self, preprocessor) for preprocessor in preprocessors]
         else:
             self._door = self._new_door(module)
-            self._handles.append(module.register_forward_hook(self.hook, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(HookedMethod(self.hook), with_kwargs=True))
 
     @inside_graph
     def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -51,11 +53,13 @@ class FeedForwardGatherer(Gatherer):
         if not self._preprocessors or not all(hasattr(p, "loss_in_graph") for p in self._preprocessors):
             return None
         house = getattr(self.inspector_state, "house", None)
-        return Door(torch.device("cpu") if house is None else house.device, partial(self._receive, module))
+        return Door(torch.device("cpu") if house is None else house.device, partial(self._receive, weakref.ref(module)))
 
-    def _receive(self, module: nn.Module, tensor: Tensor, kind: int) -> None:
-        with torch.set_grad_enabled(kind >= 2):  # as it was for the graph
-            self(module, (), {}, {"loss": tensor})
+    def _receive(self, known: weakref.ref[nn.Module], tensor: Tensor, kind: int) -> None:
+        module = known()
+        if module is not None:
+            with torch.set_grad_enabled(kind >= 2):  # as it was for the graph
+                self(module, (), {}, {"loss": tensor})
 
     @outside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -67,4 +71,4 @@ class FeedForwardGatherer(Gatherer):
             self._hand_over(module, first_input(args, kwargs), output)
 
     def _process(self, preprocessor: AbstractForwardPreprocessor, *data: Any) -> None:
-        preprocessor.process_fw(self._name, *data)
+        preprocessor.process_fw(self.name, *data)

@@ -41,7 +41,9 @@ class GradientTap:
 
     def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure the gradient of a parameter for a preprocessor from now on."""
-        watched = self._watched.setdefault((id(module), parameter), WatchedGradient(self, module, parameter))
+        watched = self._watched.get((id(module), parameter))
+        if watched is None or watched.module() is not module:  # another one may have had the same id
+            watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
         watched.refresh()
         subscription = subscribe(watched.sites, name, gatherer, preprocessor)
         self._house.enrol(subscription.site, "gradient", parameter)

@@ -1,7 +1,10 @@
 """What stands on a module does not travel with it."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
+
+from .compilation import inside_graph, is_exported
 
 
 class HookOnModule:
@@ -12,3 +15,15 @@ class HookOnModule:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class HookedMethod(HookOnModule):
+    """A method as a hook: by itself it would take its object along into copies, and steps into exported programs."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    @inside_graph
+    def __call__(self, *args: Any) -> Any:
+        """Be the hook."""
+        return None if is_exported() else self._method(*args)

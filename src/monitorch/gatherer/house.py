@@ -1,5 +1,6 @@
 """All taps of one inspector: where lenses find the hook they share."""
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ from .loss_scale import Correction, StepScales
 from .output_tap import OUTPUT_GRADIENT, OutputTap
 from .parameter_tap import ParameterTap
 from .site import Site
+from .training_backward import reaches
 from .update_tap import UpdateTap
 
 
@@ -29,10 +31,15 @@ class House:
         state: says whether to record, and in which step.
         device: where the model is.
         averages: whether gradients are averaged over processes while backward ends.
+        model: what is trained.
     """
 
-    def __init__(self, state: Any, device: torch.device, *, averages: bool = False) -> None:
+    def __init__(
+        self, state: Any, device: torch.device, *, averages: bool = False, model: nn.Module | None = None
+    ) -> None:
         self.state, self.device, self.averages = state, device, averages
+        self._model = None if model is None else weakref.ref(model)
+        self._judged = -1, True
         self.may_wait = True
         """Whether gradients of one backward pass may be measured together at its end."""
         self.ledger = Ledger(joins=not getattr(state, "per_rank", False))
@@ -50,7 +57,7 @@ class House:
         """The house for a model; one without tensors is taken to be on the CPU."""
         tensor = next(chain(model.parameters(), model.buffers()), None)
         device = torch.device("cpu") if tensor is None else tensor.device
-        return cls(state, device, averages=getattr(state, "averages", False))
+        return cls(state, device, averages=getattr(state, "averages", False), model=model)
 
     @property
     def is_blind(self) -> bool:
@@ -60,9 +67,9 @@ class House:
 
     def output(self, module: nn.Module, name: str) -> OutputTap:
         """The tap on a module's output."""
-        if id(module) not in self._outputs:
-            self._outputs[id(module)] = OutputTap(self, module, name)
-        tap: OutputTap = self._outputs[id(module)]
+        tap: OutputTap | None = self._outputs.get(id(module))
+        if tap is None or tap.module() is not module:  # another one may have had the same id
+            tap = self._outputs[id(module)] = OutputTap(self, module, name)
         return tap
 
     def updates(self, optimizer: Optimizer) -> UpdateTap:
@@ -116,6 +123,14 @@ class House:
             torch.compiler.reset()  # what was compiled in the meantime knows nothing of the taps
         while self.resting:
             self.resting.pop().wake()
+
+    def is_trained_by_backward(self) -> bool:
+        """Whether the backward pass that runs now reaches parameters, or only computes a part of the loss."""
+        task = torch._C._current_graph_task_id()
+        if task != self._judged[0]:
+            model = None if self._model is None else self._model()
+            self._judged = task, model is None or reaches(model.parameters())
+        return self._judged[1]
 
     def skip_step(self, optimizer: Optimizer) -> None:
         """An optimizer's step is left out."""

@@ -46,4 +46,4 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
         parameter = self._current_parameter()
         if parameter is not None and self._wants_data():
             for preprocessor in self._preprocessors:
-                self.guarded(preprocessor.remember, self._name, parameter)
+                self.guarded(preprocessor.remember, self.name, parameter)

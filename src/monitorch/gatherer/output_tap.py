@@ -1,9 +1,11 @@
 """The one hook on a module that all lenses on its output share."""
 
+import weakref
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..numerical.notes import LEAD, OWN, Note
@@ -31,7 +33,8 @@ class OutputTap(HookOnModule):
     """
 
     def __init__(self, house: Any, module: nn.Module, name: str) -> None:
-        self.state, self._house, self._module, self._name = house.state, house, module, name
+        self.state, self._house, self._name = house.state, house, name
+        self.module = weakref.ref(module)
         self.outputs: list[Site] = []
         self.gradients: list[Site] = []
         self._recomputation = RecomputationFilter()
@@ -71,9 +74,9 @@ class OutputTap(HookOnModule):
         if is_compiled():
             return self._leave_doors(module, output) if self.state.observing else None
         if not self.state.wants_data():
-            self._rest()
+            self._rest(module)
             return None
-        if not self._recomputation.counts() or is_traced():
+        if is_traced() or not self._recomputation.counts():
             return None
         begin = perf_counter()
         if self._missed:
@@ -85,19 +88,24 @@ class OutputTap(HookOnModule):
         self.state.spend(perf_counter() - begin)
         return changed
 
-    def _rest(self) -> None:
+    def _rest(self, module: nn.Module) -> None:
         """Nothing is wanted: what comes next will not follow what was seen, and this hook may go for a while."""
+        if is_traced():
+            return
         self._missed = True
         if self.state.is_steady:
-            hooks = list(self._module._forward_hooks)
+            hooks = list(module._forward_hooks)
             self._later_hooks = hooks[hooks.index(self._handle.id) + 1 :]
             self._handle.remove()
             self._house.send_to_rest(self)
 
     def wake(self) -> None:
         """Be a hook again, in the same place among others."""
-        self._handle = self._module.register_forward_hook(self, with_kwargs=True)
-        hooks: Any = self._module._forward_hooks
+        module = self.module()
+        if module is None:
+            return
+        self._handle = module.register_forward_hook(self, with_kwargs=True)
+        hooks: Any = module._forward_hooks
         for later in self._later_hooks:
             if later in hooks:
                 hooks.move_to_end(later)
@@ -131,6 +139,8 @@ class OutputTap(HookOnModule):
     def _take_gradient(self, site: Site, tag: int, gradient: Tensor) -> None:
         """Measure a gradient; the hook of an earlier forward pass may outlive the tap."""
         if site not in self.gradients or site.failed:
+            return
+        if torch.is_grad_enabled() and not self._house.is_trained_by_backward():  # create_graph=True
             return
         if not self.state.is_recording():
             site.interrupted = True

@@ -1,5 +1,6 @@
 """Gradients of a parameter, as soon as a backward pass has accumulated them."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from ..preprocessor import AbstractTensorPreprocessor
 from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
 from .compilation import outside_graph
+from .hook_on_module import HookedMethod
 
 
 class ParameterGradientGatherer(Gatherer):
@@ -31,7 +33,7 @@ class ParameterGradientGatherer(Gatherer):
         follow: bool = False,
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
-        self._module, self._parameter = module, parameter
+        self._module, self._parameter = weakref.ref(module), parameter
         self._hooked: Tensor | None = None
         self._gradient_handle: Any = None
         house = self._shared_house() if follow else None
@@ -42,7 +44,7 @@ class ParameterGradientGatherer(Gatherer):
             return
         self.refresh()
         if follow:
-            self._handles.append(module.register_forward_pre_hook(self.refresh))
+            self._handles.append(module.register_forward_pre_hook(HookedMethod(self.refresh)))
         elif self._hooked is None:
             self._refuse()
 
@@ -59,7 +61,7 @@ class ParameterGradientGatherer(Gatherer):
     @outside_graph
     def refresh(self, *_: Any) -> None:
         """Look the parameter up, and hook it if it trains now; a shared tap does that by itself."""
-        parameter = find_parameter(self._module, self._parameter)
+        parameter = self._current_parameter()
         if parameter is self._hooked or self._has_tap:
             return
         self._unhook()
@@ -67,16 +69,20 @@ class ParameterGradientGatherer(Gatherer):
             self._gradient_handle = parameter.register_post_accumulate_grad_hook(self)  # type: ignore[no-untyped-call]
             self._hooked = parameter
 
+    def _current_parameter(self) -> Tensor | None:
+        module = self._module()
+        return None if module is None else find_parameter(module, self._parameter)
+
     def _unhook(self) -> None:
         if self._gradient_handle is not None:
             self._gradient_handle.remove()
         self._gradient_handle = self._hooked = None
 
     def _refuse(self) -> None:
-        where = f"parameter {self._parameter!r} of layer {self._name!r}"
-        if find_parameter(self._module, self._parameter) is None:
+        where = f"parameter {self._parameter!r} of layer {self.name!r}"
+        if self._current_parameter() is None:
             raise AttributeError(f"there is no {where}")
         raise RuntimeError(f"{where} is frozen and has no gradient; set requires_grad=True or follow=True")
 
     def _process(self, preprocessor: AbstractTensorPreprocessor, *data: Any) -> None:
-        preprocessor.process_tensor(self._name, *data)
+        preprocessor.process_tensor(self.name, *data)

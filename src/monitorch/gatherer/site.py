@@ -155,7 +155,7 @@ class Site:
         for gatherer, preprocessor in self.takers:
             passes = preprocessor.ask().passes
             wanted = np.isin(kinds & 3, list(passes)) if len(passes) < 4 else slice(None)
-            gatherer.guarded(preprocessor.take, self.name, rows[wanted], is_lead[wanted])
+            gatherer.guarded(preprocessor.take, gatherer.name, rows[wanted], is_lead[wanted])
 
 
 class Subscription:

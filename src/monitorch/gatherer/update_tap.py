@@ -1,5 +1,6 @@
 """How far an optimizer's step moves parameters: all of them are measured together."""
 
+import weakref
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,10 +22,10 @@ class UpdateTap:
 
     def __init__(self, house: Any, optimizer: Optimizer) -> None:
         self.state, self._house, self._optimizer = house.state, house, optimizer
-        self._watched: dict[tuple[int, str], tuple[nn.Module, list[Site]]] = {}
+        self._watched: dict[tuple[int, str], tuple[weakref.ref[nn.Module], list[Site]]] = {}
         self._tag: int | None = None
         self._sizes: list[int] = []
-        self._found: list[tuple[nn.Module, str, Site, Tensor]] = []
+        self._found: list[tuple[weakref.ref[nn.Module], str, Site, Tensor]] = []
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -38,7 +39,9 @@ class UpdateTap:
     def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure the updates of a parameter for a preprocessor from now on."""
         self._sizes = []
-        _, sites = self._watched.setdefault((id(module), parameter), (module, []))
+        known, sites = self._watched.get((id(module), parameter), (None, []))
+        if known is None or known() is not module:  # another one may have had the same id
+            _, sites = self._watched[id(module), parameter] = weakref.ref(module), []
         subscription = subscribe(sites, name, gatherer, preprocessor)
         self._house.enrol(subscription.site, "update", parameter)
         return subscription
@@ -51,12 +54,15 @@ class UpdateTap:
 
     def _before_step(self, *_: Any) -> None:
         """Have a copy of each parameter as it is before the step."""
+        if not self.state.wants_data():
+            if self._tag is not None:
+                self.skip_step()
+            self._tag = None
+            return
         self._find_parameters()
-        self._tag = (LEAD if self.state.lead else 0) if self.state.wants_data() else None
+        self._tag = LEAD if self.state.lead else 0
         for _module, _name, site, tensor in self._found:
-            if self._tag is None:
-                site.interrupted = True
-            elif site.version != tensor._version or not _is_like(site.before, local_part(tensor)[0]):
+            if site.version != tensor._version or not _is_like(site.before, local_part(tensor)[0]):
                 site.guarded(self._copy, site, local_part(tensor)[0].detach())
 
     def _after_step(self, *_: Any) -> None:
@@ -73,22 +79,30 @@ class UpdateTap:
         self._house.measure_together("updates", entries, self._house.step_scales.of(self._optimizer).of_unscaled)
 
     def skip_step(self) -> None:
-        """A step is left out because of an overflow: the next one does not follow the last one."""
+        """A step is left out: the next one does not follow the last one."""
         for site in self.sites:
             site.interrupted = True
 
     def _find_parameters(self) -> None:
         """Look parameters up anew if one was replaced, or the optimizer has got more of them."""
         sizes = [len(group["params"]) for group in self._optimizer.param_groups]
-        if sizes == self._sizes and all(m._parameters.get(name) is tensor for m, name, _, tensor in self._found):
+        if sizes == self._sizes and self._are_in_place():
             return
         self._sizes, self._found = sizes, []
-        for (_, parameter), (module, sites) in self._watched.items():
-            tensor = find_parameter(module, parameter)
+        for (_, parameter), (known, sites) in self._watched.items():
+            module = known()
+            tensor = None if module is None else find_parameter(module, parameter)
             if tensor is not None and owns(self._optimizer, tensor):  # another one's steps do not move it
                 for site in sites:
                     site.version = -1
-                    self._found.append((module, parameter, site, tensor))
+                    self._found.append((known, parameter, site, tensor))
+
+    def _are_in_place(self) -> bool:
+        for known, name, _, tensor in self._found:
+            module = known()
+            if module is None or module._parameters.get(name) is not tensor:
+                return False
+        return True
 
     def _copy(self, site: Site, tensor: Tensor) -> None:
         if _is_like(site.before, tensor):

@@ -1,11 +1,13 @@
 """One parameter whose gradient is watched."""
 
+import weakref
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..preprocessor.parameters import locate_parameter
+from .hook_on_module import HookedMethod
 from .recomputation import inside_backward
 from .site import Site
 
@@ -17,7 +19,8 @@ class WatchedGradient:
     """One parameter of a module, followed by name: frozen, replaced and shapeless ones are hooked once they train."""
 
     def __init__(self, tap: Any, module: nn.Module, parameter: str) -> None:
-        self._tap, self._module, self._parameter = tap, module, parameter
+        self._tap, self._parameter = tap, parameter
+        self.module = weakref.ref(module)  # its own parameters hold this object, out of the collector's sight
         self.sites: list[Site] = []
         self.at_step = False
         self.kept: Tensor | None = None
@@ -29,20 +32,27 @@ class WatchedGradient:
     @property
     def tensor(self) -> Tensor | None:
         """The parameter as it is now."""
-        direct = self._module._parameters.get(self._parameter)
-        return locate_parameter(self._module, self._parameter) if direct is None else direct
+        module = self.module()
+        if module is None:
+            return None
+        direct = module._parameters.get(self._parameter)
+        return locate_parameter(module, self._parameter) if direct is None else direct
 
     def refresh(self) -> None:
         """Look the parameter up, and hook it if it trains now."""
-        parameter = self.tensor
+        parameter, module = self.tensor, self.module()
         if parameter is self._hooked and (parameter is None or parameter.requires_grad):
             return
         self.unhook()
-        if parameter is not None and is_lazy(parameter):
-            self._handle = self._module.register_forward_hook(lambda *_: self.refresh())  # it has a shape then
+        if module is not None and parameter is not None and is_lazy(parameter):
+            self._handle = module.register_forward_hook(HookedMethod(self._materialised))
         elif parameter is not None and parameter.requires_grad and parameter.is_leaf:
             self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self._hooked = parameter
+
+    def _materialised(self, *_: Any) -> None:
+        """A lazy module has run for the first time: its parameters have a shape now."""
+        self.refresh()
 
     @property
     def moment(self) -> str:

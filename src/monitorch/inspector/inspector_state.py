@@ -11,7 +11,8 @@ from ..errors import OptionError
 from ..gatherer.loss_scale import LossScale
 from ..gatherer.watched_gradient import AT_STEP
 from ..numerical.sync import several_processes
-from .cadence import Cadence, Phase
+from .cadence import Cadence
+from .step_clock import Phase
 
 COUNTS = ("counter", "ticks", "step", "observed", "gaps")
 ERROR_MODES = ("warn", "raise")
@@ -127,9 +128,12 @@ class InspectorState:
             begins: 1 where the step that begins is counted from now on, 0 where it counts when it is over.
             in_graph: whether it begins inside a compiled graph: which one had to be known before, and so for the next.
         """
-        self.cadence.stamp(self.phase if self.is_active else Phase.IDLE)
+        number = self.step + 2 - begins
+        if self.is_active and self.phase != Phase.IDLE:
+            self.cadence.stamp(self.phase)
+        else:
+            self.cadence.stamp(Phase.IDLE, self.cadence.phase(number))
         self.step += 1
-        number = self.step + 1 - begins
         phase = self.cadence.phase(number)
         if in_graph:
             self._enter(phase if self._coming > 0 else Phase.IDLE, self.cadence.phase(number + 1))

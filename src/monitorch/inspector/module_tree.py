@@ -1,5 +1,6 @@
 """The model as a list of named layers, in model order."""
 
+import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -95,6 +96,18 @@ def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[in
 def _children(module: nn.Module) -> dict[str, nn.Module]:
     """The children, but for the machinery of parametrisations: a parametrised layer is still one layer."""
     return {name: child for name, child in module.named_children() if name != "parametrizations"}
+
+
+class LayersOf:
+    """What :func:`walk` finds in a model as long as it exists: to watch a model is not to keep it."""
+
+    def __init__(self, model: nn.Module, depth: int = -1, separator: str = ".") -> None:
+        self._model, self._how = weakref.ref(model), (depth, separator)
+        self.names = [layer.name for layer in self]
+
+    def __iter__(self) -> Iterator[Layer]:
+        model = self._model()
+        return iter([] if model is None else walk(model, *self._how))
 
 
 def aliases(model: nn.Module, separator: str = ".") -> dict[str, list[str]]:

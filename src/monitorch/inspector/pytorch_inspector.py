@@ -19,26 +19,29 @@ from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.logged_scalars import LoggedScalars
 from ..lens.options import old_names
+from ..lens.parameter_lens import warn_of_other_names
 from ..numerical.sync import several_processes
 from ..preprocessor import ExplicitCall
 from ..visualizer.record import Record
 from . import checkpoint
 from .arguments import check, trainer
 from .cadence import Cadence
+from .display import DisplaysRun
 from .epoch_loops import EpochLoops
 from .inspector_state import InspectorState
-from .module_tree import Layer, aliases, averaging_processes, description, unwrap, walk
+from .module_tree import LayersOf, aliases, averaging_processes, description, unwrap
 from .release import release
 from .step_counter import StepCounter
 from .tick import Tick, collect
 
 
-class PyTorchInspector(EpochLoops):
+class PyTorchInspector(EpochLoops, DisplaysRun):
     """Shows a model in training through lenses.
 
     Args:
         lenses: what to look at.
-        visualizer: where to show it: ``"print"``, ``"matplotlib"``, ``"tensorboard"``, ``"dummy"`` or an object.
+        visualizer: where to show it: ``"print"``, ``"matplotlib"``, ``"tensorboard"``, ``"store"``, ``"dummy"``, an
+            object, or a list of these.
         module: the model; may also be given to :meth:`attach` later.
         depth: how many levels of modules to go down; -1 is all.
         module_name_prefix: what separates the parts of a layer's name.
@@ -88,22 +91,21 @@ class PyTorchInspector(EpochLoops):
         budget: float | None = None,
         per_rank: bool = False,
     ) -> None:
-        check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix)
-        check(master_rank=master_rank, per_rank=per_rank)
+        check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix, master_rank=master_rank)
+        check(per_rank=per_rank)
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
         self._trainer = trainer(optimizer, grad_scaler, gradient)
         self.optimizers = self._trainer.optimizers
         self.state = InspectorState(is_active_fn, on_error, Cadence(every, budget))
         self.state.paused = self._is_off = os.environ.get("MONITORCH", "").lower() == "off"
         self.depth, self.module_name_prefix, self.master_rank = depth, module_name_prefix, master_rank
-        self.state.per_rank = per_rank
         self.is_main_process = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == master_rank
-        self.aliases: dict[str, list[str]] = {}
+        self.state.per_rank, self.aliases = per_rank, dict[str, list[str]]()
         self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
         self._logged: LoggedScalars | None = None
         self._steps: StepCounter | None = None
-        self._layers, self._adopted = list[Layer](), list[AbstractLens]()
-        self._shown_epoch, self._handles = 0, list[Any]()
+        self._layers: LayersOf | None = None
+        self._shown_epoch, self._adopted, self._handles = 0, list[AbstractLens](), list[Any]()
         # a dropped inspector takes its hooks along: what the finalizer needs is shared with it, the inspector is not
         weakref.finalize(self, release, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
@@ -131,7 +133,7 @@ class PyTorchInspector(EpochLoops):
     @property
     def layers(self) -> list[str]:
         """The names of all modules of the watched model, in its order."""
-        return [layer.name for layer in self._layers]
+        return self._layers.names if self._layers is not None else []
 
     @property
     def overhead(self) -> float | None:
@@ -152,7 +154,7 @@ class PyTorchInspector(EpochLoops):
         self.state.average_over(averaging_processes(module))
         self._adopt_lenses()
         if not self._is_off:
-            self._layers = walk(model, self.depth, self.module_name_prefix)
+            self._layers = LayersOf(model, self.depth, self.module_name_prefix)
             self.aliases = aliases(model, self.module_name_prefix)
             self._introduce_layers()
             self.state.house = House.of(model, self.state)
@@ -164,6 +166,7 @@ class PyTorchInspector(EpochLoops):
                 raise
             self._steps = StepCounter(self.state, self.state.house, model, self._trainer)
             self._handles += self._steps.handles
+            warn_of_other_names(self._adopted)
             drop_graphs(module)
         self.state.attached = True
         return self
@@ -174,7 +177,7 @@ class PyTorchInspector(EpochLoops):
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self.state.settle()
         release(self._adopted, self._handles, self.state)
-        self._layers, self._steps = [], None
+        self._layers = self._steps = None
         self.aliases = {}
         self._call_preprocessor.reset()
         self.state.restart()
@@ -265,16 +268,16 @@ class PyTorchInspector(EpochLoops):
             self._adopt(self._logged)
 
     def _show_model(self, lens: AbstractLens) -> None:
-        for name, module, is_leaf in self._layers:
+        for name, module, is_leaf in self._layers or ():
             register = lens.register_leaf_module if is_leaf else lens.register_non_leaf_module
             register(module, name, self.state)
         lens.finish_attach()
         self._let_optimizers_step()
 
     def _introduce_layers(self) -> None:
-        if self._layers and hasattr(self.visualizer, "describe_layers"):
+        if self._layers is not None and hasattr(self.visualizer, "describe_layers"):
             self.visualizer.describe_layers(description(self._layers))
-        elif self._layers and hasattr(self.visualizer, "introduce_layers"):
+        elif self._layers is not None and hasattr(self.visualizer, "introduce_layers"):
             self.visualizer.introduce_layers(self.layers)
 
     def _end_tick(self) -> None:

@@ -37,10 +37,13 @@ class ScalerSteps:
         while self._handles:
             self._handles.pop().remove()
         if vars(self._scaler).get("step") is self:
-            if self._replaced is None:
+            before = self._replaced
+            while isinstance(before, ScalerSteps) and before._skipped is None:  # it was removed earlier
+                before = before._replaced
+            if before is None:
                 del self._scaler.step
             else:
-                self._scaler.step = self._replaced
+                self._scaler.step = before
 
     def _note_step(self, *_: Any) -> None:
         self._has_stepped = True

@@ -17,7 +17,8 @@ from ..lens import (
     ParameterUpdateGeometry,
 )
 from ..lens.module_distinction import isactivation, isdropout, isnotactivation
-from ..preprocessor.parameters import locate_parameter
+from ..lens.options import ALL
+from ..preprocessor.parameters import own_parameters
 from .module_tree import walk
 
 
@@ -38,8 +39,7 @@ def standard_lenses(
         chosen.append(OutputActivation())
     if any(map(isnotactivation, leaves)):
         chosen.append(OutputGradientGeometry())
-    parameters = (locate_parameter(layer.module, name) for layer in layers for name in ("weight", "bias"))
-    if any(parameter is not None for parameter in parameters):
-        updates = (ParameterUpdateGeometry(optimizer) for optimizer in optimizers)
-        chosen += [ParameterGradientGeometry(), *updates, ParameterNorm()]
+    if any(own_parameters(layer.module) for layer in layers):
+        updates = (ParameterUpdateGeometry(optimizer, parameters=ALL) for optimizer in optimizers)
+        chosen += [ParameterGradientGeometry(parameters=ALL), *updates, ParameterNorm(parameters=ALL)]
     return chosen

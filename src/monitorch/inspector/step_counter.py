@@ -8,8 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..gatherer.abstract_gatherer import first_input
-from ..gatherer.compilation import inside_graph, is_compiled
+from ..gatherer.compilation import inside_graph, is_compiled, is_traced
 from ..gatherer.doorway import Door
+from ..gatherer.hook_on_module import HookedMethod
 from ..gatherer.house import House
 from ..gatherer.loss_scale import LossScale
 from ..gatherer.recomputation import RecomputationFilter
@@ -41,7 +42,7 @@ class StepCounter:
         self._door = Door(house.device, self._receive)
         self._passes = RecomputationFilter()
         self.vitals = Vitals(self._optimizers, 1 / state.loss_share)
-        self.handles: list[Any] = [model.register_forward_pre_hook(self.hook, with_kwargs=True)]
+        self.handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
         for optimizer in self._optimizers:
             self.handles.append(optimizer.register_step_pre_hook(self._before_step))
             self.handles.append(optimizer.register_step_post_hook(self._after_step))
@@ -55,7 +56,7 @@ class StepCounter:
         kind = kind_of_pass(module)
         if is_compiled():
             self._door.pass_forward(self._door.ghost, kind)
-        else:
+        elif not is_traced():
             self._begin_pass(kind)
             if kind == TRAINING:
                 self.vitals.count(first_input(args, kwargs))

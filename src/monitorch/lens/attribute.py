@@ -64,14 +64,14 @@ class Attribute(Lens):
             for last, state in self._states.items()
         ]
         super().__init__(self._states.values(), views)
-        self._owners: list[tuple[nn.Module, str]] = []
-        self._monitors: list[Monitor] = []
+        # owners by id: a lens keeps no module alive
+        self._owners, self._monitors = list[tuple[int, str]](), list[Monitor]()
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch those attributes that the module itself has."""
         if not module_name:
-            self._owners = [holder_of(module, path) for path in self._paths]
-        for attr in (attr for owner, attr in self._owners if owner is module):
+            self._owners = [(id(owner), attr) for path in self._paths for owner, attr in [holder_of(module, path)]]
+        for attr in (attr for owner, attr in self._owners if owner == id(module)):
             monitor = self._new_monitor(attr, module)
             monitor.on_error = inspector_state.on_error
             self._monitors.append(monitor)

@@ -6,7 +6,7 @@ A lens is a declaration (preprocessors, views, which layers) and one verb: how t
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -17,7 +17,6 @@ from ..gatherer.abstract_gatherer import Gatherer
 from ..numerical.deferred import Deferred
 from ..preprocessor import AbstractPreprocessor
 from ..preprocessor.accumulating import AccumulatingPreprocessor
-from ..preprocessor.parameters import locate_parameter
 from ..visualizer.abstract_visualizer import AbstractVisualizer
 from ..visualizer.record import Record
 from ..visualizer.record_sink import RecordSink
@@ -89,11 +88,12 @@ class Lens(AbstractLens):
 
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
         """Hand over records where they are taken, else call the plot method of each tag."""
-        if isinstance(visualizer, RecordSink):
-            visualizer.write(self.records(epoch))
-        else:
-            for frame in self._frames:
-                frame.show(visualizer, epoch)
+        for part in getattr(visualizer, "parts", (visualizer,)):
+            if isinstance(part, RecordSink):
+                part.write(self.records(epoch))
+            else:
+                for frame in self._frames:
+                    frame.show(part, epoch)
 
     def records(self, epoch: int) -> list[Record]:
         """The numbers of the last tick, one by one."""
@@ -143,7 +143,7 @@ class Lens(AbstractLens):
 
     def _watch(self, gatherer: Gatherer, layer: str) -> None:
         """Keep a gatherer and fix the layer's place in the order of the model."""
-        gatherer.owner = type(self).__name__
+        gatherer.owner, gatherer.name = type(self).__name__, layer
         self._gatherers.append(gatherer)
         self._layers[layer] = None
 
@@ -170,35 +170,3 @@ class OutputLens(Lens):
         """Watch the module if its class is included by name."""
         if self._choice.container(module):
             self._watch(self._gather(module, module_name, inspector_state), module_name)
-
-
-class ParameterLens(Lens):
-    """A lens on parameters: one preprocessor for each name, one gatherer for each parameter of that name."""
-
-    _cure = "name some with parameters="
-
-    def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
-        super().__init__(by_parameter.values(), views)
-        self._by_parameter = by_parameter
-        self._seen: set[int] = set()
-
-    @abstractmethod
-    def _gather(
-        self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
-    ) -> Gatherer:
-        """Put a gatherer on a parameter that exists."""
-
-    def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """Watch each listed parameter that the module has; a tied one only where it comes first."""
-        for parameter, preprocessor in self._by_parameter.items():
-            tensor = locate_parameter(module, parameter)
-            if tensor is not None and id(tensor) not in self._seen:
-                self._seen.add(id(tensor))
-                self._watch(self._gather(module, parameter, preprocessor, module_name, inspector_state), module_name)
-
-    register_non_leaf_module = register_leaf_module
-
-    def detach_from_module(self) -> None:
-        """Forget which tensors were seen, too."""
-        super().detach_from_module()
-        self._seen = set()

@@ -15,6 +15,9 @@ Strings = str | Iterable[str]
 Classes = type[nn.Module] | Iterable[type[nn.Module]]
 Init = TypeVar("Init", bound=Callable[..., None])
 
+ALL = "all"
+"""The name that stands for every parameter."""
+
 
 def strings(option: str, value: Strings | None) -> tuple[str, ...]:
     """One string or several, as a tuple; None is an empty one."""
@@ -24,6 +27,27 @@ def strings(option: str, value: Strings | None) -> tuple[str, ...]:
     if not all(isinstance(item, str) and item for item in found):
         raise OptionError(f"{option} takes names, not {value!r}")
     return found
+
+
+def parameters(value: Strings) -> tuple[str, ...]:
+    """Names of parameters, or the one that stands for all."""
+    right = f"names such as 'weight' and 'in_proj_weight', or {ALL!r} for every parameter"
+    try:
+        found = strings("parameters", value)
+    except OptionError:
+        raise OptionError(f"parameters takes {right}, not {value!r}") from None
+    if not found or (ALL in found and len(found) > 1):
+        raise OptionError(f"parameters={value!r} must be {right}")
+    return found
+
+
+def parameter_title(name: str, what: str) -> str:
+    """The tag for something of the parameters of a name.
+
+    >>> parameter_title("weight", "gradient norm"), parameter_title("all", "norm")
+    ('Weight Gradient Norm', 'Parameter Norm')
+    """
+    return f"{'parameter' if name == ALL else name} {what}".title()
 
 
 def points(option: str, value: Strings, inplace: bool | None = None) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from .views import geometry_views
 class OutputGradientGeometry(OutputLens):
     """Norm of the gradient with respect to each layer's output, and its cosine with the one before.
 
+    A backward pass with ``create_graph=True`` that reaches no parameter, as for a gradient penalty, is no sample.
+
     Args:
         inplace: keep moments only, instead of every sample.
         normalize_by_size: divide norms by the root of the number of elements.

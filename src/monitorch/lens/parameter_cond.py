@@ -15,10 +15,12 @@ class ParameterCond(ParameterStateLens):
 
     Args:
         inplace: keep moments only, instead of every sample.
-        parameters: names of the parameters to look at.
+        parameters: names of the parameters to look at, or ``"all"``: every one, shown as ``"lstm.weight_ih_l0"``.
         log_scale: logarithmic axis.
         aggregation_method: how the samples of a tick become one number.
     """
+
+    _default = ("weight",)
 
     def __init__(
         self,
@@ -29,11 +31,16 @@ class ParameterCond(ParameterStateLens):
         aggregation_method: str = "mean",
     ) -> None:
         method = options.point("aggregation_method", aggregation_method, inplace)
-        names = options.strings("parameters", parameters)
+        names = options.parameters(parameters)
         conds = {name: ParameterCondPreprocessor([name], inplace) for name in names}
         views = [
             LayerLines(
-                f"{name} Cond".title(), Source(conds[name], name), (method,), None, logy=log_scale, annotate=False
+                options.parameter_title(name, "cond"),
+                Source(conds[name], name),
+                (method,),
+                None,
+                logy=log_scale,
+                annotate=False,
             )
             for name in names
         ]

@@ -2,8 +2,8 @@
 
 from ..preprocessor.geometry import GeometryPreprocessor
 from . import options
-from .base import ParameterLens
 from .options import Strings
+from .parameter_lens import ParameterLens
 from .views import View, geometry_views
 
 
@@ -30,10 +30,10 @@ class ParameterGeometry(ParameterLens):
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         geometries = {
             parameter: self._preprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0, sketch=sketch)
-            for parameter in options.strings("parameters", parameters)
+            for parameter in options.parameters(parameters)
         }
         views: list[View] = []
         for parameter, geometry in geometries.items():
-            what = f"{parameter} {self._what}".title()
+            what = options.parameter_title(parameter, self._what)
             views += geometry_views(what, geometry, lines, bands, log_scale, correlation_ylim=(1, -1))
         super().__init__(dict(geometries), views)

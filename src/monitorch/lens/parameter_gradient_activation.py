@@ -13,7 +13,7 @@ class ParameterGradientActivation(ParameterGradientLens):
     Args:
         inplace: keep moments only, instead of every sample.
         warning_plot: also show the worst rates of all layers.
-        parameters: names of the parameters to look at.
+        parameters: names of the parameters to look at, or ``"all"``: every one, shown as ``"lstm.weight_ih_l0"``.
         activation_aggregation: how the rates of a tick become one.
         death_aggregation: the same for death rates.
     """
@@ -29,8 +29,10 @@ class ParameterGradientActivation(ParameterGradientLens):
         death_aggregation: str = "mean",
     ) -> None:
         methods = options.rate_methods(activation_aggregation, death_aggregation, inplace)
-        names = options.strings("parameters", parameters)
+        names = options.parameters(parameters)
         rates = {parameter: GradientActivation(death=True, inplace=inplace) for parameter in names}
-        small = [LayerRates(f"{name} Gradient Activation".title(), rates[name], *methods) for name in names]
+        small = [
+            LayerRates(options.parameter_title(name, "gradient activation"), rates[name], *methods) for name in names
+        ]
         worst: list[View] = [WorstRates(self._BIG_TAG_NAME, small)] if warning_plot else []
         super().__init__(dict(rates), [*small, *worst])

@@ -13,7 +13,7 @@ class ParameterGradientGeometry(ParameterGeometry, ParameterGradientLens):
         normalize_by_size: divide norms by the root of the number of elements.
         log_scale: logarithmic axis for norms.
         compute_correlation: compare consecutive gradients.
-        parameters: names of the parameters to look at.
+        parameters: names of the parameters to look at, or ``"all"``: every one, shown as ``"lstm.weight_ih_l0"``.
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         correlation: ``"exact"`` keeps a copy of the last one; ``"sketch"`` keeps a random projection of 4,096 numbers

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from ..gatherer import ParameterGradientGatherer
-from .base import ParameterLens
+from .parameter_lens import ParameterLens
 
 
 class ParameterGradientLens(ParameterLens):

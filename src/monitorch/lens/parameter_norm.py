@@ -12,7 +12,7 @@ class ParameterNorm(ParameterStateLens):
 
     Args:
         inplace: keep moments only, instead of every sample.
-        parameters: names of the parameters to look at.
+        parameters: names of the parameters to look at, or ``"all"``: every one, shown as ``"lstm.weight_ih_l0"``.
         normalize_by_size: divide by the root of the number of elements.
         log_scale: logarithmic axis.
         comparison_plot: also show each layer's share in the sum of all.
@@ -29,13 +29,13 @@ class ParameterNorm(ParameterStateLens):
         aggregation_method: str = "mean",
     ) -> None:
         method = options.point("aggregation_method", aggregation_method, inplace)
-        names = options.strings("parameters", parameters)
+        names = options.parameters(parameters)
         norms = {name: ParameterNormPreprocessor([name], normalize_by_size, inplace) for name in names}
         sources = {name: Source(norms[name], name) for name in names}
         small = [
-            LayerLines(f"{name} Norm".title(), source, (method,), None, logy=log_scale, annotate=False)
+            LayerLines(options.parameter_title(name, "norm"), source, (method,), None, logy=log_scale, annotate=False)
             for name, source in sources.items()
         ]
         title = "Log Norm Comparison" if log_scale else "Norm Comparison"
-        shares = [Shares(f"{name} {title}".title(), source, method) for name, source in sources.items()]
+        shares = [Shares(options.parameter_title(name, title), source, method) for name, source in sources.items()]
         super().__init__(dict(norms), [*small, *shares] if comparison_plot else small)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from ..gatherer import EpochModuleGatherer
-from .base import ParameterLens
+from .parameter_lens import ParameterLens
 
 
 class ParameterStateLens(ParameterLens):
@@ -36,4 +36,4 @@ class ParameterStateLens(ParameterLens):
     def _gather(
         self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
     ) -> EpochModuleGatherer:
-        return EpochModuleGatherer(module, [preprocessor], module_name, inspector_state)
+        return EpochModuleGatherer(module, [preprocessor], module_name, inspector_state, parameter=parameter)

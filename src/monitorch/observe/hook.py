@@ -1,6 +1,5 @@
 """Hooks that live as long as the object that made them, and no longer."""
 
-import contextlib
 import warnings
 import weakref
 from abc import ABC, abstractmethod
@@ -10,7 +9,8 @@ from typing import Any, cast
 from torch import nn
 
 from ..errors import LifecycleError, MonitorchWarning
-from ..gatherer.compilation import drop_graphs, outside_graph
+from ..gatherer.compilation import drop_graphs, inside_graph, is_exported, outside_graph
+from ..gatherer.hook_on_module import HookOnModule
 
 
 class Notice:
@@ -31,23 +31,21 @@ def _let_go(handles: list[Any], notice: Notice) -> None:
     notice.give()
 
 
-class Relay:
-    """What PyTorch calls: passes on to a hook that it does not keep alive.
-
-    Copies and pickles of the module get a stand-in that does nothing and loads without this package.
-    """
+class Relay(HookOnModule):
+    """What PyTorch calls: passes on to a hook that it does not keep alive."""
 
     def __init__(self, hook: "Hook", side: str) -> None:
         self._hook, self._side = weakref.ref(hook), side
 
-    @outside_graph
+    @inside_graph
     def __call__(self, module: nn.Module, *args: Any) -> Any:
-        """Be the hook."""
+        """Be the hook, but leave no trace in an exported program."""
+        return None if is_exported() else self._pass_on(module, *args)
+
+    @outside_graph
+    def _pass_on(self, module: nn.Module, *args: Any) -> Any:
         hook = self._hook()
         return None if hook is None else hook._fire(self._side, module, *args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class Hook:

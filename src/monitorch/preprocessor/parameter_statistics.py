@@ -36,6 +36,13 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
             if sample is not None:
                 self._accumulator(name, attr).append(sample)
 
+    @torch.no_grad()
+    def process_parameter(self, name: str, parameter: Tensor) -> None:
+        """Take one parameter as it is now, under the first of the names."""
+        sample = self._measure(parameter.detach())
+        if sample is not None:
+            self._accumulator(name, self.attrs_[0]).append(sample)
+
     def series(self, statistic: str) -> OrderedDict[str, Any]:
         """The accumulators of one parameter, by name of the module."""
         return OrderedDict((name, kept[statistic]) for name, kept in self.value.items() if statistic in kept)

@@ -30,6 +30,17 @@ def locate_parameter(module: nn.Module, name: str) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
+def own_parameters(module: nn.Module) -> list[str]:
+    """The names of all parameters that are the module's own, also of those behind its parametrisations.
+
+    >>> own_parameters(nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)))
+    ['bias', 'parametrizations.weight.original0', 'parametrizations.weight.original1']
+    """
+    inner = module._modules.get("parametrizations")
+    hidden = [] if inner is None else [f"parametrizations.{name}" for name, _ in inner.named_parameters()]
+    return [name for name, _ in module.named_parameters(recurse=False)] + hidden
+
+
 def _trained_factor(module: nn.Module, name: str) -> Tensor | None:
     parametrizations = module._modules.get("parametrizations")
     if parametrizations is not None and name in parametrizations._modules:

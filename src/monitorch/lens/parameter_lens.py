@@ -1,0 +1,85 @@
+"""The common half of all lenses on parameters: which of them a lens looks at."""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from ..errors import MonitorchWarning
+from ..gatherer.abstract_gatherer import Gatherer
+from ..preprocessor.accumulating import AccumulatingPreprocessor
+from ..preprocessor.parameters import locate_parameter, own_parameters
+from .abstract_lens import AbstractLens
+from .base import Lens
+from .options import ALL
+from .views import View
+
+
+class ParameterLens(Lens):
+    """A lens on parameters: one preprocessor for each name, one gatherer for each parameter of that name.
+
+    The name ``"all"`` stands for every parameter of a module; each is then a layer of its own, such as
+    ``"lstm.weight_ih_l0"``.
+    """
+
+    _default: tuple[str, ...] = ("weight", "bias")
+    """The names that are looked at when the user names none."""
+
+    def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
+        super().__init__(by_parameter.values(), views)
+        self._by_parameter = by_parameter
+        self._seen: set[int] = set()
+        self._named_otherwise: dict[str, str] = {}
+
+    @property
+    def _cure(self) -> str:  # type: ignore[override]
+        """Names that there are instead."""
+        others = ", ".join(map(repr, sorted(set(self._named_otherwise.values()))[:5]))
+        return f'name some with parameters=: {others} or "all"' if others else "it has no parameters"
+
+    @abstractmethod
+    def _gather(
+        self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
+    ) -> Gatherer:
+        """Put a gatherer on a parameter that exists."""
+
+    def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch each listed parameter that the module has; a tied one only where it comes first."""
+        own = own_parameters(module)
+        names = own if ALL in self._by_parameter else list(self._by_parameter)
+        found = {name: tensor for name in names if (tensor := locate_parameter(module, name)) is not None}
+        for name, tensor in found.items():
+            if id(tensor) not in self._seen:
+                self._seen.add(id(tensor))
+                preprocessor = self._by_parameter.get(ALL) or self._by_parameter[name]
+                gatherer = self._gather(module, name, preprocessor, module_name, inspector_state)
+                self._watch(gatherer, self._layer(module_name, name))
+        if own and not found:
+            self._named_otherwise[module_name] = own[0]
+
+    register_non_leaf_module = register_leaf_module
+
+    def detach_from_module(self) -> None:
+        """Forget which tensors were seen, too."""
+        super().detach_from_module()
+        self._seen, self._named_otherwise = set(), {}
+
+    def _layer(self, module_name: str, parameter: str) -> str:
+        """The name to show a parameter under."""
+        return ".".join(filter(None, (module_name, parameter))) if ALL in self._by_parameter else module_name
+
+
+def warn_of_other_names(lenses: Iterable[AbstractLens]) -> None:
+    """Tell once of layers that lenses with default options pass over, and no other lens looks at."""
+    known = [lens for lens in lenses if isinstance(lens, ParameterLens)]
+    default = next((lens for lens in known if tuple(lens._by_parameter) == lens._default and lens._layers), None)
+    passed_over = known[0]._named_otherwise if known else {}
+    unseen = [layer for layer in passed_over if all(layer in lens._named_otherwise for lens in known)]
+    if default is None or not unseen:
+        return
+    where = f"layer {unseen[0]!r}" if unseen[0] else "the model itself"
+    looks = f"{type(default).__name__} looks at parameters named {' and '.join(map(repr, default._default))} only"
+    others = f"{where} has others, such as {default._named_otherwise[unseen[0]]!r}"
+    warnings.warn(f'{looks}, but {others}: parameters="all" shows every parameter', MonitorchWarning, stacklevel=3)

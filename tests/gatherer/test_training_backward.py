@@ -1,0 +1,52 @@
+"""Which of several backward passes through one graph is the one that trains."""
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import PyTorchInspector
+from monitorch.lens import OutputGradientGeometry
+
+
+def penalised(model, x):
+    x.requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    slope.square().sum().backward()
+
+
+def plain(model, x):
+    model(x).square().sum().backward()
+
+
+def keeping_the_graph(model, x):
+    model(x).square().sum().backward(create_graph=True)
+
+
+def with_gradients_by_name(model, x):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    torch.autograd.grad(model(x).square().sum(), trained, create_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("backward", [plain, penalised, keeping_the_graph, with_gradients_by_name])
+def test_each_step_is_one_sample_of_the_pass_that_trains(backward, frozen):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    model[0].requires_grad_(not frozen)
+    lens = OutputGradientGeometry(inplace=False)
+    watching = PyTorchInspector([lens], module=model, visualizer="dummy", on_error="raise")
+    x, found = torch.randn(2, 3), []
+
+    def listen(_, __, output):
+        if output.requires_grad:
+            output.register_hook(found.append)
+
+    model[0].register_forward_hook(listen)
+    backward(model, x)
+    samples = lens._preprocessors[0].value
+    if found:
+        (norm,) = samples["0"][0]
+        assert norm == pytest.approx(found[-1].norm().item(), rel=1e-6)
+        assert len(found) == (2 if backward is penalised else 1)
+    assert ("0" in samples) == bool(found)
+    assert watching.state.step == 1
