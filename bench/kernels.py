@@ -13,7 +13,8 @@ from torch import Tensor
 
 Launch = Callable[[], Any]
 REPEATS = 20
-MANY = 150
+MANY = 128
+WIDTH_OF_PIECES = 1024
 
 
 class Kernel(NamedTuple):
@@ -69,11 +70,11 @@ def single_kernels() -> Iterator[Kernel]:
 
 
 def many_kernels() -> Iterator[Kernel]:
-    """Those that look at all parameters of a model, here at the pieces of one tensor."""
+    """Those that look at all parameters of a model, here at matrices that are pieces of one tensor."""
     from monitorch.numerical.kernels.fused_many import ManyGradients, ManyUpdates
 
     def pieces(x: Tensor) -> list[Tensor]:
-        return list(x.chunk(MANY))
+        return list(x.view(MANY, -1, WIDTH_OF_PIECES))
 
     def gradients(x: Tensor, eps: float | None) -> Launch:
         now, before = pieces(x), pieces(torch.zeros_like(x))

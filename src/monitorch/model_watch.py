@@ -12,20 +12,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from .errors import LifecycleError, MonitorchWarning, OptionError
-from .gatherer.compilation import inside_graph, is_compiled, is_traced
-from .gatherer.doorway import Door
-from .gatherer.hook_on_module import HookOnModule
 from .gatherer.recomputation import inside_backward
 from .inspector import PyTorchInspector
 from .inspector.arguments import optimizers
+from .inspector.display import DisplaysRun
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
+from .model_pin import Pin
 from .model_run import RunOptions
 from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
@@ -116,7 +115,7 @@ def watch(
     return Watch(inspector, root, trained_by, tick_every, owns_visualizer=owns_visualizer)
 
 
-class Watch:
+class Watch(DisplaysRun):
     """A model that is being watched; what :func:`watch` returns.
 
     Args:
@@ -172,6 +171,11 @@ class Watch:
             self.close()
         except Exception as failure:  # must not hide what has happened in the block
             self._warn(failure)
+
+    @property
+    def visualizer(self) -> Any:
+        """Where numbers are shown."""
+        return self.inspector.visualizer
 
     def tick(self) -> None:
         """Show what was seen since the last tick, and begin a new one now."""
@@ -266,32 +270,6 @@ class Watch:
             visualizer.close(self._status)
         elif self._owns_visualizer and hasattr(visualizer, "close"):
             visualizer.close()
-
-
-class Pin(HookOnModule):
-    """What stands on a watched model: keeps the watch alive as long as the model, and tells it of each call."""
-
-    def __init__(self, watch: Watch, device: torch.device) -> None:
-        self.watch: Watch | None = watch
-        self._door = Door(device, self._receive)
-
-    @inside_graph
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        """Be the hook; while the model is being compiled, leave an operator that will be."""
-        trains = module.training and torch.is_grad_enabled()
-        if is_compiled():
-            self._door.pass_forward(self._door.ghost, int(trains))
-        elif not is_traced():
-            self._receive(self._door.ghost, int(trains))
-
-    def close(self) -> None:
-        """Close the watch."""
-        if self.watch is not None:
-            self.watch.close()
-
-    def _receive(self, _: Tensor, trains: int) -> None:
-        if self.watch is not None:
-            self.watch.count_call(bool(trains))
 
 
 def _step_counter(watch: Watch) -> Callable[..., None]:

@@ -4,6 +4,8 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from itertools import pairwise
 
 import matplotlib.image
@@ -11,6 +13,7 @@ import pytest
 
 from monitorch.cli import main
 from monitorch.cli.demo_model import CharacterTransformer
+from monitorch.store import list_runs
 
 STEPS = 3
 
@@ -39,7 +42,7 @@ def table(demo):
 
 def test_figures_show_something(demo):
     folder, output, _ = demo
-    paths = sorted(folder.iterdir())
+    paths = sorted(folder.glob("*.png"))
     assert folder / "figure.png" in paths
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -47,6 +50,30 @@ def test_figures_show_something(demo):
         assert min(pixels.shape[:2]) > 500
         assert 0.02 < (pixels[..., :3].min(axis=-1) < 0.8).mean() < 0.9
         assert f"    {path}\n" in output
+
+
+def test_a_run_and_a_report_are_left(demo):
+    folder, output, _ = demo
+    (run,) = list_runs(folder / "runs")
+    assert (run.status, run.ticks, run.last_step) == ("finished", STEPS, STEPS)
+    assert f"    monitorch ui {folder / 'runs'}\n" in output
+    assert f"    {folder / 'report.html'}\n" in output
+    assert run.name in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_is_there_while_the_demo_trains_and_ends_with_it(tmp_path):
+    command = [sys.executable, "-m", "monitorch", "demo", "--steps", "1", "--ui", "--quiet", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+        lines = iter(demo.stdout.readline, "")
+        url = next(match[0] for line in lines if (match := re.search(r"http://\S+", line)))
+        while str(tmp_path / "runs") not in next(lines):
+            pass  # until all is written
+        with urllib.request.urlopen(url) as answer:
+            assert b"monitorch" in answer.read()
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait() == 130
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url)
 
 
 def test_table_lists_every_layer_in_the_order_of_the_model(table):
@@ -80,7 +107,7 @@ def test_report_tells_losses_and_what_to_do_next(demo, training):
     _, output, _ = demo
     outcome, _ = training(STEPS)
     assert f"{outcome.first_loss:.3f} -> {outcome.last_loss:.3f} in {STEPS} steps" in output
-    assert "show_fig()" in output
+    assert "monitorch.watch(" in output
     assert "README" in output
 
 
@@ -94,7 +121,8 @@ def test_quiet_run_in_a_process_without_a_screen(python, tmp_path):
     arguments = ["--steps", 1, "--out", tmp_path, "--quiet"]
     result = python("-m", "monitorch", "demo", *arguments, MPLBACKEND="TkAgg", DISPLAY="")
     assert (result.returncode, result.stderr) == (0, "")
-    assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
+    files = {path for path in tmp_path.iterdir() if path.is_file()}
+    assert set(result.stdout.splitlines()) == {str(path) for path in (*files, *(tmp_path / "runs").iterdir())}
 
 
 def test_missing_matplotlib_is_told_with_the_pip_line_before_anything_happens(python, tmp_path):

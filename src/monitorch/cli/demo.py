@@ -3,9 +3,11 @@
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from .progress import Progress
 from .summary import EXPLANATION, summary_text
 
 if TYPE_CHECKING:
+    from ..visualizer import StoreVisualizer
     from .demo_data import Corpus
     from .demo_training import Outcome
 
@@ -23,10 +26,9 @@ _STEPS = 100
 _LARGEST_SEED = 2**63 - 1
 _WIDEST_PROSE = 100
 _NEXT = """\
-Next, in a training loop of your own (more in the README):
-    inspector = PyTorchInspector(lenses, module=model, visualizer="matplotlib")
-    inspector.tick_epoch()           # after every epoch
-    inspector.visualizer.show_fig()  # at the end"""
+Next, around a training loop of your own (more in the README):
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn):
+        train(model, optimizer)"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +37,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, default="monitorch_demo", metavar="DIR", help="folder for the figures (%(default)s)")
     add("--steps", type=whole_number(1), default=_STEPS, metavar="N", help="steps to train (%(default)s)")
     add("--seed", type=whole_number(0, _LARGEST_SEED), default=0, metavar="N", help="of the random numbers (0)")
-    add("--quiet", action="store_true", help="print the paths of the figures only")
+    add("--quiet", action="store_true", help="print the paths of what was written only")
+    add("--ui", action="store_true", help="show the run in a browser while it trains, until Ctrl-C")
 
 
 def run(options: argparse.Namespace) -> None:
     """Check everything that can fail, train, draw, print."""
-    from ..visualizer import MatplotlibVisualizer
+    from ..visualizer import MatplotlibVisualizer, StoreVisualizer
 
     if os.environ.get("MONITORCH", "").lower() == "off":
         raise MonitorchError("the demo has nothing to show while MONITORCH=off is set")
@@ -51,16 +54,22 @@ def run(options: argparse.Namespace) -> None:
     from .demo_data import python_help
     from .demo_training import train
 
-    corpus, visualizer = python_help(), MatplotlibVisualizer()
+    runs = options.out / "runs"
+    corpus, figures, store = python_help(), MatplotlibVisualizer(), StoreVisualizer(runs)
     width = shutil.get_terminal_size((80, 24)).columns
     if not options.quiet:
         print(_opening(corpus, width), flush=True)
-    with Progress(options.steps, None if options.quiet else sys.stderr) as progress:
-        outcome = train(corpus, options.steps, options.seed, visualizer, progress)
-        progress.say("drawing the figures ...")
-        paths = visualizer.save(options.out / "figure.png")
-        progress.clear()
-    print("\n".join(map(str, paths)) if options.quiet else _report(corpus, outcome, options.steps, paths, width))
+    with _page(runs) if options.ui else nullcontext() as page:
+        with Progress(options.steps, None if options.quiet else sys.stderr) as progress, store:
+            outcome = train(corpus, options.steps, options.seed, [figures, store], progress)
+            progress.say("drawing the figures ...")
+            paths = figures.save(options.out / "figure.png")
+            progress.clear()
+        paths = [*paths, _save_report(store, options.out / "report.html")]
+        shown = "\n".join(map(str, [*paths, store.path]))
+        print(shown if options.quiet else _summary(corpus, outcome, options.steps, paths, runs, width), flush=True)
+        if page is not None:
+            page.wait()
 
 
 def _opening(corpus: "Corpus", width: int) -> str:
@@ -69,7 +78,26 @@ def _opening(corpus: "Corpus", width: int) -> str:
     return textwrap.fill(text, min(width, _WIDEST_PROSE))
 
 
-def _report(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], width: int) -> str:
+@contextmanager
+def _page(runs: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """The live page in a process of its own, which ends with the block."""
+    runs.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen([sys.executable, "-m", "monitorch", "ui", str(runs)])
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _save_report(store: "StoreVisualizer", path: Path) -> Path:
+    from ..dashboard import report_html
+
+    assert store.path is not None  # it has been written to
+    return report_html(store.path).save(path)
+
+
+def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], runs: Path, width: int) -> str:
     prose = min(width, _WIDEST_PROSE)
     result = (
         f"Held-out loss: {outcome.first_loss:.3f} -> {outcome.last_loss:.3f} in {steps} steps "
@@ -77,8 +105,10 @@ def _report(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Pa
     )
     table = summary_text(outcome.records, outcome.layers, width)
     written = "\n".join(f"    {path}" for path in paths)
-    figures = f"The same and more, over time:\n{written}"
-    return "\n\n".join([textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, _NEXT])
+    figures = f"The same and more, over time (the report opens in any browser):\n{written}"
+    look = f"All numbers are in a run, layer by layer and step by step:\n    monitorch ui {runs}"
+    parts = [textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, look, _NEXT]
+    return "\n\n".join(parts)
 
 
 def _check_writable(folder: Path) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import lens
 from ..inspector import PyTorchInspector
-from ..visualizer import AbstractVisualizer, Record
+from ..visualizer import Record
 from .demo_data import Corpus, random_windows
 from .demo_model import CharacterTransformer
 from .progress import Progress
@@ -41,7 +42,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @_one_thread()
-def train(corpus: Corpus, steps: int, seed: int, visualizer: AbstractVisualizer, progress: Progress) -> Outcome:
+def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, progress: Progress) -> Outcome:
     """Train a model, watched by every lens."""
     torch.manual_seed(seed)
     model = CharacterTransformer(len(corpus.vocabulary), _CONTEXT)
@@ -61,7 +62,7 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: AbstractVisualizer,
         lens.ParameterNorm(parameters="weight"),
         lens.ParameterCond(log_scale=True),
     ]
-    inspector = PyTorchInspector(lenses, module=model, visualizer=visualizer)
+    inspector = PyTorchInspector(lenses, module=model, visualizer=visualizer, optimizer=optimizer)
 
     last_loss, ticks = first_loss, min(_TICKS, steps)
     for step in range(1, steps + 1):

@@ -11,6 +11,7 @@ from .player_visualizer import PlayerVisualizer
 from .print_visualizer import PrintVisualizer
 from .record import Record
 from .recorder_visualizer import RecorderVisualizer
+from .several import Several
 
 if TYPE_CHECKING:
     from .matplotlib import MatplotlibVisualizer
@@ -58,9 +59,11 @@ def __getattr__(name: str) -> Any:
 
 
 def resolve(visualizer: Any) -> Any:
-    """A visualizer as it is, or built from its short name."""
+    """A visualizer as it is, or built from its short name; a list of them is one that shows everything in each."""
     if isinstance(visualizer, str):
         return create(visualizer)
+    if isinstance(visualizer, (list, tuple)) and visualizer:
+        return Several([resolve(part) for part in visualizer])
     if isinstance(visualizer, type) or not hasattr(visualizer, "register_tags"):
         names = ", ".join(map(repr, _vizualizer_dict))
         hint = f": write {visualizer.__name__}()" if isinstance(visualizer, type) else ""

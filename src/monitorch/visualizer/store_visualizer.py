@@ -127,6 +127,11 @@ class StoreVisualizer(RecordSink):
         for lens, grid in ticks.items():
             self.writer.put(lens, step + self._first_step, **grid.frame(), epoch=epoch, time=moment)
 
+    def sync(self) -> None:
+        """Wait until readers can see everything."""
+        if self._writer is not None and not self._closed:
+            self._writer.flush()
+
     def close(self, status: str = "finished") -> None:
         """Store what is left; calling it again does nothing."""
         if not self._closed:
