@@ -10,16 +10,22 @@ export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench bench-gpu clean
+.PHONY: demo test test-all browser check format bench bench-gpu clean
 
 demo: $(READY)
 	$(BIN)/monitorch demo
 
-test: $(READY)
+test: $(READY) browser
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
 
-test-all: $(READY)
+test-all: $(READY) browser
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov -m "slow or not slow"
+
+# for the tests of the page; where this may not install it, they say how to get it
+INSTALL_BROWSER := apt-get -qq install -y --no-install-recommends chromium chromium-driver >/dev/null
+browser:
+	@command -v chromium chromedriver >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		$(INSTALL_BROWSER) || { apt-get -qq update && $(INSTALL_BROWSER); }
 
 check: $(READY)
 	$(BIN)/ruff format --check .

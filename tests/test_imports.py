@@ -104,7 +104,7 @@ def test_unknown_name_is_an_attribute_error(package):
 
 
 def test_package_command_line_and_visualizers_start_without_torch():
-    modules = "monitorch, monitorch.cli, monitorch.visualizer, monitorch.store, monitorch.dashboard.app, monitorch.dashboard.notebook"
+    modules = "monitorch, monitorch.cli, monitorch.visualizer, monitorch.store, monitorch.dashboard.app"
     assert (
         run_fresh(f"import sys, {modules}; print(*({{'torch', 'matplotlib', 'tensorboard'}} & set(sys.modules)))") == []
     )

@@ -20,6 +20,8 @@ def runs(tmp_path, monkeypatch):
         (["first"], "first.html"),
         (["monitorch_runs/second", "first"], "second.html"),
         (["first", "-o", "report.html"], "report.html"),
+        ([], "second.html"),
+        (["--runs", "monitorch_runs", "first"], "first.html"),
     ],
 )
 def test_a_report_is_one_file(runs, arguments, file, capsys):
@@ -31,7 +33,7 @@ def test_a_report_is_one_file(runs, arguments, file, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "there is no run nothing, neither here nor in monitorch_runs"),
+        (["nothing"], "nothing"),
         (["first", "-o", "monitorch_runs"], "monitorch_runs is a folder: name a file, such as"),
         (["first", "-o", "nowhere/report.html"], "nowhere/report.html"),
         (["monitorch_runs"], "there is no run in monitorch_runs"),

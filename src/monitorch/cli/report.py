@@ -1,10 +1,10 @@
 """Write a run as one HTML file that opens anywhere, without a network."""
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 
-from ..errors import MonitorchError, StoreError
-from ..store import DEFAULT_FOLDER
+from ..errors import MonitorchError
 from .arguments import whole_number
 
 _LARGEST_BYTES = 6_000_000
@@ -13,25 +13,23 @@ _LARGEST_BYTES = 6_000_000
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("run", nargs="+", metavar="RUN", help=f"folder of a run, or its name in {DEFAULT_FOLDER}; others to compare")
+    others = "the newest one if left out, further ones to compare it with"
+    add("run", nargs="*", metavar="RUN", help=f"folder of a run, or its name in DIR; {others}")
     add("-o", "--out", type=Path, metavar="FILE", help="where to (RUN.html)")
     add("--columns", type=whole_number(40, 4000), default=500, metavar="N", help="moments to keep (%(default)s)")
+    add("--runs", type=Path, metavar="DIR", help="folder of the runs (monitorch_runs)")
+    add("--rank", type=whole_number(0), metavar="N", help="process of the runs (the lowest)")
 
 
 def run(options: argparse.Namespace) -> None:
     """Read, write, say where."""
     from ..dashboard.notebook import report_html
+    from .reading import find_run
 
-    folders = [_folder(name) for name in options.run]
-    out = options.out or Path(f"{folders[0].resolve().name}.html")
-    if out.is_dir():
-        raise MonitorchError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
-    report = report_html(*folders, columns=options.columns, max_bytes=_LARGEST_BYTES)
-    print(f"{report.save(out)}: {len(report.html.encode()) / 1e6:.1f} MB")
-
-
-def _folder(name: str) -> Path:
-    for path in (Path(name), Path(DEFAULT_FOLDER, name)):
-        if path.exists():
-            return path
-    raise StoreError(f"there is no run {name}, neither here nor in {DEFAULT_FOLDER}")
+    if options.out is not None and options.out.is_dir():
+        raise MonitorchError(f"{options.out} is a folder: name a file, such as {options.out / 'report.html'}")
+    with ExitStack() as stack:
+        runs = [stack.enter_context(find_run(options, name)) for name in options.run or [None]]
+        report = report_html(*runs, columns=options.columns, max_bytes=_LARGEST_BYTES)
+        path = report.save(options.out or f"{runs[0].path.absolute().parent.name}.html")
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

@@ -8,14 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import MonitorchError
-from ..store import DEFAULT_FOLDER
 from .arguments import whole_number
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("runs", type=Path, nargs="?", metavar="RUNS", help=f"folder of runs, or of one run ({DEFAULT_FOLDER})")
+    add("runs", type=Path, nargs="?", metavar="RUNS", help="folder of runs, or of one run (monitorch_runs)")
     add("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
     add(
         "--port",
@@ -31,6 +30,7 @@ def run(options: argparse.Namespace) -> None:
     """Serve until interrupted."""
     from ..dashboard.serving import serve
     from ..dashboard.shelf import RunShelf
+    from ..store import DEFAULT_FOLDER
 
     folder = options.runs or Path(DEFAULT_FOLDER)
     if options.runs is not None and not folder.is_dir():

@@ -1,0 +1,65 @@
+"""What the page is told in JSON: names and facts. Numbers that were measured travel as bytes, see windows.py."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..store import Event, Lens, Run, RunInfo
+
+
+def plain(value: Any) -> Any:
+    """The same with text for numbers that JSON lacks.
+
+    >>> plain({"clip": float("inf"), "rates": (0.1, float("nan"))})
+    {'clip': 'Infinity', 'rates': [0.1, 'NaN']}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def runs(infos: Iterable[RunInfo]) -> list[dict[str, Any]]:
+    """All runs at a glance; where they are on the disk is nobody's business."""
+    return [plain({**info._asdict(), "path": None}) for info in infos]
+
+
+def head(run: Run) -> dict[str, Any]:
+    """All there is to know of a run, except for its numbers and events."""
+    meta, lenses, now = run.meta, run.lenses, time.time()
+    facts = {
+        "name": run.path.parent.name,
+        "status": run.status,
+        "last_step": run.last_step,
+        "age": max(now - float(meta.get("heartbeat", now)), 0.0),
+        "tick_age": _tick_age(run, lenses.values(), now),
+        "dropped": meta.get("dropped", 0),
+        "overhead": meta.get("overhead"),
+        "meta": meta,
+        "layers": [layer._asdict() for layer in run.layers],
+        "lenses": [_lens(lens) for lens in lenses.values()],
+    }
+    return dict(plain(facts))
+
+
+def events(found: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events, oldest first."""
+    return [plain(event._asdict()) for event in found]
+
+
+def _tick_age(run: Run, lenses: Iterable[Lens], now: float) -> float | None:
+    """Seconds since the newest tick; reading one number of it is all it takes."""
+    ticked = [lens for lens in lenses if lens.ticks]
+    if not ticked:
+        return None
+    newest = max(ticked, key=lambda lens: lens.last_step or 0)
+    window = run.window(newest.name, newest.statistics[0].name, newest.last_step, layers=newest.layers[:1])
+    return max(now - float(window.axis.time[-1]), 0.0)
+
+
+def _lens(lens: Lens) -> dict[str, Any]:
+    return {**lens._asdict(), "statistics": [statistic._asdict() for statistic in lens.statistics]}

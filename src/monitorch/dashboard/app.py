@@ -1,0 +1,126 @@
+"""The routes of the page: its files, names as JSON, numbers as bytes, and a stream of ticks."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from ..errors import MonitorchError, OptionError, StoreError
+from ..store import Run
+from . import answers
+from .guard import Guard
+from .live import ticks
+from .shelf import RunShelf
+from .windows import PLANES, Ask, blocks, pack
+
+STATIC = Path(__file__).parent / "static"
+_FRESH = {"Cache-Control": "no-store"}
+
+
+def create_app(
+    shelf: RunShelf,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    is_ending: Callable[[], bool] = lambda: False,
+) -> Starlette:
+    """The page over some runs.
+
+    Args:
+        shelf: the runs.
+        host: the address that the server listens on.
+        token: what a browser must know; None asks for nothing.
+        is_ending: whether the server is about to end, so that streams should, too.
+    """
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        yield
+        shelf.close()
+
+    answering = _Endpoints(shelf, is_ending)
+    routes = [Route(f"/api/{name}", getattr(answering, name)) for name in ("runs", "head", "events", "windows", "live")]
+    return Starlette(
+        routes=[*routes, Mount("/", _Pages(directory=STATIC, html=True))],
+        middleware=[Middleware(Guard, host=host, token=token)],
+        exception_handlers={StoreError: _refuse(404), OptionError: _refuse(400), MonitorchError: _refuse(400)},
+        lifespan=life,
+    )
+
+
+class _Endpoints:
+    """What can be asked; those that read a run are called in threads."""
+
+    def __init__(self, shelf: RunShelf, is_ending: Callable[[], bool]) -> None:
+        self._shelf, self._is_ending = shelf, is_ending
+
+    def runs(self, request: Request) -> Response:
+        return _json(answers.runs(self._shelf.infos()))
+
+    def head(self, request: Request) -> Response:
+        return _json(answers.head(self._run(request)))
+
+    def events(self, request: Request) -> Response:
+        return _json(answers.events(self._run(request).events(_number(request, "since") or 0)))
+
+    def windows(self, request: Request) -> Response:
+        found = list(blocks(self._run(request), _ask(request)))
+        return Response(pack(found), media_type="application/octet-stream", headers=_FRESH)
+
+    async def live(self, request: Request) -> Response:
+        headers = {**_FRESH, "X-Accel-Buffering": "no"}
+        if request.method == "HEAD":  # which has no end otherwise
+            return Response(media_type="text/event-stream", headers=headers)
+        stream = ticks(self._shelf, request.query_params.getlist("run"), self._is_ending)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+    def _run(self, request: Request) -> Run:
+        name = request.query_params.get("run")
+        if name is None:
+            raise OptionError("run= is missing")
+        return self._shelf.run(name)
+
+
+class _Pages(StaticFiles):
+    """Files that a browser asks about each time: an update of the package shows at once."""
+
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        """The file, or that it has not changed."""
+        response = super().file_response(*arguments, **options)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value, allow_nan=False), media_type="application/json", headers=_FRESH)
+
+
+def _refuse(status: int) -> Callable[[Request, Exception], Response]:
+    return lambda request, error: JSONResponse({"error": str(error)}, status, headers=_FRESH)
+
+
+def _number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f"{name}={text!r} must be a whole number") from None
+
+
+def _ask(request: Request) -> Ask:
+    lenses, statistics, layers, planes = map(request.query_params.getlist, ("lens", "statistic", "layer", "plane"))
+    if len(lenses) != len(statistics) or not lenses:
+        raise OptionError("lens= and statistic= come in pairs, at least one")
+    series = tuple(zip(lenses, statistics, strict=True))
+    resolution = _number(request, "resolution")
+    span = _number(request, "first"), _number(request, "last"), 500 if resolution is None else resolution
+    return Ask(series, tuple(layers) or None, *span, tuple(planes) or PLANES)

@@ -1,0 +1,107 @@
+"""Who may ask, and what a browser may do with the answer."""
+
+import hmac
+import ipaddress
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+METHODS = ("GET", "HEAD")
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Guard:
+    """Lets through what reads, comes from this machine or has the token, and was not sent by a foreign page.
+
+    On a loopback address the name in the URL must be one as well: a foreign name that resolves to this machine is how
+    pages elsewhere get at local servers. On other addresses names cannot be known, so the token is what protects.
+
+    Args:
+        app: what answers.
+        host: the address that the server listens on.
+        token: what must be known; None asks for nothing.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, token: str | None) -> None:
+        self._app, self._token, self._is_local = app, token, is_loopback(host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        answer: ASGIApp = self._refusal(scope) or self._app
+        await answer(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if scope["method"] not in METHODS:
+            return PlainTextResponse("this page only reads", 405, {"Allow": ", ".join(METHODS)})
+        if self._is_local and not is_loopback(_name(host)):
+            return PlainTextResponse(f"this page is not known as {host!r}: use localhost", 403)
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return PlainTextResponse("pages of other sites may not ask", 403)
+        is_page = headers.get("sec-fetch-mode") == "navigate"
+        if not is_page and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return PlainTextResponse("pages of other sites may not ask", 403)
+        return None if self._token is None else self._ask_token(scope, headers, self._token)
+
+    def _ask_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        """The token comes in the URL once, then in a cookie, so that it is in no link that somebody copies."""
+        cookie = f"monitorch_{(scope.get('server') or ('', 0))[1]}"  # servers on one machine share their cookies
+        fields = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if _is(fields.pop("token", [""])[-1], token):
+            rest = urlencode(fields, doseq=True)
+            answer = RedirectResponse(f"./{'?' if rest else ''}{rest}", 303)
+            answer.set_cookie(cookie, token, httponly=True, samesite="lax", path="/")
+            return answer if scope["path"] == "/" else None
+        known = cookie_parser(headers.get("cookie", "")).get(cookie, "")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if _is(known, token) or _is(bearer, token):
+            return None
+        return PlainTextResponse("a token is needed: open the URL that monitorch ui has printed", 401)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine for itself.
+
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("localhost.evil.example")
+    (True, True, False, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is(said: str, token: str) -> bool:
+    return hmac.compare_digest(said.encode(), token.encode())

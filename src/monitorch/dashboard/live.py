@@ -1,0 +1,44 @@
+"""Telling a page that there is something new; what it is, the page asks by itself."""
+
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+
+import anyio
+
+from ..errors import MonitorchError
+from .shelf import RunShelf
+
+POLL_SECONDS = 0.1
+QUIET_POLLS = 150
+"""After so many looks without news a comment is sent, or else proxies take the connection for dead."""
+
+TICK = b"data\n\n"
+COMMENT = b":\n\n"
+
+
+async def ticks(shelf: RunShelf, names: Sequence[str], is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """A tick after each commit to one of the runs, and when runs come or go."""
+    yield COMMENT
+    before = await anyio.to_thread.run_sync(_state, shelf, names)
+    quiet = 0
+    while not is_ending():
+        await anyio.sleep(POLL_SECONDS)
+        state = await anyio.to_thread.run_sync(_state, shelf, names)
+        quiet += 1
+        if state != before:
+            yield TICK
+            before, quiet = state, 0
+        elif quiet >= QUIET_POLLS:
+            yield COMMENT
+            quiet = 0
+
+
+def _state(shelf: RunShelf, names: Sequence[str]) -> Hashable:
+    return shelf.entries(), tuple(_version(shelf, name) for name in names)
+
+
+def _version(shelf: RunShelf, name: str) -> tuple[int, int] | None:
+    try:
+        run = shelf.run(name)
+        return id(run), run.data_version()
+    except MonitorchError:
+        return None

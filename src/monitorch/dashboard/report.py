@@ -1,0 +1,107 @@
+"""A run as one HTML file that needs nothing else, not even a network."""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..store import WHOLE_RUN, Run
+from . import answers, bundle, quantise
+from .windows import COMPANION, Ask, Block, axes, blocks, describe, planes
+
+FEWEST_COLUMNS = 40
+_TRIES = 12
+_MARGIN = 0.93
+_ACCOMPANYING = ("-σ", "+σ", "min", "max", COMPANION)
+
+
+def page(runs: Sequence[Run], columns: int, max_bytes: int, title: str) -> str:
+    """The file. Columns get wider, then statistics are left out, until it has at most ``max_bytes``."""
+    share = 1.0
+    bare = len(_page(b"", title))
+    for _ in range(_TRIES):
+        text = _page(_carried(runs, columns, share), title)
+        if len(text) <= max_bytes:
+            break
+        fitting = _MARGIN * max(max_bytes - bare, 0) / (len(text) - bare)
+        if columns > FEWEST_COLUMNS:
+            columns = max(int(columns * fitting), FEWEST_COLUMNS)
+        else:
+            share *= fitting
+    return text
+
+
+def _page(data: bytes, title: str) -> str:
+    script, sheet = bundle.script(), bundle.sheet()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(sheet)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en" data-theme="system">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta name="color-scheme" content="light dark">\n<title>{html.escape(title)}</title>\n'
+        f'<style>{sheet}</style>\n</head>\n<body>\n<div id="page"></div>\n'
+        f'<script type="text/plain" id="data">{base64.b64encode(data).decode()}</script>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
+    """A JSON header with its length before it, all axes as float64, then all codes; compressed as a whole."""
+    facts: list[dict[str, Any]] = []
+    axis_bytes: list[bytes] = []
+    code_bytes: list[bytes] = []
+    for run in runs:
+        described = []
+        for block in blocks(run, Ask(_series(run, share), resolution=columns)):
+            codes = quantise.plan(*(plane for name, plane in planes(block).items() if name != COMPANION))
+            described.append({**describe(block), "codes": codes._asdict()})
+            axis_bytes += [np.asarray(axis, "<f8").tobytes() for axis in axes(block.window)]
+            code_bytes += _codes(block, codes)
+        facts.append(_facts(run, described))
+    header = json.dumps({"runs": facts}, allow_nan=False).encode()
+    header += b" " * (-(len(header) + 4) % 8)
+    whole = b"".join([len(header).to_bytes(4, "little"), header, *axis_bytes, *code_bytes])
+    return gzip.compress(whole, 6, mtime=0)
+
+
+def _series(run: Run, share: float) -> tuple[tuple[str, str], ...]:
+    """A share of all statistics: first those of the whole run, last those that merely accompany others."""
+    names = [(lens.name, statistic.name) for lens in run.lenses.values() if lens.ticks for statistic in lens.statistics]
+    names.sort(key=lambda pair: (pair[0] != WHOLE_RUN, pair[1].endswith(_ACCOMPANYING)))
+    return tuple(names[: math.ceil(share * len(names))])
+
+
+def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the page is told of a run; of statistics only those that it carries."""
+    head = answers.head(run)
+    carried = {(block["lens"], block["statistic"]) for block in described}
+    for lens in head["lenses"]:
+        lens["statistics"] = [known for known in lens["statistics"] if (lens["name"], known["name"]) in carried]
+    size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
+    facts = {"ticks": ticks, "size": size, **{name: head[name] for name in ("name", "status", "last_step", "age")}}
+    return {"info": facts, "head": head, "events": answers.events(run.events()), "blocks": described}
+
+
+def _codes(block: Block, codes: quantise.Codes) -> Iterator[bytes]:
+    """The mean, and how far the others are from it; counts are codes already."""
+    mean = None
+    for name, plane in planes(block).items():
+        if name == COMPANION:
+            yield quantise.squeeze(np.minimum(plane.astype(np.int64), 2**16 - 1).astype(np.uint16))
+            continue
+        found = quantise.encode(np.ascontiguousarray(plane, np.float32), codes)
+        yield quantise.squeeze(found, mean)
+        mean = found if mean is None else mean

@@ -1,0 +1,91 @@
+"""The runs that may be looked at: those directly inside one folder, and nothing else."""
+
+import os
+import threading
+from pathlib import Path
+
+from ..errors import StoreError
+from ..store import Run, RunInfo, list_runs, open_run
+
+
+class RunShelf:
+    """Opens runs by name and keeps them open; may be used by several threads.
+
+    A name is looked up among the entries of the folder, so a path is never made of what a browser sends. Links that
+    lead out of the folder are not followed.
+
+    Args:
+        folder: of the runs, or of one run, which is the only one then.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        folder = Path(folder).absolute()
+        is_run = any(folder.glob("rank*.db")) or any(folder.glob("rank*.log"))
+        self.folder = folder.parent if is_run else folder
+        self._only = folder.name if is_run else None
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[tuple[int, int], Run]] = {}
+
+    def names(self) -> tuple[str, ...]:
+        """All folders that may be runs."""
+        return tuple(name for name, _ in sorted(self.entries()) if self._is_inside(self.folder / name))
+
+    def entries(self) -> frozenset[tuple[str, int]]:
+        """What is in the folder, and when each was last changed; asking costs next to nothing."""
+        try:
+            with os.scandir(self.folder) as found:
+                return frozenset((entry.name, _changed(entry)) for entry in found if self._only in (None, entry.name))
+        except OSError:
+            return frozenset()
+
+    def infos(self) -> list[RunInfo]:
+        """All runs at a glance, newest first."""
+        names = set(self.names())
+        return [info for info in list_runs(self.folder) if info.name in names]
+
+    def run(self, name: str) -> Run:
+        """The run of that name, opened again if its file is another one by now."""
+        if name not in {known for known, _ in self.entries()} or not self._is_inside(self.folder / name):
+            raise StoreError(f"there is no run {name!r}; there are {', '.join(self.names()) or 'none'}")
+        with self._lock:
+            identity, run = self._open.get(name, (None, None))
+            if run is None or identity != _identity(run.path):
+                if run is not None:
+                    run.close()
+                    del self._open[name]
+                run = open_run(self.folder / name)
+                self._open[name] = _identity(run.path) or (0, 0), run
+        return run
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            for _, run in self._open.values():
+                run.close()
+            self._open.clear()
+
+    def _is_inside(self, path: Path) -> bool:
+        """Whether it is a folder here and all its files are where they seem to be."""
+        root = self.folder.resolve()
+        try:
+            return path.is_dir() and all(
+                entry.resolve().is_relative_to(root)
+                for entry in (path, *path.glob("rank*.db"), *path.glob("rank*.log"))
+            )
+        except (OSError, ValueError):
+            return False
+
+
+def _changed(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat().st_mtime_ns
+    except OSError:  # it went away just now, or leads nowhere
+        return 0
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,58 @@
+// Events of the run: what happened, where, why, and what to try.
+
+import { element } from "./dom.js";
+import { count, number } from "./format.js";
+
+const FIRST = ["reason", "message", "evidence", "threshold", "remedy", "try"];
+const MOST = 200;
+
+export class AlertsTab {
+  constructor(app) {
+    this.app = app;
+    this.root = element("div", { class: "alerts" });
+  }
+
+  show() {
+    const all = [...this.app.alerts()].sort((one, other) => other.step - one.step || other.id - one.id);
+    const shown = all.slice(0, MOST);
+    const nodes = shown.map((event) => this.item(event));
+    if (!all.length)
+      nodes.push(
+        element("p", {
+          class: "empty",
+          text: this.app.state.search ? "No alerts in the layers that match." : "Nothing to report.",
+        }),
+      );
+    if (all.length > MOST)
+      nodes.push(element("p", { class: "muted", text: `${all.length - MOST} older ones are not listed.` }));
+    this.root.replaceChildren(...nodes);
+  }
+
+  item(event) {
+    const keys = [
+      ...FIRST.filter((key) => key in event.body),
+      ...Object.keys(event.body).filter((key) => !FIRST.includes(key)),
+    ];
+    const facts = keys.flatMap((key) => [
+      element("dt", { text: key.replaceAll("_", " ") }),
+      element("dd", { text: shownValue(event.body[key]) }),
+    ]);
+    return element(
+      "button",
+      { type: "button", class: `alert is-${event.severity}`, onclick: () => this.app.navigation.openAlert(event) },
+      element(
+        "span",
+        { class: "alert-head" },
+        element("b", { text: event.kind.replaceAll("_", " ") }),
+        element("span", { class: "muted", text: `step ${count(event.step)}` }),
+      ),
+      event.layer ? element("bdi", { class: "mono", text: event.layer }) : null,
+      facts.length ? element("dl", {}, ...facts) : null,
+    );
+  }
+}
+
+function shownValue(value) {
+  if (typeof value === "number") return number(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}

@@ -1,0 +1,115 @@
+// Names beside the rows. Only those in sight are in the page, so a thousand layers cost no more than forty.
+
+import { element, icon } from "./dom.js";
+
+const INDENT = 12;
+
+/** Write the labels of the rows from `first` to `end`. */
+export function fillLabels(heat, first, end) {
+  const nodes = heat.brackets ? bracketLabels(heat) : [];
+  const stride = Math.max(Math.ceil(13 / heat.rowHeight), 1);
+  if (!heat.brackets) {
+    for (let row = first; row < end; row++) if (row % stride === 0) nodes.push(rowLabel(heat, row, stride > 1));
+  }
+  const selected = heat.rows.findIndex((row) => !row.isGroup && row.name === heat.app.state.layer);
+  if (selected >= 0) nodes.push(marker(heat, selected));
+  heat.gutter.replaceChildren(...nodes.filter(Boolean));
+}
+
+function place(node, heat, start, height) {
+  node.style.top = `${start * heat.rowHeight - heat.view.scrollTop}px`;
+  node.style.height = `${height}px`;
+  return node;
+}
+
+function rowLabel(heat, index, isSparse) {
+  const { state } = heat.app;
+  const row = heat.rows[index];
+  const isSelected = !row.isGroup && row.name === state.layer;
+  const looks = { "is-group": row.isGroup, "is-pinned": row.isPinned, "is-selected": isSelected };
+  const node = element("div", {
+    class: ["label", ...Object.keys(looks).filter((look) => looks[look])].join(" "),
+    role: "treeitem",
+    "aria-level": String(row.depth + 1),
+    "aria-selected": String(isSelected),
+    title: row.name,
+    "aria-expanded": row.isGroup ? String(!row.isClosed) : null,
+    "aria-posinset": String(index + 1),
+    "aria-setsize": String(heat.rows.length),
+    onclick: () => heat.pointer.choose(row),
+  });
+  node.style.paddingLeft = `${8 + row.depth * INDENT}px`;
+  if (row.isGroup) node.append(element("span", { class: "chevron", text: row.isClosed ? "▸" : "▾" }));
+  node.append(nameNode(row, state.sort));
+  if (row.isGroup && row.isClosed) node.append(element("span", { class: "muted small", text: String(row.size) }));
+  if (!row.isGroup && !isSparse) node.append(pinButton(heat, row));
+  return place(node, heat, index, isSparse ? 13 : heat.rowHeight);
+}
+
+/** Where there is no tree, the last part of a name says most. */
+function nameNode(row, sort) {
+  const text = row.isPinned || sort !== "model" ? row.name : row.label;
+  const cut = text.lastIndexOf(".") + 1;
+  return element(
+    "bdi",
+    { class: "name" },
+    element("span", { class: "muted", text: text.slice(0, cut) }),
+    text.slice(cut),
+  );
+}
+
+function pinButton(heat, row) {
+  const label = row.isPinned ? `Unpin ${row.name}` : `Pin ${row.name}`;
+  return element(
+    "button",
+    {
+      type: "button",
+      class: "pin",
+      title: row.isPinned ? "Unpin" : "Pin to the top",
+      "aria-label": label,
+      tabindex: "-1",
+      onclick: (event) => {
+        event.stopPropagation();
+        heat.app.state.toggle("pins", row.name);
+      },
+    },
+    icon("pin"),
+  );
+}
+
+/** A line for each bracket, with a name where there is room for one. */
+function bracketLabels(heat) {
+  let free = -Infinity;
+  return heat.brackets.map((bracket) => {
+    const middle = ((bracket.start + bracket.end) / 2) * heat.rowHeight;
+    const hasName = middle - 7 >= Math.max(free, -1);
+    if (hasName) free = middle + 7;
+    return bracketLabel(heat, bracket, hasName);
+  });
+}
+
+function bracketLabel(heat, { label, start, end }, hasName) {
+  const height = (end - start) * heat.rowHeight;
+  const top = start * heat.rowHeight - heat.view.scrollTop;
+  if (top + height < 0 || top > heat.height) return null;
+  const node = element(
+    "div",
+    {
+      class: "bracket",
+      title: `${label}: ${end - start} layers`,
+      role: "treeitem",
+      onclick: () => heat.pointer.chooseBracket(label, start),
+    },
+    hasName ? element("bdi", { class: "name", text: label }) : "",
+  );
+  return place(node, heat, start, height);
+}
+
+function marker(heat, row) {
+  return place(
+    element("div", { class: "selected-row", "aria-hidden": "true" }),
+    heat,
+    row,
+    Math.max(heat.rowHeight, 2),
+  );
+}

@@ -1,0 +1,121 @@
+// Above the heat map alerts, below it the axis.
+
+import { element, cssColour } from "./dom.js";
+import { position, ticks } from "./format.js";
+
+const LANE = 14;
+const AXIS = 24;
+const LABEL_PIXELS = 90;
+
+export class HeatScales {
+  constructor(heat) {
+    this.heat = heat;
+    this.lane = element("canvas", { class: "lane", "aria-hidden": "true" });
+    this.ticks = element("canvas", { class: "ticks", "aria-hidden": "true" });
+    this.lane.addEventListener("click", (event) => this.choose(event));
+    this.lane.addEventListener("pointermove", (event) => {
+      const found = this.nearest(event);
+      this.lane.title = found ? `${found.kind}${found.layer ? ` in ${found.layer}` : ""}, step ${found.step}` : "";
+    });
+  }
+
+  draw() {
+    this.drawLane();
+    this.drawTicks();
+  }
+
+  prepare(canvas, height) {
+    const ratio = devicePixelRatio || 1;
+    canvas.width = Math.round(this.heat.width * ratio);
+    canvas.height = Math.round(height * ratio);
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    return context;
+  }
+
+  /** A triangle for each alert; the worst are on top. */
+  drawLane() {
+    const context = this.prepare(this.lane, LANE);
+    for (const event of this.heat.app.visibleAlerts()) {
+      const x = this.heat.xOf(event.step);
+      context.fillStyle = cssColour(`--${event.severity}`);
+      context.beginPath();
+      context.moveTo(x - 4.5, 3);
+      context.lineTo(x + 4.5, 3);
+      context.lineTo(x, 11);
+      context.fill();
+    }
+  }
+
+  drawTicks() {
+    const { heat } = this;
+    const { low, high } = heat.domain;
+    const kind = heat.app.state.x;
+    const context = this.prepare(this.ticks, AXIS);
+    context.font = `11px ${cssColour("--sans")}`;
+    context.fillStyle = cssColour("--muted");
+    context.strokeStyle = cssColour("--line");
+    for (const place of ticks(low, high, heat.width / LABEL_PIXELS, kind)) {
+      const x = ((place - low) / (high - low)) * heat.width;
+      context.beginPath();
+      context.moveTo(Math.round(x) + 0.5, 0);
+      context.lineTo(Math.round(x) + 0.5, 4);
+      context.stroke();
+      const text = position(place, kind);
+      const half = context.measureText(text).width / 2;
+      context.fillText(text, Math.min(Math.max(x - half, 0), heat.width - 2 * half), 16);
+    }
+  }
+
+  /** Alerts that belong to a layer are framed in its row. */
+  outline(context, ratio) {
+    const { heat } = this;
+    const rowOf = new Map(heat.rows.map((row, index) => [row.isGroup ? "" : row.name, index]));
+    this.frame(context, ratio, rowOf.get(heat.app.state.layer));
+    context.lineWidth = 1.5 * ratio;
+    for (const event of heat.app.visibleAlerts()) {
+      const row = rowOf.get(event.layer);
+      if (row === undefined || heat.rowHeight < 6) continue;
+      const top = row * heat.rowHeight - heat.view.scrollTop;
+      context.strokeStyle = cssColour("--outline");
+      context.beginPath();
+      context.arc(
+        heat.xOf(event.step) * ratio,
+        (top + heat.rowHeight / 2) * ratio,
+        Math.max(Math.min(heat.rowHeight / 2, 7), 5) * ratio,
+        0,
+        7,
+      );
+      context.stroke();
+    }
+  }
+
+  /** The row of the open layer has an edge. */
+  frame(context, ratio, row) {
+    const { heat } = this;
+    if (row === undefined) return;
+    const top = row * heat.rowHeight - heat.view.scrollTop;
+    context.strokeStyle = cssColour("--outline");
+    context.lineWidth = ratio;
+    context.strokeRect(
+      0.5 * ratio,
+      (Math.round(top) - 0.5) * ratio,
+      heat.canvas.width - ratio,
+      Math.max(Math.round(heat.rowHeight), 3) * ratio,
+    );
+  }
+
+  nearest(event) {
+    const x = event.clientX - this.lane.getBoundingClientRect().left;
+    const near = this.heat.app
+      .visibleAlerts()
+      .map((alert) => [Math.abs(this.heat.xOf(alert.step) - x), alert])
+      .filter(([distance]) => distance < 6);
+    return near.sort((one, other) => one[0] - other[0])[0]?.[1];
+  }
+
+  choose(event) {
+    const found = this.nearest(event);
+    if (found) this.heat.app.navigation.openAlert(found);
+  }
+}

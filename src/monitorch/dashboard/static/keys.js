@@ -1,0 +1,108 @@
+// The page without a mouse.
+
+import { element } from "./dom.js";
+
+const HELP = [
+  ["/", "filter layers by a regular expression"],
+  ["j k ↓ ↑", "next or previous layer"],
+  ["← →", "move the cursor"],
+  ["Enter", "open the layer, open or close a group"],
+  ["p", "pin the layer to the top"],
+  ["[ ]", "previous or next statistic"],
+  ["s", "order of rows: model, worst, name"],
+  ["l", "colours: auto, linear, log"],
+  ["f", "rows that fit, or that can be read"],
+  ["m", "viridis or cividis"],
+  ["x", "axis: step, epoch, time"],
+  ["d", "difference to the run that is compared"],
+  ["0", "reset the zoom (or a double click)"],
+  ["1 2 3 4", "layer, alerts, runs, table"],
+  ["space", "pause, go on"],
+  ["t", "light, dark, as the system"],
+  ["y", "copy a link to this view"],
+  ["Esc", "leave the filter, close the layer"],
+  ["?", "this list"],
+];
+
+export class Help {
+  constructor() {
+    const rows = HELP.map(([keys, text]) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, ...keys.split(" ").map((key) => element("kbd", { text: key }))),
+        element("td", { text }),
+      ),
+    );
+    this.root = element(
+      "dialog",
+      { class: "help", "aria-label": "Keys" },
+      element("h2", { text: "Keys" }),
+      element("table", {}, element("tbody", {}, ...rows)),
+      element("p", {
+        class: "muted",
+        text: "Drag over the heat map or a chart to zoom; click a row to open its layer.",
+      }),
+    );
+    this.root.addEventListener("click", () => this.root.close());
+  }
+
+  show() {
+    if (this.root.open) this.root.close();
+    else this.root.showModal();
+  }
+}
+
+const next = (list, value, step = 1) => list[(list.indexOf(value) + step + list.length) % list.length];
+
+function actions(app) {
+  const { state, heat } = app;
+  const turn = (name, values) => () => state.set({ [name]: next(values, state[name]) });
+  const layer = (step) => () => app.navigation.nextLayer(step);
+  return {
+    "/": () => app.heatBar.search.focus(),
+    j: layer(1),
+    k: layer(-1),
+    ArrowDown: layer(1),
+    ArrowUp: layer(-1),
+    ArrowLeft: () => app.navigation.moveCursor(-1),
+    ArrowRight: () => app.navigation.moveCursor(1),
+    Enter: () => state.set({ tab: "layer" }),
+    p: () => state.layer && state.toggle("pins", state.layer),
+    "[": () => app.navigation.nextStatistic(-1),
+    "]": () => app.navigation.nextStatistic(1),
+    s: turn("sort", ["model", "worst", "name"]),
+    l: turn("colour", ["auto", "linear", "log"]),
+    f: turn("rows", ["fit", "read"]),
+    m: turn("map", ["viridis", "cividis"]),
+    x: turn("x", ["step", "epoch", "time"]),
+    d: () => state.compare.length && state.set({ difference: !state.difference }),
+    0: () => state.set({ first: null, last: null }),
+    1: () => state.set({ tab: "layer" }),
+    2: () => state.set({ tab: "alerts" }),
+    3: () => state.set({ tab: "runs" }),
+    4: () => state.set({ tab: "table" }),
+    " ": () => app.togglePause(),
+    t: () => app.nextTheme(),
+    y: () => app.notice.copyLink(),
+    Escape: () => state.set(state.search ? { search: "" } : { layer: "", at: null }),
+    "?": () => app.help.show(),
+  };
+}
+
+export function listen(app) {
+  const known = actions(app);
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const isTyping = event.target.matches("input:not([type=range]):not([type=checkbox]), textarea");
+    if (isTyping && event.key === "Escape") event.target.blur();
+    if (isTyping && event.key !== "Escape") return;
+    if (event.target.matches("select, [type=range]") && event.key.startsWith("Arrow")) return;
+    if (event.target.matches("button, select, a, [type=checkbox]") && [" ", "Enter"].includes(event.key)) return;
+    if (app.help.root.open && event.key !== "?") return;
+    const action = known[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  });
+}

@@ -1,0 +1,36 @@
+// One layer: what it is, and all that was measured of it.
+
+import { ChartList } from "./chart_list.js";
+import { element, iconButton } from "./dom.js";
+import { compact } from "./format.js";
+
+export class LayerTab {
+  constructor(app) {
+    this.app = app;
+    this.name = element("bdi", { class: "mono layer-name" });
+    this.facts = element("span", { class: "muted" });
+    this.pin = iconButton("pin", "Pin to the top (p)", () => app.state.toggle("pins", app.state.layer));
+    this.hint = element("p", { class: "empty", text: "Click a row of the heat map to see that layer." });
+    this.head = element("header", { class: "layer-head" }, element("div", {}, this.name, this.facts), this.pin);
+    this.list = new ChartList(app, "charts");
+    this.root = element("div", { class: "layer" }, this.hint, this.head, this.list.root);
+  }
+
+  show(specs, sources, domain) {
+    const { state, head } = this.app;
+    const layer = head?.layers.find((candidate) => candidate.name === state.layer);
+    const isThere = Boolean(layer && domain);
+    this.hint.hidden = isThere;
+    this.head.hidden = this.list.root.hidden = !isThere;
+    if (!isThere) return;
+    this.name.textContent = layer.name;
+    const { module } = this.app.data.family(state.run, layer.name);
+    const { kind, parameters } = head.layers.find((candidate) => candidate.name === module) ?? layer;
+    const what = layer.name === module ? kind : kind && `${layer.name.slice(module.length + 1)} of ${kind}`;
+    this.facts.textContent = [what, parameters === null ? null : `${compact(parameters)} parameters`]
+      .filter(Boolean)
+      .join(" · ");
+    this.pin.setAttribute("aria-pressed", String(state.pins.includes(layer.name)));
+    this.list.show(specs, sources, layer.name, domain);
+  }
+}

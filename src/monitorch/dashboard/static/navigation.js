@@ -1,0 +1,56 @@
+// Going from one layer, run, statistic or moment to another.
+
+import { menu } from "./names.js";
+
+export class Navigation {
+  constructor(app) {
+    this.app = app;
+  }
+
+  /** Go to where and when it happened. */
+  openAlert(event) {
+    const { first, last } = this.app.state;
+    const isOutside = (first !== null && event.step < first) || (last !== null && event.step > last);
+    this.app.state.set({
+      layer: event.layer ?? this.app.state.layer,
+      tab: "layer",
+      at: event.step,
+      ...(isOutside ? { first: null, last: null } : {}),
+    });
+    this.app.cursor.point(event.step, null);
+    if (event.layer) this.app.heat.reveal(event.layer);
+  }
+
+  openRun(run) {
+    const compare = this.app.state.compare.includes(run)
+      ? this.app.state.compare.map((name) => (name === run ? this.app.state.run : name))
+      : this.app.state.compare;
+    this.app.state.set({ run, compare, first: null, last: null, at: null });
+  }
+
+  nextLayer(step) {
+    const rows = this.app.heat.rows.filter((row) => !row.isGroup);
+    if (!rows.length) return;
+    const place = rows.findIndex((row) => row.name === this.app.state.layer);
+    const next = place < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(place + step, 0), rows.length - 1);
+    this.app.state.set({ layer: rows[next].name });
+    this.app.heat.reveal(rows[next].name);
+  }
+
+  nextStatistic(step) {
+    const all = menu(this.app.head?.lenses ?? []).flatMap(([, options]) => options.map(([value]) => value));
+    const place = all.indexOf(JSON.stringify([this.app.state.lens, this.app.state.statistic]));
+    if (!all.length) return;
+    const [lens, statistic] = JSON.parse(all[(place + step + all.length) % all.length]);
+    this.app.state.set({ lens, statistic });
+  }
+
+  moveCursor(step) {
+    const { model } = this.app.heat;
+    if (!model) return;
+    const now = this.app.cursor.step === null ? model.columns : model.block.step.indexOf(this.app.cursor.step);
+    const column = Math.min(Math.max(now + step, 0), model.columns - 1);
+    this.app.state.set({ at: model.block.step[column] });
+    this.app.cursor.point(model.block.step[column], null);
+  }
+}

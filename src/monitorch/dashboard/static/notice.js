@@ -1,0 +1,33 @@
+// A line on top of the page that says what is wrong, or for a moment what was done.
+
+import { element } from "./dom.js";
+
+const PASSING_MILLISECONDS = 2500;
+
+export class Notice {
+  constructor() {
+    this.root = element("div", { class: "notice", role: "alert", hidden: true });
+  }
+
+  /** Show a text until the next one; nothing replaces a passing one before its time. */
+  tell(text, isPassing = false) {
+    if (!isPassing && this.passing) return;
+    this.root.textContent = text;
+    this.root.hidden = !text;
+    if (!isPassing) return;
+    clearTimeout(this.passing);
+    this.passing = setTimeout(() => {
+      this.passing = null;
+      this.tell("");
+    }, PASSING_MILLISECONDS);
+  }
+
+  async copyLink() {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      this.tell("The link is copied.", true);
+    } catch {
+      this.tell("The browser does not let this page copy; the address bar has the link.", true);
+    }
+  }
+}

@@ -1,0 +1,116 @@
+// The rows of the heat map: layers as a tree, or sorted, with pins on top.
+
+const SMALL_GROUP = 2;
+
+/** Rows to show, each with the layers it stands for. */
+export function build({ layers, matches, pins, closed, sort, scores, withGroups }) {
+  const shown = layers
+    .map((name, index) => ({ name, index }))
+    .filter(({ name }) => matches(name) || pins.includes(name));
+  const pinned = shown.filter(({ name }) => pins.includes(name)).map((layer) => leaf(layer, layer.name, 0, true));
+  const rest = shown.filter(({ name }) => !pins.includes(name));
+  if (sort === "model") return [...pinned, ...treeRows(rest, closed, withGroups)];
+  const order =
+    sort === "name"
+      ? (one, other) => one.name.localeCompare(other.name, "en", { numeric: true })
+      : (one, other) => scores[other.index] - scores[one.index] || one.index - other.index;
+  return [...pinned, ...rest.sort(order).map((layer) => leaf(layer, layer.name, 0, false))];
+}
+
+function leaf(layer, label, depth, isPinned) {
+  return { name: layer.name, label, depth, members: [layer.index], isGroup: false, isPinned };
+}
+
+function treeRows(layers, closed, withGroups) {
+  const rows = [];
+  walk(grow(layers), { prefix: "", before: "", depth: 0 }, rows, closed, withGroups);
+  return rows;
+}
+
+/** Layers under the parts of their names; an only child is one with its parent. */
+function grow(layers) {
+  const root = { children: new Map(), layer: null };
+  for (const layer of layers) {
+    let node = root;
+    for (const part of layer.name.split(".")) {
+      if (!node.children.has(part)) node.children.set(part, { children: new Map(), layer: null });
+      node = node.children.get(part);
+    }
+    node.layer = layer;
+  }
+  return root;
+}
+
+/** Add the rows below a node; small groups have no row of their own, so their names go `before` those inside. */
+function walk(node, { prefix, before, depth }, rows, closed, withGroups) {
+  for (const [part, child] of node.children) {
+    let [label, inner] = [part, child];
+    while (!inner.layer && inner.children.size === 1) {
+      const [[next, only]] = inner.children;
+      [label, inner] = [`${label}.${next}`, only];
+    }
+    const name = prefix + label;
+    const below = inner.children.size;
+    if (inner.layer) rows.push(leaf(inner.layer, before + label, depth, false));
+    if (!below) continue;
+    const inside = leaves(inner);
+    const isClosed = closed.includes(name);
+    if (inside.length <= SMALL_GROUP && !isClosed) {
+      walk(inner, { prefix: `${name}.`, before: `${before}${label}.`, depth }, rows, closed, withGroups);
+      continue;
+    }
+    if (withGroups || isClosed) {
+      rows.push({
+        name,
+        label: before + label,
+        depth,
+        members: isClosed ? inside : [],
+        isGroup: true,
+        isClosed,
+        size: inside.length,
+      });
+    }
+    if (!isClosed) walk(inner, { prefix: `${name}.`, before: "", depth: depth + 1 }, rows, closed, withGroups);
+  }
+}
+
+function leaves(node) {
+  const below = [...node.children.values()].flatMap(leaves);
+  return node.layer ? [node.layer.index, ...below] : below;
+}
+
+/** Neighbours that share the beginning of their names, as brackets beside rows too thin for labels. */
+export function brackets(rows, rowHeight, smallest) {
+  const runs = [1, 2, 3, 4].map((depth) => sharing(rows, depth));
+  const found = [];
+  for (let start = 0; start < rows.length;) {
+    const size = (depth) => (runs[depth - 1][start].end - runs[depth - 1][start].start) * rowHeight;
+    let depth = 1;
+    // deeper while that leaves room for a name, or where a bracket would say too little
+    while (
+      depth < 4 &&
+      (size(depth + 1) >= 3 * smallest || (size(depth + 1) >= smallest && size(depth) >= 24 * smallest))
+    )
+      depth++;
+    const { end } = runs[depth - 1][start];
+    found.push({ label: rows[start].isPinned ? "pinned" : headOf(rows[start].name, depth), start, end });
+    start = end;
+  }
+  return found;
+}
+
+/** For each row, from where to where the rows share so many parts of its name. */
+function sharing(rows, depth) {
+  let [run, before] = [null, null];
+  return rows.map((row, place) => {
+    const head = row.isPinned ? "" : headOf(row.name, depth);
+    if (head !== before) run = { start: place };
+    before = head;
+    run.end = place + 1;
+    return run;
+  });
+}
+
+function headOf(name, depth) {
+  return name.split(".").slice(0, depth).join(".");
+}

@@ -1,0 +1,64 @@
+// The numbers of the heat map as a table.
+
+import { element } from "./dom.js";
+import { count, number } from "./format.js";
+import { matcher } from "./names.js";
+
+const MOST = 1000;
+
+export class TableTab {
+  constructor(app) {
+    this.app = app;
+    this.caption = element("caption");
+    this.body = element("tbody");
+    const heads = ["layer", "newest", "smallest", "mean", "largest", "not finite"];
+    this.root = element(
+      "div",
+      { class: "table-tab" },
+      element(
+        "table",
+        {},
+        this.caption,
+        element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col", text })))),
+        this.body,
+      ),
+    );
+  }
+
+  /** `total` is a block with one column for the whole span. */
+  show(total, model) {
+    if (!total || !model) return;
+    const { state } = this.app;
+    const matches = matcher(state.search).test;
+    this.caption.textContent = `${this.app.statisticTitle()}, steps ${count(total.step[0])} to ${count(total.last[0])}`;
+    const rows = total.layers
+      .map((name, row) => ({ name, row, score: model.scores[model.layers.indexOf(name)] ?? 0 }))
+      .filter(({ name }) => matches(name));
+    if (state.sort === "worst") rows.sort((one, other) => other.score - one.score);
+    if (state.sort === "name") rows.sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
+    this.body.replaceChildren(...rows.slice(0, MOST).map(({ name, row }) => this.line(name, row, total, model)));
+  }
+
+  line(name, row, total, model) {
+    const newest = model.layers.indexOf(name);
+    const broken = total.nonfinite?.[row] ?? 0;
+    const cells = [
+      newest < 0 ? null : (model.block[this.app.state.cell]?.[(newest + 1) * model.columns - 1] ?? null),
+      total.minimum[row],
+      total.mean[row],
+      total.maximum[row],
+    ];
+    const open = element(
+      "button",
+      { type: "button", class: "link", onclick: () => this.app.state.set({ layer: name, tab: "layer" }) },
+      element("bdi", {}, ...name.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")])),
+    );
+    return element(
+      "tr",
+      { class: broken ? "is-broken" : null },
+      element("th", { scope: "row" }, open),
+      ...cells.map((value) => element("td", { text: number(value) })),
+      element("td", { text: broken ? count(broken) : "" }),
+    );
+  }
+}

@@ -1,0 +1,104 @@
+"""Numbers in columns, and the bytes in which they travel."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OptionError
+from ..store import Run, Window
+
+COMPANION = "nonfinite"
+"""The statistic ``<tag>/nonfinite`` counts the samples that the others of its tag leave out."""
+
+HIGHEST_RESOLUTION = 4000
+PLANES = ("mean", "minimum", "maximum")
+
+
+class Ask(NamedTuple):
+    """Which numbers are wanted; layers None are all, steps None are the first and the last."""
+
+    series: tuple[tuple[str, str], ...]
+    layers: tuple[str, ...] | None = None
+    first: int | None = None
+    last: int | None = None
+    resolution: int = 500
+    planes: tuple[str, ...] = PLANES
+
+
+class Block(NamedTuple):
+    """The numbers of one statistic."""
+
+    lens: str
+    statistic: str
+    window: Window
+    wanted: tuple[str, ...] = PLANES
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether each column is one tick, so that mean, minimum and maximum are the same."""
+        return bool((self.window.axis.step == self.window.last_step).all())
+
+
+def blocks(run: Run, ask: Ask) -> Iterator[Block]:
+    """The numbers of each statistic; layers that a lens does not know are left out."""
+    if not 1 <= ask.resolution <= HIGHEST_RESOLUTION:
+        raise OptionError(f"resolution={ask.resolution} must be a number of columns from 1 to {HIGHEST_RESOLUTION}")
+    for plane in ask.planes:
+        if plane not in PLANES:
+            raise OptionError.unknown("plane", plane, PLANES)
+    lenses = run.lenses
+    for name, statistic in ask.series:
+        if name not in lenses:
+            raise OptionError.unknown("lens", name, lenses)
+        lens = lenses[name]
+        layers = lens.layers if ask.layers is None else [layer for layer in ask.layers if layer in lens.layers]
+        if not layers:
+            continue
+        span = ask.first, ask.last, ask.resolution
+        window = run.window(name, statistic, *span, layers=layers)
+        companion = f"{statistic.rpartition('/')[0]}/{COMPANION}"
+        if companion != statistic and companion in {known.name for known in lens.statistics}:
+            window = _with_companion(window, run.window(name, companion, *span, layers=layers))
+        yield Block(name, statistic, window, ask.planes)
+
+
+def _with_companion(window: Window, counts: Window) -> Window:
+    """A tick whose samples were not all finite is marked, even though its mean is."""
+    if counts.maximum.shape != window.mean.shape:  # a commit came in between
+        return window
+    missed = np.nan_to_num(counts.maximum, nan=0.0).astype(np.int32)
+    return window._replace(nonfinite=np.maximum(window.nonfinite, missed))
+
+
+def pack(found: Sequence[Block]) -> bytes:
+    """A JSON header with its length before it, then all axes as float64, then all numbers as float32."""
+    header = json.dumps({"blocks": [describe(block) for block in found]}).encode()
+    header += b" " * (-(len(header) + 4) % 8)
+    pieces = [len(header).to_bytes(4, "little"), header]
+    pieces += [np.asarray(axis, "<f8").tobytes() for block in found for axis in axes(block.window)]
+    for block in found:
+        pieces += [np.asarray(plane, "<f4").tobytes() for plane in planes(block).values()]
+    return b"".join(pieces)
+
+
+def describe(block: Block) -> Mapping[str, Any]:
+    """What the bytes of a block are."""
+    window = block.window
+    names = {"lens": block.lens, "statistic": block.statistic, "layers": window.layers}
+    return {**names, "columns": len(window.last_step), "raw": block.is_raw, "planes": list(planes(block))}
+
+
+def axes(window: Window) -> tuple[NDArray[Any], ...]:
+    """When columns begin, and where they end."""
+    return (*window.axis, window.last_step)
+
+
+def planes(block: Block) -> dict[str, NDArray[Any]]:
+    """The arrays that are needed, by name."""
+    window = block.window
+    wanted = PLANES[:1] if block.is_raw else block.wanted
+    found: dict[str, NDArray[Any]] = {name: getattr(window, name) for name in wanted}
+    return found | {"nonfinite": window.nonfinite} if window.nonfinite.any() else found

@@ -1,0 +1,259 @@
+"""Runs to look at, a server, and a browser."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import struct
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+from monitorch.dashboard.serving import listen, make_server
+from monitorch.dashboard.shelf import RunShelf
+from monitorch.store import Statistic, Writer
+
+LAYERS = ("conv", "block.0.fc", "block.0.norm", "block.1.fc", "head")
+STEPS = 24
+HOW_TO_GET_A_BROWSER = "the page is tested in Chromium: apt-get install chromium chromium-driver"
+
+
+def rate(layer, step, shift=0.0):
+    """What the sample runs have for a layer at a step; between 0 and 1."""
+    return (0.15 * layer + step / 60 + shift) % 1.0
+
+
+def fill(writer, steps, shift=0.0, layers=LAYERS):
+    """Store a statistic from 0 to 1, one that spans decades, and losses."""
+    for step in steps:
+        rates = [rate(index, step, shift) for index in range(len(layers))]
+        writer.put(
+            "Rates", step, [rates], layers=layers, statistics=["Rate/value"], epoch=step // 6, time=1000.0 + step
+        )
+        norms = [10.0 ** (index % 5 - 2) * (1 + step / 10) for index in range(len(layers))]
+        writer.put("Norms", step, [norms], layers=layers, statistics=["Norm/mean"], epoch=step // 6, time=1000.0 + step)
+        loss = [[1 / (1 + step) + shift]]
+        writer.put("run", step, loss, layers=["run"], statistics=["Loss/train_loss mean"], epoch=step // 6)
+
+
+@pytest.fixture(scope="session")
+def sample():
+    """The sample run's numbers, for tests that compute what they expect."""
+    return SimpleNamespace(layers=LAYERS, steps=STEPS, rate=rate, fill=fill)
+
+
+@pytest.fixture(scope="session")
+def new_run():
+    """Begin a run that a test goes on with."""
+
+    def begin(folder, steps=STEPS, shift=0.0, layers=LAYERS, **facts):
+        writer = Writer(folder, meta={"started": 1000.0, "config": {"lr": 0.1 + shift}, **facts})
+        writer.introduce_layers(layers)
+        writer.introduce_statistics("Rates", [Statistic("Rate/value", "linear", (0.0, 1.0))])
+        fill(writer, range(steps), shift, layers)
+        writer.flush()
+        return writer
+
+    return begin
+
+
+@pytest.fixture
+def make_run(new_run):
+    """A run that is finished."""
+
+    def make(folder, *arguments, **options):
+        new_run(folder, *arguments, **options).close()
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """A context with a real server over a folder; gives what asks it."""
+
+    @contextlib.contextmanager
+    def run(folder, host="127.0.0.1", token=None):
+        shelf = RunShelf(folder)
+        server, listening = make_server(shelf, host, token), listen("127.0.0.1", 0)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            yield Client(listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(timeout=20)
+            listening.close()
+        assert not thread.is_alive()
+
+    return run
+
+
+class Client:
+    """Asks a server, with headers as they are given and paths as they are written."""
+
+    def __init__(self, port):
+        self.port, self.url = port, f"http://127.0.0.1:{port}/"
+
+    def ask(self, path, method="GET", **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            fields = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.putrequest(method, path, skip_host="Host" in fields)
+            for name, value in fields.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            answer = connection.getresponse()
+            return SimpleNamespace(status=answer.status, headers=answer.headers, body=answer.read())
+        finally:
+            connection.close()
+
+    def json(self, path):
+        answer = self.ask(path)
+        assert answer.status == 200, answer.body
+        return json.loads(answer.body, parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
+
+    def blocks(self, query):
+        answer = self.ask(f"/api/windows?{query}")
+        assert answer.status == 200, answer.body
+        return unpack(answer.body)
+
+
+def unpack(body):
+    """Read the bytes of windows as their description says: independent of the code that wrote them."""
+    (length,) = struct.unpack_from("<I", body)
+    blocks = json.loads(body[4 : 4 + length])["blocks"]
+    offset = 4 + length
+    for block in blocks:
+        for axis in ("step", "epoch", "time", "last"):
+            block[axis] = np.frombuffer(body, "<f8", block["columns"], offset)
+            offset += 8 * block["columns"]
+    for block in blocks:
+        shape = len(block["layers"]), block["columns"]
+        for plane in block["planes"]:
+            block[plane] = np.frombuffer(body, "<f4", shape[0] * shape[1], offset).reshape(shape)
+            offset += 4 * shape[0] * shape[1]
+    assert offset == len(body)
+    return blocks
+
+
+@pytest.fixture(scope="session")
+def unpacked():
+    return unpack
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """One browser for all tests, which finds no host but this machine."""
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not binary or not driver:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(HOW_TO_GET_A_BROWSER)
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1400,900",
+        "--force-device-scale-factor=1",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    started.set_script_timeout(20)
+    yield started
+    started.quit()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory, new_run, serving, sample):
+    """Three finished runs: one as it should be, one that differs, one with numbers that are none."""
+    folder = tmp_path_factory.mktemp("runs")
+    new_run(folder / "first").close()
+    new_run(folder / "second", shift=0.25).close()
+    broken = new_run(folder / "broken")
+    values = [[0.5, np.nan, np.inf, -np.inf, 0.5]]
+    broken.put("Rates", 24, values, layers=sample.layers, statistics=["Rate/value"])
+    broken.event(24, "not_finite", "error", layer="block.0.fc", body={"reason": "a NaN", "limit": float("inf")})
+    broken.close()
+    with serving(folder) as client:
+        yield client.url
+
+
+class Page:
+    """The page in a browser, with the words of somebody who looks at it."""
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def open(self, url, step=None):
+        """Open an address and wait until the heat map is drawn, up to a step if one is given."""
+        self.driver.get("about:blank")
+        self.driver.get(url)
+        self.wait(lambda: self.drawn_step() is not None if step is None else self.drawn_step() == step)
+
+    def wait(self, condition):
+        return WebDriverWait(self.driver, 20, poll_frequency=0.02).until(lambda _: condition())
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def drawn_step(self):
+        text = self.run("return document.querySelector('.heat-canvas')?.dataset.step")
+        return int(text) if text else None
+
+    def texts(self, selector):
+        script = (
+            "return [...document.querySelectorAll(arguments[0])].filter(e => e.offsetParent).map(e => e.textContent)"
+        )
+        return self.run(script, selector)
+
+    def click(self, selector, text=None):
+        """Click what is visible and, if given, has this text."""
+        script = (
+            "const all = [...document.querySelectorAll(arguments[0])].filter(e => e.offsetParent);"
+            "const found = all.find(e => arguments[1] === null || e.textContent.trim() === arguments[1]);"
+            "found?.click(); return Boolean(found)"
+        )
+        self.wait(lambda: self.run(script, selector, text))
+
+    def rows(self):
+        """The names of the layers beside the heat map."""
+        return self.run("return [...document.querySelectorAll('.gutter .label:not(.is-group)')].map(e => e.title)")
+
+    def cell(self, row, share):
+        """The colour in the middle of a row, so far from left to right."""
+        script = (
+            "const c = document.querySelector('.heat-canvas'), [row, share] = arguments;"
+            "const label = [...document.querySelectorAll('.gutter .label')].find(e => e.title === row);"
+            "const y = label.offsetTop + label.offsetHeight / 2, ratio = c.height / c.clientHeight;"
+            "const copy = document.createElement('canvas'); copy.width = copy.height = 1;"
+            "const context = copy.getContext('2d', { willReadFrequently: true });"
+            "context.drawImage(c, -Math.floor(share * c.width), -Math.floor(y * ratio));"
+            "return [...context.getImageData(0, 0, 1, 1).data]"
+        )
+        return self.run(script, row, share)
+
+    def complaints(self):
+        """What the browser's console holds."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "DEBUG"]
+
+
+@pytest.fixture
+def page(chromium):
+    """The page; a test that leaves complaints in the console, or reaches for another host, fails."""
+    chromium.get_log("browser")
+    opened = Page(chromium)
+    yield opened
+    complaints = opened.complaints()
+    script = "return performance.getEntriesByType('resource').map(e => e.name)"
+    foreign = [name for name in opened.run(script) if not name.startswith(("http://127.0.0.1:", "blob:", "data:"))]
+    chromium.get("about:blank")  # before its server ends, which it would complain about in the next test
+    assert (complaints, foreign) == ([], [])

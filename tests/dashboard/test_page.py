@@ -1,0 +1,197 @@
+"""The page in a real browser, over a real server."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+
+from monitorch.store import Layer, Writer
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+RATE = "lens=Rates&statistic=Rate%2Fvalue"
+NONFINITE = (240, 36, 92)
+HOSTILE = ("<script>alert(1)</script>", "\"quotes' & <b>bold</b>", "שכבה.ראשונה", "层.🔥")
+
+
+def middle(tick, ticks=24):
+    """How far from left to right the column of a tick is."""
+    return (tick + 0.5) / ticks
+
+
+def close_to(colour, wanted, tolerance):
+    return np.abs(np.array(colour[:3]) - np.array(wanted)).max() <= tolerance
+
+
+@pytest.mark.parametrize("tick", [0, 7, 23])
+def test_a_cell_has_the_colour_of_its_number(page, site, sample, tick):
+    page.open(f"{site}#run=first&{RATE}&theme=light")
+    for index, layer in enumerate(sample.layers):
+        wanted = 255 * np.array(mpl.colormaps["viridis"](sample.rate(index, tick))[:3])
+        assert close_to(page.cell(layer, middle(tick)), wanted, 10)
+
+
+def test_colours_of_cividis_are_those_that_everybody_knows(page, site, sample):
+    page.open(f"{site}#run=first&{RATE}&map=cividis&theme=light")
+    wanted = 255 * np.array(mpl.colormaps["cividis"](sample.rate(3, 12))[:3])
+    assert close_to(page.cell("block.1.fc", middle(12)), wanted, 10)
+
+
+def test_numbers_over_decades_have_logarithmic_colours(page, site):
+    page.open(f"{site}#run=first&lens=Norms&statistic=Norm%2Fmean")
+    assert page.texts(".legend .muted") == ["log"]
+    page.click(".legend [data-value=linear]")
+    page.wait(lambda: page.texts(".legend .muted") == ["linear"])
+
+
+def test_what_is_not_finite_has_a_colour_of_its_own(page, site):
+    page.open(f"{site}#run=broken&{RATE}&theme=light", step=24)
+    for layer in ("block.0.fc", "block.0.norm", "block.1.fc"):
+        assert close_to(page.cell(layer, 0.999), NONFINITE, 0)
+    assert not close_to(page.cell("head", 0.999), NONFINITE, 60)
+
+
+def test_what_was_not_finite_comes_first_among_the_worst(page, site):
+    page.open(f"{site}#run=broken&{RATE}&sort=worst", step=24)
+    assert page.rows()[0] == "block.0.fc"  # it has an alert, too
+    assert set(page.rows()[1:3]) == {"block.0.norm", "block.1.fc"}
+
+
+def test_a_click_on_a_row_opens_its_layer(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    canvas = page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas")
+    label = page.driver.find_element(By.CSS_SELECTOR, ".label[title='block.1.fc']")
+    middle_of_row = label.rect["y"] + label.rect["height"] / 2 - canvas.rect["y"] - canvas.rect["height"] / 2
+    ActionChains(page.driver).move_to_element_with_offset(canvas, 40, int(middle_of_row)).click().perform()
+    page.wait(lambda: page.texts(".layer-name") == ["block.1.fc"])
+    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    assert "layer=block.1.fc" in page.driver.current_url
+
+
+def test_dragging_zooms_and_a_double_click_resets(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    canvas = page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas")
+    quarter = int(canvas.rect["width"] / 4)
+    drag = ActionChains(page.driver).move_to_element_with_offset(canvas, -quarter, 5).click_and_hold()
+    drag.move_by_offset(2 * quarter, 0).release().perform()
+    page.wait(lambda: page.drawn_step() == 18)
+    assert "first=6" in page.driver.current_url
+    assert "last=18" in page.driver.current_url
+    ActionChains(page.driver).double_click(canvas).perform()
+    page.wait(lambda: page.drawn_step() == 23)
+
+
+def test_a_commit_shows_by_itself(page, tmp_path, new_run, serving, sample):
+    writer = new_run(tmp_path / "live")
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=live&{RATE}", step=23)
+        assert page.texts(".status") == ["running"]
+        sample.fill(writer, range(24, 30))
+        writer.event(29, "dead_neurons", "warning", layer="conv")
+        writer.flush()
+        page.wait(lambda: page.drawn_step() == 29)
+        page.wait(lambda: page.texts(".count") == ["1"])
+        writer.close()
+        page.wait(lambda: page.texts(".status") == ["finished"])
+        page.driver.get("about:blank")
+
+
+def test_while_paused_nothing_moves(page, tmp_path, new_run, serving, sample):
+    writer = new_run(tmp_path / "live")
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=live&{RATE}", step=23)
+        page.click(".badge .icon-button")
+        assert page.texts(".status") == ["paused"]
+        listen = "const s = new EventSource('api/live?run=live'); s.onopen = () => { window.heard = 0; }; "
+        page.run(listen + "s.onmessage = () => { window.heard += 1; s.close(); }")
+        page.wait(lambda: page.run("return window.heard") == 0)
+        sample.fill(writer, range(24, 26))
+        writer.flush()
+        page.wait(lambda: page.run("return window.heard") == 1)
+        assert page.drawn_step() == 23
+        page.click(".badge .icon-button")
+        page.wait(lambda: page.drawn_step() == 25)
+        writer.close()
+        page.driver.get("about:blank")
+
+
+def test_the_cursor_is_in_all_panels(page, site, sample):
+    page.open(f"{site}#run=first&{RATE}&layer=head&at=6")
+    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    canvas = page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas")
+    width = canvas.rect["width"]
+    ActionChains(page.driver).move_to_element_with_offset(canvas, int(width * (middle(12) - 0.5)), 0).perform()
+    wanted = [f"{sample.rate(4, 12):.4g}", f"{100 * (1 + 12 / 10):.4g}"]
+    page.wait(lambda: page.texts(".charts .value b") == wanted)
+    assert not page.run("return document.querySelector('.cursor-line').hidden")
+
+
+def test_names_are_text_and_nothing_else(page, tmp_path, new_run, serving):
+    writer = new_run(
+        tmp_path / "<img src=x onerror=alert(1)>", layers=HOSTILE, note="</script><script>alert(2)</script>"
+    )
+    writer.event(3, "<i>kind</i>", "error", layer=HOSTILE[0], body={"<b>reason</b>": "<u>text</u>"})
+    writer.close()
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#{RATE}&layer=%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+        page.wait(lambda: page.texts(".layer-name") == [HOSTILE[0]])
+        assert set(page.rows()) == set(HOSTILE)
+        for tab in ("Alerts1", "Runs", "Table"):
+            page.click("[role=tab]", tab)
+            page.wait(lambda tab=tab: page.texts("[role=tab][aria-selected=true]") == [tab])
+        assert (
+            page.run("return document.querySelectorAll('#page script, #page img, #page b b, #page u, .alert i').length")
+            == 0
+        )
+        page.driver.get("about:blank")
+
+
+def test_a_thousand_layers_are_a_few_labels(page, tmp_path, make_run, serving):
+    make_run(tmp_path / "deep", steps=3, layers=[f"blocks.{index // 10}.part{index % 10}" for index in range(1000)])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#{RATE}&rows=read")
+        assert 5 < len(page.rows()) < 100
+        page.run("document.querySelector('.view').scrollTop = 1e6")
+        page.wait(lambda: page.rows()[-1] == "blocks.99.part9")
+        page.driver.get("about:blank")
+
+
+def test_a_folder_without_runs_waits_for_the_first(page, tmp_path, new_run, serving):
+    (tmp_path / "runs").mkdir()
+    with serving(tmp_path / "runs") as client:
+        page.driver.get(client.url)
+        page.wait(
+            lambda: page.texts(".heat > .empty") == ["No runs yet. This page shows the first one as soon as it begins."]
+        )
+        writer = new_run(tmp_path / "runs/first")
+        page.wait(lambda: page.drawn_step() == 23)
+        writer.close()
+        page.driver.get("about:blank")
+
+
+def test_a_server_that_ends_is_noticed(page, tmp_path, new_run, serving):
+    writer = new_run(tmp_path / "live")
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=live&{RATE}", step=23)
+        writer.close()
+    page.wait(lambda: page.texts(".notice") and "The server does not answer" in page.texts(".notice")[0])
+    page.driver.get("about:blank")
+    assert all("ERR_CONNECTION_REFUSED" in line or "ERR_INCOMPLETE" in line for line in page.complaints())
+
+
+def test_a_module_is_shown_together_with_its_parameters(page, tmp_path, serving):
+    with Writer(tmp_path / "first") as writer:
+        writer.introduce_layers(
+            [Layer("fc", "Linear", 12), Layer("fc.weight"), Layer("fc.bias"), Layer("fcx", "Linear")]
+        )
+        for step in range(5):
+            writer.put("Outputs", step, [[3.0, 9.0]], layers=["fc", "fcx"], statistics=["Output Norm/mean"])
+            parameters = ["fc.weight", "fc.bias"]
+            writer.put("Parameters", step, [[1.0, 2.0]], layers=parameters, statistics=["Parameter Norm/mean"])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#layer=fc.bias&lens=Parameters&statistic=Parameter%20Norm%2Fmean")
+        page.wait(lambda: page.texts(".charts h3") == ["Parameter Norm", "Output Norm"])
+        assert page.texts(".charts .value") == ["bias2", "weight1", "3"]
+        assert page.texts(".layer-head .muted") == ["bias of Linear · 12 parameters"]
+        page.driver.get("about:blank")

@@ -1,0 +1,205 @@
+"""What can be chosen on the page, in a real browser."""
+
+import numpy as np
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+RATE = "lens=Rates&statistic=Rate%2Fvalue"
+
+
+def test_a_filter_applies_to_rows_table_and_alerts(page, site):
+    page.open(f"{site}#run=broken&{RATE}&tab=table")
+    search = page.driver.find_element(By.CSS_SELECTOR, ".search")
+    search.send_keys(r"block\.\d\.fc$")
+    page.wait(lambda: page.rows() == ["block.0.fc", "block.1.fc"])
+    page.wait(lambda: page.texts(".table-tab tbody th") == ["block.0.fc", "block.1.fc"])
+    page.click("[role=tab]", "Alerts1")
+    page.wait(lambda: page.texts(".alert bdi") == ["block.0.fc"])
+    search.send_keys(Keys.BACKSPACE * 20 + "head")
+    page.wait(lambda: page.texts(".alert bdi") == [])
+
+
+def test_an_alert_leads_to_its_layer_and_step(page, site):
+    page.open(f"{site}#run=broken&{RATE}&tab=alerts")
+    page.click(".alert")
+    page.wait(lambda: page.texts(".layer-name") == ["block.0.fc"])
+    assert "at=24" in page.driver.current_url
+
+
+def test_groups_close_and_pins_stay_on_top(page, site):
+    page.open(f"{site}#run=first&{RATE}&rows=read")
+    page.click(".label.is-group .name", "block")
+    page.wait(lambda: page.rows() == ["conv", "head"])
+    page.click(".label[title=head] .pin")
+    page.wait(lambda: page.rows() == ["head", "conv"])
+    assert "pins=head" in page.driver.current_url
+    assert "closed=block" in page.driver.current_url
+
+
+def test_another_run_is_overlaid_subtracted_and_its_settings_compared(page, site, sample):
+    page.open(f"{site}#run=first&{RATE}&tab=runs&layer=conv&theme=light")
+    page.click("input[aria-label='Compare with second']")
+    page.wait(lambda: page.texts(".chip bdi") == ["second"])
+    page.wait(lambda: page.texts(".is-different tbody tr > *")[:3] == ["lr", "0.1", "0.35"])
+    page.click("button.toggle", "Difference")
+    page.wait(lambda: page.texts(".legend .muted") == ["other run − this run"])
+    low, high = (float(text.replace("−", "-")) for text in page.texts(".legend > span")[:2])
+    assert (low, high) == (-0.75, 0.75)  # 0.25 more, or 0.75 less where that passes 1
+    tick = 4
+    signs = [sample.rate(index, tick, 0.25) - sample.rate(index, tick) > 0 for index in range(5)]
+    colours = [page.cell(layer, (tick + 0.5) / 24) for layer in sample.layers]
+    assert [colour[0] > colour[2] for colour in colours] == signs  # more is orange, less is blue
+    page.click("[role=tab]", "Layer")
+    page.wait(lambda: page.run("return document.querySelectorAll('.charts .value .dot').length") == 4)
+
+
+def test_smoothing_keeps_the_numbers_faintly_behind(page, site):
+    page.open(f"{site}#run=first&{RATE}&layer=conv&smooth=0.9")
+    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    assert page.texts(".charts .value b")[0] == "0.3833"  # the newest number, not the smoothed one
+    inked = page.run(
+        "const c = document.querySelector('.charts canvas'), copy = document.createElement('canvas');"
+        "[copy.width, copy.height] = [c.width, c.height];"
+        "const context = copy.getContext('2d', { willReadFrequently: true }); context.drawImage(c, 0, 0);"
+        "const d = context.getImageData(0, 0, c.width, c.height).data, alphas = new Set();"
+        "for (let i = 3; i < d.length; i += 4) if (d[i - 3] < 60 && d[i - 2] > 90) alphas.add(d[i]);"
+        "return [...alphas]"
+    )
+    assert 255 in inked
+    assert any(60 < alpha < 120 for alpha in inked)
+
+
+@pytest.mark.parametrize(("axis", "first_label"), [("step", "0"), ("epoch", "0"), ("time", "0:00")])
+def test_the_axis_is_chosen_for_all_panels(page, site, axis, first_label):
+    page.open(f"{site}#run=first&{RATE}&layer=conv&x={axis}")
+    page.wait(lambda: page.run("return document.querySelector('.choice [aria-checked=true]').dataset.value") == axis)
+    tip = ActionChains(page.driver).move_to_element(page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas"))
+    tip.perform()
+    page.wait(lambda: page.texts(".tip .muted"))
+    assert page.texts(".tip .muted")[0].startswith(axis)
+    assert (":" in page.texts(".tip .muted")[0]) == (":" in first_label)
+
+
+@pytest.mark.parametrize(("theme", "is_dark"), [("light", False), ("dark", True)])
+def test_themes(page, site, theme, is_dark):
+    page.open(f"{site}#run=first&{RATE}&theme={theme}")
+    colour = page.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (max(colour) < 40) == is_dark
+
+
+def test_the_theme_of_the_system_is_followed(page, site):
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    page.open(f"{site}#run=first&{RATE}")
+    assert page.run("return getComputedStyle(document.documentElement).colorScheme") == "dark"
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_link_shows_what_its_sender_saw(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    body = page.driver.find_element(By.TAG_NAME, "body")
+    body.send_keys("j", "j", "s", "p", "4", "x")
+    page.wait(lambda: "x=epoch" in page.driver.current_url)
+    link, rows = page.driver.current_url, page.rows()
+    page.open(link)
+    page.wait(lambda: page.rows() == rows)
+    assert page.texts("[role=tab][aria-selected=true]") == ["Table"]
+    assert page.run("return document.querySelector('.choice [aria-checked=true]').dataset.value") == "epoch"
+
+
+def test_keys_are_listed_and_work(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    body = page.driver.find_element(By.TAG_NAME, "body")
+    body.send_keys("?")
+    page.wait(lambda: page.run("return document.querySelector('dialog').open"))
+    assert "copy a link to this view" in page.texts(".help td")
+    body.send_keys(Keys.ESCAPE)
+    page.wait(lambda: not page.run("return document.querySelector('dialog').open"))
+    body.send_keys("/")
+    page.wait(lambda: page.run("return document.activeElement.className") == "search")
+
+
+def test_the_table_has_the_numbers(page, site, sample):
+    page.open(f"{site}#run=first&{RATE}&tab=table")
+    page.wait(lambda: len(page.texts(".table-tab tbody th")) == 5)
+    cells = page.run(
+        "return [...document.querySelector('.table-tab tbody tr').children].slice(1, 5).map(c => Number(c.textContent))"
+    )
+    numbers = np.array([sample.rate(0, step) for step in range(24)])
+    assert cells == pytest.approx([numbers[-1], numbers.min(), numbers.mean(), numbers.max()], abs=6e-5)
+
+
+CAPTURE = """
+window.saved = [];
+URL.createObjectURL = (blob) => { window.saved.push(blob); return "blob:none"; };
+HTMLAnchorElement.prototype.click = function () { window.savedName = this.download; };
+"""
+
+
+def saved(page, selector, shift):
+    """Press a button that saves, with or without Shift, and give the file's name and beginning."""
+    page.run(CAPTURE)
+    page.run(
+        "const press = new MouseEvent('click', { shiftKey: arguments[1], bubbles: true });"
+        "document.querySelector(arguments[0]).dispatchEvent(press)",
+        selector,
+        shift,
+    )
+    page.wait(lambda: page.run("return window.saved.length") == 1)
+    text = "window.saved[0].slice(0, 400).text().then(arguments[0])"
+    return page.run("return window.savedName"), page.driver.execute_async_script(text)
+
+
+def test_the_heat_map_is_saved_as_numbers_and_as_a_picture(page, site, sample):
+    page.open(f"{site}#run=first&{RATE}")
+    name, text = saved(page, ".heat-bar .icon-button", shift=True)
+    head, first = text.splitlines()[:2]
+    assert name == "first_Rate.csv"
+    assert head.split(",")[:3] == ["layer", "0", "1"]
+    assert first.startswith("conv,0,")
+    assert float(first.split(",")[2]) == pytest.approx(sample.rate(0, 1))
+    name, text = saved(page, ".heat-bar .icon-button", shift=False)
+    assert name == "first_Rate.png"
+    assert text[1:4] == "PNG"
+
+
+def test_a_chart_is_saved_as_numbers_and_as_a_picture(page, site, sample):
+    page.open(f"{site}#run=first&{RATE}&layer=conv&x=epoch")
+    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    name, text = saved(page, ".charts .icon-button", shift=True)
+    assert name == "first_conv_Rate.csv"
+    assert text.splitlines()[0] == "epoch,first low,first high,first"
+    assert [float(part) for part in text.splitlines()[2].split(",")] == pytest.approx([1 / 6, *[sample.rate(0, 1)] * 3])
+    name, text = saved(page, ".charts .icon-button", shift=False)
+    assert (name, text[1:4]) == ("first_conv_Rate.png", "PNG")
+
+
+def test_a_filter_that_nothing_matches_says_so_and_can_be_mended(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    search = page.driver.find_element(By.CSS_SELECTOR, ".search")
+    search.send_keys("block\\")
+    page.wait(lambda: page.texts(".heat > .empty") == ["No layer matches the filter."])
+    assert "is-invalid" in search.get_attribute("class")
+    search.send_keys(".0")
+    page.wait(lambda: page.rows() == ["block.0.fc", "block.0.norm"])
+    assert page.texts(".heat > .empty") == []
+
+
+def test_what_is_chosen_while_an_answer_is_awaited_is_not_lost(page, site):
+    page.open(f"{site}#run=first&{RATE}&tab=runs")
+    page.run(
+        "const ask = window.fetch, held = new Promise((free) => { window.free = free; });"
+        "window.fetch = async (address) => {"
+        "  if (address.includes('api/head')) { window.isHeld = true; await held; }"
+        "  return ask(address); }"
+    )
+    page.driver.find_element(By.TAG_NAME, "body").send_keys("x")
+    page.wait(lambda: page.run("return window.isHeld"))
+    page.click("input[aria-label='Compare with second']")
+    page.run("window.free()")
+    page.wait(lambda: page.texts(".chip bdi") == ["second"])
+    assert "x=epoch" in page.driver.current_url

@@ -1,0 +1,108 @@
+"""The file of a report: what it may do, and how large it is."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+
+import numpy as np
+import pytest
+
+from monitorch.dashboard import Report, report, report_html
+from monitorch.errors import OptionError, StoreError
+from monitorch.store import Writer, open_run
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory):
+    """100 layers with 20 statistics, as hard to compress as numbers of a training are."""
+    folder = tmp_path_factory.mktemp("runs") / "noisy"
+    random, walk = np.random.default_rng(0), np.zeros((20, 100))
+    with Writer(folder) as writer:
+        for step in range(1000):
+            walk += random.normal(0, 0.05, walk.shape)
+            values = np.exp(walk + random.normal(0, 0.1, walk.shape))
+            layers, statistics = [f"block.{i}" for i in range(100)], [f"Tag {i}/value" for i in range(20)]
+            writer.put("Noise", step, values, layers=layers, statistics=statistics)
+            if step % 100 == 0:
+                writer.flush()
+    return folder
+
+
+def test_a_hundred_layers_with_twenty_statistics_are_less_than_six_megabytes(noisy):
+    assert len(report_html(noisy, columns=500, max_bytes=10**9).html) < 6_000_000
+
+
+def test_a_report_is_no_larger_than_it_may_be(noisy):
+    shown = report_html(noisy)._repr_mimebundle_()["text/html"]
+    assert len(shown.encode()) < 1_000_000
+
+
+def carried(html):
+    """The header of the data."""
+    data = gzip.decompress(base64.b64decode(re.search(r'id="data">([^<]+)<', html)[1]))
+    return json.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
+
+
+def test_where_columns_do_not_help_statistics_are_left_out(noisy):
+    html = report_html(noisy, max_bytes=500_000).html
+    (run,) = carried(html)["runs"]
+    (lens,) = run["head"]["lenses"]
+    assert len(html) <= 500_000
+    assert 0 < len(lens["statistics"]) < 20
+    assert [block["statistic"] for block in run["blocks"]] == [statistic["name"] for statistic in lens["statistics"]]
+
+
+def test_losses_are_left_out_last_and_bands_first(tmp_path):
+    with Writer(tmp_path / "run") as writer:
+        writer.put("Norms", 0, [[1.0], [2.0], [0.5]], layers=["fc"], statistics=["N/max", "N/mean", "N/nonfinite"])
+        writer.put("run", 0, [[1.0]], layers=["run"], statistics=["Loss/train_loss mean"])
+    with open_run(tmp_path / "run") as run:
+        assert report._series(run, 0.5) == (("run", "Loss/train_loss mean"), ("Norms", "N/mean"))
+
+
+def test_only_the_script_and_sheet_of_the_page_may_run(tmp_path, make_run):
+    html = report_html(make_run(tmp_path / "first")).html
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)[1]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert "connect-src" not in policy
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{rule} 'sha256-{digest}'" in policy
+
+
+def test_names_stay_inside_of_the_data(tmp_path, make_run):
+    hostile = "</script><script>alert(1)</script>"
+    html = report_html(make_run(tmp_path / "<b>&run", layers=[hostile])).html
+    assert hostile not in html
+    assert "<title>&lt;b&gt;&amp;run · monitorch</title>" in html
+    data = re.search(r'id="data">([^<]+)<', html)[1]
+    assert hostile.encode() in gzip.decompress(base64.b64decode(data))
+
+
+def test_a_run_that_is_open_stays_open(tmp_path, make_run):
+    with open_run(make_run(tmp_path / "first")) as run:
+        shown = report_html(run)
+        assert run.last_step == 23
+    assert isinstance(shown, Report)
+    assert repr(shown) == "first: finished at step 23, 5 layers"
+    assert shown._repr_mimebundle_()["text/plain"] == repr(shown)
+    assert shown.save(tmp_path / "report.html").read_text(encoding="utf-8") == shown.html
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "error", "message"),
+    [
+        ([], {}, OptionError, "report_html takes at least one run"),
+        (["first"], {"columns": 1}, OptionError, "columns=1 must be a whole number from 40 to 4000"),
+        (["first"], {"max_bytes": 1000}, OptionError, "max_bytes=1000 is too small: the page itself takes about"),
+        (["nothing"], {}, StoreError, "there is no run in .*nothing; runs beside it: first"),
+    ],
+)
+def test_a_wrong_question_names_the_cure(tmp_path, make_run, runs, options, error, message):
+    make_run(tmp_path / "first", steps=2)
+    with pytest.raises(error, match=message):
+        report_html(*(tmp_path / run for run in runs), **options)
