@@ -24,7 +24,7 @@ test-all: $(READY) browser
 # for the tests of the page; where this may not install it, they say how to get it
 INSTALL_BROWSER := apt-get -qq install -y --no-install-recommends chromium chromium-driver >/dev/null
 browser:
-	@command -v chromium chromedriver >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		$(INSTALL_BROWSER) || { apt-get -qq update && $(INSTALL_BROWSER); }
 
 check: $(READY)

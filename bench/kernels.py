@@ -74,7 +74,7 @@ def many_kernels() -> Iterator[Kernel]:
     from monitorch.numerical.kernels.fused_many import ManyGradients, ManyUpdates
 
     def pieces(x: Tensor) -> list[Tensor]:
-        return list(x.view(MANY, -1, WIDTH_OF_PIECES))
+        return list(x.view(MANY, -1, min(WIDTH_OF_PIECES, x.numel() // MANY)))
 
     def gradients(x: Tensor, eps: float | None) -> Launch:
         now, before = pieces(x), pieces(torch.zeros_like(x))

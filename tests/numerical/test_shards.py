@@ -10,7 +10,9 @@ from monitorch.numerical.notes import OWN, SHARED
 from monitorch.numerical.shards import is_distributed, local_gradient, local_part, local_samples
 
 ALL = pytest.mark.parametrize(
-    ("function", "part"), [(local_part, SHARED), (local_samples, OWN), (local_gradient, OWN)], ids=lambda f: str(f)
+    ("function", "part"),
+    [(local_part, SHARED), (local_samples, OWN), (local_gradient, OWN)],
+    ids=["part", "samples", "gradient"],
 )
 
 

@@ -25,6 +25,16 @@ def run(request, tmp_path, numbers, put):
 # --- numbers ---
 
 
+
+def test_a_run_shows_itself_in_a_notebook(tmp_path):
+    with Writer(tmp_path / "shown") as writer:
+        writer.put("Norm", 3, [[1.0]], layers=["fc"], statistics=["mean"])
+    with open_run(tmp_path / "shown") as run:
+        bundle = run._repr_mimebundle_()
+    assert bundle["text/plain"] == "shown: finished at step 3, 1 layers"
+    assert bundle["text/html"].startswith("<iframe sandbox=")
+
+
 def test_series_are_the_numbers_that_were_put(run, numbers):
     values = numbers(TICKS, 70)
     for statistic, name in enumerate(("mean", "max")):

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),
 ]
 ANY_ORDER = {("sparse gradients", "cuda")}
 """Where training does not repeat itself: a GPU adds up the rows of a sparse gradient in any order."""

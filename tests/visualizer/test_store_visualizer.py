@@ -137,8 +137,9 @@ def record(step, value=1.0, layer="fc", tag="Norm", statistic="mean", lens="L", 
 
 def test_by_name_a_run_lands_in_the_default_folder_under_its_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    model = nn.Linear(2, 1)
     for _ in range(2):
-        inspector = PyTorchInspector([lens.ParameterNorm()], module=nn.Linear(2, 1), visualizer="store")
+        inspector = PyTorchInspector([lens.ParameterNorm()], module=model, visualizer="store")
         assert inspector.visualizer.path is None
         inspector.tick_epoch()
         inspector.visualizer.close()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ..errors import MonitorchError
 from .arguments import whole_number
 from .progress import Progress
-from .summary import EXPLANATION, summary_text
 
 if TYPE_CHECKING:
     from ..visualizer import StoreVisualizer
@@ -98,6 +97,8 @@ def _save_report(store: "StoreVisualizer", path: Path) -> Path:
 
 
 def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], runs: Path, width: int) -> str:
+    from .summary import EXPLANATION, summary_text  # not before: every command loads this file
+
     prose = min(width, _WIDEST_PROSE)
     result = (
         f"Held-out loss: {outcome.first_loss:.3f} -> {outcome.last_loss:.3f} in {steps} steps "

@@ -3,6 +3,7 @@
 Nothing here waits for a device: factors stay tensors, and a step that was skipped is a factor of 0.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..numerical.memory import lasting
 from ..numerical.precision import wide_dtype
 
 
@@ -61,12 +63,14 @@ class LossScale:
         self._scaler = scaler
         self._known: tuple[Any, Tensor] | None = None
 
-    def unit(self) -> Tensor:
-        """What turns gradients of the scaled loss into those of the loss."""
+    def unit(self, *, in_graph: bool = False) -> Tensor:
+        """What turns gradients of the scaled loss into those of the loss; ``in_graph``: a compiled model asks."""
         scale = self._scaler._get_scale_async() if self._scaler.is_enabled() else None
         key = None if scale is None else (id(scale), scale._version)  # the scaler changes it in place
         if self._known is None or self._known[0] != key:
-            self._known = key, torch.ones((), dtype=torch.float64) if scale is None else _inverse(scale)
+            one = torch.ones((), dtype=torch.float64)
+            kept = one if scale is None else lasting(partial(_inverse, scale), scale.device, in_graph=in_graph)
+            self._known = key, kept
         return self._known[1]
 
 

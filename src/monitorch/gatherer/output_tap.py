@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..numerical.memory import is_capturing
 from ..numerical.notes import LEAD, OWN, Note
 from ..numerical.shards import is_distributed, local_gradient, local_samples
 from ..preprocessor.outputs import kind_of_pass, pick_tensor, samples_of
@@ -152,10 +153,10 @@ class OutputTap(HookOnModule):
                 x, part = local_gradient(x)
             follows = site.follows(x, self.state.gaps)
             page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part)
-            if self.state.loss_scale is None:
-                page.geometry(note, x, follows)
+            if self.state.loss_scale is None or (site.in_graph and is_capturing(x.device)):
+                page.geometry(note, x, follows)  # rows of a CUDA graph get the scale when they are collected
             else:
-                with page.corrected(self.state.loss_scale.unit()):
+                with page.corrected(self.state.loss_scale.unit(in_graph=site.in_graph)):
                     page.geometry(note, x, follows)
         except Exception as error:
             site.fail(error, gradient)

@@ -189,6 +189,11 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        from ..dashboard import report_html  # only notebooks ask, and nobody else shall load it
+
+        return report_html(self)._repr_mimebundle_()
+
     def __repr__(self) -> str:
         return f"Run({self.name!r}, {self.status}, last_step={self.last_step})"
 

@@ -12,7 +12,6 @@ import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -253,6 +252,8 @@ def _facts(name: str, rank: int, is_new: bool) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version  # slow to load, and readers load this file, too
+
     found = {"monitorch": __version__, "python": platform.python_version(), "numpy": np.__version__}
     with suppress(PackageNotFoundError):
         found["torch"] = version("torch")
