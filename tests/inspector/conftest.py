@@ -22,6 +22,7 @@ from monitorch.lens import (
     ParameterUpdateGeometry,
 )
 from monitorch.visualizer import AbstractVisualizer
+from tests.inspector.fake_time import FakeDevice
 
 RANK_PROGRAM = """
 import json, pathlib, runpy, sys
@@ -143,3 +144,13 @@ def all_lenses():
         return [LossMetrics(loss_fn=loss_fn), ParameterUpdateGeometry(optimizer), *(lens() for lens in plain + others)]
 
     return make
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A CUDA device that is none."""
+    fake = FakeDevice()
+    monkeypatch.setattr(torch.cuda, "Event", fake.event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the current stream")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.capturing)
+    return fake

@@ -1,7 +1,6 @@
 """Which steps are observed, and how a budget chooses."""
 
 import math
-import statistics
 from itertools import pairwise
 
 import numpy as np
@@ -9,20 +8,10 @@ import pytest
 import torch
 
 from monitorch.errors import OptionError
-from monitorch.inspector import cadence as module
-from monitorch.inspector.cadence import Cadence, Phase, StepClock
+from monitorch.inspector.cadence import Cadence, Phase
+from tests.inspector.fake_time import Time, stamp_on
 
 IDLE, LEAD, OBSERVE = Phase
-
-
-class Time:
-    """A clock that is moved by hand."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 class Run:
@@ -119,38 +108,10 @@ def test_repr_says_what_is_chosen_now():
     assert repr(Cadence(budget=0.5)) == "Cadence(every=1, budget=0.5, n=4)"
 
 
-def test_median_of_recent_durations_after_the_warm_up():
-    time = Time()
-    clock = StepClock(clock=time)
-    durations = [9.0, 9.0, 9.0, *np.random.default_rng(0).uniform(1, 2, 100)]
-    clock.stamp(IDLE)
-    for number, seconds in enumerate(durations, start=1):
-        time.now += seconds
-        clock.stamp(IDLE)
-        kept = durations[3:number][-module.KEPT :]
-        assert clock.samples(IDLE) == len(kept)
-        assert clock.median(IDLE) == (pytest.approx(statistics.median(kept)) if kept else None)
-    assert clock.median(OBSERVE) is None
-
-
 def test_each_phase_has_a_warm_up_of_its_own():
     run = Run(idle=1.0, lead=2.0, observe=3.0, every=4).go(16)
     assert [run.cadence.clock.samples(phase) for phase in Phase] == [4, 1, 1]  # the first boundary has none before it
     assert [run.cadence.clock.median(phase) for phase in Phase] == [1.0, 2.0, 3.0]
-
-
-def test_what_happens_in_an_interruption_belongs_to_no_step():
-    time = Time()
-    clock = StepClock(clock=time)
-    for _ in range(5):
-        time.now += 1.0
-        clock.stamp(IDLE)
-    clock.interrupt()
-    time.now += 1000.0
-    clock.stamp(IDLE)
-    time.now += 1.0
-    clock.stamp(IDLE)
-    assert (clock.samples(IDLE), clock.median(IDLE)) == (2, 1.0)
 
 
 def test_of_many_idle_steps_only_the_first_and_the_last_are_measured():
@@ -327,83 +288,6 @@ def test_restart_calibrates_anew():
     assert run.cadence.n == 4
     assert run.cadence.overhead is None
     assert run.go(60).cadence.n == 10
-
-
-class FakeDevice:
-    """CUDA events whose time passes only when the test says so; asking an unfinished one for its time is an error."""
-
-    def __init__(self):
-        self.done = 0.0
-        self.submitted = 0.0
-        self.capturing = False
-
-    def event(self, enable_timing):
-        assert enable_timing
-        return FakeEvent(self)
-
-
-class FakeEvent:
-    def __init__(self, device):
-        self.device = device
-
-    def record(self, stream):
-        assert stream == "the current stream"
-        self.time = self.device.submitted
-
-    def query(self):
-        return self.time <= self.device.done
-
-    def elapsed_time(self, other):
-        assert self.query()
-        assert other.query(), "this would wait"
-        return (other.time - self.time) * 1000
-
-
-@pytest.fixture
-def device(monkeypatch):
-    fake = FakeDevice()
-    monkeypatch.setattr(torch.cuda, "Event", fake.event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the current stream")
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.capturing)
-    return fake
-
-
-def stamp_on(device, clock, seconds, phase=IDLE):
-    device.submitted += seconds
-    clock.stamp(phase)
-
-
-def test_device_times_are_read_only_once_they_are_there(device):
-    clock = StepClock("cuda")
-    for _ in range(9):
-        stamp_on(device, clock, 2.0)
-    assert clock.median(IDLE) is None
-    device.done = 12.0
-    assert (clock.median(IDLE), clock.samples(IDLE)) == (2.0, 2)
-    device.done = device.submitted
-    assert (clock.median(IDLE), clock.samples(IDLE)) == (2.0, 5)
-
-
-def test_a_device_that_falls_behind_does_not_pile_up_events(device):
-    clock = StepClock("cuda:0")
-    for _ in range(1000):
-        stamp_on(device, clock, 1.0)
-    device.done = device.submitted
-    assert clock.median(IDLE) == 1.0
-    assert clock.samples(IDLE) <= module.KEPT
-
-
-def test_steps_that_are_captured_into_a_graph_are_not_measured(device):
-    clock = StepClock("cuda")
-    for seconds in (1.0, 1.0, 1.0, 1.0, 1.0):
-        stamp_on(device, clock, seconds)
-    device.capturing = True
-    stamp_on(device, clock, 50.0)
-    device.capturing = False
-    stamp_on(device, clock, 50.0)
-    stamp_on(device, clock, 1.0)
-    device.done = device.submitted
-    assert (clock.median(IDLE), clock.samples(IDLE)) == (1.0, 2)
 
 
 def test_budget_is_kept_on_a_device_whose_times_come_late(device):
