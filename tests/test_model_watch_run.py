@@ -215,3 +215,21 @@ def test_a_watch_and_its_inspector_show_the_run_in_a_notebook(training):
 def test_without_a_run_a_notebook_shows_text(training):
     with training.watch(visualizer="dummy", tick_every=2) as watched:
         assert watched._repr_mimebundle_() == {"text/plain": "Watch(Sequential, tick_every=2, ticks=0)"}
+
+
+@pytest.mark.parametrize(("ending", "status"), [("", "finished"), ("raise ValueError", "crashed")])
+def test_a_watch_that_nobody_closes_shows_its_last_steps_when_python_ends(ending, status, folder):
+    code = f"""
+import torch, monitorch
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+monitorch.watch(model, optimizer, run="open", tick_every=4)
+for step in range(6):
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+{ending}
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=folder.parent, capture_output=True, text=True)
+    assert ("ValueError" in done.stderr) == bool(ending)
+    (info,) = list_runs(folder)
+    assert (info.status, info.last_step) == (status, 6)

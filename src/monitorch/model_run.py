@@ -1,7 +1,11 @@
 """The run on disk that :func:`monitorch.watch` writes to."""
 
+import atexit
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +61,21 @@ class RunOptions:
         where = "" if self._folder == Path(DEFAULT_FOLDER) else f" {self._folder}"
         hint = f"monitorch: storing the run {name!r}; to look at it: monitorch ui{where}"
         return StoreVisualizer(self._folder, name, shared=per_rank, **options), hint
+
+
+def close_at_exit(watch: Any) -> Callable[[], None]:
+    """Have a watch that nobody closes show its last steps when Python ends; returns what calls that off."""
+    known = weakref.ref(watch)
+
+    def close() -> None:
+        found = known()
+        if found is not None:
+            failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+            found.end("crashed" if failed else "finished")
+
+    atexit.register(close)
+    weakref.finalize(watch, atexit.unregister, close).atexit = False
+    return partial(atexit.unregister, close)
 
 
 def _agreed(name: str) -> str:

@@ -25,7 +25,7 @@ from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
 from .model_pin import Pin
-from .model_run import RunOptions
+from .model_run import RunOptions, close_at_exit
 from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
 from .visualizer.store_visualizer import StoreVisualizer
@@ -153,6 +153,7 @@ class Watch(DisplaysRun):
                 if inspector._steps is not None:
                     inspector._steps.after_skip.append(_step_counter(self))
         weakref.finalize(self, _remove, self._handles).atexit = False
+        self._call_off = close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"Watch({self._name}, tick_every={self._tick_every}, ticks={self._ticks}{', closed' * self._closed})"
@@ -164,13 +165,7 @@ class Watch(DisplaysRun):
         if error is None:
             self.close()
             return
-        self._status = "crashed"
-        if _has_peers():
-            self._steps = 0  # the other processes do not come to this tick, and it would wait for them
-        try:
-            self.close()
-        except Exception as failure:  # must not hide what has happened in the block
-            self._warn(failure)
+        self.end("crashed")
 
     @property
     def visualizer(self) -> Any:
@@ -215,6 +210,16 @@ class Watch(DisplaysRun):
             self._closed = True
             self._leave()
 
+    def end(self, status: str) -> None:
+        """Close when the program ends or fails: nothing that goes wrong may hide the reason, or wait for others."""
+        self._status = status
+        if _has_peers():
+            self._steps = 0  # the other processes do not come to this tick
+        try:
+            self.close()
+        except Exception as failure:
+            self._warn(failure)
+
     def count_call(self, trains: bool) -> None:
         """A call of the model begins."""
         if self._counts_calls and trains and not inside_backward():
@@ -258,6 +263,7 @@ class Watch(DisplaysRun):
 
     def _leave(self) -> None:
         _remove(self._handles)
+        self._call_off()
         self._pin.watch = None
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
