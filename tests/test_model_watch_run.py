@@ -233,3 +233,32 @@ for step in range(6):
     assert ("ValueError" in done.stderr) == bool(ending)
     (info,) = list_runs(folder)
     assert (info.status, info.last_step) == (status, 6)
+
+
+RANKS = """
+import sys
+import torch, torch.distributed as dist, monitorch
+from torch import nn
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model, loss_fn = nn.Linear(3, 1), nn.MSELoss()
+parallel, optimizer = nn.parallel.DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1)
+for name, per_rank in (("joint", False), ("apart", True)):
+    with monitorch.watch(parallel, optimizer, loss_fn=loss_fn, run=name, tick_every=2, per_rank=per_rank):
+        for step in range(3):
+            x = torch.full((2, 3), float(dist.get_rank() + step))
+            optimizer.zero_grad()
+            loss_fn(parallel(x), x.sum(1, keepdim=True)).backward()
+            optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.xdist_group("processes")
+def test_one_process_stores_for_all_or_each_for_itself(folder):
+    (folder.parent / "ranks.py").write_text(RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ranks.py"]
+    done = subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=True)
+    assert done.stdout.count("storing the run") == 2  # one line for each run, however many processes
+    assert {info.name: info.ranks for info in list_runs(folder)} == {"joint": (0,), "apart": (0, 1)}
+    assert {info.last_step for info in list_runs(folder)} == {3}
