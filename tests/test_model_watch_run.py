@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import monitorch
+from monitorch.cli.wording import command
 from monitorch.errors import OptionError
 from monitorch.store import list_runs, open_run
 
@@ -57,7 +58,7 @@ def losses(name, folder):
 def test_a_run_is_stored_and_a_line_says_where(training, folder, capsys):
     with training.watch(run="first", tick_every=5):
         training.run(0, 20)
-    assert capsys.readouterr().out == "monitorch: storing the run 'first'; to look at it: monitorch ui\n"
+    assert capsys.readouterr().out == f"monitorch: storing the run 'first'; to look at it: {command()} ui\n"
     steps, means = losses("first", folder)
     assert steps == [5, 10, 15, 20]
     assert means == pytest.approx(np.mean(np.reshape(training.losses, (4, 5)), axis=1), rel=1e-6)
@@ -262,3 +263,47 @@ def test_one_process_stores_for_all_or_each_for_itself(folder):
     assert done.stdout.count("storing the run") == 2  # one line for each run, however many processes
     assert {info.name: info.ranks for info in list_runs(folder)} == {"joint": (0,), "apart": (0, 1)}
     assert {info.last_step for info in list_runs(folder)} == {3}
+
+
+@pytest.mark.parametrize("options", [{"every": 5, "tick_every": 6}, {"every": 10}, {"budget": 0.02, "tick_every": 7}])
+def test_parameters_are_shown_at_every_tick_however_rarely_steps_are_observed(options, training, folder):
+    with training.watch(run="rare", **options):
+        training.run(0, 60)
+    with open_run(folder / "rare") as run:
+        ticks = len(run.series("run", "Loss/train_loss mean", "run").values)
+        assert len(run.series("ParameterNorm", "Parameter Norm/mean", "0.weight").values) == ticks
+
+
+def test_where_and_when_numbers_were_not_finite_first_is_an_event(training, folder):
+    with training.watch(run="broken", tick_every=1):
+        training.run(0, 5)
+        with torch.no_grad():
+            training.model[2].weight[0, 0] = torch.nan
+        training.run(5, 8)
+    with open_run(folder / "broken") as run:
+        events = run.events()
+    assert {event.step for event in events if event.layer == "2"} == {6}
+    assert min(event.step for event in events) == 6
+    assert {event.severity for event in events} == {"error"}
+    assert any(event.layer == "2.weight" for event in events)
+
+
+def test_a_healthy_run_has_no_events(training, folder):
+    with training.watch(run="healthy", tick_every=2):
+        training.run(0, 6)
+    with open_run(folder / "healthy") as run:
+        assert run.events() == []
+
+
+def test_a_loss_that_cannot_be_seen_is_told_once(training, capsys):
+    with monitorch.watch(training.model, training.optimizer, tick_every=2):
+        training.run(0, 6)
+    assert capsys.readouterr().out.count("no loss was seen") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("tick_evry", "did you mean tick_every="), ("zzz", "there are budget, capture, config")]
+)
+def test_a_misspelt_option_is_told_with_the_right_one(name, message, training):
+    with pytest.raises(TypeError, match=message):
+        training.watch(**{name: 3})

@@ -12,7 +12,7 @@ def judge(*rows, nonfinite=None, limits=None):
     return severities(values, ~np.isfinite(values) if nonfinite is None else np.array(nonfinite), limits)
 
 
-def plain_judge(row, broken, limits):
+def plain_judge(row, broken, limits, largest):
     """The rule again, number by number."""
     finite = [float(value) for value in row if math.isfinite(value)]
     count, ticks = sum(broken), sum(math.isfinite(value) or bad for value, bad in zip(row, broken, strict=True))
@@ -30,6 +30,10 @@ def plain_judge(row, broken, limits):
             jump = 0.0 if above == below else math.inf if below == 0 else -math.inf
         else:
             jump = math.log10(above / below)
+        if abs(newest) < 1e-6 * largest and median < 1e-6 * largest:
+            jump = 0.0
+        if limits is None and not any(finite):
+            jump = -math.inf
     return count, ticks, jump if abs(jump) >= math.log10(CALM_FACTOR) else 0.0, median, newest
 
 
@@ -43,7 +47,8 @@ def test_the_rule_holds_for_arbitrary_numbers(limits, shift):
     values[random.random(values.shape) < 0.2] = 0
     broken = np.isinf(values) | (np.isnan(values) & (random.random(values.shape) < 0.5))
     found = severities(values, broken, limits)
-    expected = [plain_judge(row, bad, limits) for row, bad in zip(values, broken, strict=True)]
+    largest = max(abs(values[np.isfinite(values)]))
+    expected = [plain_judge(row, bad, limits, largest) for row, bad in zip(values, broken, strict=True)]
     np.testing.assert_allclose(np.array(found, float), np.array(expected, float), rtol=1e-6)
     assert any(severity.jump for severity in found)
 
@@ -67,6 +72,21 @@ def test_layers_that_are_not_finite_come_first_then_jumps_then_large_numbers():
     }
     order = worst_first(judge(*rows.values()))
     assert [list(rows)[place] for place in order] == ["often", "once", "down", "up", "large", "small"]
+
+
+def test_a_layer_that_was_0_all_the_time_is_far_from_calm_unless_all_are():
+    dead, alive = [0.0] * 9, [1.0] * 9
+    severity, other = judge(dead, alive)
+    assert (severity.reason, other.reason) == ("0 all the time", "")
+    assert worst_first(judge(alive, dead)) == [1, 0]
+    assert [found.reason for found in judge(dead, dead)] == ["", ""]
+    assert [found.reason for found in judge(dead, alive, limits=(0.0, 1.0))] == ["", ""]
+
+
+def test_noise_beside_numbers_a_million_times_as_large_is_calm():
+    noise, alive = [0.0] * 8 + [2e-9], [1.0] * 9
+    assert [found.reason for found in judge(noise, alive)] == ["", ""]
+    assert judge(noise)[0].reason == "rose from 0"
 
 
 def test_equally_bad_layers_keep_their_order():

@@ -1,5 +1,7 @@
 """What tells a watch of each call of its model."""
 
+import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +17,9 @@ class Counts(Protocol):
 
     def count_call(self, trains: bool) -> None:
         """A call of the model begins."""
+
+    def count_step(self) -> None:
+        """A step of the optimizer has ended."""
 
     def close(self) -> None:
         """Leave the model."""
@@ -44,3 +49,15 @@ class Pin(HookOnModule):
     def _receive(self, _: Tensor, trains: int) -> None:
         if self.watch is not None:
             self.watch.count_call(bool(trains))
+
+
+def step_counter(watch: Counts) -> Callable[..., None]:
+    """What an optimizer calls after its steps; it may outlive the watch."""
+    known = weakref.ref(watch)
+
+    def count(*_: Any) -> None:
+        found = known()
+        if found is not None:
+            found.count_step()
+
+    return count

@@ -5,7 +5,9 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,38 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .capture import capture as captured
+from .cli.wording import command
 from .errors import OptionError
+from .inspector import PyTorchInspector
 from .store import DEFAULT_FOLDER
 from .store.library import free_name, time_name
 from .visualizer.store_visualizer import StoreVisualizer
 
+WATCH_OPTIONS = ("tick_every", "loss_fn", "run", "folder", "config", "capture", "resume", "max_size")
+
 UNKNOWN = {"host": None, "versions": None}
 """What the store would note by itself."""
+
+
+NO_LOSS = (
+    "monitorch: no loss was seen: pass the module that computes it as loss_fn=, return it as the model's output.loss, "
+    "or call watched.inspector.push_loss(loss, train=True)"
+)
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuse what no inspector knows, with the name that was probably meant."""
+    known = [*signature(PyTorchInspector).parameters, *WATCH_OPTIONS]
+    for name in given.keys() - set(known):
+        near = get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]}=?" if near else f"; there are {', '.join(sorted(known))}"
+        raise TypeError(f"watch() has no option {name!r}{hint}")
+
+
+def hint_at_loss(inspector: Any) -> None:
+    """Say how to show the loss where none was seen."""
+    if not any(record.lens == "LossMetrics" for record in inspector.records()):
+        print(NO_LOSS)
 
 
 class RunOptions:
@@ -59,7 +86,7 @@ class RunOptions:
             "max_size": self._max_size,
         }
         where = "" if self._folder == Path(DEFAULT_FOLDER) else f" {self._folder}"
-        hint = f"monitorch: storing the run {name!r}; to look at it: monitorch ui{where}"
+        hint = f"monitorch: storing the run {name!r}; to look at it: {command()} ui{where}"
         return StoreVisualizer(self._folder, name, shared=per_rank, **options), hint
 
 

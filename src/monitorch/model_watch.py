@@ -24,8 +24,8 @@ from .inspector.display import DisplaysRun
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
-from .model_pin import Pin
-from .model_run import RunOptions, close_at_exit
+from .model_pin import Pin, step_counter
+from .model_run import RunOptions, check_options, close_at_exit, hint_at_loss
 from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
 from .visualizer.store_visualizer import StoreVisualizer
@@ -89,6 +89,7 @@ def watch(
     ...     watched
     Watch(Sequential, tick_every=2, ticks=2)
     """
+    check_options(inspector_options)
     root, trained_by = unwrap(model), optimizers(optimizer)
     if tick_every is not None and (not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1):
         raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1, or None")
@@ -103,6 +104,7 @@ def watch(
         raise OptionError("loss_fn is for lenses='standard'; put LossMetrics(loss_fn=...) into your list instead")
     for pin in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, Pin)]:
         pin.close()
+    is_standard = isinstance(lenses, str)
     if isinstance(lenses, str):
         lenses = standard_lenses(root, trained_by, loss_fn, inspector_options.get("depth", -1))
     hint, owns_visualizer = "", visualizer is None or isinstance(visualizer, str)
@@ -112,7 +114,8 @@ def watch(
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
     if hint and inspector.is_main_process and not inspector.state.paused:
         print(hint)
-    return Watch(inspector, root, trained_by, tick_every, owns_visualizer=owns_visualizer)
+    hints = is_standard and bool(hint) and inspector.is_main_process
+    return Watch(inspector, root, trained_by, tick_every, owns_visualizer=owns_visualizer, hints=hints)
 
 
 class Watch(DisplaysRun):
@@ -124,6 +127,7 @@ class Watch(DisplaysRun):
         optimizers: the steps of the first one count.
         tick_every: how many steps a tick lasts; None for few at first.
         owns_visualizer: close it in the end.
+        hints: say in a line what would make more visible.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class Watch(DisplaysRun):
         tick_every: int | None,
         *,
         owns_visualizer: bool = False,
+        hints: bool = False,
     ) -> None:
         self.inspector = inspector
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
@@ -141,7 +146,7 @@ class Watch(DisplaysRun):
         self._steps, self._ticks, self._total = 0, 0, 0
         self._known_overhead: float | None = None
         self._has_news = self._closed = self._warned = False
-        self._status = "finished"
+        self._status, self._hints = "finished", hints
         tensor = next(chain(root.parameters(), root.buffers()), torch.empty(0))
         self._pin = Pin(self, tensor.device)
         self._handles: list[RemovableHandle] = []
@@ -149,9 +154,9 @@ class Watch(DisplaysRun):
             # before the inspector's own: a tick at the beginning of a call belongs to the steps before it
             self._handles.append(root.register_forward_pre_hook(self._pin, prepend=True))
             if optimizers:
-                self._handles.append(optimizers[0].register_step_post_hook(_step_counter(self)))
+                self._handles.append(optimizers[0].register_step_post_hook(step_counter(self)))
                 if inspector._steps is not None:
-                    inspector._steps.after_skip.append(_step_counter(self))
+                    inspector._steps.after_skip.append(step_counter(self))
         weakref.finalize(self, _remove, self._handles).atexit = False
         self._call_off = close_at_exit(self)
 
@@ -179,6 +184,8 @@ class Watch(DisplaysRun):
         self.inspector.tick_epoch()
         self._ticks += 1
         self._note_overhead()
+        if self._ticks == 1 and self._hints:
+            hint_at_loss(self.inspector)
 
     def log(self, **values: Any) -> None:
         """Add any numbers by name; the next tick shows them."""
@@ -276,17 +283,6 @@ class Watch(DisplaysRun):
             visualizer.close(self._status)
         elif self._owns_visualizer and hasattr(visualizer, "close"):
             visualizer.close()
-
-
-def _step_counter(watch: Watch) -> Callable[..., None]:
-    known = weakref.ref(watch)  # an optimizer may outlive its model
-
-    def count(*_: Any) -> None:
-        found = known()
-        if found is not None:
-            found.count_step()
-
-    return count
 
 
 def _remove(handles: list[RemovableHandle]) -> None:

@@ -3,10 +3,12 @@
 1. Layers with numbers that are not finite come first; the more of their recent ticks, the earlier.
 2. Then those that are far from themselves: the newest number against the median of the recent ones before it, in
    decades, up or down. Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump.
+   One that was 0 all the time, while other layers are not, is as far as can be.
 3. Then those with the largest newest number.
 
-Signs are ignored. A number near zero jumps easily without meaning anything, so something is added to both sides of a
-ratio: a hundredth of the range of a statistic that has limits, and the largest number of one that changes its sign.
+Signs are ignored. A number near zero jumps easily without meaning anything: less than a millionth of the largest number
+of all layers is calm, and something is added to both sides of a ratio: a hundredth of the range of a statistic that has
+limits, and the largest number of one that changes its sign.
 """
 
 from collections.abc import Iterable
@@ -21,6 +23,7 @@ RECENT_TICKS = 60
 CALM_FACTOR = 3.0
 _FEWEST = 4
 _SHARE_OF_LIMITS = 0.01
+_NOISE = 1e-6
 
 
 class Severity(NamedTuple):
@@ -57,7 +60,7 @@ class Severity(NamedTuple):
         if not self.jump:
             return ""
         if not self.median or not self.value:
-            return "rose from 0" if self.value else "fell to 0"
+            return "rose from 0" if self.value else "fell to 0" if self.median else "0 all the time"
         ratio = abs(self.value) / self.median
         return f"{_short(ratio)}x its median" if ratio > 1 else f"1/{_short(1 / ratio)} of its median"
 
@@ -90,7 +93,11 @@ def severities(
     floor = np.where(changes_sign, np.maximum(floor, np.nan_to_num(_pick(history, count - 1))), floor)
     with np.errstate(divide="ignore", invalid="ignore"):
         jump = np.nan_to_num(np.log10(np.abs(latest) + floor) - np.log10(median + floor), posinf=np.inf, neginf=-np.inf)
+    largest = np.max(np.abs(numbers), where=finite, initial=0.0)
+    jump[(np.abs(latest) < _NOISE * largest) & (median < _NOISE * largest)] = 0.0
     jump[(count < _FEWEST) | (np.abs(jump) < np.log10(CALM_FACTOR))] = 0.0
+    if limits is None and largest > 0:
+        jump[(count >= _FEWEST) & (latest == 0) & (_pick(history, count - 1) == 0)] = -np.inf
     rows = broken.sum(axis=1), (finite | broken).sum(axis=1), jump, median, latest
     return [Severity(*row) for row in zip(*(row.tolist() for row in rows), strict=True)]
 

@@ -13,6 +13,7 @@ import pytest
 
 from monitorch.cli import main
 from monitorch.cli.demo_model import CharacterTransformer
+from monitorch.cli.wording import command
 from monitorch.store import list_runs
 
 STEPS = 3
@@ -56,7 +57,7 @@ def test_a_run_and_a_report_are_left(demo):
     folder, output, _ = demo
     (run,) = list_runs(folder / "runs")
     assert (run.status, run.ticks, run.last_step) == ("finished", STEPS, STEPS)
-    assert f"    monitorch ui {folder / 'runs'}\n" in output
+    assert f"    {command()} ui {folder / 'runs'}\n" in output
     assert f"    {folder / 'report.html'}\n" in output
     assert run.name in (folder / "report.html").read_text(encoding="utf-8")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..errors import MonitorchError
 from .arguments import whole_number
 from .progress import Progress
+from .wording import command
 
 if TYPE_CHECKING:
     from ..visualizer import StoreVisualizer
@@ -107,7 +108,7 @@ def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[P
     table = summary_text(outcome.records, outcome.layers, width)
     written = "\n".join(f"    {path}" for path in paths)
     figures = f"The same and more, over time (the report opens in any browser):\n{written}"
-    look = f"All numbers are in a run, layer by layer and step by step:\n    monitorch ui {runs}"
+    look = f"All numbers are in a run, layer by layer and step by step:\n    {command()} ui {runs}"
     parts = [textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, look, _NEXT]
     return "\n\n".join(parts)
 

@@ -48,6 +48,9 @@ class EpochModuleGatherer(Gatherer):
                 for parameter in self._parameters_for(preprocessor):
                     place.site.guarded(self._house.parameters.look, place.site, module, parameter)
 
+    def _is_step_observed(self) -> bool:
+        return True  # it is asked for at ticks, whichever step they fall on
+
     def _parameters_for(self, preprocessor: Any) -> Sequence[str]:
         return preprocessor.attrs_ if self._parameter is None else (self._parameter,)
 

@@ -19,6 +19,8 @@ from .record_sink import RecordSink
 
 SHARE = "share"
 NONFINITE = "nonfinite"
+MOST_TOLD = 20
+"""How many numbers that are not finite are told as events: one makes others."""
 _NAME = re.compile(r"[^/\\\x00]+")
 
 
@@ -71,6 +73,7 @@ class StoreVisualizer(RecordSink):
         self._layers: tuple[Layer, ...] = ()
         self._tick: dict[str, Grid] = {}
         self._grids: dict[str, Grid] = {}
+        self._told, self._known_nonfinite = 0, set[tuple[str, str]]()
 
     @property
     def path(self) -> Path | None:
@@ -125,7 +128,18 @@ class StoreVisualizer(RecordSink):
             return
         step, epoch, moment = self._moment
         for lens, grid in ticks.items():
+            self._tell_of_nonfinite(lens, grid, step + self._first_step, epoch)
             self.writer.put(lens, step + self._first_step, **grid.frame(), epoch=epoch, time=moment)
+
+    def _tell_of_nonfinite(self, lens: str, grid: "Grid", step: int, epoch: int) -> None:
+        """Keep where and when numbers were not finite for the first time: what follows is only a consequence."""
+        new = [found for found in grid.nonfinite() if self._told < MOST_TOLD and found not in self._known_nonfinite]
+        for statistic, layer in new[: MOST_TOLD - self._told]:
+            self._known_nonfinite.add((statistic, layer))
+            self._told += 1
+            body = {"reason": f"{statistic} was NaN or infinite for the first time", "lens": lens}
+            details = {"epoch": epoch, "layer": layer, "statistic": statistic, "body": body}
+            self.writer.event(step, "not finite", "error", **details)
 
     def sync(self) -> None:
         """Wait until readers can see everything."""
@@ -195,6 +209,16 @@ class Grid:
         column = self._layers.setdefault(layer, len(self._layers))
         self._cells[row, column] = value
         return is_new
+
+    def nonfinite(self) -> list[tuple[str, str]]:
+        """Statistics and layers whose samples were not all finite, in the order of the layers."""
+        statistics, layers = tuple(self._statistics), tuple(self._layers)
+        found = [
+            (column, statistics[row].removesuffix(f"/{NONFINITE}"), layers[column])
+            for (row, column), value in self._cells.items()
+            if value > 0 and statistics[row].endswith(f"/{NONFINITE}")
+        ]
+        return [(statistic, layer) for _, statistic, layer in sorted(found)]
 
     def frame(self) -> dict[str, Any]:
         """What the writer is given; the cells are empty then."""
