@@ -157,6 +157,17 @@ def test_a_thousand_layers_are_a_few_labels(page, tmp_path, make_run, serving):
         page.driver.get("about:blank")
 
 
+def test_rows_too_thin_for_groups_have_whole_names(page, tmp_path, make_run, serving):
+    layers = [f"blocks.{index // 6}.part{index % 6}.weight" for index in range(30)]
+    make_run(tmp_path / "first", steps=3, layers=layers)
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#{RATE}&layer={layers[7]}")
+        page.wait(lambda: page.texts(".label .name") == layers)
+        assert page.texts(".label.is-selected .name") == [layers[7]]
+        assert page.texts(".label.is-selected .name .muted") == ["blocks.1."]
+        page.driver.get("about:blank")
+
+
 def test_a_folder_without_runs_waits_for_the_first(page, tmp_path, new_run, serving):
     (tmp_path / "runs").mkdir()
     with serving(tmp_path / "runs") as client:
@@ -194,4 +205,25 @@ def test_a_module_is_shown_together_with_its_parameters(page, tmp_path, serving)
         page.wait(lambda: page.texts(".charts h3") == ["Parameter Norm", "Output Norm"])
         assert page.texts(".charts .value") == ["bias2", "weight1", "3"]
         assert page.texts(".layer-head .muted") == ["bias of Linear · 12 parameters"]
+        page.open(f"{client.url}#layer=fc&lens=Parameters&statistic=Parameter%20Norm%2Fmean")
+        page.wait(lambda: page.texts(".layer-head .muted") == ["Linear · 12 parameters"])
+        assert page.run("return document.querySelector('.label.is-selected').title") == "fc.weight"
+        page.driver.get("about:blank")
+
+
+@pytest.mark.parametrize("charts", [2, 6, 9])
+def test_charts_of_the_whole_run_are_never_cut_off(page, tmp_path, serving, sample, charts):
+    statistics = [
+        f"Tag {number}/{line} mean" for number in range(charts) for line in ("training", "validation", "baseline")
+    ]
+    with Writer(tmp_path / "first") as writer:
+        for step in range(5):
+            writer.put("run", step, [[1.0 + step]] * len(statistics), layers=["run"], statistics=statistics)
+        sample.fill(writer, range(5))
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#{RATE}")
+        page.wait(lambda: len(page.texts(".strip h3")) == charts + 1)
+        hidden = "const e = document.querySelector('.strip'); return [e.scrollHeight - e.clientHeight, "
+        below = "...[...e.querySelectorAll('canvas')].map(c => c.getBoundingClientRect().bottom > "
+        page.wait(lambda: not any(page.run(hidden + below + "e.getBoundingClientRect().top + e.clientHeight)]")))
         page.driver.get("about:blank")

@@ -140,15 +140,10 @@ HTMLAnchorElement.prototype.click = function () { window.savedName = this.downlo
 """
 
 
-def saved(page, selector, shift):
-    """Press a button that saves, with or without Shift, and give the file's name and beginning."""
+def saved(page, panel, kind):
+    """Press a panel's button that saves it as PNG or CSV, and give the file's name and beginning."""
     page.run(CAPTURE)
-    page.run(
-        "const press = new MouseEvent('click', { shiftKey: arguments[1], bubbles: true });"
-        "document.querySelector(arguments[0]).dispatchEvent(press)",
-        selector,
-        shift,
-    )
+    page.click(f"{panel} .save button", kind)
     page.wait(lambda: page.run("return window.saved.length") == 1)
     text = "window.saved[0].slice(0, 400).text().then(arguments[0])"
     return page.run("return window.savedName"), page.driver.execute_async_script(text)
@@ -156,13 +151,13 @@ def saved(page, selector, shift):
 
 def test_the_heat_map_is_saved_as_numbers_and_as_a_picture(page, site, sample):
     page.open(f"{site}#run=first&{RATE}")
-    name, text = saved(page, ".heat-bar .icon-button", shift=True)
+    name, text = saved(page, ".heat-bar", "CSV")
     head, first = text.splitlines()[:2]
     assert name == "first_Rate.csv"
     assert head.split(",")[:3] == ["layer", "0", "1"]
     assert first.startswith("conv,0,")
     assert float(first.split(",")[2]) == pytest.approx(sample.rate(0, 1))
-    name, text = saved(page, ".heat-bar .icon-button", shift=False)
+    name, text = saved(page, ".heat-bar", "PNG")
     assert name == "first_Rate.png"
     assert text[1:4] == "PNG"
 
@@ -170,11 +165,11 @@ def test_the_heat_map_is_saved_as_numbers_and_as_a_picture(page, site, sample):
 def test_a_chart_is_saved_as_numbers_and_as_a_picture(page, site, sample):
     page.open(f"{site}#run=first&{RATE}&layer=conv&x=epoch")
     page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
-    name, text = saved(page, ".charts .icon-button", shift=True)
+    name, text = saved(page, ".charts", "CSV")
     assert name == "first_conv_Rate.csv"
     assert text.splitlines()[0] == "epoch,first low,first high,first"
     assert [float(part) for part in text.splitlines()[2].split(",")] == pytest.approx([1 / 6, *[sample.rate(0, 1)] * 3])
-    name, text = saved(page, ".charts .icon-button", shift=False)
+    name, text = saved(page, ".charts", "PNG")
     assert (name, text[1:4]) == ("first_conv_Rate.png", "PNG")
 
 

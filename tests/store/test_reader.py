@@ -25,7 +25,6 @@ def run(request, tmp_path, numbers, put):
 # --- numbers ---
 
 
-
 def test_a_run_shows_itself_in_a_notebook(tmp_path):
     with Writer(tmp_path / "shown") as writer:
         writer.put("Norm", 3, [[1.0]], layers=["fc"], statistics=["mean"])

@@ -40,10 +40,10 @@ def head(run: Run) -> dict[str, Any]:
         "dropped": meta.get("dropped", 0),
         "overhead": meta.get("overhead"),
         "meta": meta,
-        "layers": [layer._asdict() for layer in run.layers],
-        "lenses": [_lens(lens) for lens in lenses.values()],
     }
-    return dict(plain(facts))
+    # names, of which there may be thousands, are plain already
+    layers = [layer._asdict() for layer in run.layers]
+    return {**plain(facts), "layers": layers, "lenses": [_lens(lens) for lens in lenses.values()]}
 
 
 def events(found: Iterable[Event]) -> list[dict[str, Any]]:
@@ -62,4 +62,4 @@ def _tick_age(run: Run, lenses: Iterable[Lens], now: float) -> float | None:
 
 
 def _lens(lens: Lens) -> dict[str, Any]:
-    return {**lens._asdict(), "statistics": [statistic._asdict() for statistic in lens.statistics]}
+    return {**lens._asdict(), "statistics": [plain(statistic._asdict()) for statistic in lens.statistics]}

@@ -7,8 +7,8 @@ import anyio
 from ..errors import MonitorchError
 from .shelf import RunShelf
 
-POLL_SECONDS = 0.1
-QUIET_POLLS = 150
+POLL_SECONDS = 0.05
+QUIET_POLLS = 300
 """After so many looks without news a comment is sent, or else proxies take the connection for dead."""
 
 TICK = b"data\n\n"

@@ -1,6 +1,6 @@
 // The page: keeps state, data and panels in step.
 
-import { convert, places } from "./axis.js";
+import { convert, places, Ruler } from "./axis.js";
 import { Badge } from "./badge.js";
 import { ChartList } from "./chart_list.js";
 import { Cursor } from "./cursor.js";
@@ -171,15 +171,15 @@ export class App {
       model,
       this.head?.lenses.length ? "There are no numbers of layers in these steps." : "This run has no numbers yet.",
     );
-    const domain = model ? this.heat.domain : this.ownDomain();
-    if (domain) this.strip.show(this.data.specs(state.run, WHOLE_RUN), this.sources(numbers.strip), WHOLE_RUN, domain);
-    this.strip.root.hidden = !domain || !numbers.strip[0]?.length;
+    const ruler = model ? this.heat.ruler : this.ownRuler();
+    if (ruler) this.strip.show(this.data.specs(state.run, WHOLE_RUN), this.sources(numbers.strip), WHOLE_RUN, ruler);
+    this.strip.root.hidden = !ruler || !numbers.strip[0]?.length;
     if (model && !this.hasRevealed) this.heat.reveal(state.layer); // a link may lead to a layer far below
     this.hasRevealed ||= Boolean(model);
     this.side.show({
       specs: this.data.specs(state.run, state.layer, state),
       sources: this.sources(numbers.layer),
-      domain,
+      ruler,
       total: numbers.total[0]?.[0],
       model,
     });
@@ -231,9 +231,11 @@ export class App {
     return Number(this.heads.get(run)?.meta.started ?? 0);
   }
 
-  ownDomain() {
+  /** The axis of a run that has no layers. */
+  ownRuler() {
     const all = this.axisPlaces;
-    return all?.length ? { low: all[0], high: all.length > 1 ? all[all.length - 1] : all[0] + 1 } : null;
+    if (!all?.length) return null;
+    return new Ruler(all.length > 1 ? all : [all[0], all[0] + 1], this.state.x, this.state.logx);
   }
 
   placeOf(step) {

@@ -1,6 +1,7 @@
 // Where a column is: at its step, its epoch or its time.
 
 import { upperBound } from "./blocks.js";
+import { logTicks, ticks } from "./format.js";
 
 export const KINDS = { step: "Step", epoch: "Epoch", time: "Time" };
 
@@ -31,6 +32,45 @@ export function edges(xs) {
   const typical = xs.length > 1 ? (xs[xs.length - 1] - xs[0]) / (xs.length - 1) : 1;
   all[xs.length] = xs.length ? xs[xs.length - 1] + (typical || 1) : 1;
   return all;
+}
+
+/** Where places are between both ends of a panel: evenly, or by their logarithms. */
+export class Ruler {
+  constructor(edges, kind, isLog) {
+    this.kind = kind;
+    this.isLog = isLog;
+    this.high = edges[edges.length - 1];
+    this.hasZero = isLog && edges[0] <= 0;
+    // zero has no logarithm: it stands half-way before the first place that has one
+    this.low = this.hasZero ? (edges.find((edge) => edge > 0) ?? 1) / 2 : edges[0];
+  }
+
+  fold(place) {
+    return this.isLog ? Math.log(Math.max(place, this.low)) : place;
+  }
+
+  unfold(folded) {
+    return this.isLog ? Math.exp(folded) : folded;
+  }
+
+  /** From a place to how far from left to right it is, between 0 and 1. */
+  share(place) {
+    const low = this.fold(this.low);
+    return (this.fold(place) - low) / (this.fold(this.high) - low);
+  }
+
+  /** And back. */
+  place(share) {
+    const low = this.fold(this.low);
+    return this.unfold(low + share * (this.fold(this.high) - low));
+  }
+
+  /** Round places for so many labels. */
+  ticks(wanted) {
+    if (!this.isLog) return ticks(this.low, this.high, wanted, this.kind);
+    const zero = this.hasZero ? [0] : [];
+    return [...zero, ...logTicks(this.hasZero ? 2 * this.low : this.low, this.high, wanted, this.kind)];
+  }
 }
 
 /** From one sorted axis to the other, in between as well. */

@@ -1,10 +1,12 @@
 // Curves of one tag over time.
 
+import { fade, lookOf } from "./chart_options.js";
 import { CURVES } from "./colours.js";
-import { curvesOf, rangeOf } from "./curves.js";
-import { cssColour, download, element, iconButton } from "./dom.js";
-import { number, position, ticks } from "./format.js";
+import { curvesOf, isSigned, rangeOf } from "./curves.js";
+import { cssColour, download, element, saveButtons } from "./dom.js";
+import { number } from "./format.js";
 import { saveChartCsv } from "./exports.js";
+import { WHOLE_RUN } from "./names.js";
 
 const SCALES = { linear: "lin", log: "log", symlog: "sym" };
 
@@ -15,15 +17,14 @@ export class Chart {
     this.values = element("div", { class: "values" });
     this.scale = element("button", {
       type: "button",
-      class: "scale",
-      title: "Linear, logarithmic, or logarithmic on both sides of zero",
+      class: "mini scale",
       onclick: () => this.nextScale(),
     });
     this.tools = element(
       "div",
       { class: "tools" },
+      saveButtons("the chart", (kind) => this.save(kind)),
       this.scale,
-      iconButton("down", "Save as PNG; with Shift as CSV", (event) => this.save(event.shiftKey)),
     );
     this.body = element("div", { class: "chart-body" });
     this.root = element(
@@ -40,29 +41,46 @@ export class Chart {
     new ResizeObserver(() => this.resize()).observe(this.body);
   }
 
-  /** Show what sources know of a layer; `domain` is the visible part of the axis. */
-  show(spec, sources, layer, domain) {
+  /** Show what sources know of a layer; `ruler` is the visible part of the axis. */
+  show(spec, sources, layer, ruler) {
     const { state } = this.app;
     this.spec = spec;
-    this.domain = domain;
-    this.layer = layer;
-    this.kind = state.scales[spec.key] ?? (spec.scale === "log" ? "log" : "linear");
-    this.name.textContent = spec.title.replaceAll("_", " ");
-    this.scale.textContent = SCALES[this.kind];
-    this.scale.setAttribute("aria-label", `Scale of ${spec.title}: ${this.kind}`);
-    this.curves = curvesOf(spec, sources, { x: state.x, weight: state.smooth, isLog: this.kind === "log" });
     this.sources = sources;
+    this.ruler = ruler;
+    this.isAlone = layer === WHOLE_RUN;
+    this.layer = layer;
+    this.chooseScale();
+    this.name.textContent = this.name.title = spec.title.replaceAll("_", " ");
+    this.curves = curvesOf(spec, sources, { x: state.x, weight: state.smooth, isLog: this.kind === "log" });
     this.root.hidden = !this.curves.tables.length;
     if (this.root.hidden) return;
     this.data = this.curves.tables.length > 1 ? globalThis.uPlot.join(this.curves.tables) : this.curves.tables[0];
-    const signature = JSON.stringify([this.curves.series, this.kind, this.app.themeKey, state.x, state.smooth > 0]);
+    const signature = JSON.stringify([
+      this.curves.series,
+      this.kind,
+      this.app.themeKey,
+      state.x,
+      ruler.isLog,
+      state.smooth > 0,
+    ]);
     if (signature !== this.signature || !this.plot) this.rebuild(signature);
     else this.plot.setData(this.data, false);
     this.plot.batch(() => {
-      this.plot.setScale("x", { min: domain.low, max: domain.high });
+      this.plot.setScale("x", { min: ruler.low, max: ruler.high });
       this.plot.setScale("y", this.range());
     });
     this.follow();
+  }
+
+  /** The scale that was asked for; what is on both sides of zero has logarithms on both sides. */
+  chooseScale() {
+    const { spec, sources } = this;
+    const asked = this.app.state.scales[spec.key] ?? spec.scale;
+    this.kinds = isSigned(spec, sources) ? ["linear", "symlog"] : ["linear", "log", "symlog"];
+    this.kind = this.kinds.includes(asked) ? asked : asked === "log" ? "symlog" : "linear";
+    this.scale.textContent = SCALES[this.kind];
+    this.scale.setAttribute("aria-label", `Scale of ${spec.title}: ${this.kind}`);
+    this.scale.title = `Scale: ${this.kind}; a click changes it (${this.kinds.join(", ")})`;
   }
 
   rebuild(signature) {
@@ -95,59 +113,9 @@ export class Chart {
 
   options() {
     const { state } = this.app;
-    const axis = {
-      stroke: cssColour("--muted"),
-      grid: { stroke: cssColour("--grid"), width: 1 },
-      ticks: { show: false },
-      font: `11px ${cssColour("--sans")}`,
-    };
-    const smoothed = state.smooth > 0;
-    const bands = [];
-    const series = this.curves.series.map((item, index) => {
-      const colour = this.colour(item);
-      if (item.kind === "high")
-        bands.push({ series: [index + 1, index], fill: fade(colour, item.strength === "weak" ? 0.1 : 0.18) });
-      if (item.kind === "low" || item.kind === "high")
-        return { stroke: "transparent", width: 0, points: { show: false } };
-      const isFaint = item.kind === "raw" && smoothed;
-      const dash = this.sources.length > 1 && item.number ? [6, 3] : undefined;
-      return {
-        show: item.kind === "raw" || smoothed,
-        stroke: isFaint ? fade(colour, 0.35) : colour,
-        width: isFaint ? 1 : 1.5,
-        dash,
-        points: { show: false },
-      };
-    });
     return {
       ...this.size(),
-      legend: { show: false },
-      padding: [6, 20, 0, 0],
-      scales: {
-        x: { time: false, range: (_, low, high) => [low, high] },
-        y: {
-          distr: { linear: 1, log: 3, symlog: 4 }[this.kind],
-          asinh: this.linearPart(),
-          range: (_, low, high) => [low, high],
-        },
-      },
-      axes: [
-        {
-          ...axis,
-          size: 22,
-          gap: 3,
-          values: (_, places) => places.map((place) => position(place, state.x)),
-          splits: (plot, _, low, high) => ticks(low, high, plot.width / 64, state.x),
-        },
-        {
-          ...axis,
-          size: 50,
-          gap: 4,
-          values: (_, places) => places.map((place) => (place === null ? "" : number(place))),
-        },
-      ],
-      series: [{}, ...series],
-      bands,
+      ...lookOf(this, this.linearPart()),
       cursor: {
         y: false,
         drag: { x: true, y: false, setScale: false },
@@ -251,14 +219,13 @@ export class Chart {
   }
 
   nextScale() {
-    const kinds = Object.keys(SCALES);
-    const next = kinds[(kinds.indexOf(this.kind) + 1) % kinds.length];
+    const next = this.kinds[(this.kinds.indexOf(this.kind) + 1) % this.kinds.length];
     this.app.state.set({ scales: { ...this.app.state.scales, [this.spec.key]: next } });
   }
 
-  save(asCsv) {
+  save(kind) {
     const name = `${this.app.state.run} ${this.layer} ${this.spec.title}`;
-    if (asCsv) saveChartCsv(name, this.app.state.x, this.data, this.curves.series);
+    if (kind === "CSV") saveChartCsv(name, this.app.state.x, this.data, this.curves.series);
     else this.plot.ctx.canvas.toBlob((blob) => download(`${name}.png`, blob));
   }
 
@@ -275,10 +242,4 @@ export class Chart {
     this.plot?.destroy();
     this.root.remove();
   }
-}
-
-/** A colour that lets the background through. */
-function fade(colour, alpha) {
-  const [red, green, blue] = [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
-  return `rgba(${red}, ${green}, ${blue}, ${alpha})`;
 }

@@ -10,7 +10,7 @@ export class ChartList {
     this.root = element("div", { class: name });
   }
 
-  show(specs, sources, layer, domain) {
+  show(specs, sources, layer, ruler) {
     const keys = new Set(specs.map((spec) => spec.key));
     for (const [key, chart] of this.charts) {
       if (keys.has(key)) continue;
@@ -22,7 +22,7 @@ export class ChartList {
       const chart = this.charts.get(spec.key);
       if (this.root.children[place] !== chart.root)
         this.root.insertBefore(chart.root, this.root.children[place] ?? null);
-      chart.show(spec, sources, layer, domain);
+      chart.show(spec, sources, layer, ruler);
     });
   }
 }

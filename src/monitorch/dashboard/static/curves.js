@@ -19,7 +19,7 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
     const columns = [xs];
     spec.curves.forEach((curve, number) => {
       const plane = (statistic, name) => column(blocks.get(statistic), name, curve.layer, isLog);
-      const statistic = curve.lines.mean ?? curve.lines.value ?? Object.values(curve.lines)[0];
+      const statistic = mainLine(curve.lines);
       const values = plane(statistic, "mean");
       if (!values) return;
       const common = { run, number, name: curve.name, source: source.name };
@@ -37,6 +37,22 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
     tables.push(columns);
   });
   return { tables, series, broken };
+}
+
+/** Whether the numbers themselves, not only their bands, are on both sides of zero. */
+export function isSigned(spec, sources) {
+  if (spec.limits) return spec.limits[0] < 0;
+  return sources.some(({ blocks }) =>
+    spec.curves.some(({ lines, layer }) => {
+      const block = blocks.find((known) => known.lens === spec.lens && known.statistic === mainLine(lines));
+      const row = block?.layers.indexOf(layer) ?? -1;
+      return row >= 0 && rowOf(block, "mean", row).some((value) => value < 0);
+    }),
+  );
+}
+
+function mainLine(lines) {
+  return lines.mean ?? lines.value ?? Object.values(lines)[0];
 }
 
 /** A block that has one of the curves; all of a lens have the same columns. */

@@ -83,7 +83,8 @@ export class Data {
       total: state.tab !== "table" ? [] : [this.blocks("total", state.run, heatSeries, { ...span, resolution: 1 })],
     };
     const parts = Object.entries(wanted).map(async ([part, blocks]) => onpart(part, await Promise.all(blocks)));
-    await Promise.all([...parts, this.eventsOf(state.run)]);
+    await Promise.all(parts);
+    await this.eventsOf(state.run); // not at once: numbers would come later
   }
 
   /** The charts of a layer, the one of the chosen statistic first. */

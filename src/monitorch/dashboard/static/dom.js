@@ -61,6 +61,20 @@ export function choice(label, options, onchoose) {
   return group;
 }
 
+/** Save a panel, as a picture or as numbers; calls back with "PNG" or "CSV". */
+export function saveButtons(what, onsave) {
+  const button = (kind, as) =>
+    element("button", {
+      type: "button",
+      class: "mini",
+      text: kind,
+      title: `Save ${what} as ${as}`,
+      onclick: () => onsave(kind),
+    });
+  const buttons = [button("PNG", "a picture"), button("CSV", "numbers")];
+  return element("div", { class: "save", role: "group", "aria-label": `Save ${what}` }, icon("down"), ...buttons);
+}
+
 /** The list of a select, in groups; it keeps its nodes while nothing changes. */
 export function fillSelect(select, groups, chosen) {
   const wanted = JSON.stringify(groups);

@@ -10,9 +10,14 @@ export function number(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (size === 0) return "0";
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e").replace("-", "−");
+  if (size >= 1e5 || size < 1e-3) return power(value);
   const digits = size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
   return trim(value.toFixed(digits)).replace("-", "−");
+}
+
+function power(value) {
+  const [digits, exponent] = value.toExponential(2).split("e");
+  return `${trim(digits)}e${exponent.replace("+", "")}`.replaceAll("-", "−");
 }
 
 function trim(text) {
@@ -58,22 +63,43 @@ function clock(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+const LOG_SECONDS = [1, 10, 60, 600, 3600, 36000, 360000];
+
 /** Round places for so many labels between two ends. */
 export function ticks(low, high, wanted, kind) {
   const span = high - low;
   if (!(span > 0)) return [low];
-  const units =
-    kind === "time"
-      ? [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400]
-      : null;
   const raw = span / Math.max(wanted, 1);
-  let width = units?.find((unit) => unit >= raw);
+  let width = kind === "time" ? SECONDS.find((unit) => unit >= raw) : null;
   if (!width) {
     const power = 10 ** Math.floor(Math.log10(raw));
     width = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
     if (kind === "step") width = Math.max(width, 1);
   }
-  const places = [];
-  for (let place = Math.ceil(low / width) * width; place <= high + width * 1e-9; place += width) places.push(place);
-  return places;
+  const [first, end] = [Math.ceil(low / width), Math.floor(high / width + 1e-9)];
+  return Array.from({ length: end - first + 1 }, (_, index) => (first + index) * width);
+}
+
+/** The same for a logarithmic axis: the finest round places of which there are not too many. */
+export function logTicks(low, high, wanted, kind) {
+  if (!(high > 10 * low)) return ticks(low, high, wanted, kind);
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) powers.push(power);
+  const decades = (factors) => powers.flatMap((power) => factors.map((factor) => factor * 10 ** power));
+  const stride = Math.ceil(powers.length / Math.max(wanted, 1));
+  const coarsest = decades([1]).filter((_, index) => index % stride === 0);
+  const sets = kind === "time" ? [SECONDS, LOG_SECONDS] : [decades([1, 2, 5]), decades([1, 3]), decades([1]), coarsest];
+  const inside = sets.map((set) =>
+    set.filter((place) => place >= low && place <= high && (kind !== "step" || place >= 1)),
+  );
+  return inside.find((set) => set.length <= wanted + 1) ?? inside[inside.length - 1];
+}
+
+/** The same on both sides of zero; `unit` is where the scale begins to be linear. */
+export function symlogTicks(low, high, wanted, unit) {
+  const innermost = 3 * unit; // labels nearer to that of zero would touch it
+  const side = (end) => (end > innermost ? logTicks(innermost, end, wanted / (low < 0 && high > 0 ? 2 : 1)) : []);
+  const negative = side(-low).map((place) => -place);
+  return [...negative.reverse(), ...(low <= 0 && high >= 0 ? [0] : []), ...side(high)];
 }

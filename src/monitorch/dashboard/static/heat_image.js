@@ -5,30 +5,41 @@ import { upperBound } from "./blocks.js";
 import { chooser, pooled, rowLevels } from "./heat_model.js";
 
 /** An image with a line for each row; a pixel that covers several columns shows the worst of them. */
-export function heatImage(model, rows, { low, high }, width, colours, cell) {
+export function heatImage(model, rows, ruler, width, colours, cell) {
   const image = new ImageData(width, Math.max(rows.length, 1));
   const pixels = new Uint32Array(image.data.buffer);
-  const spans = pixelSpans(model.edges, low, high, width);
+  const spans = pixelSpans(model.edges, ruler, width);
+  const shown = colours.slice();
+  shown[ABSENT] = 0; // what lies behind is seen
+  const fill = spans.every((end, index) => index % 2 === 0 || end - spans[index - 1] === 1) ? copied : gathered;
   const worse = chooser(model, cell);
   rows.forEach((row, line) => {
     if (!row.members.length) return;
     const levels = rowLevels(model, row.members, cell);
-    const start = line * width;
-    for (let x = 0; x < width; x++) {
-      let level = ABSENT;
-      for (let column = spans[2 * x]; column < spans[2 * x + 1]; column++) level = pooled(level, levels[column], worse);
-      if (level !== ABSENT) pixels[start + x] = colours[level];
-    }
+    fill(pixels.subarray(line * width, (line + 1) * width), levels, spans, shown, worse);
   });
   return image;
 }
 
+/** Each pixel shows one column: the usual case, and the quick one. */
+function copied(pixels, levels, spans, shown) {
+  for (let x = 0; x < pixels.length; x++) pixels[x] = shown[levels[spans[2 * x]]];
+}
+
+function gathered(pixels, levels, spans, shown, worse) {
+  for (let x = 0; x < pixels.length; x++) {
+    let level = ABSENT;
+    for (let column = spans[2 * x]; column < spans[2 * x + 1]; column++) level = pooled(level, levels[column], worse);
+    pixels[x] = shown[level];
+  }
+}
+
 /** Which columns each pixel covers: from one index to another. */
-function pixelSpans(edges, low, high, width) {
+function pixelSpans(edges, ruler, width) {
   const columns = edges.length - 1;
   const spans = new Int32Array(2 * width);
   for (let x = 0; x < width; x++) {
-    const [from, to] = [low + ((high - low) * x) / width, low + ((high - low) * (x + 1)) / width];
+    const [from, to] = [ruler.place(x / width), ruler.place((x + 1) / width)];
     if (to <= edges[0] || from >= edges[columns]) continue;
     const first = Math.max(upperBound(edges, from) - 1, 0);
     let end = first + 1;

@@ -3,15 +3,16 @@
 import { element, icon } from "./dom.js";
 
 const INDENT = 12;
+const LAST_PARTS = /[^.]*(\.(weight|bias)[^.]*)?$/;
 
 /** Write the labels of the rows from `first` to `end`. */
 export function fillLabels(heat, first, end) {
   const nodes = heat.brackets ? bracketLabels(heat) : [];
-  const stride = Math.max(Math.ceil(13 / heat.rowHeight), 1);
+  const stride = Math.max(Math.ceil(11 / heat.rowHeight), 1);
   if (!heat.brackets) {
     for (let row = first; row < end; row++) if (row % stride === 0) nodes.push(rowLabel(heat, row, stride > 1));
   }
-  const selected = heat.rows.findIndex((row) => !row.isGroup && row.name === heat.app.state.layer);
+  const selected = heat.rows.findIndex((row) => !row.isGroup && row.name === heat.chosen);
   if (selected >= 0) nodes.push(marker(heat, selected));
   heat.gutter.replaceChildren(...nodes.filter(Boolean));
 }
@@ -25,7 +26,7 @@ function place(node, heat, start, height) {
 function rowLabel(heat, index, isSparse) {
   const { state } = heat.app;
   const row = heat.rows[index];
-  const isSelected = !row.isGroup && row.name === state.layer;
+  const isSelected = !row.isGroup && row.name === heat.chosen;
   const looks = { "is-group": row.isGroup, "is-pinned": row.isPinned, "is-selected": isSelected };
   const node = element("div", {
     class: ["label", ...Object.keys(looks).filter((look) => looks[look])].join(" "),
@@ -38,18 +39,19 @@ function rowLabel(heat, index, isSparse) {
     "aria-setsize": String(heat.rows.length),
     onclick: () => heat.pointer.choose(row),
   });
-  node.style.paddingLeft = `${8 + row.depth * INDENT}px`;
+  const isTree = state.sort === "model" && !heat.isCompact;
+  node.style.paddingLeft = `${8 + (isTree ? row.depth * INDENT : 0)}px`;
   if (row.isGroup) node.append(element("span", { class: "chevron", text: row.isClosed ? "▸" : "▾" }));
-  node.append(nameNode(row, state.sort));
+  node.append(nameNode(row, isTree));
   if (row.isGroup && row.isClosed) node.append(element("span", { class: "muted small", text: String(row.size) }));
   if (!row.isGroup && !isSparse) node.append(pinButton(heat, row));
   return place(node, heat, index, isSparse ? 13 : heat.rowHeight);
 }
 
-/** Where there is no tree, the last part of a name says most. */
-function nameNode(row, sort) {
-  const text = row.isPinned || sort !== "model" ? row.name : row.label;
-  const cut = text.lastIndexOf(".") + 1;
+/** Where there is no tree, the end of a name says most: its last part, with the module's if that is a parameter. */
+function nameNode(row, isTree) {
+  const text = row.isPinned || !isTree ? row.name : row.label;
+  const cut = text.search(LAST_PARTS);
   return element(
     "bdi",
     { class: "name" },
@@ -80,9 +82,10 @@ function pinButton(heat, row) {
 /** A line for each bracket, with a name where there is room for one. */
 function bracketLabels(heat) {
   let free = -Infinity;
+  const bottom = heat.rows.length * heat.rowHeight;
   return heat.brackets.map((bracket) => {
     const middle = ((bracket.start + bracket.end) / 2) * heat.rowHeight;
-    const hasName = middle - 7 >= Math.max(free, -1);
+    const hasName = middle - 7 >= Math.max(free, -1) && middle + 7 <= bottom + 1;
     if (hasName) free = middle + 7;
     return bracketLabel(heat, bracket, hasName);
   });

@@ -1,7 +1,7 @@
 // The model as a picture: a row for each layer, a column for each moment.
 
 import { element, cssColour } from "./dom.js";
-import { convert } from "./axis.js";
+import { convert, Ruler } from "./axis.js";
 import { upperBound } from "./blocks.js";
 import { table } from "./colours.js";
 import { heatImage } from "./heat_image.js";
@@ -14,6 +14,7 @@ import { fillLabels } from "./heat_labels.js";
 export const LABEL_HEIGHT = 13;
 const [SMALLEST_ROW, READ_ROW, TALLEST_ROW] = [1, 20, 72];
 const BRACKET = 5;
+const THINNEST_NAMED_ROW = 11;
 const LOWEST_VIEW = 160;
 
 export class HeatMap {
@@ -23,6 +24,7 @@ export class HeatMap {
     this.rows = [];
     this.tasks = new Set();
     this.rowHeight = READ_ROW;
+    this.chosen = "";
     this.gutter = element("div", { class: "gutter", role: "tree", "aria-label": "Layers" });
     this.canvas = element("canvas", { class: "heat-canvas", role: "img" });
     this.line = element("div", { class: "cursor-line", hidden: true });
@@ -74,15 +76,15 @@ export class HeatMap {
   }
 
   /** The visible part of the axis. */
-  get domain() {
-    const edges = this.model.edges;
-    return { low: edges[0], high: edges[edges.length - 1] };
+  get ruler() {
+    const { x, logx } = this.app.state;
+    return new Ruler(this.model.edges, x, logx);
   }
 
   /** Show a model; null while there is none. */
   show(model, message) {
-    const { sort, search, pins, closed, rows, layer, map, cell } = this.app.state;
-    const looks = JSON.stringify([sort, search, pins, closed, rows, layer, map, cell, this.app.themeKey]);
+    const { sort, search, pins, closed, rows, layer, map, cell, logx } = this.app.state;
+    const looks = JSON.stringify([sort, search, pins, closed, rows, layer, map, cell, logx, this.app.themeKey]);
     if (model && model === this.model && looks === this.looks) return;
     this.looks = looks;
     this.model = model;
@@ -105,9 +107,8 @@ export class HeatMap {
       scores: this.model.scores,
     };
     const room = this.view.clientHeight;
-    this.rows = build({ ...options, withGroups: true });
-    this.isCompact = state.rows === "fit" && room / this.rows.length < LABEL_HEIGHT;
-    if (this.isCompact) this.rows = build({ ...options, withGroups: false });
+    this.chooseRows(options, room);
+    this.chosen = this.chosenRow();
     const fitting = Math.min(Math.max(room / Math.max(this.rows.length, 1), SMALLEST_ROW), TALLEST_ROW);
     this.rowHeight = state.rows === "fit" ? fitting : READ_ROW;
     const height = this.rows.length * this.rowHeight;
@@ -118,6 +119,19 @@ export class HeatMap {
     this.empty.textContent = "No layer matches the filter.";
     this.stage.style.height = `${Math.min(this.view.clientHeight, Math.max(height, 1))}px`;
     this.draw();
+  }
+
+  /** The same rows as before while nothing they depend on has changed: with many layers they take time. */
+  chooseRows(options, room) {
+    const { sort, search, pins, closed, rows } = this.app.state;
+    const scores = sort === "worst" ? [...options.scores] : null;
+    const key = JSON.stringify([sort, search, pins, closed, rows, room, options.layers, scores]);
+    if (key === this.rowsKey) return;
+    this.rowsKey = key;
+    this.rows = build({ ...options, withGroups: true });
+    this.isCompact = rows === "fit" && room / this.rows.length < LABEL_HEIGHT;
+    if (this.isCompact) this.rows = build({ ...options, withGroups: false });
+    this.brackets = null;
   }
 
   /** Make the picture anew: numbers, rows, colours or sizes are others. */
@@ -134,12 +148,12 @@ export class HeatMap {
       absent: hex("--absent"),
     });
     this.colours = colours;
-    const picture = heatImage(this.model, this.rows, this.domain, this.canvas.width, colours, this.app.state.cell);
+    const picture = heatImage(this.model, this.rows, this.ruler, this.canvas.width, colours, this.app.state.cell);
     this.image.width = picture.width;
     this.image.height = picture.height;
     this.image.getContext("2d").putImageData(picture, 0, 0);
-    this.brackets =
-      this.isCompact && this.app.state.sort === "model" ? brackets(this.rows, this.rowHeight, BRACKET) : null;
+    if (this.isCompact && this.app.state.sort === "model" && this.rowHeight < THINNEST_NAMED_ROW)
+      this.brackets ??= brackets(this.rows, this.rowHeight, BRACKET);
     this.drawRows();
     this.scales.draw();
     this.app.legend.show(this.model, colours);
@@ -207,8 +221,7 @@ export class HeatMap {
 
   /** From a place on the canvas to a row and a column. */
   at(x, y) {
-    const { low, high } = this.domain;
-    const place = low + ((high - low) * x) / this.width;
+    const place = this.ruler.place(x / this.width);
     const column = Math.min(Math.max(upperBound(this.model.edges, place) - 1, 0), this.model.columns - 1);
     const row = Math.floor((y + this.view.scrollTop) / this.rowHeight);
     return { place, column, row: this.rows[row] ?? null, step: this.model.block.step[column] };
@@ -216,17 +229,23 @@ export class HeatMap {
 
   /** From a step to pixels from the left. */
   xOf(step) {
-    const { low, high } = this.domain;
     const { block, xs } = this.model;
     const place =
       step > block.step[block.columns - 1] ? this.model.edges[block.columns] : convert(step, block.step, xs);
-    return ((place - low) / (high - low)) * this.width;
+    return this.ruler.share(place) * this.width;
   }
 
   drawCursor() {
     const { step } = this.app.cursor;
     this.line.hidden = step === null || !this.model;
     if (!this.line.hidden) this.line.style.transform = `translateX(${this.xOf(step)}px)`;
+  }
+
+  /** The row of the open layer: where a statistic is of parameters, that of the first of them. */
+  chosenRow() {
+    const { state, data } = this.app;
+    if (!state.layer || !this.model) return "";
+    return data.family(state.run, state.layer).members.find((member) => this.model.layers.includes(member)) ?? "";
   }
 
   /** Bring a layer's row into view. */

@@ -6,6 +6,7 @@ import { edges, places } from "./axis.js";
 
 const SAMPLE = 8000;
 const LOG_RATIO = 30;
+const SYMLOG_RANGE = 1000;
 
 /** Levels `[layer][column]` of a block, or of what another run differs by. */
 export function heatModel(block, { cell, colour, look, x, started, other, alerts }) {
@@ -102,19 +103,26 @@ function scaleOf(values, flags, look, colour, isDifference) {
   if (isSigned && !look?.limits) low = -high;
   if (isLog) low = Math.max(low, smallest);
   if (!(high > low)) [low, high] = isLog ? [low / 2, low * 2] : [low - 0.5, low + 0.5];
-  return { low, high, isLog, isSigned };
+  const unit = isSigned && colour === "log" ? Math.max(high, -low) / SYMLOG_RANGE : null;
+  return { low, high, isLog, isSigned, unit };
 }
 
-function levelsOf(values, flags, { low, high, isLog }) {
+/** A number on the scale of the colours; `unit` is where a symlog scale begins to be linear. */
+function folded(value, isLog, unit) {
+  if (isLog) return Math.log(Math.max(value, 1e-45));
+  return unit ? Math.asinh(value / unit) : value;
+}
+
+function levelsOf(values, flags, { low, high, isLog, unit }) {
   const levels = new Uint8Array(values.length);
-  const [start, end] = isLog ? [Math.log(low), Math.log(high)] : [low, high];
+  const [start, end] = [folded(low, isLog, unit), folded(high, isLog, unit)];
   const factor = (LEVELS - 1) / (end - start);
   for (let index = 0; index < values.length; index++) {
     const value = values[index];
     if (flags.nonfinite?.[index] > 0 || flags.others?.[index] > 0) levels[index] = NONFINITE;
     else if (value !== value) levels[index] = ABSENT;
     else {
-      const place = ((isLog ? Math.log(Math.max(value, 1e-45)) : value) - start) * factor;
+      const place = (folded(value, isLog, unit) - start) * factor;
       levels[index] = place <= 0 ? 0 : place >= LEVELS - 1 ? LEVELS - 1 : place + 0.5;
     }
   }
@@ -125,7 +133,7 @@ function levelsOf(values, flags, { low, high, isLog }) {
 function scores({ layers, columns, numbers, levels, isLog }, alerts) {
   const newest = layers.map((_, row) => {
     for (let index = (row + 1) * columns - 1; index >= row * columns; index--) {
-      if (levels[index] < LEVELS) return isLog ? Math.log(Math.max(numbers[index], 1e-45)) : numbers[index];
+      if (levels[index] < LEVELS) return folded(numbers[index], isLog, null);
     }
     return NaN;
   });

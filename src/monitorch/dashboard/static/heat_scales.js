@@ -1,7 +1,7 @@
 // Above the heat map alerts, below it the axis.
 
 import { element, cssColour } from "./dom.js";
-import { position, ticks } from "./format.js";
+import { position } from "./format.js";
 
 const LANE = 14;
 const AXIS = 24;
@@ -49,19 +49,18 @@ export class HeatScales {
 
   drawTicks() {
     const { heat } = this;
-    const { low, high } = heat.domain;
-    const kind = heat.app.state.x;
+    const { ruler } = heat;
     const context = this.prepare(this.ticks, AXIS);
     context.font = `11px ${cssColour("--sans")}`;
     context.fillStyle = cssColour("--muted");
     context.strokeStyle = cssColour("--line");
-    for (const place of ticks(low, high, heat.width / LABEL_PIXELS, kind)) {
-      const x = ((place - low) / (high - low)) * heat.width;
+    for (const place of ruler.ticks(heat.width / LABEL_PIXELS)) {
+      const x = ruler.share(place) * heat.width;
       context.beginPath();
       context.moveTo(Math.round(x) + 0.5, 0);
       context.lineTo(Math.round(x) + 0.5, 4);
       context.stroke();
-      const text = position(place, kind);
+      const text = position(place, ruler.kind);
       const half = context.measureText(text).width / 2;
       context.fillText(text, Math.min(Math.max(x - half, 0), heat.width - 2 * half), 16);
     }
@@ -71,7 +70,7 @@ export class HeatScales {
   outline(context, ratio) {
     const { heat } = this;
     const rowOf = new Map(heat.rows.map((row, index) => [row.isGroup ? "" : row.name, index]));
-    this.frame(context, ratio, rowOf.get(heat.app.state.layer));
+    this.frame(context, ratio, rowOf.get(heat.chosen));
     context.lineWidth = 1.5 * ratio;
     for (const event of heat.app.visibleAlerts()) {
       const row = rowOf.get(event.layer);

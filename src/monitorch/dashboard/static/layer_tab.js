@@ -16,10 +16,10 @@ export class LayerTab {
     this.root = element("div", { class: "layer" }, this.hint, this.head, this.list.root);
   }
 
-  show(specs, sources, domain) {
+  show(specs, sources, ruler) {
     const { state, head } = this.app;
     const layer = head?.layers.find((candidate) => candidate.name === state.layer);
-    const isThere = Boolean(layer && domain);
+    const isThere = Boolean(layer && ruler);
     this.hint.hidden = isThere;
     this.head.hidden = this.list.root.hidden = !isThere;
     if (!isThere) return;
@@ -31,6 +31,6 @@ export class LayerTab {
       .filter(Boolean)
       .join(" · ");
     this.pin.setAttribute("aria-pressed", String(state.pins.includes(layer.name)));
-    this.list.show(specs, sources, layer.name, domain);
+    this.list.show(specs, sources, layer.name, ruler);
   }
 }

@@ -59,13 +59,14 @@ export class Legend {
     this.low.textContent = text(model.low);
     this.high.textContent = text(model.high);
     const { state } = this.app;
-    this.what.textContent = model.isRatio
-      ? "other run / this run"
-      : this.app.other
-        ? "other run − this run"
-        : model.isLog
-          ? "log"
-          : "linear";
+    this.what.textContent = this.scaleText(model);
     this.zoomed.hidden = state.first === null && state.last === null;
+  }
+
+  scaleText({ isRatio, isLog, unit }) {
+    if (isRatio) return "other run / this run";
+    if (this.app.other) return "other run − this run";
+    if (isLog) return "log";
+    return unit ? "symlog" : "linear";
   }
 }

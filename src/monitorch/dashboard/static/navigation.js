@@ -31,7 +31,7 @@ export class Navigation {
   nextLayer(step) {
     const rows = this.app.heat.rows.filter((row) => !row.isGroup);
     if (!rows.length) return;
-    const place = rows.findIndex((row) => row.name === this.app.state.layer);
+    const place = rows.findIndex((row) => row.name === this.app.heat.chosen);
     const next = place < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(place + step, 0), rows.length - 1);
     this.app.state.set({ layer: rows[next].name });
     this.app.heat.reveal(rows[next].name);

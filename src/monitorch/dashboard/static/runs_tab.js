@@ -71,39 +71,28 @@ export class RunsTab {
     const keys = [...new Set(columns.flatMap((column) => [...column.keys()]))];
     const differ = keys.filter((key) => columns.some((column) => column.get(key) !== columns[0].get(key)));
     const same = keys.filter((key) => !differ.includes(key));
-    const table = (title, rows, isDifferent) =>
-      !rows.length
-        ? null
-        : element(
-            "section",
-            {},
-            element("h3", { text: title }),
-            element(
-              "table",
-              { class: isDifferent ? "is-different" : null },
-              names.length > 1
-                ? element(
-                    "thead",
-                    {},
-                    element("tr", {}, element("th"), ...names.map((text) => element("th", { scope: "col", text }))),
-                  )
-                : null,
-              element(
-                "tbody",
-                {},
-                ...rows.map((key) =>
-                  element(
-                    "tr",
-                    {},
-                    element("th", { scope: "row", text: key }),
-                    ...columns.map((column) => element("td", { text: column.get(key) ?? "–" })),
-                  ),
-                ),
-              ),
-            ),
-          );
-    if (names.length < 2) return [table("Settings", same, false)].filter(Boolean);
-    return [table("Settings that differ", differ, true), table("The same in all", same, false)].filter(Boolean);
+    if (names.length < 2) return this.table("Settings", same, [], columns);
+    return [
+      ...this.table("Settings that differ", differ, names, columns),
+      ...this.table("The same in all", same, [], columns.slice(0, 1)),
+    ];
+  }
+
+  /** A line for each setting, a column for each run; those that differ have the runs' names above. */
+  table(title, keys, names, columns) {
+    if (!keys.length) return [];
+    const heads = names.map((text) => element("th", { scope: "col", text }));
+    const line = (key) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row", text: key }),
+        ...columns.map((column) => element("td", { text: column.get(key) ?? "–" })),
+      );
+    const body = element("tbody", {}, ...keys.map(line));
+    const head = names.length ? element("thead", {}, element("tr", {}, element("th"), ...heads)) : null;
+    const found = element("table", { class: names.length ? "is-different" : null }, head, body);
+    return [element("section", {}, element("h3", { text: title }), found)];
   }
 }
 
@@ -124,6 +113,7 @@ function flat(value, prefix = "", found = new Map()) {
   const isPlain = !Array.isArray(value) || value.every((item) => item === null || typeof item !== "object");
   if (value !== null && typeof value === "object" && !(Array.isArray(value) && isPlain)) {
     for (const [key, inner] of Object.entries(value)) flat(inner, prefix ? `${prefix}.${key}` : key, found);
-  } else if (value !== undefined) found.set(prefix, typeof value === "string" ? value : JSON.stringify(value));
+  } else if (value !== undefined && value !== null)
+    found.set(prefix, typeof value === "string" ? value : JSON.stringify(value));
   return found;
 }

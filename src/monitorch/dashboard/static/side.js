@@ -44,7 +44,7 @@ export class Side {
     );
   }
 
-  show({ specs, sources, domain, total, model }) {
+  show({ specs, sources, ruler, total, model }) {
     const chosen = this.tabs[this.app.state.tab] ? this.app.state.tab : "layer";
     for (const [name, tab] of Object.entries(this.tabs)) {
       tab.root.hidden = name !== chosen;
@@ -53,7 +53,7 @@ export class Side {
     const alerts = this.app.alerts().filter((event) => event.severity !== "info");
     this.count.hidden = !alerts.length;
     this.count.textContent = String(alerts.length);
-    if (chosen === "layer") this.tabs.layer.show(specs, sources, domain);
+    if (chosen === "layer") this.tabs.layer.show(specs, sources, ruler);
     else if (chosen === "alerts") this.tabs.alerts.show();
     else if (chosen === "runs") this.tabs.runs.show();
     else this.tabs.table.show(total, model);

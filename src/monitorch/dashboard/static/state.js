@@ -16,6 +16,7 @@ const DEFAULTS = {
   rows: "fit",
   difference: false,
   x: "step",
+  logx: false,
   first: null,
   last: null,
   smooth: 0,

@@ -2,7 +2,7 @@
 
 import { KINDS } from "./axis.js";
 import { CURVES } from "./colours.js";
-import { choice, cssColour, element, fillSelect, iconButton } from "./dom.js";
+import { choice, cssColour, element, fillSelect, iconButton, saveButtons } from "./dom.js";
 import { saveHeatCsv, saveHeatPng } from "./exports.js";
 import { matcher, menu } from "./names.js";
 import { STRONGEST } from "./smoothing.js";
@@ -21,6 +21,13 @@ export class TopBar {
     });
     this.chips = element("div", { class: "chips" });
     this.axis = choice("Axis", KINDS, (x) => state.set({ x }));
+    this.logarithmic = element("button", {
+      type: "button",
+      class: "toggle",
+      text: "Log",
+      title: "Logarithmic axis: the beginning in detail (X)",
+      onclick: () => state.set({ logx: !state.logx }),
+    });
     this.smooth = element("input", {
       type: "range",
       min: "0",
@@ -45,13 +52,17 @@ export class TopBar {
       this.run,
       this.chips,
       app.badge.root,
-      element("span", { class: "grow" }),
-      this.axis,
-      element("label", { class: "smooth" }, "Smooth", this.smooth),
-      this.robust,
-      this.link,
-      this.theme,
-      iconButton("help", "Keys (?)", () => app.help.show()),
+      element(
+        "div",
+        { class: "view-options" },
+        this.axis,
+        this.logarithmic,
+        element("label", { class: "smooth" }, "Smooth", this.smooth),
+        this.robust,
+        this.link,
+        this.theme,
+        iconButton("help", "Keys (?)", () => app.help.show()),
+      ),
     );
   }
 
@@ -63,6 +74,7 @@ export class TopBar {
       ...(state.compare.length ? [state.run, ...state.compare].map((name, place) => this.chip(name, place)) : []),
     );
     this.axis.show(state.x);
+    this.logarithmic.setAttribute("aria-pressed", String(state.logx));
     if (document.activeElement !== this.smooth)
       this.smooth.value = String(1 - Math.sqrt(Math.max(1 - state.smooth / STRONGEST, 0)));
     this.robust.setAttribute("aria-pressed", String(state.robust));
@@ -136,7 +148,7 @@ export class HeatBar {
       element("span", { class: "grow" }),
       this.sort,
       this.rows,
-      iconButton("down", "Save as PNG; with Shift as CSV", (event) => this.save(event.shiftKey)),
+      saveButtons("the heat map", (kind) => this.save(kind)),
     );
   }
 
@@ -150,11 +162,11 @@ export class HeatBar {
     this.difference.setAttribute("aria-pressed", String(state.difference));
   }
 
-  save(asCsv) {
+  save(kind) {
     const { heat, state } = this.app;
     if (!heat.model) return;
     const name = `${state.run} ${this.app.statisticTitle()}`;
-    if (asCsv) saveHeatCsv(name, heat.model);
+    if (kind === "CSV") saveHeatCsv(name, heat.model);
     else saveHeatPng(name, heat, name);
   }
 }

@@ -1,0 +1,137 @@
+"""Logarithms on the page: of the axis of all panels, of a chart, of colours; in a real browser."""
+
+import json
+import math
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+
+from monitorch.store import Statistic, Writer
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+RATE = "lens=Rates&statistic=Rate%2Fvalue"
+AXES = ["step", "epoch", "time"]
+CORRELATIONS = ((-1.0, 0.5), (-0.02, 0.02), (0.0, 0.003))
+"""At two ticks, for each of three layers."""
+
+
+def logarithmic(place, first, end):
+    """How far from left to right a place is; zero stands half-way before the first place after it."""
+    return math.log(place / (first / 2)) / math.log(end / (first / 2))
+
+
+def tick_labels(page):
+    """What is written below the heat map, from left to right, and where."""
+    page.run(
+        "const write = CanvasRenderingContext2D.prototype.fillText; window.labels = [];"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, x, ...rest) {"
+        "  if (this.canvas.className === 'ticks') window.labels.push([text, x / this.canvas.clientWidth]);"
+        "  return write.call(this, text, x, ...rest); }"
+    )
+    page.driver.find_element(By.TAG_NAME, "body").send_keys("m")
+    page.wait(lambda: page.run("return window.labels.length"))
+    return page.run("return window.labels")
+
+
+@pytest.mark.parametrize(("axis", "places"), [("step", range(24)), ("time", range(24)), ("epoch", np.arange(24) / 6)])
+def test_columns_of_a_logarithmic_axis_are_where_their_logarithms_are(page, site, sample, axis, places):
+    page.open(f"{site}#run=first&{RATE}&theme=light&x={axis}&logx=1")
+    first, end = places[1], places[23] + places[1]
+    for tick in (0, 1, 5, 22):
+        low = logarithmic(places[tick], first, end) if tick else 0.0
+        high = logarithmic(places[tick + 1], first, end)
+        wanted = 255 * np.array(mpl.colormaps["viridis"](sample.rate(3, tick))[:3])
+        assert np.abs(np.array(page.cell("block.1.fc", (low + high) / 2)[:3]) - wanted).max() <= 10
+
+
+def test_labels_of_a_logarithmic_axis_are_round_and_in_their_places(page, site):
+    page.open(f"{site}#run=first&{RATE}&logx=1")
+    labels = tick_labels(page)
+    assert [text for text, _ in labels] == ["0", "1", "2", "5", "10", "20"]
+    assert [x for _, x in labels[1:]] == pytest.approx(
+        [logarithmic(int(text), 1, 24) for text, _ in labels[1:]], abs=0.02
+    )
+
+
+def test_the_logarithmic_axis_is_a_button_a_key_and_part_of_the_link(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    page.click(".toggle", "Log")
+    page.wait(lambda: "logx=1" in page.driver.current_url)
+    assert page.texts(".toggle[aria-pressed=true]") == ["Log"]
+    page.driver.find_element(By.TAG_NAME, "body").send_keys("X")
+    page.wait(lambda: "logx" not in page.driver.current_url)
+    assert page.texts(".toggle[aria-pressed=true]") == []
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_the_cursor_and_a_zoom_know_the_logarithmic_axis(page, site, sample, axis):
+    page.open(f"{site}#run=first&{RATE}&layer=conv&x={axis}&logx=1")
+    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    canvas = page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas")
+    width = canvas.rect["width"]
+    from_left = [int(width * (logarithmic(tick + 0.5, 1, 24) - 0.5)) for tick in (3, 10)]
+    mouse = ActionChains(page.driver)
+    mouse.move_to_element_with_offset(canvas, from_left[0], 0).perform()
+    page.wait(lambda: page.texts(".charts .value b")[0] == f"{sample.rate(0, 3):.4g}")
+    mouse.click_and_hold().move_by_offset(from_left[1] - from_left[0], 0).release().perform()
+    page.wait(lambda: page.drawn_step() == 10)
+    assert "first=3&last=10" in page.driver.current_url
+
+
+def test_a_chart_is_brushed_along_the_logarithmic_axis(page, site):
+    page.open(f"{site}#run=first&{RATE}&layer=conv&logx=1")
+    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    plot = page.driver.find_element(By.CSS_SELECTOR, ".charts .u-over")
+    ends = [int(plot.rect["width"] * (logarithmic(step, 1, 24) - 0.5)) for step in (2, 12)]
+    drag = ActionChains(page.driver).move_to_element_with_offset(plot, ends[0], 0).click_and_hold()
+    drag.move_by_offset(ends[1] - ends[0], 0).release().perform()
+    page.wait(lambda: page.drawn_step() == 12)
+    assert "first=2&last=12" in page.driver.current_url
+
+
+@pytest.fixture
+def signed(page, tmp_path, serving):
+    """The address of a run with correlations."""
+    with Writer(tmp_path / "first") as writer:
+        writer.introduce_statistics("Geometry", [Statistic("Correlation/mean", "linear", (-1.0, 1.0))])
+        for step, values in enumerate(zip(*CORRELATIONS, strict=True)):
+            layers, statistics = ["first", "second", "third"], ["Correlation/mean"]
+            writer.put("Geometry", step, [values], layers=layers, statistics=statistics)
+            writer.put("Norms", step, [[1.0, 2.0, 3.0]], layers=layers, statistics=["Norm/mean"])
+    with serving(tmp_path) as client:
+        yield client.url
+        page.driver.get("about:blank")  # before the server ends
+
+
+def test_what_is_signed_is_offered_symlog_and_no_logarithm(page, signed):
+    page.open(f"{signed}#layer=second&theme=light")
+    page.wait(lambda: sorted(page.texts(".charts h3")) == ["Correlation", "Norm"])
+    scale = ".charts .scale[aria-label^='Scale of {}']"
+    found = {"Correlation": [], "Norm": []}
+    for _ in range(4):
+        for name, seen in found.items():
+            seen.append(page.texts(scale.format(name))[0])
+            page.click(scale.format(name))
+    assert found == {"Correlation": ["lin", "sym", "lin", "sym"], "Norm": ["lin", "log", "sym", "lin"]}
+
+
+def test_a_link_that_asks_for_the_logarithm_of_what_is_signed_gets_symlog(page, signed):
+    scales = json.dumps({"Geometry/Correlation": "log"})
+    page.open(f"{signed}#layer=second&scales={scales}")
+    page.wait(lambda: page.texts(".charts .scale[aria-label='Scale of Correlation: symlog']") == ["sym"])
+
+
+def test_colours_of_what_is_signed_can_be_symlog(page, signed):
+    page.open(f"{signed}#lens=Geometry&statistic=Correlation%2Fmean&theme=light")
+    linear = [page.cell(layer, 0.25) for layer in ("first", "second", "third")]
+    page.click(".legend [data-value=log]")
+    page.wait(lambda: page.texts(".legend .muted") == ["symlog"])
+    colours = [page.cell(layer, 0.25) for layer in ("first", "second", "third")]
+    assert colours[0] == linear[0]  # the ends and the middle stay
+    assert colours[2] == pytest.approx(linear[2], abs=2)
+    blueness = [colour[2] - colour[0] for colour in (linear[1], colours[1])]
+    assert blueness[0] < 20 < 60 < blueness[1]
