@@ -209,12 +209,11 @@ export class Chart {
   }
 
   value(item, column, index) {
-    const found =
-      index === null || index === undefined
-        ? column.findLast((candidate) => candidate !== null && candidate !== undefined)
-        : column[index];
+    const atEnd = index === null || index === undefined;
+    const found = atEnd ? column.findLast((candidate) => candidate !== null && candidate !== undefined) : column[index];
     const dot = element("span", { class: "dot", title: item.source });
     dot.style.background = this.colour(item);
+    if (atEnd && item.endsBroken) return [dot, element("b", { class: "broken", text: "NaN" })];
     return [dot, element("b", { text: found === null || found === undefined ? "–" : number(found) })];
   }
 

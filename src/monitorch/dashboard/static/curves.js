@@ -29,10 +29,12 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
         columns.push(...edges);
         series.push({ ...common, kind: "low", strength }, { ...common, kind: "high", strength });
       }
-      columns.push(values, smooth(xs, values, weight));
-      series.push({ ...common, kind: "raw", statistic }, { ...common, kind: "smooth", statistic });
       const block = blocks.get(statistic);
-      broken.push({ xs, counts: rowOf(block, "nonfinite", block.layers.indexOf(curve.layer)) });
+      const counts = rowOf(block, "nonfinite", block.layers.indexOf(curve.layer));
+      const endsBroken = counts.findLastIndex((count) => count > 0) > values.findLastIndex((value) => value !== null);
+      columns.push(values, smooth(xs, values, weight));
+      series.push({ ...common, kind: "raw", statistic, endsBroken }, { ...common, kind: "smooth", statistic });
+      broken.push({ xs, counts });
     });
     tables.push(columns);
   });
