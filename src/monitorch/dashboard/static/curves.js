@@ -31,7 +31,8 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
       }
       const block = blocks.get(statistic);
       const counts = rowOf(block, "nonfinite", block.layers.indexOf(curve.layer));
-      const endsBroken = counts.findLastIndex((count) => count > 0) > values.findLastIndex((value) => value !== null);
+      const lastBroken = counts?.findLastIndex((count) => count > 0) ?? -1;
+      const endsBroken = lastBroken > values.findLastIndex((value) => value !== null);
       columns.push(values, smooth(xs, values, weight));
       series.push({ ...common, kind: "raw", statistic, endsBroken }, { ...common, kind: "smooth", statistic });
       broken.push({ xs, counts });
