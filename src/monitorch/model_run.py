@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -21,9 +20,8 @@ from .errors import OptionError
 from .inspector import PyTorchInspector
 from .store import DEFAULT_FOLDER
 from .store.library import free_name, time_name
+from .store.status import ending
 from .visualizer.store_visualizer import StoreVisualizer
-
-WATCH_OPTIONS = ("tick_every", "loss_fn", "run", "folder", "config", "capture", "resume", "max_size")
 
 UNKNOWN = {"host": None, "versions": None}
 """What the store would note by itself."""
@@ -35,10 +33,10 @@ NO_LOSS = (
 )
 
 
-def check_options(given: Mapping[str, Any]) -> None:
-    """Refuse what no inspector knows, with the name that was probably meant."""
-    known = [*signature(PyTorchInspector).parameters, *WATCH_OPTIONS]
-    for name in given.keys() - set(known):
+def check_options(watch: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuse what neither ``watch`` nor an inspector knows, with the name that was probably meant."""
+    known = signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()
+    for name in given.keys() - known:
         near = get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]}=?" if near else f"; there are {', '.join(sorted(known))}"
         raise TypeError(f"watch() has no option {name!r}{hint}")
@@ -97,8 +95,7 @@ def close_at_exit(watch: Any) -> Callable[[], None]:
     def close() -> None:
         found = known()
         if found is not None:
-            failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-            found.end("crashed" if failed else "finished")
+            found.end(ending())
 
     atexit.register(close)
     weakref.finalize(watch, atexit.unregister, close).atexit = False

@@ -89,7 +89,7 @@ def watch(
     ...     watched
     Watch(Sequential, tick_every=2, ticks=2)
     """
-    check_options(inspector_options)
+    check_options(watch, inspector_options)
     root, trained_by = unwrap(model), optimizers(optimizer)
     if tick_every is not None and (not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1):
         raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1, or None")

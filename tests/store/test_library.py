@@ -7,7 +7,7 @@ import pytest
 
 from monitorch.errors import StoreError
 from monitorch.store import Writer, list_runs, open_run
-from monitorch.store.status import STALE_SECONDS
+from monitorch.store.status import CRASHED_SECONDS
 
 
 def make(folder, steps=3, **options):
@@ -59,7 +59,7 @@ def test_folder_without_runs(tmp_path):
         ({"heartbeat": 0.0}, "crashed"),
         ({"heartbeat": time.time() + 1000, "pid": 2**22 + 1}, "crashed"),
         ({"heartbeat": time.time() + 1000, "pid": 2**22 + 1, "host": "elsewhere"}, "running"),
-        ({"heartbeat": time.time() - STALE_SECONDS - 1, "host": "elsewhere"}, "crashed"),
+        ({"heartbeat": time.time() - CRASHED_SECONDS - 1, "host": "elsewhere"}, "crashed"),
     ],
     ids=["alive", "stale", "process gone", "alive elsewhere", "stale elsewhere"],
 )

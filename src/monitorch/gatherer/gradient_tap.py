@@ -1,6 +1,6 @@
 """Gradients of parameters: all that a backward pass, or an optimizer's step, brings are measured together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -119,9 +119,7 @@ class GradientTap:
         """Remember a gradient when backward is over and all that others do at its end is done."""
         self._to_keep.append(watched)
         if len(self._to_keep) == 1:
-            engine = Variable._execution_engine
-            # from inside a callback: averages over processes are finished by callbacks that were queued before
-            engine.queue_callback(lambda: engine.queue_callback(self._keep))
+            _after_backward(self._keep)
 
     def _drop_leftovers(self) -> None:
         """Forget what waits for the end of a backward pass that has failed."""
@@ -149,8 +147,7 @@ class GradientTap:
         """Take a gradient once it is averaged over the processes: another callback at the end of backward does that."""
         self._waiting.append((watched, None, 0))
         if len(self._waiting) == 1:
-            queue = Variable._execution_engine.queue_callback
-            queue(lambda: queue(self.flush))  # behind all callbacks that are there by then
+            _after_backward(self.flush)
 
     def flush(self) -> None:
         """Measure all gradients that wait."""
@@ -191,3 +188,9 @@ class GradientTap:
             raise SkippedSample("its gradient was changed before backward had ended; from now on it is read at once")
         x, part = local_part(gradient)
         return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
+
+
+def _after_backward(action: Callable[[], None]) -> None:
+    """Call ``action`` when all is done that others do at the end of backward, such as averaging over processes."""
+    queue = Variable._execution_engine.queue_callback
+    queue(lambda: queue(action))  # behind all callbacks that are there by then

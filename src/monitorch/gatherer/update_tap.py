@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..numerical.memory import is_like, renewed
 from ..numerical.notes import LEAD, Note
 from ..numerical.shards import local_part
 from ..preprocessor.parameters import find_parameter
@@ -62,8 +63,9 @@ class UpdateTap:
         self._find_parameters()
         self._tag = LEAD if self.state.lead else 0
         for _module, _name, site, tensor in self._found:
-            if site.version != tensor._version or not _is_like(site.before, local_part(tensor)[0]):
-                site.guarded(self._copy, site, local_part(tensor)[0].detach())
+            local = local_part(tensor)[0]
+            if site.version != tensor._version or not is_like(site.before, local):
+                site.guarded(self._copy, site, local)
 
     def _after_step(self, *_: Any) -> None:
         """Measure each parameter against its copy; afterwards the copy is where the parameter is."""
@@ -105,13 +107,4 @@ class UpdateTap:
         return True
 
     def _copy(self, site: Site, tensor: Tensor) -> None:
-        if _is_like(site.before, tensor):
-            site.before.copy_(tensor)  # type: ignore[union-attr]
-        else:
-            site.before = tensor.clone()
-
-
-def _is_like(before: Tensor | None, tensor: Tensor) -> bool:
-    if before is None:
-        return False
-    return before.shape == tensor.shape and before.dtype == tensor.dtype and before.device == tensor.device
+        site.before = renewed(site.before, tensor)

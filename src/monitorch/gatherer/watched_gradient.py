@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ..numerical.memory import renewed
 from ..preprocessor.parameters import locate_parameter
 from .hook_on_module import HookedMethod
 from .recomputation import inside_backward
@@ -84,12 +85,8 @@ class WatchedGradient:
         parameter = self.tensor
         gradient = None if parameter is None else parameter.grad
         self.is_kept = gradient is not None
-        if gradient is None:
-            return
-        if _is_like(self.kept, gradient):
-            self.kept.copy_(gradient)  # type: ignore[union-attr]
-        else:
-            self.kept = gradient.detach().clone()
+        if gradient is not None:
+            self.kept = renewed(self.kept, gradient)
 
     def consumed(self, parameter: Tensor) -> Tensor | None:
         """The gradient that stands for a step that begins or has just ended."""
@@ -97,11 +94,3 @@ class WatchedGradient:
             return parameter.grad  # inside backward nothing was clipped yet
         is_kept, self.is_kept = self.is_kept, False
         return self.kept if is_kept else None
-
-
-def _is_like(kept: Tensor | None, gradient: Tensor) -> bool:
-    return kept is not None and _kind(kept) == _kind(gradient)
-
-
-def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .accumulator import accumulators_in, new_accumulator
 from .length import as_real, cosine, l2_norm
+from .memory import renewed
 from .running_mean_var import finish_sync_rmv_or_error, start_sync_rmv_or_error
 
 
@@ -68,10 +69,7 @@ class GeometryComputation:
             if self.eps:  # dot / (lengths + eps), in a form that no length overflows
                 similarity = similarity / (1 + self.eps / (self.prev_norm * norm))
             self.product.adopt(similarity)
-        if comparable(previous, tensor) and previous.dtype == tensor.dtype:
-            previous.copy_(tensor)
-        else:
-            self.prev_value = tensor.clone()
+        self.prev_value = renewed(previous if isinstance(previous, Tensor) else None, tensor)
         self.prev_norm = norm
 
     def last(self, with_tensor: bool) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,22 @@ def lasting(make: Callable[[], Tensor], device: torch.device, *, in_graph: bool)
         tensor = elsewhere.submit(make).result()
     torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
     return tensor
+
+
+def is_like(kept: Tensor | None, tensor: Tensor) -> bool:
+    """Whether ``tensor`` can be copied into what was kept before."""
+    return kept is not None and _kind(kept) == _kind(tensor)
+
+
+def renewed(kept: Tensor | None, tensor: Tensor) -> Tensor:
+    """A copy of ``tensor``, in the memory of the one before if that fits: allocating is slow."""
+    if kept is None or not is_like(kept, tensor):
+        return tensor.detach().clone()
+    return kept.copy_(tensor.detach())
+
+
+def _kind(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 
 def is_capturing(device: torch.device) -> bool:

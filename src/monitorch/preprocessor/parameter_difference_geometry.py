@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..numerical.geometry_computation import comparable
+from ..numerical.memory import renewed
 from .abstract import AbstractTensorPreprocessor
 from .ask import Ask
 from .geometry import GeometryPreprocessor
@@ -35,11 +36,7 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
     @torch.no_grad()
     def remember(self, name: str, tensor: Tensor) -> None:
         """Measure the next change from here."""
-        previous = self._previous.get(name)
-        if previous is not None and comparable(previous, tensor) and previous.dtype == tensor.dtype:
-            previous.copy_(tensor)
-        else:
-            self._previous[name] = tensor.detach().clone()
+        self._previous[name] = renewed(self._previous.get(name), tensor)
 
     def interrupt(self, name: str) -> None:
         """The next tensor is not one step after the last one."""

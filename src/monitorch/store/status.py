@@ -2,11 +2,12 @@
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-STALE_SECONDS = 30.0
+CRASHED_SECONDS = 30.0
 """A run that says it is running has crashed if its last sign of life is older than this."""
 
 
@@ -16,8 +17,14 @@ def derive_status(meta: Mapping[str, Any]) -> str:
     if said != "running":
         return said
     is_here = meta.get("host") == socket.gethostname()
-    alive = age(meta) < STALE_SECONDS and not (is_here and not _exists(int(meta.get("pid", 0))))
+    alive = age(meta) < CRASHED_SECONDS and not (is_here and not _exists(int(meta.get("pid", 0))))
     return "running" if alive else "crashed"
+
+
+def ending() -> str:
+    """What the end of this program looks like: ``"crashed"`` after an error that nobody caught."""
+    failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+    return "crashed" if failed else "finished"
 
 
 def age(meta: Mapping[str, Any]) -> float:

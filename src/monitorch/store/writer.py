@@ -6,7 +6,6 @@ import platform
 import queue
 import socket
 import sqlite3
-import sys
 import time
 import warnings
 import weakref
@@ -25,6 +24,7 @@ from .journal import JOURNALS, Journal
 from .library import file_of, status_of
 from .parts import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
 from .source import NothingStoredError
+from .status import ending
 from .worker import Request, Worker
 
 FilePath: TypeAlias = str | os.PathLike[str]
@@ -234,10 +234,7 @@ def _end(worker: Worker, status: str | None) -> None:
     """Finish; without a status it is what the end of the program looks like."""
     if os.getpid() != worker.pid or not worker.is_alive():
         return
-    if status is None:
-        failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-        status = "crashed" if failed else "finished"
-    request = Request(is_last=True, status=status, ended=_now())
+    request = Request(is_last=True, status=status or ending(), ended=_now())
     try:
         worker.queue.put(request, timeout=CLOSE_SECONDS)
     except queue.Full:

@@ -73,7 +73,7 @@ class StoreVisualizer(RecordSink):
         self._layers: tuple[Layer, ...] = ()
         self._tick: dict[str, Grid] = {}
         self._grids: dict[str, Grid] = {}
-        self._told, self._known_nonfinite = 0, set[tuple[str, str]]()
+        self._nonfinite: set[tuple[str, str]] = set()
 
     @property
     def path(self) -> Path | None:
@@ -133,10 +133,9 @@ class StoreVisualizer(RecordSink):
 
     def _tell_of_nonfinite(self, lens: str, grid: "Grid", step: int, epoch: int) -> None:
         """Keep where and when numbers were not finite for the first time: what follows is only a consequence."""
-        new = [found for found in grid.nonfinite() if self._told < MOST_TOLD and found not in self._known_nonfinite]
-        for statistic, layer in new[: MOST_TOLD - self._told]:
-            self._known_nonfinite.add((statistic, layer))
-            self._told += 1
+        new = [found for found in grid.nonfinite() if found not in self._nonfinite]
+        for statistic, layer in new[: MOST_TOLD - len(self._nonfinite)]:
+            self._nonfinite.add((statistic, layer))
             body = {"reason": f"{statistic} was NaN or infinite for the first time", "lens": lens}
             details = {"epoch": epoch, "layer": layer, "statistic": statistic, "body": body}
             self.writer.event(step, "not finite", "error", **details)
@@ -191,6 +190,8 @@ class StoreVisualizer(RecordSink):
             self.writer.introduce_statistics(lens, [_look(f"{record.tag}/{line}", attributes)])
         if not is_share:
             grid.set(f"{record.tag}/{NONFINITE}", layer, record.nonfinite)
+            if record.nonfinite:
+                grid.broken.add((record.tag, layer))
 
 
 class Grid:
@@ -200,6 +201,8 @@ class Grid:
         self._statistics: dict[str, int] = {}
         self._layers: dict[str, int] = {}
         self._cells: dict[tuple[int, int], float] = {}
+        self.broken: set[tuple[str, str]] = set()
+        """Tags and layers with samples that are not finite."""
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def set(self, statistic: str, layer: str, value: float) -> bool:
@@ -211,14 +214,9 @@ class Grid:
         return is_new
 
     def nonfinite(self) -> list[tuple[str, str]]:
-        """Statistics and layers whose samples were not all finite, in the order of the layers."""
-        statistics, layers = tuple(self._statistics), tuple(self._layers)
-        found = [
-            (column, statistics[row].removesuffix(f"/{NONFINITE}"), layers[column])
-            for (row, column), value in self._cells.items()
-            if value > 0 and statistics[row].endswith(f"/{NONFINITE}")
-        ]
-        return [(statistic, layer) for _, statistic, layer in sorted(found)]
+        """Tags and layers whose samples were not all finite, in the order of the layers; none are left then."""
+        found, self.broken = self.broken, set()
+        return sorted(found, key=lambda pair: (self._layers[pair[1]], pair[0]))
 
     def frame(self) -> dict[str, Any]:
         """What the writer is given; the cells are empty then."""
