@@ -1,82 +1,22 @@
 """The table: one row for each way to train. The tests train each row, and the page shows what they have found right."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from tests.training_reality import loops, models
-
-EVERYTHING = (
-    *("output norm", "activation rates", "output gradients"),
-    *("parameter gradients", "parameter norms", "parameter updates"),
+from tests.training_reality.case import (
+    EVERYTHING,
+    Case,
+    Refused,
+    compiled_by_blocks,
+    compiled_whole,
+    of_parts,
+    one,
+    one_for_each_parameter,
 )
-
-
-def one(kind=SGD, **options):
-    """Makes one optimizer of all parameters."""
-    return lambda model: [kind(model.parameters(), **{"lr": 0.1, **options})]
-
-
-def one_for_each_parameter(model):
-    return [SGD([parameter], lr=0.1) for parameter in model.parameters()]
-
-
-def of_parts(*parts):
-    """Makes one optimizer for each of these parts of a model."""
-    return lambda model: [SGD(model.get_submodule(part).parameters(), lr=0.1) for part in parts]
-
-
-def compiled_whole(**options):
-    return lambda model: torch.compile(model, **options)
-
-
-def compiled_by_blocks(model):
-    for block in model:
-        block.compile(backend="aot_eager")
-    return model
-
-
-@dataclass(frozen=True)
-class Case:
-    """One way to train.
-
-    Attributes:
-        view: when gradients of parameters are taken: ``"at_step"``, ``"before_clip"`` or ``"backward"``, the last of
-            them where the inspector is not told of the optimizer.
-        since: the step in which the last of all series begins.
-        records: the families of numbers that there are.
-        trained_factors: parameters that stand for others, by path.
-        exact: weights are bit-identical with and without the inspector.
-    """
-
-    name: str
-    note: str = ""
-    model: Callable[[], nn.Module] = models.mlp
-    loop: Callable[[Any], None] = loops.plain
-    optimizers: Callable[[nn.Module], list[Any]] = field(default_factory=one)
-    view: str = "at_step"
-    since: int = 1
-    records: tuple[str, ...] = EVERYTHING
-    scale: float | None = None
-    autocast: torch.dtype | None = None
-    precision: torch.dtype = torch.float32
-    compiled: Callable[[nn.Module], nn.Module] | None = None
-    attach_after: bool = False
-    parameters: tuple[str, ...] | str = ("weight", "bias")
-    trained_factors: dict[str, str] = field(default_factory=dict)
-    channel_dim: int = -1
-    tolerance: float = 1e-4
-    exact: bool = True
-
-    def new_scaler(self, device):
-        """The loss scale grows after every second step."""
-        return None if self.scale is None else torch.amp.GradScaler(device, init_scale=self.scale, growth_interval=2)
-
 
 NO_ACTIVATION = tuple(family for family in EVERYTHING if family != "activation rates")
 ALL = "all"
@@ -98,7 +38,7 @@ EAGER = [
     Case("autocast float16", autocast=torch.float16, tolerance=1e-2),
     Case(
         "weights in bfloat16",
-        model=lambda: models.mlp().bfloat16(),
+        model=models.half,
         precision=torch.bfloat16,
         tolerance=5e-2,
     ),
@@ -161,8 +101,6 @@ EAGER = [
     Case("short last batch", "a change of shape cuts the correlation of outputs", loop=loops.short_last_batch),
     Case("in-place activations", model=partial(models.mlp, inplace=True)),
     Case("convolution", model=models.convolution, channel_dim=1),
-    Case("checkpointing, reentrant", "the repetition is not counted", partial(models.Checkpointed, True)),
-    Case("checkpointing, non-reentrant", "the repetition is not counted", partial(models.Checkpointed, False)),
     Case(
         "several optimizers (GAN)",
         "each at its own steps; steps are those of the first",
@@ -231,6 +169,11 @@ EAGER = [
     Case('TransformerEncoder, `parameters="all"`', model=models.Encoder, parameters=ALL),
 ]
 
+CHECKPOINTING = [
+    Case("checkpointing, reentrant", "the repetition is not counted", partial(models.Checkpointed, True)),
+    Case("checkpointing, non-reentrant", "the repetition is not counted", partial(models.Checkpointed, False)),
+]
+
 COMPILED = [
     Case(
         "torch.compile",
@@ -246,13 +189,6 @@ COMPILED = [
         attach_after=True,
         exact=False,
     ),
-    Case(
-        "torch.compile, GradScaler",
-        "unscaled, those of outputs inside the graph too",
-        compiled=compiled_whole(backend="aot_eager"),
-        scale=2.0**10,
-        exact=False,
-    ),
     Case("torch.compile, blocks one by one", model=models.blocks, compiled=compiled_by_blocks, exact=False),
     Case(
         "torch.compile, `mode='reduce-overhead'`",
@@ -260,33 +196,7 @@ COMPILED = [
         compiled=compiled_whole(mode="reduce-overhead"),
         exact=False,
     ),
-    Case(
-        "torch.compile, `mode='reduce-overhead'`, GradScaler",
-        "CUDA graphs where there is a GPU",
-        compiled=compiled_whole(mode="reduce-overhead"),
-        scale=2.0**10,
-        exact=False,
-    ),
-    Case(
-        "torch.compile, checkpointing",
-        "the repetition is not counted",
-        partial(models.Checkpointed, False),
-        compiled=compiled_whole(backend="aot_eager"),
-        exact=False,
-    ),
 ]
-
-CASES = [*EAGER, *COMPILED]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A way to train that torch itself has no support for; ``attempt`` fails with what it ``says``."""
-
-    name: str
-    why: str
-    attempt: Callable[[], Any]
-    says: str
 
 
 def closure_under_scaler():

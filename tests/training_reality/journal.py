@@ -95,6 +95,8 @@ class Training:
     journal: list[Any] = field(default_factory=list)
     shown: list[list[Any]] = field(default_factory=list)
     counts: list[dict[Any, int]] = field(default_factory=list)
+    graphs: int = 0
+    breaks: int = 0
 
     def owned(self, index):
         ids = {id(p) for group in self.optimizers[index].param_groups for p in group["params"]}

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from tests.training_reality.cases import CASES, EVERYTHING, REFUSED, Case
+from tests.training_reality.case import EVERYTHING, Case
+from tests.training_reality.cases import CHECKPOINTING, COMPILED, EAGER, REFUSED
+from tests.training_reality.combinations import UNSUPPORTED, WAYS, ways_of
 from tests.training_reality.distributed.cases import LAYOUTS, Layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "training_reality.md"
@@ -61,6 +63,17 @@ whether they are bit-identical with and without the inspector.
 |---|---|---|---|---|---|
 """
 
+TOGETHER = """
+## Together with checkpointing and torch.compile
+
+The rows above again: with both kinds of checkpointing where the model has a middle to compute twice, compiled, and with
+all of it at once. Each is a row of its own, with the same numbers, the same weights (compiled: within rounding) and not
+one graph break more than without the inspector. CUDA graphs are those of `mode="reduce-overhead"`, on a GPU.
+
+| way to train | {ways} |
+|---|{lines}|
+"""
+
 PROCESSES = """
 ## Several processes
 
@@ -87,15 +100,27 @@ def row(case: Case) -> str:
     return f"| {case.name} | {recorded} | {taken} | {case.since} | {weights} | {case.note} |\n"
 
 
+def row_together(case: Case) -> str:
+    possible = ways_of(case)
+    cells = [UNSUPPORTED.get((case.name, way), ("yes",))[0] if way in possible else "" for way in WAYS]
+    return f"| {case.name} | {' | '.join(cells)} |\n"
+
+
 def row_of_processes(layout: Layout) -> str:
     return f"| {layout.name} | {layout.processes} | all | identical | {layout.note} |\n"
 
 
 def page() -> str:
-    everything = ", ".join(EVERYTHING)
-    processes = PROCESSES + "".join(map(row_of_processes, LAYOUTS))
-    refusals = "".join(f"| {refused.name} | {refused.why} |\n" for refused in REFUSED)
-    return INTRODUCTION.format(everything=everything) + "".join(map(row, CASES)) + processes + REFUSALS + refusals
+    refusals = [f"| {refused.name} | {refused.why} |\n" for refused in REFUSED]
+    parts = (
+        INTRODUCTION.format(everything=", ".join(EVERYTHING)),
+        *map(row, [*EAGER, *CHECKPOINTING, *COMPILED]),
+        TOGETHER.format(ways=" | ".join(WAYS), lines="|".join("---" for _ in WAYS)),
+        *map(row_together, EAGER),
+        *(PROCESSES, *map(row_of_processes, LAYOUTS)),
+        *(REFUSALS, *refusals),
+    )
+    return "".join(parts)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,10 @@ def mlp(inplace=False):
     )
 
 
+def half():
+    return mlp().bfloat16()
+
+
 def smooth():
     return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
 
@@ -85,19 +89,27 @@ class Sparse(nn.Module):
         return self.head(self.act(self.embedding((x.abs() * 3).long().clamp(max=9)).sum(1)))
 
 
-class Checkpointed(nn.Module):
-    """The middle is computed again in backward; ``checkpointing`` is None, or whether it is the reentrant kind."""
+class Checkpointed(nn.Sequential):
+    """All but the first and the last layer are computed again in backward.
 
-    def __init__(self, checkpointing):
-        super().__init__()
+    Args:
+        checkpointing: None, or whether it is the reentrant kind.
+        model: whose layers these are.
+    """
+
+    def __init__(self, checkpointing, model=mlp):
+        super().__init__(*model())
         self.checkpointing = checkpointing
-        self.enter, self.head = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CLASSES)
-        self.middle = nn.Sequential(nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.Tanh())
 
     def forward(self, x):
-        x = self.enter(x)
+        x = self[0](x)
         plain = self.checkpointing is None
-        return self.head(self.middle(x) if plain else checkpoint(self.middle, x, use_reentrant=self.checkpointing))
+        return self[-1](self.middle(x) if plain else checkpoint(self.middle, x, use_reentrant=self.checkpointing))
+
+    def middle(self, x):
+        for layer in list(self)[1:-1]:
+            x = layer(x)
+        return x
 
 
 class Recurrent(nn.Module):
@@ -136,13 +148,20 @@ class Encoder(nn.Module):
         return self.head(self.encoder(sequence(x))[:, -1])
 
 
+class Player(nn.Sequential):
+    """Compiled in place it becomes a graph."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
 class Gan(nn.Module):
     """Two models in one; their parent is never called."""
 
     def __init__(self):
         super().__init__()
-        self.generator = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
-        self.critic = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
+        self.generator = Player(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
+        self.critic = Player(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
 
 
 def lazy():

@@ -17,7 +17,8 @@ from monitorch.lens import (
     ParameterUpdateGeometry,
 )
 from tests.training_reality import loops
-from tests.training_reality.cases import CASES
+from tests.training_reality.cases import CHECKPOINTING, COMPILED, EAGER
+from tests.training_reality.combinations import COMBINATIONS, CUDA_GRAPHS
 from tests.training_reality.journal import Training
 from tests.training_reality.oracle import MEASURED, Oracle
 
@@ -28,6 +29,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),
 ]
+# a model that checkpoints is evaluated with the same code
+EVALUATED = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+CASES = [*EAGER, *CHECKPOINTING, *COMPILED, *COMBINATIONS, *(CUDA_GRAPHS if torch.cuda.is_available() else [])]
 ANY_ORDER = {("sparse gradients", "cuda")}
 """Where training does not repeat itself: a GPU adds up the rows of a sparse gradient in any order."""
 
@@ -57,6 +61,8 @@ def lenses(case, optimizers):
 
 
 def train(case, device, *, watched):
+    torch.compiler.reset()
+    counters.clear()
     torch.manual_seed(0)
     root = case.model()
     twin = copy.deepcopy(root)
@@ -73,6 +79,7 @@ def train(case, device, *, watched):
         with says:
             training.inspector = PyTorchInspector(looks, module=called, visualizer="dummy", on_error="raise", **told)
     case.loop(training)
+    training.graphs, training.breaks = counters["stats"]["unique_graphs"], counters["graph_break"].total()
     return training, twin
 
 
@@ -91,10 +98,14 @@ def device(request):
         yield request.param
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def row(case):
+    # all tests of a row in one worker: it is trained once
+    own = [EVALUATED] if case.loop is loops.evaluating else []
+    return pytest.param(case, id=case.name, marks=[pytest.mark.xdist_group(case.name), *own])
+
+
+@pytest.fixture(scope="module", params=map(row, CASES))
 def run(request, device):
-    torch.compiler.reset()
-    counters.clear()
     training, twin = train(request.param, device, watched=True)
     state = torch.get_rng_state()
     yield request.param, training, twin, state
@@ -129,6 +140,8 @@ def test_training_does_not_notice(run, device):
     case, training, _, state = run
     bare, _ = train(case, device, watched=False)
     assert torch.equal(torch.get_rng_state(), state)
+    assert (training.graphs > 0) == (bare.graphs > 0) == (case.compiled is not None)
+    assert training.breaks == bare.breaks
     for (name, watched), parameter in zip(training.root.named_parameters(), bare.root.parameters(), strict=True):
         if case.exact and (case.name, device) not in ANY_ORDER:
             assert torch.equal(watched, parameter), name

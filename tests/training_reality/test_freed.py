@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
 import monitorch
@@ -52,6 +53,18 @@ def test_a_dropped_inspector_goes_with_its_hooks(new_setting, rests):
     setting.step(loss)
     del loss
     assert is_gone(*refs)
+    setting.step()
+
+
+def test_the_collector_may_come_while_torch_traces_another_model(new_setting):
+    setting = new_setting("inspector")
+    inspector = setting.watch()
+    setting.step()
+    with FakeTensorMode():
+        ref = weakref.ref(inspector)
+        del inspector
+        assert is_gone(ref)
+    assert hooks_on(setting.model, setting.loss_fn, setting.optimizer) == 0
     setting.step()
 
 

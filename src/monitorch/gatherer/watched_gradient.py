@@ -3,12 +3,11 @@
 import weakref
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from ..numerical.memory import renewed
 from ..preprocessor.parameters import locate_parameter
-from .hook_on_module import HookedMethod
 from .recomputation import inside_backward
 from .site import Site
 
@@ -17,7 +16,7 @@ AT_STEP, BEFORE_CLIP, AT_BACKWARD = "at_step", "before_clip", "at_backward"
 
 
 class WatchedGradient:
-    """One parameter of a module, followed by name: frozen, replaced and shapeless ones are hooked once they train."""
+    """One parameter of a module, followed by name: frozen and replaced ones are hooked once they train."""
 
     def __init__(self, tap: Any, module: nn.Module, parameter: str) -> None:
         self._tap, self._parameter = tap, parameter
@@ -41,19 +40,14 @@ class WatchedGradient:
 
     def refresh(self) -> None:
         """Look the parameter up, and hook it if it trains now."""
-        parameter, module = self.tensor, self.module()
+        parameter = self.tensor
         if parameter is self._hooked and (parameter is None or parameter.requires_grad):
             return
         self.unhook()
-        if module is not None and parameter is not None and is_lazy(parameter):
-            self._handle = module.register_forward_hook(HookedMethod(self._materialised))
-        elif parameter is not None and parameter.requires_grad and parameter.is_leaf:
-            self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+        if parameter is not None and parameter.requires_grad and parameter.is_leaf:
+            with torch._C.DisableTorchFunctionSubclass():  # one without a shape yet refuses nearly all its methods
+                self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self._hooked = parameter
-
-    def _materialised(self, *_: Any) -> None:
-        """A lazy module has run for the first time: its parameters have a shape now."""
-        self.refresh()
 
     @property
     def moment(self) -> str:
