@@ -7,7 +7,7 @@ import torch
 from monitorch.numerical.joint_rows import JointRows
 from monitorch.numerical.kernels import reference
 from monitorch.numerical.kernels.row import BATCH, CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, NORMS, SIZE, SQUARES, UNIT
-from monitorch.numerical.notes import AFTER_GAP, OWN, SHARED, Note
+from monitorch.numerical.notes import OWN, SHARED, Note
 
 
 class Place:
@@ -119,7 +119,8 @@ def test_what_a_rank_has_not_seen_is_left_out_and_compared_with_nothing(ranks):
 def test_a_gap_on_one_rank_is_one_for_all(ranks):
     for step in range(2):
         ranks[0].see(torch.ones(2), step)
-        ranks[1].see(torch.ones(2), step, tag=AFTER_GAP if step else 0)
+        ranks[1].previous = None
+        ranks[1].see(torch.ones(2), step)
     site = meet(*ranks)
     assert site.rows[:, FOLLOWS].tolist() == [0, 0]
     assert site.tags == [0, 0]

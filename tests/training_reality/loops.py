@@ -50,11 +50,11 @@ def accumulating(training):
         training.tick()
 
 
-def clipping(training):
+def clipping(training, parts=2):
     for number in range(STEPS):
         training.zero_grad()
-        for part in range(2):
-            training.backward(batch_loss(2 * number + part))
+        for part in range(parts):
+            training.backward(batch_loss(parts * number + part))
         training.clip(0.1)
         training.step()
         training.tick()

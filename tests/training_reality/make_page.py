@@ -68,7 +68,8 @@ TOGETHER = """
 
 The rows above again: with both kinds of checkpointing where the model has a middle to compute twice, compiled, and with
 all of it at once. Each is a row of its own, with the same numbers, the same weights (compiled: within rounding) and not
-one graph break more than without the inspector. CUDA graphs are those of `mode="reduce-overhead"`, on a GPU.
+one graph break more than without the inspector. CUDA graphs are those of `mode="reduce-overhead"`, on a GPU. What torch
+itself cannot do says so. Before torch 2.13 compiled graphs go on without layers that were frozen when they were made.
 
 | way to train | {ways} |
 |---|{lines}|

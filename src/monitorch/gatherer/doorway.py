@@ -20,9 +20,17 @@ from torch import Tensor
 
 Receiver = Callable[[Tensor, int], None]
 
+
+def _tags(*names: str) -> tuple[Any, ...]:
+    """Those that this release of torch has."""
+    return tuple(getattr(torch.Tag, name) for name in names if hasattr(torch.Tag, name))
+
+
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
 _library.define("forward(Tensor x, Tensor(a!) key, int kind) -> ()")
 _library.define("backward(Tensor x, Tensor key) -> Tensor")
+# never part of a CUDA graph, which would run without calling back
+_library.define("begin(Tensor x, Tensor(a!) key, int kind) -> ()", tags=_tags("cudagraph_unsafe"))
 
 
 class Door:
@@ -34,6 +42,8 @@ class Door:
         # written to by one operator and saved for backward by the other: must not be the same tensor
         self.forward_key, self.backward_key = (_key(number, device) for _ in range(2))
         self.ghost = _ghost(device)
+        self._held: list[Any] = []
+        self.backward_key._held = self._held  # type: ignore[attr-defined]
         _doors[number] = self
         addresses = [key.data_ptr() for key in (self.forward_key, self.backward_key)]
         _numbers.update(dict.fromkeys(addresses, number))
@@ -42,6 +52,14 @@ class Door:
     def pass_forward(self, x: Tensor, kind: int) -> None:
         """Put the operator into the graph that hands ``x`` over."""
         torch.ops.monitorch.forward(x.detach(), self.forward_key, kind)
+
+    def pass_begin(self, kind: int) -> None:
+        """Put the operator into the graph that calls ``receive`` at each run, also where the rest is a CUDA graph."""
+        torch.ops.monitorch.begin(self.ghost.detach(), self.forward_key, kind)
+
+    def hold(self, *memory: Any) -> None:
+        """Keep what a CUDA graph writes to as long as its backward pass may come, which needs a key of this door."""
+        self._held.append(memory)
 
     def pass_backward(self, x: Tensor) -> Tensor:
         """Put the operator into the graph that hands over the gradient of what is returned: ``x`` again."""
@@ -111,6 +129,8 @@ def _backward(x: Tensor, key: Tensor) -> Tensor:
 
 
 _library.impl("forward", _forward, "CompositeExplicitAutograd")
+_library.impl("begin", _forward, "CompositeExplicitAutograd")
 _library.impl("backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("monitorch::forward", lambda x, key, kind: None, lib=_library)
+torch.library.register_fake("monitorch::begin", lambda x, key, kind: None, lib=_library)
 torch.library.register_fake("monitorch::backward", lambda x, key: torch.empty(1, device=key.device), lib=_library)

@@ -42,7 +42,7 @@ class House:
         self._judged = -1, True
         self.may_wait = True
         """Whether gradients of one backward pass may be measured together at its end."""
-        self.ledger = Ledger(joins=not getattr(state, "per_rank", False))
+        self.ledger = Ledger(joins=not getattr(state, "per_rank", False), before_reading=self.end_pass)
         self.ledger.page(device)  # before a compiled model runs with memory of its own
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
@@ -138,8 +138,8 @@ class House:
         if id(optimizer) in self._updates:
             self._updates[id(optimizer)].skip_step()
 
-    def end_step(self) -> None:
-        """A step ends here: take over what CUDA graphs have measured in it."""
+    def end_pass(self) -> None:
+        """Take over what CUDA graphs have measured: when they run again they overwrite it."""
         state = self.state
         unit = None if state.loss_scale is None else state.loss_scale.unit()
         self.ledger.collect(state.step, LEAD if state.lead else 0, state.gaps, unit)

@@ -115,8 +115,10 @@ class OutputTap(HookOnModule):
 
     def _take_output(self, site: Site, kind: int, output: Any) -> None:
         """Measure an output, if anybody wants passes of this kind."""
-        if kind not in site.passes or self.state.lead or site.failed:
+        if kind not in site.passes or site.failed:
             return
+        if self.state.lead and not (site.in_graph and is_capturing(self._house.device)):
+            return  # nothing is compared with it; but a CUDA graph is made for other steps too
         try:
             x, part = samples_of(output, site.index), OWN
             if type(x) is not Tensor:
@@ -152,7 +154,8 @@ class OutputTap(HookOnModule):
             if type(x) is not Tensor:
                 x, part = local_gradient(x)
             follows = site.follows(x, self.state.gaps)
-            page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part)
+            line = (site.room, self.state.gaps) if site.in_graph else None
+            page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part, line=line)
             if self.state.loss_scale is None or (site.in_graph and is_capturing(x.device)):
                 page.geometry(note, x, follows)  # rows of a CUDA graph get the scale when they are collected
             else:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..errors import SkippedSample
 from ..numerical.kernels.reference import SKETCH
-from ..numerical.kernels.row import FOLLOWS, UNIT
+from ..numerical.kernels.row import UNIT
 from ..numerical.memory import lasting
-from ..numerical.notes import AFTER_GAP, LEAD, Rows
+from ..numerical.notes import LEAD, Rows
 from ..numerical.sync import several_processes
 from ..preprocessor.ask import Ask
 
@@ -42,6 +42,10 @@ class Site:
         self.failed = False
         self.sketched = False
         self.in_graph = self.seen = False
+        self.room = 0
+        """How often the memory for the tensor before was replaced."""
+        self.line: tuple[int, int] | None = None
+        """The line of the last row, where graphs are compiled."""
         self._like: Any = None
         self._unfold()
 
@@ -100,7 +104,7 @@ class Site:
         if self.sketched and is_same and known[3] != like[3]:
             is_same = False  # a sketch depends on how the elements lie in memory
         if self.correlation is not None and not (is_same and self.sketched):
-            self.previous = self._room_for(x)
+            self.previous, self.room = self._room_for(x), self.room + 1
             if is_same and previous is not None:
                 self.previous.copy_(previous)
         return is_same
@@ -150,7 +154,6 @@ class Site:
             rows[:, UNIT] *= self.share
         self.seen = True
         kinds = np.asarray(tags)
-        rows[(kinds & AFTER_GAP) > 0, FOLLOWS] = 0
         is_lead = (kinds & LEAD) > 0
         for gatherer, preprocessor in self.takers:
             passes = preprocessor.ask().passes

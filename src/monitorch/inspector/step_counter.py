@@ -55,7 +55,7 @@ class StepCounter:
         """Be called before each pass; while the model is being compiled, leave an operator that will be."""
         kind = kind_of_pass(module)
         if is_compiled():
-            self._door.pass_forward(self._door.ghost, kind)
+            self._door.pass_begin(kind)
         elif not is_traced():
             self._begin_pass(kind)
             if kind == TRAINING:
@@ -65,8 +65,10 @@ class StepCounter:
         self._begin_pass(kind, in_graph=True)
 
     def _begin_pass(self, kind: int, *, in_graph: bool = False) -> None:
-        if self._passes.counts(has_grad=kind >= 2) and kind == TRAINING:
-            self._house.end_step()
+        if not self._passes.counts(has_grad=kind >= 2):
+            return
+        self._house.end_pass()
+        if kind == TRAINING:
             if not self._optimizers:
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
@@ -92,8 +94,8 @@ class StepCounter:
             tell()
 
     def _end_step(self, optimizer: Optimizer) -> None:
+        self._house.end_pass()
         if optimizer is self._optimizers[0]:
-            self._house.end_step()
             self._state.next_step()
 
 

@@ -23,8 +23,6 @@ def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: Inspect
     for lens in lenses:
         if isinstance(lens, Lens):
             lens.collect()
-    if state.house is not None:
-        state.house.end_step()
     if several_processes() and not state.per_rank:
         try:
             _synchronise([pushed, *lenses], state, master_rank)

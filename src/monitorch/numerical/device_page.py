@@ -13,7 +13,7 @@ from ..errors import SkippedSample
 from .kernels import fused, fused_many, reference
 from .kernels.row import FOLLOWS, UNIT, WIDTH
 from .memory import is_capturing, lasting
-from .notes import AFTER_GAP, Note, Receive, hand_out
+from .notes import LEAD, Note, Receive, hand_out
 from .precision import wide_dtype
 from .transfer import Parcel, Transfer
 
@@ -39,7 +39,6 @@ class DevicePage:
         self._many: dict[Any, Any] = {}
         self.standing = torch.zeros(STANDING, WIDTH, dtype=dtype, device=device)
         self._captured: list[Note] = []
-        self._gaps = 0
         self._correction: tuple[Tensor, Tensor | None] | None = None
         self._uncorrected = 0
 
@@ -71,7 +70,9 @@ class DevicePage:
         site = note.site
         if not site.knows(x):
             site.reader = self._output_reader(site, x)
-        site.reader(x, *self._place(note))
+        block, index = self._place(note)
+        site.reader(x, block, index)
+        self._keep_for_graph(site, block)
 
     def geometry(self, note: Note, x: Tensor, follows: bool) -> None:
         """Measure a tensor and compare it with the one before, which it replaces; the site knows its layout."""
@@ -79,7 +80,13 @@ class DevicePage:
         if site.reader is None:
             site.reader = self._geometry_reader(site, x)
         block, index = self._place(note)
-        site.reader(x, block, index, follows or block is self.standing)  # a gap is noticed when the row is collected
+        site.reader(x, block, index, follows or block is self.standing)  # a gap is noticed on the host
+        self._keep_for_graph(site, block)
+
+    def _keep_for_graph(self, site: Any, block: Tensor) -> None:
+        """What a CUDA graph writes to must not be freed while it may run, whatever the site uses next."""
+        if block is self.standing:
+            site.door.hold(block, site.previous, None if isinstance(site.reader, partial) else site.reader)
 
     def _output_reader(self, site: Any, x: Tensor) -> Any:
         if not fused.AVAILABLE or not fused.supports(x):
@@ -151,18 +158,18 @@ class DevicePage:
         return self._empty()
 
     def collect(self, step: int, tag: int, gaps: int) -> None:
-        """Take over the rows that CUDA graphs have written in the step that ends here.
+        """Take over the rows that CUDA graphs have written since the last call.
 
         Args:
             step: its number.
             tag: bits for all of them.
-            gaps: how often recording has been interrupted so far.
+            gaps: how often recording had been interrupted by then.
         """
         if not self._captured:
             return
-        tag |= AFTER_GAP if gaps != self._gaps else 0
-        self._gaps = gaps
-        first = self._reserve([note._replace(tag=note.tag | tag, step=step) for note in self._captured])
+        lines = [None if note.line is None else (note.line[0], gaps) for note in self._captured]
+        of_step = zip(self._captured, lines, strict=True)
+        first = self._reserve([note._replace(tag=note.tag | tag, step=step, line=line) for note, line in of_step])
         rows = self.standing[: len(self._captured)]
         self.block[first : first + len(rows)] = rows
         rows.zero_()
@@ -172,7 +179,7 @@ class DevicePage:
         if note.site.in_graph and is_capturing(self.block.device):
             if len(self._captured) == STANDING:
                 raise SkippedSample(f"CUDA graphs hold more than {STANDING} measurements")
-            self._captured.append(note)
+            self._captured.append(note._replace(tag=note.tag & ~LEAD))  # each run has a tag of its own
             index = len(self._captured) - 1
             self.standing[index].zero_()
             return self.standing, index

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .kernels.row import CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, SIZE, SQUARES, UNIT, WIDTH
-from .notes import AFTER_GAP, OWN, Note, Rows
+from .notes import OWN, Note, Rows
 
 Places = NDArray[np.int64]
 
@@ -112,8 +112,6 @@ class JointRows:
         """What the other processes need to know; there is nothing left then."""
         rows = np.concatenate([np.zeros((0, WIDTH)), *self._rows])
         places = np.concatenate([np.zeros((0, PART + 1), np.int64), *self._notes])
-        rows[(places[:, TAG] & AFTER_GAP) > 0, FOLLOWS] = 0
-        places[:, TAG] &= ~AFTER_GAP
         places[:, MOMENT] = places[:, MOMENT] * PASSES + _number_in_group(places[:, [SITE, MOMENT, TAG]])
         keys = [site.key for _, site in self._seen.values()]
         before, units = self._rows_before(keys, places, rows[:, UNIT])

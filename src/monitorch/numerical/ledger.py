@@ -4,7 +4,7 @@ A page belongs to one device. Its verbs measure a tensor, with the kernel that s
 waits. Reading brings all rows of a device to the host with one copy and hands them to the sites they belong to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from .device_page import DevicePage
 from .host_page import HostPage
 from .joint_rows import JointRows
-from .notes import Note, hand_out
+from .notes import Note, cut, hand_out
 from .sync import several_processes
 from .transfer import Parcel, Transfer
 
@@ -23,9 +23,11 @@ class Ledger:
 
     Args:
         joins: with several processes, keep rows until those of all processes are put together.
+        before_reading: called before rows are read, to :meth:`collect` what is still missing.
     """
 
-    def __init__(self, *, joins: bool = True) -> None:
+    def __init__(self, *, joins: bool = True, before_reading: Callable[[], None] | None = None) -> None:
+        self._before_reading = before_reading
         self._pages: dict[torch.device, HostPage | DevicePage] = {}
         self.joint, self.joins = JointRows(), joins
 
@@ -44,6 +46,8 @@ class Ledger:
 
     def parcels(self) -> list[Parcel]:
         """All rows, to be brought to the host and handed to their sites."""
+        if self._before_reading is not None:
+            self._before_reading()
         return [parcel for page in self._pages.values() for parcel in page.parcels()]
 
     def deliver(self) -> None:
@@ -56,6 +60,7 @@ class Ledger:
         return HostPage(self._receive) if device.type == "cpu" else DevicePage(device, self._receive)
 
     def _receive(self, notes: Sequence[Note], rows: Tensor) -> None:
+        cut(notes, rows)
         (self.joint.keep if self._waits_for_others() else hand_out)(notes, rows)
 
     def _waits_for_others(self) -> bool:

@@ -18,7 +18,10 @@ def lasting(make: Callable[[], Tensor], device: torch.device, *, in_graph: bool)
         return make()
     with ThreadPoolExecutor(max_workers=1) as elsewhere:
         tensor = elsewhere.submit(make).result()
-    torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
+        if is_capturing(device):  # the graph cannot wait for what is not part of it
+            elsewhere.submit(torch.cuda.default_stream(device).synchronize).result()
+        else:
+            torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
     return tensor
 
 

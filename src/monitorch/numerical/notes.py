@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.row import SIZE, SQUARES, UNIT
+from .kernels.row import FOLLOWS, SIZE, SQUARES, UNIT
 
 Rows = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-LEAD, AFTER_GAP = 4, 8
-"""Bits of a tag above those for the kind of the pass: the row is there only so that the next one has something to be
-compared with; it does not follow the row before."""
+LEAD = 4
+"""Bit of a tag above those for the kind of the pass: the row is there only so that the next one has something to be
+compared with."""
 
 OWN, SHARED = -1, 0
 """Which part of a tensor is measured here: one that no other process has; the whole, which every process has."""
@@ -32,6 +32,7 @@ class Site(Protocol):
     before: Tensor | None
     reader: Any
     in_graph: bool
+    line: tuple[int, int] | None
     key: tuple[Any, ...]
 
     def knows(self, x: Tensor) -> bool:
@@ -53,6 +54,8 @@ class Note(NamedTuple):
     part: int = OWN
     alive: Tensor | None = None
     """Which channels are active, where processes are to find out together which are dead."""
+    line: tuple[int, int] | None = None
+    """Inside compiled graphs: rows of a site are compared only along one line, see :func:`cut`."""
 
 
 Receive = Callable[[Sequence[Note], Tensor], None]
@@ -63,6 +66,19 @@ def lengths(rows: Rows, *, by_size: bool = False) -> Rows:
     """The norm behind each row, with ``by_size`` divided by the root of the number of elements."""
     found: Rows = np.sqrt(rows[:, SQUARES]) * rows[:, UNIT]
     return found / np.sqrt(np.maximum(rows[:, SIZE], 1)) if by_size else found
+
+
+def cut(notes: Sequence[Note], rows: Tensor) -> None:
+    """Undo comparisons of CUDA graphs with anything older than the row before.
+
+    Such a graph compares with what is in its memory. Whether that is still the last tensor is known only here: there
+    may have been a gap, or a graph for another shape may have run in between, with memory of its own.
+    """
+    for place, note in enumerate(notes):
+        if note.line is not None and rows[place, UNIT]:
+            if note.line != note.site.line:
+                rows[place, FOLLOWS] = 0
+            note.site.line = note.line
 
 
 def hand_out(notes: Sequence[Note], rows: Tensor) -> None:
