@@ -37,7 +37,7 @@ class Pin(HookOnModule):
         """Be the hook; while the model is being compiled, leave an operator that will be."""
         trains = module.training and torch.is_grad_enabled()
         if is_compiled():
-            self._door.pass_forward(self._door.ghost, int(trains))
+            self._door.pass_outside(int(trains))
         elif not is_traced():
             self._receive(self._door.ghost, int(trains))
 

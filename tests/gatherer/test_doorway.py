@@ -18,7 +18,7 @@ def received():
 
 @pytest.fixture
 def door(received):
-    return Door(CPU, lambda x, kind: received.append((x.clone(), kind)))
+    return Door(CPU, lambda x, kind, part: received.append((x.clone(), kind)))
 
 
 def test_forward_hands_the_tensor_over_with_the_kind_of_the_pass(door, received):
@@ -49,7 +49,7 @@ def test_what_passed_may_be_changed_in_place(door, received):
 
 
 def test_doors_are_told_apart(received):
-    first, second = (Door(CPU, lambda x, kind, name=name: received.append(name)) for name in "ab")
+    first, second = (Door(CPU, lambda x, kind, part, name=name: received.append(name)) for name in "ab")
     for door in (first, second, first):
         door.pass_forward(torch.ones(1), 0)
     x = torch.ones(1, requires_grad=True)
@@ -65,7 +65,7 @@ def test_a_key_is_recognised_after_it_was_copied(door, received):
 def test_nothing_happens_behind_a_door_that_is_gone(received):
     gc.collect()
     known = len(doorway._numbers)
-    door = Door(CPU, lambda x, kind: received.append(kind))
+    door = Door(CPU, lambda x, kind, part: received.append(kind))
     keys = door.forward_key, door.backward_key
     x = torch.ones(1, requires_grad=True)
     y = door.pass_backward(x)

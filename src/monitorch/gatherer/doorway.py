@@ -18,7 +18,11 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-Receiver = Callable[[Tensor, int], None]
+from ..numerical.notes import OWN
+from ..numerical.shards import gradient_here, samples_here
+
+Receiver = Callable[..., None]
+"""Takes a tensor, the kind of the pass, and where several processes hold it together, which part it is."""
 
 
 def _tags(*names: str) -> tuple[Any, ...]:
@@ -27,10 +31,10 @@ def _tags(*names: str) -> tuple[Any, ...]:
 
 
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
-_library.define("forward(Tensor x, Tensor(a!) key, int kind) -> ()")
-_library.define("backward(Tensor x, Tensor key) -> Tensor")
+_library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
+_library.define("backward(Tensor x, Tensor key, int part) -> Tensor")
 # never part of a CUDA graph, which would run without calling back
-_library.define("begin(Tensor x, Tensor(a!) key, int kind) -> ()", tags=_tags("cudagraph_unsafe"))
+_library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=_tags("cudagraph_unsafe"))
 
 
 class Door:
@@ -49,21 +53,23 @@ class Door:
         _numbers.update(dict.fromkeys(addresses, number))
         weakref.finalize(self, _forget, addresses, number).atexit = False
 
-    def pass_forward(self, x: Tensor, kind: int) -> None:
-        """Put the operator into the graph that hands ``x`` over."""
-        torch.ops.monitorch.forward(x.detach(), self.forward_key, kind)
+    def pass_forward(self, x: Tensor, kind: int, *, distributed: bool = False) -> None:
+        """Put the operator into the graph that hands ``x`` over, or what is here of it where it is ``distributed``."""
+        x, part = samples_here(x) if distributed else (x, OWN)
+        torch.ops.monitorch.forward(x.detach(), self.forward_key, kind, part)
 
-    def pass_begin(self, kind: int) -> None:
-        """Put the operator into the graph that calls ``receive`` at each run, also where the rest is a CUDA graph."""
-        torch.ops.monitorch.begin(self.ghost.detach(), self.forward_key, kind)
+    def pass_outside(self, kind: int, x: Tensor | None = None) -> None:
+        """Put the operator into the graph that calls back at each run, also where the rest is a CUDA graph."""
+        torch.ops.monitorch.outside((self.ghost if x is None else x).detach(), self.forward_key, kind)
 
     def hold(self, *memory: Any) -> None:
         """Keep what a CUDA graph writes to as long as its backward pass may come, which needs a key of this door."""
         self._held.append(memory)
 
-    def pass_backward(self, x: Tensor) -> Tensor:
+    def pass_backward(self, x: Tensor, *, distributed: bool = False) -> Tensor:
         """Put the operator into the graph that hands over the gradient of what is returned: ``x`` again."""
-        watched: Tensor = _Identity.apply(x, self.ghost, self.backward_key)  # type: ignore[no-untyped-call]
+        identity: Any = _DistributedIdentity if distributed else _Identity
+        watched: Tensor = identity.apply(x, self.ghost, self.backward_key)
         return watched
 
 
@@ -112,25 +118,39 @@ class _Identity(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         (key,) = ctx.saved_tensors
-        return gradient, torch.ops.monitorch.backward(gradient, key), None
+        return gradient, torch.ops.monitorch.backward(gradient, key, OWN), None
 
 
-def _forward(x: Tensor, key: Tensor, kind: int) -> None:
+class _DistributedIdentity(_Identity):
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (key,) = ctx.saved_tensors
+        here, part = gradient_here(gradient)
+        return gradient, torch.ops.monitorch.backward(here, key, part), None
+
+
+def _forward(x: Tensor, key: Tensor, kind: int, part: int) -> None:
+    door = _find(key)
+    if door is not None:
+        door.receive(x, kind, part)
+
+
+def _outside(x: Tensor, key: Tensor, kind: int) -> None:
     door = _find(key)
     if door is not None:
         door.receive(x, kind)
 
 
-def _backward(x: Tensor, key: Tensor) -> Tensor:
+def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
     door = _find(key)
     if door is not None:
-        door.receive(x, -1)
+        door.receive(x, -1, part)
     return torch.zeros(1, device=key.device)
 
 
 _library.impl("forward", _forward, "CompositeExplicitAutograd")
-_library.impl("begin", _forward, "CompositeExplicitAutograd")
+_library.impl("outside", _outside, "CompositeExplicitAutograd")
 _library.impl("backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("monitorch::forward", lambda x, key, kind: None, lib=_library)
-torch.library.register_fake("monitorch::begin", lambda x, key, kind: None, lib=_library)
-torch.library.register_fake("monitorch::backward", lambda x, key: torch.empty(1, device=key.device), lib=_library)
+torch.library.register_fake("monitorch::forward", lambda x, key, kind, part: None, lib=_library)
+torch.library.register_fake("monitorch::outside", lambda x, key, kind: None, lib=_library)
+torch.library.register_fake("monitorch::backward", lambda x, key, part: torch.empty(1, device=key.device), lib=_library)

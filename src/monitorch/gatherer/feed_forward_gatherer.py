@@ -46,7 +46,7 @@ class FeedForwardGatherer(Gatherer):
         for preprocessor in self._preprocessors:
             loss = preprocessor.loss_in_graph(output)
             if loss is not None:
-                self._door.pass_forward(loss, kind_of_pass(module))
+                self._door.pass_outside(kind_of_pass(module), loss)
 
     def _new_door(self, module: nn.Module) -> Door | None:
         """A way out of compiled graphs, for preprocessors that look for a loss only."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..numerical.memory import is_capturing
 from ..numerical.notes import LEAD, OWN, Note
-from ..numerical.shards import is_distributed, local_gradient, local_samples
+from ..numerical.shards import distributed_type, is_distributed, local_gradient, local_samples
 from ..preprocessor.outputs import kind_of_pass, pick_tensor, samples_of
 from .compilation import inside_graph, is_compiled, is_traced
 from .doorway import Door
@@ -41,6 +41,7 @@ class OutputTap(HookOnModule):
         self._recomputation = RecomputationFilter()
         self._missed = False
         self._later_hooks: list[int] = []
+        self._distributed = distributed_type()
         # before the hooks of a parallelised module, which cut its output to what is here of it
         comes_first = any(map(is_distributed, module._parameters.values()))
         self._handle = module.register_forward_hook(self, with_kwargs=True, prepend=comes_first)
@@ -113,14 +114,14 @@ class OutputTap(HookOnModule):
 
     # the two ways of a tensor; nearly all time of the host goes here, which is why little is called
 
-    def _take_output(self, site: Site, kind: int, output: Any) -> None:
+    def _take_output(self, site: Site, kind: int, output: Any, part: int = OWN) -> None:
         """Measure an output, if anybody wants passes of this kind."""
         if kind not in site.passes or site.failed:
             return
         if self.state.lead and not (site.in_graph and is_capturing(self._house.device)):
             return  # nothing is compared with it; but a CUDA graph is made for other steps too
         try:
-            x, part = samples_of(output, site.index), OWN
+            x = samples_of(output, site.index)
             if type(x) is not Tensor:
                 x, part = local_samples(x)
             alive = site.alive(x) if site.exact_death else None
@@ -139,7 +140,7 @@ class OutputTap(HookOnModule):
                 tensor.register_hook(partial(self._take_gradient, site, tag))  # type: ignore[no-untyped-call]
         return None if changed is output else changed
 
-    def _take_gradient(self, site: Site, tag: int, gradient: Tensor) -> None:
+    def _take_gradient(self, site: Site, tag: int, gradient: Tensor, part: int = OWN) -> None:
         """Measure a gradient; the hook of an earlier forward pass may outlive the tap."""
         if site not in self.gradients or site.failed:
             return
@@ -150,7 +151,7 @@ class OutputTap(HookOnModule):
             return
         begin = perf_counter()
         try:
-            x, part = gradient.detach() if gradient.requires_grad else gradient, OWN
+            x = gradient.detach() if gradient.requires_grad else gradient
             if type(x) is not Tensor:
                 x, part = local_gradient(x)
             follows = site.follows(x, self.state.gaps)
@@ -185,21 +186,22 @@ class OutputTap(HookOnModule):
         for site in self.outputs:
             tensor = pick_tensor(output, site.index)
             if tensor is not None:
-                site.door.pass_forward(tensor, kind)
+                site.door.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
         for site in self.gradients if kind >= 2 else ():
             tensor = pick_tensor(changed, site.index)
             if tensor is not None and tensor.requires_grad:
-                changed, is_new = replace(changed, tensor, site.door.pass_backward(tensor)), True
+                watched = site.door.pass_backward(tensor, distributed=isinstance(tensor, self._distributed))
+                changed, is_new = replace(changed, tensor, watched), True
         return changed if is_new else None  # the compiler cannot compare tuples with "is"
 
-    def _receive_output(self, site: Site, x: Tensor, kind: int) -> None:
+    def _receive_output(self, site: Site, x: Tensor, kind: int, part: int) -> None:
         if self.state.wants_data() and self._recomputation.counts(has_grad=kind >= 2):
             site.in_graph = True
-            self._take_output(site, kind, x)
+            self._take_output(site, kind, x, part)
 
-    def _receive_gradient(self, site: Site, x: Tensor, kind: int) -> None:
+    def _receive_gradient(self, site: Site, x: Tensor, kind: int, part: int) -> None:
         site.in_graph = True
         if self.state.wants_data():
-            self._take_gradient(site, LEAD if self.state.lead else 0, x)
+            self._take_gradient(site, LEAD if self.state.lead else 0, x, part)
         else:
             site.interrupted = True

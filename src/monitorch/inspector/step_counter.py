@@ -55,7 +55,7 @@ class StepCounter:
         """Be called before each pass; while the model is being compiled, leave an operator that will be."""
         kind = kind_of_pass(module)
         if is_compiled():
-            self._door.pass_begin(kind)
+            self._door.pass_outside(kind)
         elif not is_traced():
             self._begin_pass(kind)
             if kind == TRAINING:

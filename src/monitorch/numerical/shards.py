@@ -13,10 +13,15 @@ PLAIN = (Tensor, nn.Parameter)
 """What nearly all tensors are; told apart first, because hooks ask."""
 
 
-def is_distributed(tensor: Any) -> bool:
-    """Whether it is a DTensor, without loading what makes them."""
+def distributed_type() -> Any:
+    """DTensor, without loading what makes them: nothing is one before that."""
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+    return () if module is None else module.DTensor
+
+
+def is_distributed(tensor: Any) -> bool:
+    """Whether it is a DTensor."""
+    return isinstance(tensor, distributed_type())
 
 
 def local_part(tensor: Tensor) -> tuple[Tensor, int]:
@@ -28,26 +33,36 @@ def local_part(tensor: Tensor) -> tuple[Tensor, int]:
     if type(tensor) in PLAIN or not is_distributed(tensor):
         return _arrived(tensor), SHARED
     whole: Any = _summed(tensor)
+    mesh = whole.device_mesh
     # other meshes of this shape, if there are some, hold copies: the place in the mesh is the part
-    return _here(whole), int(np.ravel_multi_index(_place(whole), whole.device_mesh.shape))
+    return _here(whole), int(np.ravel_multi_index(_place(mesh, whole.placements), mesh.shape))
 
 
 def local_samples(tensor: Tensor) -> tuple[Tensor, int]:
     """What is here of a batch ``[B, ...]``: whole samples, which takes a collective where a sample is cut in pieces."""
-    if not is_distributed(tensor):
-        return _arrived(tensor), OWN
-    whole: Any = tensor.detach()
-    if any(not placement.is_replicate() and not placement.is_shard(0) for placement in whole.placements):
-        whole = whole.redistribute(placements=[_replicate()] * len(whole.placements))
-    return _here(whole), _lowest_rank(whole)
+    return samples_here(tensor) if is_distributed(tensor) else (_arrived(tensor), OWN)
 
 
 def local_gradient(tensor: Tensor) -> tuple[Tensor, int]:
     """What is here of the gradient of a batch, in whatever pieces."""
-    if not is_distributed(tensor):
-        return _arrived(tensor), OWN
+    return gradient_here(tensor) if is_distributed(tensor) else (_arrived(tensor), OWN)
+
+
+# the compiler can trace what follows
+
+
+def samples_here(tensor: Any) -> tuple[Tensor, int]:
+    """Whole samples of a distributed batch."""
+    whole = tensor.detach()
+    if any(not placement.is_replicate() and not placement.is_shard(0) for placement in whole.placements):
+        whole = whole.redistribute(placements=[_replicate()] * len(whole.placements))
+    return _here(whole), _lowest_rank(whole.device_mesh, whole.placements)
+
+
+def gradient_here(tensor: Any) -> tuple[Tensor, int]:
+    """What is here of a distributed gradient."""
     tensor = _summed(tensor)
-    return _here(tensor), _lowest_rank(tensor)
+    return _here(tensor), _lowest_rank(tensor.device_mesh, tensor.placements)
 
 
 def _here(tensor: Any) -> Tensor:
@@ -55,16 +70,19 @@ def _here(tensor: Any) -> Tensor:
         return _arrived(tensor.detach().to_local())
 
 
-def _place(tensor: Any) -> tuple[int, ...]:
+def _place(mesh: Any, placements: Any) -> tuple[int, ...]:
     """Where in its mesh this part is found first: along dimensions with copies, at the beginning."""
-    coordinate = tensor.device_mesh.get_coordinate()
-    pairs = zip(coordinate, tensor.placements, strict=True)
+    pairs = zip(mesh.get_coordinate(), placements, strict=True)
     return tuple(0 if placement.is_replicate() else number for number, placement in pairs)
 
 
-def _lowest_rank(tensor: Any) -> int:
+def _lowest_rank(mesh: Any, placements: Any) -> int:
     """The lowest rank that holds this part; other meshes of this shape have other batches."""
-    return int(tensor.device_mesh.mesh[_place(tensor)])
+    return int(mesh.mesh[_place(mesh, placements)])
+
+
+# what torch._dynamo.assume_constant_result does, without loading the compiler
+_lowest_rank._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _summed(tensor: Any) -> Any:
@@ -75,7 +93,9 @@ def _summed(tensor: Any) -> Any:
 
 
 def _replicate() -> Any:
-    return sys.modules["torch.distributed.tensor"].Replicate()
+    from torch.distributed.tensor import Replicate
+
+    return Replicate()
 
 
 def _arrived(tensor: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from tests.training_reality.distributed.training import VARIANTS
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -28,17 +30,18 @@ class Layout:
         return self.data_ranks * self.tensor_ranks
 
 
-EVERY_VARIANT = ("float64", "micro-batches", "at backward", "float32")
+EVERY_VARIANT = tuple(VARIANTS)
+COMPILED = ("float64", "compiled, checkpointing")
 SHARED_OUTPUT = (("Output Norm", "act"),)
 
 LAYOUTS = (
     Layout("DistributedDataParallel", "ddp", 2, variants=EVERY_VARIANT, note="also a layer that one process skips"),
     Layout("fully_shard (FSDP2)", "fsdp", 3, variants=EVERY_VARIANT, note="also parts of unequal size"),
-    Layout("fully_shard, sharded and replicated (HSDP)", "hsdp", 4),
+    Layout("fully_shard, sharded and replicated (HSDP)", "hsdp", 4, variants=COMPILED),
     Layout(
-        *("tensor parallel (parallelize_module)", "tp", 1, 2),
+        *("tensor parallel (parallelize_module)", "tp", 1, 2, COMPILED),
         apart=SHARED_OUTPUT,
         note="of a layer without parameters between two cut ones: norms of the parts of its output",
     ),
-    Layout("fully_shard and tensor parallel", "fsdp+tp", 2, 2, apart=SHARED_OUTPUT, note="the same"),
+    Layout("fully_shard and tensor parallel", "fsdp+tp", 2, 2, COMPILED, apart=SHARED_OUTPUT, note="the same"),
 )

@@ -22,7 +22,8 @@ class Whole:
 
     def __init__(self, ranks, variant, *, detour):
         self.ranks, self.detour = ranks, detour
-        self.dtype, self.micro_batches, _ = variant
+        self.dtype, self.micro_batches = variant.dtype, variant.micro_batches
+        self.clip_to, self.gradient = variant.clip, variant.gradient
         self.model, self.loss = new_model(self.dtype).double(), Loss()
         self.samples, self.previous, self.ticks = defaultdict(list), {}, []
 
@@ -38,18 +39,33 @@ class Whole:
         self.model.zero_grad()
         for part in range(self.micro_batches):
             self.backward(step, part)
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
-                self.geometry(f"{kind(name)} Gradient", layer(name), parameter.grad)
-                self.rates(
-                    f"{kind(name)} Gradient Activation", layer(name), parameter.grad.reshape(len(parameter), -1).T
-                )
+        if self.gradient == "before_clip":
+            self.gradients()
+            self.clip()
+        else:
+            self.clip()
+            self.gradients()
         with torch.no_grad():
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter -= RATE * parameter.grad
         for name, parameter in self.model.named_parameters():
             self.geometry(f"{kind(name)} Update", layer(name), parameter.detach() - before[name])
+
+    def clip(self):
+        if self.clip_to is not None:
+            there = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+            length = np.sqrt(sum(np.square(gradient.numpy()).sum() for gradient in there))
+            for gradient in there:
+                gradient *= min(1.0, self.clip_to / (length + 1e-6))
+
+    def gradients(self):
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                self.geometry(f"{kind(name)} Gradient", layer(name), parameter.grad.clone())
+                self.rates(
+                    f"{kind(name)} Gradient Activation", layer(name), parameter.grad.reshape(len(parameter), -1).T
+                )
 
     def backward(self, step, part):
         seen = {name: [] for name in LEAVES}

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -88,8 +89,12 @@ class Run:
     def __init__(self, layout, variant, *, watched=True):
         self.data_rank, self.tensor_rank = divmod(dist.get_rank(), layout.tensor_ranks)
         self.layout, self.variant = layout, variant
-        self.model = PARALLEL[layout.key](new_model(variant.dtype))
+        torch.compiler.reset()
+        counters.clear()
+        self.model = PARALLEL[layout.key](new_model(variant.dtype, checkpointed=variant.checkpointed))
+        self.called = torch.compile(self.model, backend="aot_eager") if variant.compiled else self.model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=variant.scaled)
         self.loss = Loss()
         self.inspector = self.watch() if watched else None
         self.shown = []
@@ -105,8 +110,9 @@ class Run:
             ParameterUpdateGeometry(self.optimizer, **LINES),
             ParameterNorm(comparison_plot=False),
         ]
-        optimizer = {"optimizer": self.optimizer} if self.variant.told else {}
-        return PyTorchInspector(lenses, module=self.model, visualizer="dummy", on_error="raise", **optimizer)
+        known = {"optimizer": self.optimizer, "grad_scaler": self.scaler, "gradient": self.variant.gradient}
+        told = known if self.variant.told else {}
+        return PyTorchInspector(lenses, module=self.called, visualizer="dummy", on_error="raise", **told)
 
     def train(self):
         for step in range(STEPS):
@@ -115,36 +121,53 @@ class Run:
                 is_last = part == self.variant.micro_batches - 1
                 with contextlib.nullcontext() if is_last or self.layout.key != "ddp" else self.model.no_sync():
                     self.backward(step, part)
-            self.optimizer.step()
-            if self.inspector is not None and (step + 1) % (STEPS // TICKS) == 0:
+            self.step()
+            if (step + 1) % (STEPS // TICKS) == 0:
                 self.evaluate()
-                self.inspector.tick_epoch()
-                self.shown.append([(r.tag, r.layer, r.statistic, r.value) for r in self.inspector.records()])
+                self.tick()
+        self.graphs, self.breaks = counters["stats"]["unique_graphs"], counters["graph_break"].total()
         return self
+
+    def tick(self):
+        if self.inspector is not None:
+            self.inspector.tick_epoch()
+            self.shown.append([(r.tag, r.layer, r.statistic, r.value) for r in self.inspector.records()])
 
     def backward(self, step, part):
         x, y = batch(step * self.variant.micro_batches + part, self.data_rank, self.variant.dtype)
         x = x.chunk(self.layout.tensor_ranks, dim=1)[self.tensor_rank].contiguous()
         used = self.layout.key == "ddp" and step == DETOUR_STEP and self.data_rank == 0
-        self.loss(self.model(x, used), y).backward()
+        self.scaler.scale(self.loss(self.called(x, used), y)).backward()
+
+    def step(self):
+        if self.variant.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.variant.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     @torch.no_grad()
     def evaluate(self):
         """Leaves some parameters gathered where they are sharded."""
         x, _ = batch(0, 0, self.variant.dtype)
-        self.model.eval()(x.chunk(self.layout.tensor_ranks, dim=1)[self.tensor_rank].contiguous())
-        self.model.train()
+        self.called.eval()(x.chunk(self.layout.tensor_ranks, dim=1)[self.tensor_rank].contiguous())
+        self.called.train()
 
     def weights(self):
         return [p.full_tensor() if isinstance(p, DTensor) else p.detach() for p in self.model.parameters()]
 
 
 def numbers(layout):
-    runs = {name: Run(layout, VARIANTS[name]).train() for name in layout.variants}
-    last = layout.variants[-1]
-    bare = Run(layout, VARIANTS[last], watched=False).train()
-    pairs = zip(runs[last].weights(), bare.weights(), strict=True)
-    return {name: run.shown for name, run in runs.items()} | {"identical": all(torch.equal(*pair) for pair in pairs)}
+    return {name: compared(layout, VARIANTS[name]) for name in layout.variants}
+
+
+def compared(layout, variant):
+    """What the inspector has shown, and whether training has noticed it."""
+    watched, bare = (Run(layout, variant, watched=watched).train() for watched in (True, False))
+    same = torch.allclose if variant.compiled else torch.equal
+    pairs = zip(watched.weights(), bare.weights(), strict=True)
+    untouched = all(same(*pair) for pair in pairs) and watched.breaks == bare.breaks
+    return {"shown": watched.shown, "untouched": untouched, "graphs": watched.graphs}
 
 
 def count_collectives(depth, lenses):

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 STEPS, TICKS, RATE = 4, 2, 0.1
 DETOUR_STEP = 1
@@ -11,11 +12,23 @@ DETOUR_STEP = 1
 
 
 class Variant(NamedTuple):
-    """How to train: numbers, parts that a step is cut into, and whether the inspector knows the optimizer."""
+    """How to train.
+
+    Attributes:
+        micro_batches: how many parts a step is cut into.
+        told: whether the inspector knows the optimizer.
+        clip: what the length of all gradients together is limited to.
+        gradient: when the inspector takes gradients.
+    """
 
     dtype: torch.dtype = torch.float64
     micro_batches: int = 1
     told: bool = True
+    clip: float | None = None
+    gradient: str = "at_step"
+    scaled: bool = False
+    checkpointed: bool = False
+    compiled: bool = False
 
 
 VARIANTS = {
@@ -23,6 +36,12 @@ VARIANTS = {
     "float32": Variant(torch.float32),
     "micro-batches": Variant(micro_batches=2),
     "at backward": Variant(told=False),
+    "clipping": Variant(clip=0.1),
+    "before clipping": Variant(clip=0.1, gradient="before_clip"),
+    "GradScaler": Variant(torch.float32, scaled=True, clip=0.1),
+    "checkpointing": Variant(checkpointed=True),
+    "compiled": Variant(compiled=True),
+    "compiled, checkpointing": Variant(checkpointed=True, compiled=True),
 }
 
 
@@ -31,6 +50,7 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.checkpointed = False
         self.norm = nn.LayerNorm(6)
         self.columns = nn.Linear(6, 10)
         self.act = nn.ReLU()
@@ -39,13 +59,17 @@ class Net(nn.Module):
         self.last = nn.Linear(6, 3)
 
     def forward(self, x, detour=False):
-        x = self.rows(self.act(self.columns(self.norm(x))))
+        x = checkpoint(self.middle, x, use_reentrant=False) if self.checkpointed else self.middle(x)
         return self.last(x + self.extra(x) if detour else x)
 
+    def middle(self, x):
+        return self.rows(self.act(self.columns(self.norm(x))))
 
-def new_model(dtype):
+
+def new_model(dtype, *, checkpointed=False):
     torch.manual_seed(0)
     model = Net().to(dtype)
+    model.checkpointed = checkpointed
     with torch.no_grad():
         model.columns.bias[:2] = -9.0  # two neurons that die
     return model
