@@ -29,6 +29,12 @@ class Layout:
     def processes(self):
         return self.data_ranks * self.tensor_ranks
 
+    def variants_on(self, device):
+        """On one GPU processes can only meet over gloo, and that takes its tensors from DDP alone, not compiled."""
+        if device == "cpu":
+            return self.variants
+        return [name for name in self.variants if self.key == "ddp" and not VARIANTS[name].compiled]
+
 
 EVERY_VARIANT = tuple(VARIANTS)
 COMPILED = ("float64", "compiled, checkpointing")

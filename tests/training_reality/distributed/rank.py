@@ -40,6 +40,9 @@ from tests.training_reality.distributed.training import (
     new_model,
 )
 
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+"""Where to train; on a GPU all processes share it."""
+
 LINES = {"inplace": False, "line_aggregation": ["mean", "std", "min", "max", "median"], "range_aggregation": None}
 OTHER_LENSES = (
     *(LossMetrics, OutputActivation, OutputGradientGeometry, ParameterCond),
@@ -58,7 +61,7 @@ def fsdp(model):
 
 
 def hsdp(model):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("replicate", "shard"))
     fully_shard(model.columns, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
@@ -71,11 +74,11 @@ def tensor_parallel(model, mesh=None):
         "extra": ColwiseParallel(output_layouts=Replicate()),
         "last": ColwiseParallel(output_layouts=Replicate()),
     }
-    return parallelize_module(model, mesh or init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    return parallelize_module(model, mesh or init_device_mesh(DEVICE, (dist.get_world_size(),)), plan)
 
 
 def two_dimensional(model):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("data", "tensor"))
     tensor_parallel(model, mesh["tensor"])
     return fully_shard(model, mesh=mesh["data"])
 
@@ -91,10 +94,10 @@ class Run:
         self.layout, self.variant = layout, variant
         torch.compiler.reset()
         counters.clear()
-        self.model = PARALLEL[layout.key](new_model(variant.dtype, checkpointed=variant.checkpointed))
+        self.model = PARALLEL[layout.key](new_model(variant.dtype, checkpointed=variant.checkpointed).to(DEVICE))
         self.called = torch.compile(self.model, backend="aot_eager") if variant.compiled else self.model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=variant.scaled)
+        self.scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10, enabled=variant.scaled)
         self.loss = Loss()
         self.inspector = self.watch() if watched else None
         self.shown = []
@@ -134,10 +137,13 @@ class Run:
             self.shown.append([(r.tag, r.layer, r.statistic, r.value) for r in self.inspector.records()])
 
     def backward(self, step, part):
-        x, y = batch(step * self.variant.micro_batches + part, self.data_rank, self.variant.dtype)
+        x, y = self.batch(step * self.variant.micro_batches + part, self.data_rank)
         x = x.chunk(self.layout.tensor_ranks, dim=1)[self.tensor_rank].contiguous()
         used = self.layout.key == "ddp" and step == DETOUR_STEP and self.data_rank == 0
         self.scaler.scale(self.loss(self.called(x, used), y)).backward()
+
+    def batch(self, number, rank):
+        return [whole.to(DEVICE) for whole in batch(number, rank, self.variant.dtype)]
 
     def step(self):
         if self.variant.clip is not None:
@@ -149,7 +155,7 @@ class Run:
     @torch.no_grad()
     def evaluate(self):
         """Leaves some parameters gathered where they are sharded."""
-        x, _ = batch(0, 0, self.variant.dtype)
+        x, _ = self.batch(0, 0)
         self.called.eval()(x.chunk(self.layout.tensor_ranks, dim=1)[self.tensor_rank].contiguous())
         self.called.train()
 
@@ -158,7 +164,7 @@ class Run:
 
 
 def numbers(layout):
-    return {name: compared(layout, VARIANTS[name]) for name in layout.variants}
+    return {name: compared(layout, VARIANTS[name]) for name in layout.variants_on(DEVICE)}
 
 
 def compared(layout, variant):
@@ -172,11 +178,11 @@ def compared(layout, variant):
 
 def count_collectives(depth, lenses):
     """How many collectives a tick takes."""
-    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(3, 3) for _ in range(depth))))
+    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(3, 3) for _ in range(depth))).to(DEVICE))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     all_lenses = [OutputNorm(include=nn.Linear), *(kind() for kind in OTHER_LENSES), ParameterUpdateGeometry(optimizer)]
     inspector = PyTorchInspector(all_lenses[:lenses], module=model, optimizer=optimizer, visualizer="dummy")
-    model(torch.ones(2, 3)).sum().backward()
+    model(torch.ones(2, 3, device=DEVICE)).sum().backward()
     optimizer.step()
     with CommDebugMode() as counter:
         inspector.tick_epoch()
@@ -185,31 +191,31 @@ def count_collectives(depth, lenses):
 
 def poisoned():
     """What is left out, by tag: in the second of two steps one rank has a number that is none."""
-    model, loss_fn = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.ReLU())), Loss()
+    model, loss_fn = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.ReLU()).to(DEVICE)), Loss()
     lenses = [LossMetrics(loss_fn=loss_fn), OutputNorm(), OutputGradientGeometry(), ParameterGradientGeometry()]
     inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise")
     for step in range(2):
-        x = torch.ones(2, 3)
+        x = torch.ones(2, 3, device=DEVICE)
         x[0, 0] = torch.nan if step and dist.get_rank() else 1.0
-        loss_fn(model(x), torch.zeros(2, 3)).backward()
+        loss_fn(model(x), torch.zeros_like(x)).backward()
     inspector.tick_epoch()
     return {r.tag: r.nonfinite for r in inspector.records() if r.statistic.endswith("mean")}
 
 
 def deaths():
     """Death rates of neurons that are active on the first rank, nowhere, on both ranks, and on the second rank."""
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).to(DEVICE))
     with torch.no_grad():
         model.module[0].weight.copy_(torch.eye(4))
         model.module[0].bias.zero_()
     lenses = [OutputActivation(warning_plot=False, exact_death=exact) for exact in (False, True)]
     inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise")
-    model(torch.tensor([[[1.0, 0, 1, 0]], [[0.0, 0, 1, 1]]])[dist.get_rank()])
+    model(torch.tensor([[[1.0, 0, 1, 0]], [[0.0, 0, 1, 1]]], device=DEVICE)[dist.get_rank()])
     inspector.tick_epoch()
     return [record.value for record in inspector.records() if record.statistic == "death_rate"]
 
 
-def main(folder):
+def main(folder, _):
     dist.init_process_group("gloo")
     found = {layout.key: numbers(layout) for layout in LAYOUTS if layout.processes == dist.get_world_size()}
     if dist.get_world_size() == 2:

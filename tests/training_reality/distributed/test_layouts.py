@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.training_reality.distributed.cases import LAYOUTS
 from tests.training_reality.distributed.oracle import Whole
@@ -15,35 +16,43 @@ from tests.training_reality.distributed.training import VARIANTS
 pytestmark = pytest.mark.xdist_group("processes")
 ROOT = Path(__file__).parents[3]
 PROGRAM = "tests.training_reality.distributed.rank"
-ROWS = [pytest.param(layout, name, id=f"{layout.key}-{name}") for layout in LAYOUTS for name in layout.variants]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+ROWS = [
+    pytest.param(layout, name, device, id=f"{layout.key}-{name}-{device}")
+    for device in DEVICES
+    for layout in LAYOUTS
+    for name in layout.variants_on(device)
+]
 SINGLE = {"rel": 1e-3, "abs": 1e-4}
 TOLERANCE = {"float32": SINGLE, "GradScaler": SINGLE}
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Start so many processes, once; returns what each has found."""
+    """Start so many processes on a device, once; returns what each has found."""
     results = {}
 
-    def start(processes):
-        if processes not in results:
+    def start(processes, device):
+        if (processes, device) not in results:
             folder = tmp_path_factory.mktemp("ranks")
             launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
             settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-            command = [*launch, "-m", PROGRAM, str(folder)]
+            command = [*launch, "-m", PROGRAM, str(folder), device]
             done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, done.stderr
-            results[processes] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)]
-        return results[processes]
+            results[processes, device] = [
+                json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)
+            ]
+        return results[processes, device]
 
     return start
 
 
-@pytest.mark.parametrize(("layout", "variant"), ROWS)
-def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, started):
+@pytest.mark.parametrize(("layout", "variant", "device"), ROWS)
+def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, device, started):
     expected = Whole(layout.data_ranks, VARIANTS[variant], detour=layout.key == "ddp").run()
     tolerance = TOLERANCE.get(variant, {"rel": 1e-9, "abs": 1e-11})
-    shown = [found[layout.key][variant]["shown"] for found in started(layout.processes)]
+    shown = [found[layout.key][variant]["shown"] for found in started(layout.processes, device)]
     assert len(shown[0]) == len(expected) == 2
     for tick, numbers in enumerate(expected):
         compared = {key: value for key, value in numbers.items() if key[:2] not in layout.apart}
@@ -53,24 +62,27 @@ def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, star
             assert {key: found[key] for key in compared} == pytest.approx(compared, **tolerance)
 
 
-@pytest.mark.parametrize(("layout", "variant"), ROWS)
-def test_training_does_not_notice(layout, variant, started):
-    for found in started(layout.processes):
+@pytest.mark.parametrize(("layout", "variant", "device"), ROWS)
+def test_training_does_not_notice(layout, variant, device, started):
+    for found in started(layout.processes, device):
         assert found[layout.key][variant]["untouched"]
         assert (found[layout.key][variant]["graphs"] > 0) == VARIANTS[variant].compiled
 
 
-def test_collectives_of_a_tick_do_not_depend_on_layers_and_lenses(started):
-    for found in started(2):
+@pytest.mark.parametrize("device", DEVICES)
+def test_collectives_of_a_tick_do_not_depend_on_layers_and_lenses(device, started):
+    for found in started(2, device):
         assert len(set(found["collectives"])) == 1
         assert found["collectives"][0] > 0
 
 
-def test_what_is_not_finite_on_one_rank_counts_once(started):
-    for found in started(2):
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_not_finite_on_one_rank_counts_once(device, started):
+    for found in started(2, device):
         assert len(found["poisoned"]) > 5
         assert found["poisoned"] == dict.fromkeys(found["poisoned"], 1)
 
 
-def test_a_neuron_that_is_active_on_one_rank_is_not_dead_where_that_is_asked_for(started):
-    assert [found["deaths"] for found in started(2)] == [[0.5, 0.25]] * 2
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_neuron_that_is_active_on_one_rank_is_not_dead_where_that_is_asked_for(device, started):
+    assert [found["deaths"] for found in started(2, device)] == [[0.5, 0.25]] * 2
