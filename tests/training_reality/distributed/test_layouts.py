@@ -36,7 +36,7 @@ def started(tmp_path_factory):
         if (processes, device) not in results:
             folder = tmp_path_factory.mktemp("ranks")
             launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-            settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
             command = [*launch, "-m", PROGRAM, str(folder), device]
             done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, done.stderr
