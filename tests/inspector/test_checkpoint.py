@@ -29,9 +29,10 @@ WIDE = 80  # weights of 80 x 80 are larger than a sketch
 class Training:
     """A model in training, with everything that has to survive."""
 
-    def __init__(self, given=True, inplace=False, correlation="exact", width=6, **options):
+    def __init__(self, given=True, inplace=False, correlation="exact", width=6, compiled=False, **options):
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 1))
+        self.called = torch.compile(self.model, backend="aot_eager") if compiled else self.model
         self.loss_fn = nn.MSELoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         common = {"inplace": inplace, "correlation": correlation}
@@ -44,11 +45,12 @@ class Training:
             ParameterGradientActivation(inplace=inplace),
             ParameterUpdateGeometry(self.optimizer, **common),
             ParameterNorm(),
-            Attribute("0.weight", EMAReducer(1.0, 0.5), inplace=inplace),
         ]
+        if not compiled:  # it would end the graph
+            lenses.append(Attribute("0.weight", EMAReducer(1.0, 0.5), inplace=inplace))
         if given:
             options["optimizer"] = self.optimizer
-        self.inspector = PyTorchInspector(lenses, module=self.model, visualizer="dummy", on_error="raise", **options)
+        self.inspector = PyTorchInspector(lenses, module=self.called, visualizer="dummy", on_error="raise", **options)
 
     def run(self, first, last, tick_after=()):
         """Train, and return the records of all ticks."""
@@ -56,7 +58,7 @@ class Training:
         for number in range(first, last):
             x = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
             self.optimizer.zero_grad()
-            self.loss_fn(self.model(x), x.sum(1, keepdim=True)).backward()
+            self.loss_fn(self.called(x), x.sum(1, keepdim=True)).backward()
             self.optimizer.step()
             self.inspector.log(number=number)
             if number in tick_after:
@@ -116,12 +118,17 @@ def test_a_resumed_run_records_the_same(case, ticks):
     assert after.inspector.state.step == STEPS
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("correlation", ["exact", "sketch"])
-def test_the_first_output_gradient_after_a_break_is_compared_only_if_a_sketch_was_kept(correlation):
-    before = Training(correlation=correlation, width=2000)
+def test_the_first_output_gradient_after_a_break_is_compared_only_if_a_sketch_was_kept(correlation, compiled):
+    torch.compiler.reset()
+    how = {"correlation": correlation, "compiled": compiled, "width": 2000}
+    before = Training(**how)
     before.run(0, 3)
     state = through_a_file(before.inspector.state_dict())
-    after = Training(correlation=correlation, width=2000)
+    torch.compiler.reset()
+    after = Training(**how)
     after.inspector.load_state_dict(state)
     after.run(3, 6)
     norms, cosines = after.inspector.lenses[3]._preprocessors[0].value["2"]

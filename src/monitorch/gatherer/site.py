@@ -126,6 +126,7 @@ class Site:
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Go on from there; without its tensor the next one does not follow."""
         self.gap, self.interrupted = state["gap"], state["interrupted"] or state["like"] is None
+        self.line = self.room, self.gap
         if state["like"] is not None:
             shape, dtype, stride = state["like"]
             self._like = torch.Size(shape), device, dtype, tuple(stride)
