@@ -7,6 +7,7 @@ import torch
 
 from monitorch.gatherer import doorway
 from monitorch.gatherer.doorway import Door
+from monitorch.numerical.notes import OWN
 
 CPU = torch.device("cpu")
 
@@ -58,7 +59,7 @@ def test_doors_are_told_apart(received):
 
 
 def test_a_key_is_recognised_after_it_was_copied(door, received):
-    torch.ops.monitorch.forward(torch.ones(1), door.forward_key.clone(), 1)
+    torch.ops.monitorch.forward(torch.ones(1), door.forward_key.clone(), 1, OWN)
     assert len(received) == 1
 
 
@@ -71,14 +72,21 @@ def test_nothing_happens_behind_a_door_that_is_gone(received):
     y = door.pass_backward(x)
     del door
     gc.collect()
-    torch.ops.monitorch.forward(x.detach(), keys[0], 3)
+    torch.ops.monitorch.forward(x.detach(), keys[0], 3, OWN)
     y.sum().backward()
     assert received == []
     assert torch.equal(x.grad, torch.ones(1))
+    del keys, y
+    gc.collect()
     assert len(doorway._numbers) == known
 
 
-def test_both_operators_are_what_the_compiler_takes_them_for(door):
+def test_operators_are_what_the_compiler_takes_them_for(door):
     x = torch.randn(2, 3)
-    torch.library.opcheck(torch.ops.monitorch.forward.default, (x, door.forward_key, 3))
-    torch.library.opcheck(torch.ops.monitorch.backward.default, (x, door.backward_key))
+    torch.library.opcheck(torch.ops.monitorch.forward.default, (x, door.forward_key, 3, OWN))
+    torch.library.opcheck(torch.ops.monitorch.backward.default, (x, door.backward_key, OWN))
+
+
+def test_the_operator_outside_of_cuda_graphs_is_what_the_compiler_takes_it_for():
+    door = Door(CPU, lambda x, kind: None)
+    torch.library.opcheck(torch.ops.monitorch.outside.default, (torch.randn(2), door.forward_key, 3))

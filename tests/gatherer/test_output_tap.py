@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from monitorch import MonitorchWarning
+from monitorch import MonitorchWarning, PyTorchInspector
+from monitorch import lens as lenses
 from monitorch.gatherer import BackwardGatherer, FeedForwardGatherer
 from monitorch.inspector.cadence import Phase
 from monitorch.preprocessor import OutputActivation, OutputGradientGeometry, OutputNorm
@@ -238,3 +239,20 @@ def test_a_lead_step_measures_gradients_only_and_shows_nothing(linear, housed, r
     assert len(norms.value["lin"]) == 1
     lengths, correlations = gradients.value["lin"]
     assert (lengths, correlations) == (pytest.approx([np.sqrt(2)]), pytest.approx([1.0]))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_change_of_precision_cuts_no_comparison(compiled):
+    torch.compiler.reset()
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    called = torch.compile(model, backend="aot_eager") if compiled else model
+    lens = lenses.OutputGradientGeometry(inplace=False)
+    inspector = PyTorchInspector([lens], module=called, visualizer="dummy", on_error="raise")
+    for step in range(6):
+        with torch.autocast("cpu", torch.bfloat16, enabled=step % 2 == 1):
+            loss = called(torch.randn(8, 4)).float().square().mean()
+        loss.backward()
+    norms, cosines = lens._preprocessors[0].value["0"]
+    assert len(norms) == len(cosines) == 6
+    inspector.detach()

@@ -44,6 +44,7 @@ def test_disk_that_has_room_again_is_used_again(tmp_path, numbers, put):
     with pytest.warns(MonitorchWarning):
         fill(writer, numbers, put, close=False)
     writer._worker.backend._connection.execute("PRAGMA max_page_count = 100000")
+    writer.flush()  # tries again at once
     lost = writer.dropped
     put(writer, numbers(256, 50), first=256 * 100)
     writer.close()

@@ -22,19 +22,13 @@ from ..numerical.notes import OWN
 from ..numerical.shards import gradient_here, samples_here
 
 Receiver = Callable[..., None]
-"""Takes a tensor, the kind of the pass, and where several processes hold it together, which part it is."""
-
-
-def _tags(*names: str) -> tuple[Any, ...]:
-    """Those that this release of torch has."""
-    return tuple(getattr(torch.Tag, name) for name in names if hasattr(torch.Tag, name))
-
+"""Takes a tensor, the kind of the pass, and but for ``pass_outside`` which part of it this process has."""
 
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
 _library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
 _library.define("backward(Tensor x, Tensor key, int part) -> Tensor")
 # never part of a CUDA graph, which would run without calling back
-_library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=_tags("cudagraph_unsafe"))
+_library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
 
 
 class Door:
@@ -49,9 +43,9 @@ class Door:
         self._held: list[Any] = []
         self.backward_key._held = self._held  # type: ignore[attr-defined]
         _doors[number] = self
-        addresses = [key.data_ptr() for key in (self.forward_key, self.backward_key)]
-        _numbers.update(dict.fromkeys(addresses, number))
-        weakref.finalize(self, _forget, addresses, number).atexit = False
+        for key in (self.forward_key, self.backward_key):  # a graph may have them longer than anybody has the door
+            _numbers[key.data_ptr()] = number
+            weakref.finalize(key, _forget, key.data_ptr(), number).atexit = False
 
     def pass_forward(self, x: Tensor, kind: int, *, distributed: bool = False) -> None:
         """Put the operator into the graph that hands ``x`` over, or what is here of it where it is ``distributed``."""
@@ -90,10 +84,9 @@ def _drop_gradient(leaf: Tensor) -> None:
     leaf.grad = None
 
 
-def _forget(addresses: list[int], number: int) -> None:
-    for address in addresses:
-        if _numbers.get(address) == number:  # else it belongs to another key by now
-            del _numbers[address]
+def _forget(address: int, number: int) -> None:
+    if _numbers.get(address) == number:  # else it belongs to another key by now
+        del _numbers[address]
 
 
 def _key(number: int, device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..numerical.shards import distributed_type, samples_here
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.outputs import kind_of_pass
 from .abstract_gatherer import Gatherer, State, first_input
@@ -26,6 +27,7 @@ class FeedForwardGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         self._passes = RecomputationFilter()
         self._door: Door | None = None
+        self._distributed = distributed_type()
         house = self._shared_house()
         if house is not None:
             tap = house.output(module, name)
@@ -46,6 +48,7 @@ class FeedForwardGatherer(Gatherer):
         for preprocessor in self._preprocessors:
             loss = preprocessor.loss_in_graph(output)
             if loss is not None:
+                loss = samples_here(loss)[0] if isinstance(loss, self._distributed) else loss
                 self._door.pass_outside(kind_of_pass(module), loss)
 
     def _new_door(self, module: nn.Module) -> Door | None:

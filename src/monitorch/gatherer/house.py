@@ -42,7 +42,7 @@ class House:
         self._judged = -1, True
         self.may_wait = True
         """Whether gradients of one backward pass may be measured together at its end."""
-        self.ledger = Ledger(joins=not getattr(state, "per_rank", False), before_reading=self.end_pass)
+        self.ledger = Ledger(joins=not getattr(state, "per_rank", False), before_reading=self.collect)
         self.ledger.page(device)  # before a compiled model runs with memory of its own
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
@@ -121,6 +121,7 @@ class House:
         """Something is wanted again: all taps go back to their modules."""
         if self.resting and number_of_graphs() != self._graphs:
             torch.compiler.reset()  # what was compiled in the meantime knows nothing of the taps
+            self.ledger.forget_graphs()
         while self.resting:
             self.resting.pop().wake()
 
@@ -138,7 +139,7 @@ class House:
         if id(optimizer) in self._updates:
             self._updates[id(optimizer)].skip_step()
 
-    def end_pass(self) -> None:
+    def collect(self) -> None:
         """Take over what CUDA graphs have measured: when they run again they overwrite it."""
         state = self.state
         unit = None if state.loss_scale is None else state.loss_scale.unit()

@@ -155,7 +155,7 @@ class OutputTap(HookOnModule):
             if type(x) is not Tensor:
                 x, part = local_gradient(x)
             follows = site.follows(x, self.state.gaps)
-            line = (site.room, self.state.gaps) if site.in_graph else None
+            line = (site.room, self.state.gaps) if site.in_graph and x.is_cuda else None
             page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part, line=line)
             if self.state.loss_scale is None or (site.in_graph and is_capturing(x.device)):
                 page.geometry(note, x, follows)  # rows of a CUDA graph get the scale when they are collected

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import SkippedSample
 from ..numerical.kernels.reference import SKETCH
 from ..numerical.kernels.row import UNIT
-from ..numerical.memory import lasting
+from ..numerical.memory import is_capturing, lasting
 from ..numerical.notes import LEAD, Rows
 from ..numerical.sync import several_processes
 from ..preprocessor.ask import Ask
@@ -45,7 +45,7 @@ class Site:
         self.room = 0
         """How often the memory for the tensor before was replaced."""
         self.line: tuple[int, int] | None = None
-        """The line of the last row, where graphs are compiled."""
+        """The line of the last row, where there may be CUDA graphs."""
         self._like: Any = None
         self._unfold()
 
@@ -103,6 +103,8 @@ class Site:
         is_same = previous is not None and known is not None and known[:2] == like[:2]
         if self.sketched and is_same and known[3] != like[3]:
             is_same = False  # a sketch depends on how the elements lie in memory
+        if self.in_graph and is_capturing(x.device):
+            is_same = False  # a copy would become part of the graph
         if self.correlation is not None and not (is_same and self.sketched):
             self.previous, self.room = self._room_for(x), self.room + 1
             if is_same and previous is not None:
@@ -126,8 +128,9 @@ class Site:
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Go on from there; without its tensor the next one does not follow."""
         self.gap, self.interrupted = state["gap"], state["interrupted"] or state["like"] is None
-        self.line = self.room, self.gap
+        self.room, self.line = self.room + 1, None
         if state["like"] is not None:
+            self.line = self.room, self.gap
             shape, dtype, stride = state["like"]
             self._like = torch.Size(shape), device, dtype, tuple(stride)
             self.previous, self.reader = state["previous"].to(device, copy=True), None

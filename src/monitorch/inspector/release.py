@@ -2,24 +2,23 @@
 
 from typing import Any
 
-from torch.utils._python_dispatch import _disable_current_modes
-
 from ..lens.abstract_lens import AbstractLens
 from .inspector_state import InspectorState
 
 
 def release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
-    """Remove all that an inspector has put on a model and its optimizers."""
-    with _disable_current_modes():  # the garbage collector may call this while torch traces something else
-        _release(lenses, handles, state)
+    """Remove all that an inspector has put on a model and its optimizers.
 
-
-def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
-    for lens in lenses:
-        if getattr(lens, "_state", state) is state:  # it may have moved on to another inspector
-            lens.detach_from_module()
-    while handles:
-        handles.pop().remove()
-    if state.house is not None:
-        state.house.close()
-        state.house = None
+    The garbage collector may call this at any moment, also while torch traces or captures another model: nothing here
+    computes.
+    """
+    try:
+        for lens in lenses:
+            if getattr(lens, "_state", state) is state:  # it may have moved on to another inspector
+                lens.detach_from_module()
+    finally:  # a lens of the user's own may fail
+        while handles:
+            handles.pop().remove()
+        if state.house is not None:
+            state.house.close()
+            state.house = None

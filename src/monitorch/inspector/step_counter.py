@@ -13,7 +13,7 @@ from ..gatherer.doorway import Door
 from ..gatherer.hook_on_module import HookedMethod
 from ..gatherer.house import House
 from ..gatherer.loss_scale import LossScale
-from ..gatherer.recomputation import RecomputationFilter
+from ..gatherer.recomputation import RecomputationFilter, inside_backward
 from ..preprocessor.outputs import kind_of_pass
 from .arguments import Trainer
 from .inspector_state import InspectorState
@@ -41,6 +41,7 @@ class StepCounter:
         """Called when the first optimizer's step was skipped by a scaler."""
         self._door = Door(house.device, self._receive)
         self._passes = RecomputationFilter()
+        self._is_uncollected = True
         self.vitals = Vitals(self._optimizers, 1 / state.loss_share)
         self.handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
         for optimizer in self._optimizers:
@@ -67,7 +68,9 @@ class StepCounter:
     def _begin_pass(self, kind: int, *, in_graph: bool = False) -> None:
         if not self._passes.counts(has_grad=kind >= 2):
             return
-        self._house.end_pass()
+        if self._is_uncollected:
+            self._house.collect()
+        self._is_uncollected = True
         if kind == TRAINING:
             if not self._optimizers:
                 self._state.next_step(begins=1, in_graph=in_graph)
@@ -94,8 +97,11 @@ class StepCounter:
             tell()
 
     def _end_step(self, optimizer: Optimizer) -> None:
-        self._house.end_pass()
-        if optimizer is self._optimizers[0]:
+        is_first = optimizer is self._optimizers[0]
+        if is_first or not inside_backward():  # there may be one for each parameter
+            self._house.collect()
+        if is_first:
+            self._is_uncollected = False
             self._state.next_step()
 
 

@@ -174,6 +174,11 @@ class DevicePage:
         self.block[first : first + len(rows)] = rows
         rows.zero_()
 
+    def forget_graphs(self) -> None:
+        """There are no graphs any more, but for backward passes that may be under way."""
+        if self._captured:
+            self.standing, self._captured = torch.zeros_like(self.standing), []
+
     def _place(self, note: Note) -> tuple[Tensor, int]:
         """Where a row goes: to the next place, or in a CUDA graph to one that stays its own."""
         if note.site.in_graph and is_capturing(self.block.device):

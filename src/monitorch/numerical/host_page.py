@@ -69,6 +69,9 @@ class HostPage:
     def collect(self, step: int, tag: int, gaps: int) -> None:
         """Nothing: there are no graphs on a CPU that would write by themselves."""
 
+    def forget_graphs(self) -> None:
+        """Nothing to forget."""
+
     def _write(self, note: Note, row: tuple[float, ...]) -> None:
         if self._correction is not None:
             unit, follows = self._correction

@@ -44,6 +44,13 @@ class Ledger:
             with nullcontext() if unit is None else page.corrected(unit):
                 page.collect(step, tag, gaps)
 
+    def forget_graphs(self) -> None:
+        """Make room for those that come after all graphs were dropped."""
+        if self._before_reading is not None:
+            self._before_reading()
+        for page in self._pages.values():
+            page.forget_graphs()
+
     def parcels(self) -> list[Parcel]:
         """All rows, to be brought to the host and handed to their sites."""
         if self._before_reading is not None:

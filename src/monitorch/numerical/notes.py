@@ -32,6 +32,7 @@ class Site(Protocol):
     before: Tensor | None
     reader: Any
     in_graph: bool
+    door: Any
     line: tuple[int, int] | None
     key: tuple[Any, ...]
 
@@ -55,7 +56,7 @@ class Note(NamedTuple):
     alive: Tensor | None = None
     """Which channels are active, where processes are to find out together which are dead."""
     line: tuple[int, int] | None = None
-    """Inside compiled graphs: rows of a site are compared only along one line, see :func:`cut`."""
+    """Where there may be CUDA graphs: rows of a site are compared only along one line, see :func:`cut`."""
 
 
 Receive = Callable[[Sequence[Note], Tensor], None]
@@ -74,8 +75,9 @@ def cut(notes: Sequence[Note], rows: Tensor) -> None:
     Such a graph compares with what is in its memory. Whether that is still the last tensor is known only here: there
     may have been a gap, or a graph for another shape may have run in between, with memory of its own.
     """
+    was_written = rows[:, UNIT].numpy() != 0
     for place, note in enumerate(notes):
-        if note.line is not None and rows[place, UNIT]:
+        if note.line is not None and was_written[place]:
             if note.line != note.site.line:
                 rows[place, FOLLOWS] = 0
             note.site.line = note.line

@@ -52,8 +52,8 @@ def local_gradient(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def samples_here(tensor: Any) -> tuple[Tensor, int]:
-    """Whole samples of a distributed batch."""
-    whole = tensor.detach()
+    """Whole samples of a distributed batch; a tensor with less than two dimensions is one sample."""
+    whole = tensor.detach() if tensor.dim() > 1 else tensor.detach().reshape(1, -1)
     if any(not placement.is_replicate() and not placement.is_shard(0) for placement in whole.placements):
         whole = whole.redistribute(placements=[_replicate()] * len(whole.placements))
     return _here(whole), _lowest_rank(whole.device_mesh, whole.placements)
@@ -61,7 +61,8 @@ def samples_here(tensor: Any) -> tuple[Tensor, int]:
 
 def gradient_here(tensor: Any) -> tuple[Tensor, int]:
     """What is here of a distributed gradient."""
-    tensor = _summed(tensor)
+    # also where there seems to be nothing to do: while the compiler traces, a gradient has the placements of its output
+    tensor = tensor.detach().redistribute(placements=_without_sums(tensor.placements))
     return _here(tensor), _lowest_rank(tensor.device_mesh, tensor.placements)
 
 
@@ -88,8 +89,11 @@ _lowest_rank._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _summed(tensor: Any) -> Any:
     if not any(placement.is_partial() for placement in tensor.placements):
         return tensor
-    wanted = [_replicate() if placement.is_partial() else placement for placement in tensor.placements]
-    return tensor.detach().redistribute(placements=wanted)
+    return tensor.detach().redistribute(placements=_without_sums(tensor.placements))
+
+
+def _without_sums(placements: Any) -> list[Any]:
+    return [_replicate() if placement.is_partial() else placement for placement in placements]
 
 
 def _replicate() -> Any:

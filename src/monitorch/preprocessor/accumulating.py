@@ -68,8 +68,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def clear(self) -> None:
         """Leave the model: also the place where its rows wait."""
+        self.ledger = None  # first: what waits there is not wanted any more, and fetching it would wait for the device
         super().clear()
-        self.ledger = None
 
     def release(self) -> OrderedDict[str, Any]:
         """Give away the accumulators as they are and start with new ones."""

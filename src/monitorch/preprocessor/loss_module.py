@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..numerical.precision import wide_dtype
+from ..numerical.shards import is_distributed, local_samples
 from .abstract import AbstractForwardPreprocessor
 from .accumulating import AccumulatingPreprocessor
 from .outputs import is_training_pass
@@ -68,6 +69,8 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
             loss = layer_output
         if loss is None:
             return
+        if is_distributed(loss):
+            loss = local_samples(loss)[0]
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
@@ -75,7 +78,7 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
         which, sample = (
             self._names[0 if self._is_training(module) else 1],
-            loss.detach().to(wide_dtype(loss), copy=True),
+            loss.detach().to(wide_dtype(loss), copy=True).reshape(()),
         )
         self._record(which, sample)
         self._record_in_step(which, sample)

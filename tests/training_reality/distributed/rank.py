@@ -11,7 +11,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -215,6 +215,39 @@ def deaths():
     return [record.value for record in inspector.records() if record.statistic == "death_rate"]
 
 
+class Replicated(nn.Module):
+    """A replicated layer before a cut one: its gradient is still to be summed up; a vector; and a loss of its own."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.columns, self.vector = nn.LayerNorm(4), nn.Linear(4, 6, bias=False), nn.Identity()
+        for name, parameter in list(self.norm.named_parameters()):
+            whole = distribute_tensor(parameter.detach(), mesh, [Replicate()])
+            self.norm.register_parameter(name, nn.Parameter(whole))
+        weight = distribute_tensor(self.columns.weight.detach(), mesh, [Shard(0)])
+        self.columns.weight = nn.Parameter(weight)
+
+    def forward(self, x):
+        x = self.columns(self.norm(x))
+        return {"loss": x.square().mean() + self.vector(x.mean(0)).sum()}
+
+
+def placements():
+    """Numbers of DTensors by hand, eager and compiled."""
+    mesh, found = init_device_mesh(DEVICE, (dist.get_world_size(),)), []
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    for compiled in (False, True):
+        model = Replicated(mesh).to(DEVICE)
+        called = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
+        lenses = [LossMetrics(), OutputNorm(include=nn.Identity), OutputGradientGeometry()]
+        inspector = PyTorchInspector(lenses, module=called, visualizer="dummy", on_error="raise")
+        called(distribute_tensor(x, mesh, [Replicate()]))["loss"].backward()
+        inspector.tick_epoch()
+        found.append({f"{r.tag} {r.layer}": r.value for r in inspector.records() if r.statistic.endswith("mean")})
+    return found
+
+
 def main(folder, _):
     dist.init_process_group("gloo")
     found = {layout.key: numbers(layout) for layout in LAYOUTS if layout.processes == dist.get_world_size()}
@@ -222,6 +255,8 @@ def main(folder, _):
         found["collectives"] = [count_collectives(*case) for case in ((2, 1), (2, 9), (12, 1), (12, 9))]
         found["poisoned"] = poisoned()
         found["deaths"] = deaths()
+        if DEVICE == "cpu":
+            found["placements"] = placements()
     Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

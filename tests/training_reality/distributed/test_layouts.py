@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.training_reality.distributed.cases import LAYOUTS
 from tests.training_reality.distributed.oracle import Whole
@@ -86,3 +87,18 @@ def test_what_is_not_finite_on_one_rank_counts_once(device, started):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_neuron_that_is_active_on_one_rank_is_not_dead_where_that_is_asked_for(device, started):
     assert [found["deaths"] for found in started(2, device)] == [[0.5, 0.25]] * 2
+
+
+def test_whatever_the_placement_of_a_tensor_its_numbers_are_those_of_the_whole(started):
+    torch.manual_seed(0)
+    norm, columns = nn.LayerNorm(4).double(), nn.Linear(4, 6, bias=False).double()
+    first = norm(torch.randn(8, 4, generator=torch.Generator().manual_seed(5)).double())
+    second = columns(first)
+    vector = second.mean(0)
+    loss = second.square().mean() + vector.sum()
+    gradients = zip(("norm", "columns", "vector"), torch.autograd.grad(loss, [first, second, vector]), strict=True)
+    expected = {f"Output Gradient Norm {layer}": gradient.norm().item() for layer, gradient in gradients}
+    expected |= {"Output Norm vector": vector.norm().item(), "Loss Loss": loss.item()}
+    for found in started(2, "cpu"):
+        for numbers in found["placements"]:
+            assert {name: numbers[name] for name in expected} == pytest.approx(expected, rel=1e-4)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..memory import lasting
 from .device import geometry_kernel
 from .device_output import output_kernel
 from .device_rows import rows_kernel
@@ -239,7 +240,8 @@ class GeometryReader:
 @lru_cache(maxsize=16)
 def _signs(device: int) -> Tensor:
     """The pool of signs, its beginning repeated so that no index wraps."""
-    return torch.cat([SIGNS, SIGNS[:SKETCH]]).to(torch.device("cuda", device))
+    place = torch.device("cuda", device)
+    return lasting(lambda: torch.cat([SIGNS, SIGNS[:SKETCH]]).to(place), place, in_graph=True)
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..length import as_dense, as_real
+from ..memory import lasting
 from ..precision import wide_dtype
 from .row import (
     ACTIVE,
@@ -77,7 +78,7 @@ def sketch(x: Tensor, state: Tensor, follows: bool) -> Tensor:
 @lru_cache
 def signs(device: torch.device) -> Tensor:
     """The pool of signs on a device; copied to it once, because such a copy waits."""
-    return SIGNS.to(device)
+    return lasting(lambda: SIGNS.to(device), device, in_graph=True)
 
 
 def drawn(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
