@@ -101,6 +101,8 @@ def device(request):
 def row(case):
     # all tests of a row in one worker: it is trained once
     own = [EVALUATED] if case.loop is loops.evaluating else []
+    if case.name.endswith("compiled, reentrant checkpointing"):
+        own.append(pytest.mark.slow)  # the compiler makes no difference between the two kinds
     return pytest.param(case, id=case.name, marks=[pytest.mark.xdist_group(case.name), *own])
 
 
