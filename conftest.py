@@ -1,10 +1,13 @@
 """What all tests share: names that every doctest may use, and a fixed random stream."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
+
+from monitorch import errors
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +18,15 @@ def _doctest_names(doctest_namespace: dict[str, object]) -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def unexpected_warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Warnings of ours that nobody waits for; they are printed, not raised, so a test fails here that leaves any."""
+    found: list[str] = []
+    monkeypatch.setattr(errors, "_print", found.append)
+    yield found
+    assert not found
 
 
 # a shell that runs tests in the background has the signal ignored, and programs that tests interrupt would inherit that

@@ -2,19 +2,15 @@
 
 import ast
 import importlib
-import io
 import subprocess
 import sys
-import tokenize
 from pathlib import Path
 
 import pytest
 
 import monitorch
-from monitorch import lens
 
 SOURCE = Path(monitorch.__file__).parent
-FILES = sorted(SOURCE.rglob("*.py"))
 
 PUBLIC = {
     "monitorch": "PyTorchInspector watch MonitorchError MonitorchWarning __version__",
@@ -67,20 +63,6 @@ def imports(nodes, file):
             base = package[: len(package) - node.level + 1] if node.level else ()
             path = ".".join((*base, *filter(None, [node.module])))
             yield from (f"{path}.{alias.name}" for alias in node.names)
-
-
-def code_lines(file):
-    """Lines that are not blank, comment or docstring."""
-    text = file.read_text(encoding="utf-8")
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in skipped]
-    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
-    strings = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    ]
-    return len(lines - {line for node in strings for line in range(node.lineno, node.end_lineno + 1)})
 
 
 @pytest.mark.parametrize("package", PUBLIC)
@@ -176,26 +158,3 @@ def test_what_is_right_of_the_tick_does_not_import_torch():
         file.name for file in files if any(name.split(".")[0] == "torch" for name in imports(tree_of(file).body, file))
     ]
     assert with_torch == []
-
-
-def lens_files():
-    names = {getattr(lens, name).__module__.rpartition(".")[2] for name in lens.__all__}
-    return [file for file in FILES if file.parent == SOURCE / "lens" and file.stem in names]
-
-
-@pytest.mark.parametrize("file", lens_files(), ids=lambda file: file.stem)
-def test_a_lens_is_a_declaration_of_at_most_60_lines(file):
-    assert code_lines(file) <= 60
-
-
-def test_code_lines_do_not_count_blanks_comments_and_docstrings(tmp_path):
-    file = tmp_path / "sample.py"
-    file.write_text(
-        '"""Two\nlines."""\n\n# note\nX = (  # here\n    1,\n)\n\n\ndef f():\n    """Doc."""\n    return """a\nb"""\n'
-    )
-    assert code_lines(file) == 6
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_no_file_is_longer_than_300_lines(file):
-    assert len(file.read_text(encoding="utf-8").splitlines()) < 300

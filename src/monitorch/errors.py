@@ -3,6 +3,9 @@
 Some errors also inherit a built-in class: code written for earlier releases catches those.
 """
 
+import contextlib
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -55,3 +58,24 @@ class SkippedSample(MonitorchError, ValueError):  # noqa: N818  # not an error o
 
 class MonitorchWarning(UserWarning):
     """Something could not be observed; training is not affected."""
+
+
+def warn(message: str, *, stacklevel: int = 1) -> None:
+    """Issue a MonitorchWarning, and never raise.
+
+    Where warnings are errors (``python -W error``) a raised warning would end the user's training: then the message is
+    printed to the standard error stream instead.
+
+    Args:
+        message: what the user has to know, and what to do.
+        stacklevel: 1 for the line that calls this function, 2 for the caller of that, and so on.
+    """
+    try:
+        warnings.warn(message, MonitorchWarning, stacklevel=stacklevel + 1)
+    except Exception:
+        _print(message)
+
+
+def _print(message: str) -> None:
+    with contextlib.suppress(Exception):  # there may be no stream to print to
+        print(f"monitorch: {message}", file=sys.stderr)

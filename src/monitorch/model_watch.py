@@ -3,7 +3,6 @@
 # not called watch.py: importing that file would put a module in the place of the function monitorch.watch
 
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -16,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from .errors import LifecycleError, MonitorchWarning, OptionError
+from .errors import LifecycleError, OptionError, warn
 from .gatherer.recomputation import inside_backward
 from .inspector import PyTorchInspector
 from .inspector.arguments import optimizers
@@ -261,7 +260,7 @@ class Watch(DisplaysRun):
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             text = f"a tick failed: {type(error).__name__}: {error}. Training goes on; on_error='raise' shows where"
-            warnings.warn(text, MonitorchWarning, stacklevel=3)
+            warn(text, stacklevel=3)
         self._warned = True
 
     def _check_open(self) -> None:

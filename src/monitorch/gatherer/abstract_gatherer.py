@@ -1,13 +1,12 @@
 """What a gatherer is: a callback on a module, tensor or optimizer that hands over what it sees."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
-from ..errors import MonitorchWarning, SkippedSample
+from ..errors import SkippedSample, warn
 from ..preprocessor.outputs import tensors_in
 from .compilation import is_traced
 from .site import asks
@@ -149,7 +148,7 @@ class Gatherer(AbstractGatherer):
         )
 
     def _warn(self, message: str) -> None:
-        warnings.warn(message, MonitorchWarning, stacklevel=2)
+        warn(message, stacklevel=2)
 
 
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,7 +1,6 @@
 """Hooks under torch.compile: inside the graph or between graphs."""
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, Protocol, TypeVar
@@ -9,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
-from ..errors import MonitorchWarning
+from ..errors import warn
 
 
 class House(Protocol):
@@ -67,7 +66,7 @@ def drop_graphs(model: nn.Module) -> None:
     if compiled and has_graphs(model):
         torch.compiler.reset()
         text = "compiled graphs do not notice new hooks: torch.compiler.reset() makes the model compile anew"
-        warnings.warn(text, MonitorchWarning, stacklevel=3)
+        warn(text, stacklevel=3)
 
 
 def warn_if_blind(house: House) -> None:
@@ -75,7 +74,7 @@ def warn_if_blind(house: House) -> None:
     if house.is_blind and number_of_graphs():
         why = "no layer was seen in this tick: a graph that was compiled without hooks, of this or of another model"
         cure = "call torch.compiler.reset() once, after the inspector is attached"
-        warnings.warn(f"{why} of its class, seems to run in its place; {cure}", MonitorchWarning, stacklevel=3)
+        warn(f"{why} of its class, seems to run in its place; {cure}", stacklevel=3)
 
 
 def number_of_graphs() -> int:

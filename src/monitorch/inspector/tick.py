@@ -1,13 +1,12 @@
 """The end of a tick: from devices through lenses to the visualizer."""
 
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
-from ..errors import ExchangeError, MonitorchWarning
+from ..errors import ExchangeError, warn
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..numerical.deferred import parcels_of
@@ -31,7 +30,7 @@ def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: Inspect
                 raise
             state.work_alone()
             text = f"{error}. From now on this process shows its own numbers only"
-            warnings.warn(text, MonitorchWarning, stacklevel=4)
+            warn(text, stacklevel=4)
 
 
 def _synchronise(parties: Sequence[ExplicitCall | AbstractLens], state: InspectorState, master_rank: int) -> None:
@@ -111,4 +110,4 @@ class Tick:
             if self._state.on_error == "raise":
                 raise
             text = f"{type(visualizer).__name__} could not show tick {self.number}: {error}"
-            warnings.warn(text, MonitorchWarning, stacklevel=4)
+            warn(text, stacklevel=4)

@@ -4,7 +4,6 @@ A lens is a declaration (preprocessors, views, which layers) and one verb: how t
 """
 
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import MonitorchWarning
+from ..errors import warn
 from ..gatherer.abstract_gatherer import Gatherer
 from ..numerical.deferred import Deferred
 from ..preprocessor import AbstractPreprocessor
@@ -59,7 +58,7 @@ class Lens(AbstractLens):
         """Tell the user when there is nothing to look at."""
         if not self._layers:
             text = f"{type(self).__name__} found no layer to watch in this model; {self._cure}"
-            warnings.warn(text, MonitorchWarning, stacklevel=2)
+            warn(text, stacklevel=2)
 
     def detach_from_module(self) -> None:
         """Remove all hooks, and what was kept from the model."""

@@ -1,13 +1,12 @@
 """The common half of all lenses on parameters: which of them a lens looks at."""
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import nn
 
-from ..errors import MonitorchWarning
+from ..errors import warn
 from ..gatherer.abstract_gatherer import Gatherer
 from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..preprocessor.parameters import locate_parameter, own_parameters
@@ -82,4 +81,4 @@ def warn_of_other_names(lenses: Iterable[AbstractLens]) -> None:
     where = f"layer {unseen[0]!r}" if unseen[0] else "the model itself"
     looks = f"{type(default).__name__} looks at parameters named {' and '.join(map(repr, default._default))} only"
     others = f"{where} has others, such as {default._named_otherwise[unseen[0]]!r}"
-    warnings.warn(f'{looks}, but {others}: parameters="all" shows every parameter', MonitorchWarning, stacklevel=3)
+    warn(f'{looks}, but {others}: parameters="all" shows every parameter', stacklevel=3)

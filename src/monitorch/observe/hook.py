@@ -1,6 +1,5 @@
 """Hooks that live as long as the object that made them, and no longer."""
 
-import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from ..errors import LifecycleError, MonitorchWarning
+from ..errors import LifecycleError, warn
 from ..gatherer.compilation import drop_graphs, inside_graph, is_exported, outside_graph
 from ..gatherer.hook_on_module import HookOnModule
 
@@ -22,7 +21,7 @@ class Notice:
     def give(self) -> None:
         """Warn, unless the module is gone as well and nothing was missed."""
         if self.text is not None and self._module is not None and self._module() is not None:
-            warnings.warn(self.text, MonitorchWarning, stacklevel=4)
+            warn(self.text, stacklevel=4)
 
 
 def _let_go(handles: list[Any], notice: Notice) -> None:

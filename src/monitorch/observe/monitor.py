@@ -3,14 +3,13 @@
 import copy
 import inspect
 import threading
-import warnings
 from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import LifecycleError, MonitorchWarning, SkippedSample
+from ..errors import LifecycleError, SkippedSample, warn
 from ..gatherer.compilation import is_traced
 from ..gatherer.recomputation import inside_backward
 from .hook import ContextualHook, Notice
@@ -204,7 +203,7 @@ class Monitor(Module, ContextualHook):
                 raise
             self.deregister()
             text = f"{type(self).__name__} stops watching {type(module).__name__}: {type(error).__name__}: {error}"
-            warnings.warn(text, MonitorchWarning, stacklevel=2)
+            warn(text, stacklevel=2)
 
     def _new_notice(self, module: nn.Module) -> Notice:
         return Notice(

@@ -1,14 +1,13 @@
 """What a reducer is, and the kind that keeps its state in records."""
 
 import inspect
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from ..errors import LifecycleError, MonitorchWarning, OptionError
+from ..errors import LifecycleError, OptionError, warn
 from .module import Module
 from .record import RecordTensor
 from .ring import not_negative, positive
@@ -61,7 +60,7 @@ class Reducer(Module, ABC):
         self._skipped += 1
         if not self._told:
             self._told = True
-            warnings.warn(f"{type(self).__name__} leaves out a sample: {reason}", MonitorchWarning, stacklevel=3)
+            warn(f"{type(self).__name__} leaves out a sample: {reason}", stacklevel=3)
 
 
 class RecordReducer(Reducer):

@@ -7,7 +7,6 @@ import queue
 import socket
 import sqlite3
 import time
-import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from uuid import uuid4
 import numpy as np
 
 from .. import __version__
-from ..errors import LifecycleError, MonitorchWarning, OptionError, StoreError
+from ..errors import LifecycleError, OptionError, StoreError, warn
 from .backend import open_backend
 from .journal import JOURNALS, Journal
 from .library import file_of, status_of
@@ -214,7 +213,7 @@ class Writer:
         if self._worker.problem is not None and not self._warned:
             self._warned = True
             text = f"the run cannot be stored in {self.folder}: {self._worker.problem}. Training goes on without it"
-            warnings.warn(text, MonitorchWarning, stacklevel=stacklevel)
+            warn(text, stacklevel=stacklevel)
 
 
 def json_checked(what: str, value: Any) -> Any:

@@ -1,10 +1,9 @@
 """A recording played to another visualizer."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
-from ..errors import MonitorchWarning, OptionError, RecordingError
+from ..errors import OptionError, RecordingError, warn
 from .recording import (
     OPTIONAL_METHODS,
     PLOT_METHODS,
@@ -79,7 +78,7 @@ class PlayerVisualizer:
         elif call.method not in missing and call.method not in OPTIONAL_METHODS:
             missing.add(call.method)
             target = type(self.visualizer).__name__
-            warnings.warn(f"{target} has no {call.method}, which is skipped", MonitorchWarning, stacklevel=3)
+            warn(f"{target} has no {call.method}, which is skipped", stacklevel=3)
 
     def _flush_target(self) -> None:
         flush = getattr(self.visualizer, "flush", None)
@@ -89,4 +88,4 @@ class PlayerVisualizer:
     def _warn_of(self, damage: Damage) -> None:
         what = "cut off, as by a process that was killed" if damage.is_cut else "damaged"
         text = f"line {damage.line} of {self.source_filepath} is {what}: it is skipped, all other lines are played"
-        warnings.warn(text, MonitorchWarning, stacklevel=3)
+        warn(text, stacklevel=3)

@@ -2,14 +2,13 @@
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import LifecycleError, MonitorchWarning, OptionError, StoreError
+from ..errors import LifecycleError, OptionError, StoreError, warn
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Statistic, Writer
 from ..store.library import free_name, ranks_of, time_name
 from ..store.tiles import absent
@@ -165,7 +164,7 @@ class StoreVisualizer(RecordSink):
             self._writer = Writer(self._folder / name, rank=rank, **self._options)
         except StoreError as error:  # somebody was faster; training must not end for that
             other = free_name(self._folder, name)
-            warnings.warn(f"{error}. This run is stored as {other!r}", MonitorchWarning, stacklevel=3)
+            warn(f"{error}. This run is stored as {other!r}", stacklevel=3)
             self._writer = Writer(self._folder / other, rank=rank, **self._options)
         asked = self._options["resume_step"]
         if not self._counts_on:

@@ -1,0 +1,46 @@
+"""Messages to the user never end the user's program."""
+
+import ast
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import monitorch
+from monitorch.errors import MonitorchWarning, warn
+
+PRINTED = "monitorch: a message"
+
+
+def test_a_warning_is_issued_for_the_line_that_the_stack_level_names():
+    with pytest.warns(MonitorchWarning, match="a message") as caught:
+        warn("a message")
+    assert caught[0].filename == __file__
+
+
+def test_where_warnings_are_errors_a_message_is_printed_instead(unexpected_warnings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn("a message")
+    assert unexpected_warnings == ["a message"]
+    unexpected_warnings.clear()
+
+
+@pytest.mark.parametrize("before", ["", "sys.stderr = None; ", "sys.stderr.close(); "])
+def test_a_program_that_makes_warnings_errors_goes_on(before):
+    program = f"import sys; {before}from monitorch.errors import warn; warn('a message'); sys.exit(7)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    assert (PRINTED in done.stderr + done.stdout) == ("close" not in before)
+
+
+def test_nothing_warns_in_another_way():
+    others = [
+        file.name
+        for file in Path(monitorch.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "warn" and file.name != "errors.py"
+    ]
+    assert not others
