@@ -146,8 +146,8 @@ class Watch(DisplaysRun):
         self._known_overhead: float | None = None
         self._has_news = self._closed = self._warned = False
         self._status, self._hints = "finished", hints
-        tensor = next(chain(root.parameters(), root.buffers()), torch.empty(0))
-        self._pin = Pin(self, tensor.device)
+        tensor = next(chain(root.parameters(), root.buffers()), None)
+        self._pin = Pin(self, torch.device("cpu") if tensor is None else tensor.device)
         self._handles: list[RemovableHandle] = []
         if not inspector.state.paused:  # so it is at birth if the environment switches monitoring off
             # before the inspector's own: a tick at the beginning of a call belongs to the steps before it

@@ -6,6 +6,7 @@ First come functions that say what a lens should show, from a tape, as ``(tag, v
 import copy
 import pickle
 from collections import OrderedDict
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -205,6 +206,31 @@ def test_numbers_are_those_of_a_bare_model_in_model_order(case, situation, task,
         epoch(plain, batches, tape=tape)
         assert_shown(number, case.show(tape))
         tape.tick()
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("defaults", [partial(torch.device, "meta"), partial(default_dtype, torch.float64)])
+def test_numbers_do_not_depend_on_default_device_and_dtype(
+    case, defaults, task, epoch, record, watch, assert_shown, new_net, make_batches
+):
+    model, batches = new_net(), make_batches()
+    bare, tape = record(model)
+    watched, plain = task(model), task(bare)
+    with defaults():
+        inspector = watch(model, case.build(watched))
+        epoch(watched, batches, inspector)
+        inspector.tick_epoch()
+    epoch(plain, batches, tape=tape)
+    assert_shown(1, case.show(tape))
 
 
 def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoch, watch, hooks_on):

@@ -75,7 +75,7 @@ _count = itertools.count(1)
 @lru_cache(maxsize=64)
 def _ghost(device: torch.device) -> Tensor:
     """The leaf of a device; its gradient is dropped at once: the memory of a CUDA graph's output is used again."""
-    ghost = torch.zeros(1, device=device, requires_grad=True)
+    ghost = torch.zeros(1, dtype=torch.float32, device=device, requires_grad=True)
     ghost.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
     return ghost
 
@@ -90,7 +90,7 @@ def _forget(address: int, number: int) -> None:
 
 
 def _key(number: int, device: torch.device) -> Tensor:
-    key = torch.tensor([number], device=device)
+    key = torch.tensor([number], dtype=torch.int64, device=device)
     # what mark_static_address(key) does, without loading the compiler: CUDA graphs need not copy the key
     key._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
     return key
@@ -138,7 +138,11 @@ def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
     door = _find(key)
     if door is not None:
         door.receive(x, -1, part)
-    return torch.zeros(1, device=key.device)
+    return torch.zeros(1, dtype=torch.float32, device=key.device)
+
+
+def _backward_fake(x: Tensor, key: Tensor, part: int) -> Tensor:
+    return torch.empty(1, dtype=torch.float32, device=key.device)
 
 
 _library.impl("forward", _forward, "CompositeExplicitAutograd")
@@ -146,4 +150,4 @@ _library.impl("outside", _outside, "CompositeExplicitAutograd")
 _library.impl("backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("monitorch::forward", lambda x, key, kind, part: None, lib=_library)
 torch.library.register_fake("monitorch::outside", lambda x, key, kind: None, lib=_library)
-torch.library.register_fake("monitorch::backward", lambda x, key, part: torch.empty(1, device=key.device), lib=_library)
+torch.library.register_fake("monitorch::backward", _backward_fake, lib=_library)

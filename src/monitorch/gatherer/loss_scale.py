@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..numerical.memory import lasting
-from ..numerical.precision import wide_dtype
+from ..numerical.precision import HOST, wide_dtype
 
 
 class Correction(NamedTuple):
@@ -68,7 +68,7 @@ class LossScale:
         scale = self._scaler._get_scale_async() if self._scaler.is_enabled() else None
         key = None if scale is None else (id(scale), scale._version)  # the scaler changes it in place
         if self._known is None or self._known[0] != key:
-            one = torch.ones((), dtype=torch.float64)
+            one = torch.ones((), dtype=torch.float64, device=HOST)
             kept = one if scale is None else lasting(partial(_inverse, scale), scale.device, in_graph=in_graph)
             self._known = key, kept
         return self._known[1]

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from .precision import HOST
 from .running_mean_var import RunningMeanVar
 from .sample_list import SampleList
 
@@ -43,7 +44,7 @@ def pack(value: Any) -> Any:
         return {"each": [pack(part) for part in value]}
     if isinstance(value, Mapping):
         return {"named": {name: pack(part) for name, part in value.items()}}
-    return {"samples": torch.tensor(list(value), dtype=torch.float64)}
+    return {"samples": torch.tensor(list(value), dtype=torch.float64, device=HOST)}
 
 
 def unpack(data: Any) -> Any:

@@ -14,7 +14,7 @@ from .kernels import fused, fused_many, reference
 from .kernels.row import FOLLOWS, UNIT, WIDTH
 from .memory import is_capturing, lasting
 from .notes import LEAD, Note, Receive, hand_out
-from .precision import wide_dtype
+from .precision import wide_dtype_of
 from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
@@ -32,7 +32,7 @@ class DevicePage:
 
     def __init__(self, device: torch.device, receive: Receive = hand_out) -> None:
         self._receive = receive
-        dtype = wide_dtype(torch.empty(0, device=device))
+        dtype = wide_dtype_of(device)
         self.block = torch.zeros(CAPACITY, WIDTH, dtype=dtype, device=device)
         self.notes: list[Note] = []
         self._moving: list[Transfer] = []

@@ -10,6 +10,7 @@ from torch import Tensor
 from .kernels import host
 from .kernels.row import FOLLOWS, UNIT
 from .notes import Note, Receive, hand_out
+from .precision import HOST
 from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
@@ -86,4 +87,4 @@ class HostPage:
         if not self.notes:
             return []
         rows, notes, self.rows, self.notes = self.rows, self.notes, [], []
-        return [(partial(self._receive, notes), torch.tensor(rows, dtype=torch.float64))]
+        return [(partial(self._receive, notes), torch.tensor(rows, dtype=torch.float64, device=HOST))]

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from .precision import HOST
+
 Parcel: TypeAlias = tuple[Callable[[Tensor], None], Tensor]
 """Who gets a tensor on the host, and the tensor."""
 
@@ -41,7 +43,7 @@ class _Load:
         flat = torch.cat([tensor.reshape(-1) for _, tensor in parcels])
         self._arrived: Any = None
         if flat.is_cuda:
-            self._host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+            self._host = torch.empty(flat.shape, dtype=flat.dtype, device=HOST, pin_memory=True)
             self._host.copy_(flat, non_blocking=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()

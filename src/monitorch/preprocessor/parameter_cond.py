@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SkippedSample
+from ..numerical.precision import HOST
 from ..numerical.shards import is_distributed
 from .parameter_statistics import ParameterStatistics
 
@@ -24,6 +25,6 @@ class ParameterCond(ParameterStatistics):
             raise SkippedSample("no process has the whole matrix, and a condition number needs it")
         matrix = parameter.flatten(1).to("cpu", torch.complex128 if parameter.is_complex() else torch.float64)
         if not matrix.isfinite().all():
-            return torch.tensor(torch.nan)
+            return torch.tensor(torch.nan, dtype=torch.float64, device=HOST)
         singular: Tensor = torch.linalg.svdvals(matrix)
         return (singular[0] / singular[-1]).nan_to_num(nan=math.inf, posinf=math.inf)

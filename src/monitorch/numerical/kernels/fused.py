@@ -11,6 +11,7 @@ from .device import geometry_kernel
 from .device_output import output_kernel
 from .device_rows import rows_kernel
 from .device_sketch import sketch_kernel
+from .host_pieces import float32_below
 from .launch import Launcher
 from .reference import SIGNS, SKETCH
 from .row import WIDTH
@@ -37,7 +38,8 @@ def _works(device: int) -> bool:
     """Whether kernels compile and run on the device: Triton needs a C compiler, and not too old a GPU."""
     try:
         place = torch.device("cuda", device)
-        x, block = torch.zeros(1, device=place), torch.zeros(1, WIDTH, dtype=torch.float64, device=place)
+        x = torch.zeros(1, dtype=torch.float32, device=place)
+        block = torch.zeros(1, WIDTH, dtype=torch.float64, device=place)
         GeometryReader(x, None)(x, block, 0, False)
     except Exception:
         return False
@@ -58,8 +60,7 @@ def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 @lru_cache(maxsize=64)
 def threshold(eps: float) -> float:
     """The largest float32 that is not above ``eps``, so that comparing in float32 says the same."""
-    near = torch.tensor(eps, dtype=torch.float32)
-    return float(near if float(near) <= eps else torch.nextafter(near, torch.tensor(float("-inf"))))
+    return float(float32_below(eps))
 
 
 @lru_cache(maxsize=16)

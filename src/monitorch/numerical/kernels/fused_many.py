@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..precision import HOST
 from .device_many import HEADER_BYTES, many_kernel
 from .fused import _DTYPES, ROW_BYTES, threshold
 from .launch import Launcher
@@ -14,6 +15,8 @@ from .launch import Launcher
 TILE = 4096
 CHUNK = 16384
 WARPS = 4
+
+WHOLE: Any = {"dtype": torch.int64, "device": HOST}
 
 Group = tuple[torch.dtype, bool, int]
 """Tensors that one launch serves: their dtype, whether they are aligned, how many neighbours surely share a row."""
@@ -36,10 +39,11 @@ def _rows(x: Tensor) -> int:
 
 def _chunks(members: Sequence[int], tensors: Sequence[Tensor]) -> Tensor:
     """Which chunk of which tensor each program reads."""
-    counts = torch.tensor([-(-tensors[index].numel() // CHUNK) for index in members])
-    owner = torch.repeat_interleave(torch.tensor(list(members)), counts)
+    sizes = [-(-tensors[index].numel() // CHUNK) for index in members]
+    counts = torch.tensor(sizes, **WHOLE)
+    owner = torch.repeat_interleave(torch.tensor(list(members), **WHOLE), counts)
     starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    return torch.stack([owner, torch.arange(len(owner)) - starts], dim=1).to(torch.int32)
+    return torch.stack([owner, torch.arange(len(owner), **WHOLE) - starts], dim=1).to(torch.int32)
 
 
 class _Many:
@@ -54,7 +58,7 @@ class _Many:
         self._groups: list[Group] = []
         self._launches: list[tuple[Launcher, Tensor]] = []
         self._layout: list[tuple[int, int, int, int]] = []
-        self._flags = self._table = torch.empty(0)
+        self._flags = self._table = torch.empty(0, **WHOLE)
         self._spare: Tensor | None = None
         self._recorded: list[Any] = []
 
@@ -90,7 +94,7 @@ class _Many:
             self._recorded.append((table, self._launches, self._flags))
             self._key = None  # the table of a recording is filled when it is replayed
         elif self._spare is None:
-            self._spare = torch.empty(table.shape, dtype=torch.int64, pin_memory=True)
+            self._spare = torch.empty(table.shape, **WHOLE, pin_memory=True)
 
     def _arrange(self, tensors: Sequence[Tensor], key: Any, rates: bool) -> None:
         """Build the tables for ``tensors``; what depends on shapes alone is kept while these stay."""
@@ -132,9 +136,9 @@ class _Many:
         if torch.cuda.is_current_stream_capturing() and self._spare is not None:
             pinned, self._spare = self._spare, None
             self._recorded.append(pinned)
-            pinned.copy_(torch.tensor(values, dtype=torch.int64))
+            pinned.copy_(torch.tensor(values, **WHOLE))
         else:
-            pinned = torch.tensor(values, dtype=torch.int64, pin_memory=True)
+            pinned = torch.tensor(values, **WHOLE, pin_memory=True)
         return pinned.to(device, non_blocking=True)
 
 

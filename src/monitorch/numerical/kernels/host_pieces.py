@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..precision import HOST
+
 Array = NDArray[Any]
 
 PIECE = 1 << 16
@@ -34,7 +36,7 @@ class _Scratch(local):
         buffer = self.buffers.get(name)
         if buffer is None or buffer.size < size:
             # torch aligns memory to cache lines, NumPy does not, and that makes some operations half as fast
-            self.buffers[name] = buffer = torch.empty(max(size, PIECE), dtype=dtype).numpy()
+            self.buffers[name] = buffer = torch.empty(max(size, PIECE), dtype=dtype, device=HOST).numpy()
         return buffer[:size]
 
 

@@ -5,6 +5,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from ..precision import HOST
 from .host_pieces import PIECE, Array
 from .reference import SIGNS, SKETCH, drawn
 
@@ -21,7 +22,7 @@ def _windows() -> Array:
 @lru_cache(maxsize=4096)
 def _plan(first: int) -> tuple[Array, list[tuple[int, np.ufunc]]]:
     """Of some blocks from ``first`` on where their signs begin, how far they are shifted, and how they are joined."""
-    shifts, begins, own = drawn(torch.arange(first, first + BLOCKS))
+    shifts, begins, own = drawn(torch.arange(first, first + BLOCKS, dtype=torch.int64, device=HOST))
     joins = [np.add if sign > 0 else np.subtract for sign in own.tolist()]
     return begins.numpy(), list(zip(shifts.tolist(), joins, strict=True))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..length import as_dense, as_real
 from ..memory import lasting
-from ..precision import wide_dtype
+from ..precision import HOST, wide_dtype
 from .row import (
     ACTIVE,
     BATCH,
@@ -29,7 +29,10 @@ SKETCH = 4096
 """Numbers in a sketch."""
 GRAIN = 2
 """Elements that stay neighbours in a sketch: kernels read them at once."""
-SIGNS: Tensor = torch.randint(0, 2, (1 << 16,), generator=torch.Generator().manual_seed(0), dtype=torch.int8) * 2 - 1
+SIGNS: Tensor = (
+    torch.randint(0, 2, (1 << 16,), generator=torch.Generator(HOST).manual_seed(0), dtype=torch.int8, device=HOST) * 2
+    - 1
+)
 """Signs that sketches draw from."""
 
 
@@ -145,8 +148,8 @@ def _rate(row: Tensor, channels: Tensor, eps: float) -> None:
 def _sketch(line: Tensor) -> Tensor:
     """Sum of the elements into buckets under signs that depend on the place of an element only."""
     blocks = math.ceil(line.numel() / SKETCH)
-    block = torch.arange(blocks, device=line.device).unsqueeze(1)
-    place = torch.arange(SKETCH, device=line.device)
+    block = torch.arange(blocks, dtype=torch.int64, device=line.device).unsqueeze(1)
+    place = torch.arange(SKETCH, dtype=torch.int64, device=line.device)
     shift, begin, own = drawn(block)
     bucket = ((place + shift) % SKETCH).reshape(-1)[: line.numel()]
     sign = (signs(line.device)[(place + begin) % len(SIGNS)] * own).reshape(-1)[: line.numel()]
