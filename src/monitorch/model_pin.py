@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .gatherer.compilation import inside_graph, is_compiled, is_traced
 from .gatherer.doorway import Door
 from .gatherer.hook_on_module import HookOnModule
+from .gatherer.reports import tell
 
 
 class Counts(Protocol):
@@ -28,9 +29,10 @@ class Counts(Protocol):
 class Pin(HookOnModule):
     """What stands on a watched model: keeps the watch alive as long as the model, and tells it of each call."""
 
-    def __init__(self, watch: Counts, device: torch.device) -> None:
+    def __init__(self, watch: Counts, device: torch.device, state: Any) -> None:
         self.watch: Counts | None = watch
-        self._door = Door(device, self._receive)
+        self._state = state
+        self._door = Door(device, self._receive, state)
 
     @inside_graph
     def __call__(self, module: nn.Module, args: Any) -> None:
@@ -38,8 +40,12 @@ class Pin(HookOnModule):
         trains = module.training and torch.is_grad_enabled()
         if is_compiled():
             self._door.pass_outside(int(trains))
-        elif not is_traced():
-            self._receive(self._door.ghost, int(trains))
+            return
+        try:
+            if not is_traced():
+                self._receive(self._door.ghost, int(trains))
+        except Exception as error:
+            tell(self._state, "counting a pass of the model", error)
 
     def close(self) -> None:
         """Close the watch."""

@@ -147,15 +147,13 @@ class Watch(DisplaysRun):
         self._has_news = self._closed = self._warned = False
         self._status, self._hints = "finished", hints
         tensor = next(chain(root.parameters(), root.buffers()), None)
-        self._pin = Pin(self, torch.device("cpu") if tensor is None else tensor.device)
+        self._pin = Pin(self, torch.device("cpu") if tensor is None else tensor.device, inspector.state)
         self._handles: list[RemovableHandle] = []
         if not inspector.state.paused:  # so it is at birth if the environment switches monitoring off
             # before the inspector's own: a tick at the beginning of a call belongs to the steps before it
             self._handles.append(root.register_forward_pre_hook(self._pin, prepend=True))
-            if optimizers:
-                self._handles.append(optimizers[0].register_step_post_hook(step_counter(self)))
-                if inspector._steps is not None:
-                    inspector._steps.after_skip.append(step_counter(self))
+            if optimizers and inspector._steps is not None:
+                inspector._steps.after_step.append(step_counter(self))
         weakref.finalize(self, _remove, self._handles).atexit = False
         self._call_off = close_at_exit(self)
 

@@ -19,7 +19,7 @@ def received():
 
 @pytest.fixture
 def door(received):
-    return Door(CPU, lambda x, kind, part: received.append((x.clone(), kind)))
+    return Door(CPU, lambda x, kind, part: received.append((x.clone(), kind)), None)
 
 
 def test_forward_hands_the_tensor_over_with_the_kind_of_the_pass(door, received):
@@ -50,7 +50,7 @@ def test_what_passed_may_be_changed_in_place(door, received):
 
 
 def test_doors_are_told_apart(received):
-    first, second = (Door(CPU, lambda x, kind, part, name=name: received.append(name)) for name in "ab")
+    first, second = (Door(CPU, lambda x, kind, part, name=name: received.append(name), None) for name in "ab")
     for door in (first, second, first):
         door.pass_forward(torch.ones(1), 0)
     x = torch.ones(1, requires_grad=True)
@@ -66,7 +66,7 @@ def test_a_key_is_recognised_after_it_was_copied(door, received):
 def test_nothing_happens_behind_a_door_that_is_gone(received):
     gc.collect()
     known = len(doorway._numbers)
-    door = Door(CPU, lambda x, kind, part: received.append(kind))
+    door = Door(CPU, lambda x, kind, part: received.append(kind), None)
     keys = door.forward_key, door.backward_key
     x = torch.ones(1, requires_grad=True)
     y = door.pass_backward(x)
@@ -88,5 +88,5 @@ def test_operators_are_what_the_compiler_takes_them_for(door):
 
 
 def test_the_operator_outside_of_cuda_graphs_is_what_the_compiler_takes_it_for():
-    door = Door(CPU, lambda x, kind: None)
+    door = Door(CPU, lambda x, kind: None, None)
     torch.library.opcheck(torch.ops.monitorch.outside.default, (torch.randn(2), door.forward_key, 3))

@@ -172,7 +172,7 @@ def test_an_error_is_told_once_and_the_others_go_on(linear, housed, follow, crac
     linear.weight.grad, linear.bias.grad = cracked(2, 3), torch.ones(2)
     with pytest.warns(MonitorchWarning, match=r"stops watching layer 'weight': RuntimeError: it fell apart") as told:
         housed.house.gradients.take_step(optimizer)
-    assert len(told) == 2
+    assert len(told) == 1
     assert "(shapes: (2, 3))" in str(told[0].message)
     housed.house.gradients.take_step(optimizer)
     assert not first.value

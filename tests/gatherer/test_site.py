@@ -39,10 +39,11 @@ SMALL, LARGE = torch.ones(2, 3), torch.ones(65, 64)
     [
         ([SMALL, SMALL, SMALL], [False, True, True]),
         ([SMALL, LARGE, LARGE], [False, False, True]),
-        ([SMALL, SMALL.double(), SMALL.half()], [False, True, True]),
+        ([SMALL, SMALL.half(), SMALL.bfloat16(), SMALL], [False, True, True, True]),
+        ([SMALL, SMALL.double(), SMALL.double(), SMALL], [False, False, True, False]),
         ([torch.ones(()), torch.ones(1)], [False, False]),
     ],
-    ids=["same", "other shape", "other dtype", "scalar"],
+    ids=["same", "other shape", "other dtype", "in another unit", "scalar"],
 )
 @pytest.mark.parametrize("ask", [EXACT, SKETCH])
 def test_a_tensor_follows_one_of_the_same_shape(ask, tensors, expected):
@@ -85,9 +86,9 @@ def test_what_was_kept_in_another_layout_is_kept_with_its_numbers():
     site, tensor = Site("layer", EXACT), torch.randn(3, 4)
     site.follows(tensor, 0)
     site.previous.copy_(tensor)
-    assert site.follows(torch.empty(4, 3, dtype=torch.float64).T, 0)
-    assert (site.previous.dtype, site.previous.stride()) == (torch.float64, (1, 3))
-    torch.testing.assert_close(site.previous, tensor.double())
+    assert site.follows(torch.empty(4, 3, dtype=torch.bfloat16).T, 0)
+    assert (site.previous.dtype, site.previous.stride()) == (torch.bfloat16, (1, 3))
+    torch.testing.assert_close(site.previous, tensor.bfloat16())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from monitorch import MonitorchWarning
+from monitorch.gatherer.optimizer_steps import OptimizerSteps
 from monitorch.inspector.scaler_steps import ScalerSteps
 
 
@@ -25,6 +27,10 @@ def scaler():
     return torch.amp.GradScaler("cpu", init_scale=4.0)
 
 
+def stand_in(scaler, optimizer, told):
+    return ScalerSteps(scaler, [OptimizerSteps(optimizer, None)], told.append, None)
+
+
 def step(scaler, optimizer, gradient):
     for parameter in optimizer.param_groups[0]["params"]:
         parameter.grad = torch.full_like(parameter, gradient)
@@ -36,7 +42,7 @@ def step(scaler, optimizer, gradient):
 def test_only_skipped_steps_of_known_optimizers_are_told(scaler, optimizer):
     other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     skipped = []
-    steps = ScalerSteps(scaler, [optimizer], skipped.append)
+    steps = stand_in(scaler, optimizer, skipped)
     for stepped, gradient in ((optimizer, 1.0), (optimizer, torch.inf), (other, torch.nan), (optimizer, torch.nan)):
         step(scaler, stepped, gradient)
     assert skipped == [optimizer, optimizer]
@@ -47,13 +53,13 @@ def test_only_skipped_steps_of_known_optimizers_are_told(scaler, optimizer):
 
 def test_a_scaler_that_is_switched_off_skips_nothing(optimizer):
     skipped, scaler = [], torch.amp.GradScaler("cpu", enabled=False)
-    ScalerSteps(scaler, [optimizer], skipped.append)
+    stand_in(scaler, optimizer, skipped)
     step(scaler, optimizer, torch.inf)
     assert skipped == []
 
 
 def test_what_the_step_returns_and_raises_comes_through(scaler, optimizer):
-    ScalerSteps(scaler, [optimizer], [].append)
+    stand_in(scaler, optimizer, [])
     with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
         scaler.step(optimizer, closure=lambda: None)
     scaler.scale(torch.ones(1))
@@ -64,19 +70,18 @@ def test_what_the_step_returns_and_raises_comes_through(scaler, optimizer):
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first in first out", "last in first out"])
 def test_two_of_them_leave_in_any_order(scaler, optimizer, order):
     told = [], []
-    both = [ScalerSteps(scaler, [optimizer], own.append) for own in told]
+    both = [stand_in(scaler, optimizer, own) for own in told]
     step(scaler, optimizer, torch.inf)
     both[order[0]].remove()
     step(scaler, optimizer, torch.inf)
     both[order[1]].remove()
     step(scaler, optimizer, torch.inf)
     assert [len(told[place]) for place in order] == [1, 2]
-    assert not optimizer._optimizer_step_post_hooks
 
 
 def test_a_lone_one_leaves_no_trace(scaler, optimizer):
     before = dict(vars(scaler))
-    ScalerSteps(scaler, [optimizer], [].append).remove()
+    stand_in(scaler, optimizer, []).remove()
     assert vars(scaler) == before
 
 
@@ -85,8 +90,17 @@ def test_a_lone_one_leaves_no_trace(scaler, optimizer):
 )
 def test_copies_of_the_scaler_step_by_themselves(scaler, optimizer, copied):
     told = []
-    ScalerSteps(scaler, [optimizer], told.append)
+    stand_in(scaler, optimizer, told)
     twin = copied(scaler)
     assert twin.step.__self__ is twin
     step(twin, optimizer, torch.inf)
     assert told == []
+
+
+def test_an_error_of_ours_is_told_and_the_step_comes_through(scaler, optimizer):
+    def fail(_):
+        raise ValueError("ours")
+
+    ScalerSteps(scaler, [OptimizerSteps(optimizer, None)], fail, None)
+    with pytest.warns(MonitorchWarning, match="skipped failed: ValueError: ours"):
+        step(scaler, optimizer, torch.inf)

@@ -112,14 +112,15 @@ def test_rates_of_gradients(page):
 
 
 @pytest.mark.parametrize("sketched", [False, True])
-def test_updates_are_measured_from_the_copy_which_is_renewed(page, sketched):
+def test_updates_are_measured_from_the_copy_and_compared_with_the_one_before(page, sketched):
     start = torch.randn(70, 70)
     kept = torch.zeros(2, 4096) if sketched else torch.zeros(70, 70)
     site = Place(before=start.clone(), previous=kept, sketched=sketched)
     ways = [torch.randn(70, 70)]
     ways.append(ways[0] + torch.randn(70, 70))
     for number, way in enumerate(ways):
-        start = start + way
+        before, start = start, start + way
+        site.before.copy_(before)
         page.updates([site.note()], [start], [number > 0])
     read(page)
     arrays = [way.double().numpy() for way in ways]
@@ -127,7 +128,7 @@ def test_updates_are_measured_from_the_copy_which_is_renewed(page, sketched):
     cosine = site.rows[1, DOT] / np.sqrt(site.rows[0, SQUARES] * site.rows[1, SQUARES])
     truth = (arrays[0] * arrays[1]).sum() / np.prod([np.linalg.norm(array) for array in arrays])
     assert cosine == pytest.approx(truth, abs=5 * 0.022 if sketched else 1e-5)
-    assert torch.equal(site.before, start)
+    assert torch.equal(site.before, before)
 
 
 def test_rows_are_given_away_once(page):

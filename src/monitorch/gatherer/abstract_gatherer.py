@@ -1,7 +1,6 @@
 """What a gatherer is: a callback on a module, tensor or optimizer that hands over what it sees."""
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
@@ -9,12 +8,10 @@ from typing import Any, Protocol, TypeVar
 from ..errors import SkippedSample, warn
 from ..preprocessor.outputs import tensors_in
 from .compilation import is_traced
+from .reports import cause_of, is_news, tell
 from .site import asks
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-TOLD = 3
-"""How many layers a lens names that stop for the same reason: the rest would bury them."""
 
 
 class State(Protocol):
@@ -97,7 +94,7 @@ class Gatherer(AbstractGatherer):
     def _wants_data(self) -> bool:
         """Whether to go on; at the first call of an inactive time preprocessors learn of the gap."""
         if self.inspector_state is None:
-            raise AttributeError(f"this gatherer was detached from {self.name!r}")
+            return False
         active = self.inspector_state.is_active and not self._failed and self._is_step_observed()
         if not active and not self._in_gap:
             for preprocessor in self._preprocessors:
@@ -111,9 +108,15 @@ class Gatherer(AbstractGatherer):
         return bool(phase) or all(getattr(preprocessor, "every_step", False) for preprocessor in self._preprocessors)
 
     def _hand_over(self, *data: Any) -> None:
-        if self._wants_data():
-            for preprocessor in self._preprocessors:
-                self.guarded(self._process, preprocessor, *data)
+        """Give data to the preprocessors; hooks end here, so nothing that goes wrong leaves."""
+        if self.inspector_state is None:
+            raise AttributeError(f"this gatherer was detached from {self.name!r}")
+        try:
+            if self._wants_data():
+                for preprocessor in self._preprocessors:
+                    self.guarded(self._process, preprocessor, *data)
+        except Exception as error:
+            tell(self.inspector_state, f"looking at layer {self.name!r}", error)
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action``; what goes wrong in it is told once and never reaches the training loop."""
@@ -127,7 +130,7 @@ class Gatherer(AbstractGatherer):
         """Tell once what went wrong with ``data``; after an error, other than a sample left out, it is over."""
         if isinstance(error, SkippedSample):
             if not self._warned:
-                self._warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}")
+                warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}", stacklevel=2)
             self._warned = True
             return
         if self.inspector_state is not None and self.inspector_state.on_error == "raise":
@@ -135,20 +138,13 @@ class Gatherer(AbstractGatherer):
         if self._failed:
             return
         self._failed = True
-        shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
-        cause = f"{type(error).__name__}: {error}"
-        told = getattr(self.inspector_state, "told", Counter())
-        told[self.owner, cause] += 1
-        if told[self.owner, cause] > TOLD:
-            return
-        last = ", and maybe other layers, of which no more is said" if told[self.owner, cause] == TOLD else ""
-        self._warn(
-            f"{self.owner} stops watching layer {self.name!r}{last}: {cause} "
-            f"(shapes: {shapes}). Training goes on; PyTorchInspector(on_error='raise') shows where it happened"
-        )
-
-    def _warn(self, message: str) -> None:
-        warn(message, stacklevel=2)
+        cause = cause_of(error)
+        if is_news(self.inspector_state, cause):
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
+            rest = "Training goes on. Other layers and lenses that stop for this reason are not named"
+            cure = "PyTorchInspector(on_error='raise') shows where it happened"
+            text = f"{self.owner} stops watching layer {self.name!r}: {cause} (shapes: {shapes}). {rest}; {cure}"
+            warn(text, stacklevel=2)
 
 
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from .compilation import outside_graph
 from .hook_on_module import HookedMethod
 from .output_alias import with_alias
 from .recomputation import RecomputationFilter
+from .reports import tell
 
 
 class BackwardGatherer(Gatherer):
@@ -37,7 +38,7 @@ class BackwardGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self._output_index = output_index
-        self._passes = RecomputationFilter()
+        self._passes = RecomputationFilter(inspector_state)
         house = self._shared_house()
         if house is not None:
             tap = house.output(module, name)
@@ -53,8 +54,11 @@ class BackwardGatherer(Gatherer):
 
     @outside_graph
     def _watch_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        if self._passes.counts() and self._wants_data():
-            return self.guarded(self._put_hook, module, (args, kwargs), output)
+        try:
+            if self._wants_data() and self._passes.counts():
+                return self.guarded(self._put_hook, module, (args, kwargs), output)
+        except Exception as error:
+            tell(self.inspector_state, f"looking at layer {self.name!r}", error)
         return None
 
     def _put_hook(self, module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -67,15 +71,26 @@ class BackwardGatherer(Gatherer):
         return None if changed is output else changed
 
     def _take_gradient(self, known: weakref.ref[nn.Module], gradient: Tensor) -> None:
-        module = known()
-        if self.inspector_state is not None and self.inspector_state.loss_share != 1:
-            gradient = gradient * self.inspector_state.loss_share
-        if module is not None:
-            self._take_gradients(module, (), (gradient,))
+        try:
+            module = known()
+            if self.inspector_state is not None and self.inspector_state.loss_share != 1:
+                gradient = gradient * self.inspector_state.loss_share
+            if module is not None:
+                self._take_gradients(module, (), (gradient,))
+        except Exception as error:
+            tell(self.inspector_state, f"looking at the gradient of layer {self.name!r}", error)
 
     def _take_gradients(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        if self.inspector_state is not None:  # a hook of an earlier forward pass may outlive the gatherer
-            self(module, grad_input, grad_output)
+        try:
+            # a hook of an earlier forward pass may outlive the gatherer
+            if self.inspector_state is not None and self._is_of_a_loss(module):
+                self(module, grad_input, grad_output)
+        except Exception as error:
+            tell(self.inspector_state, f"looking at the gradient of layer {self.name!r}", error)
+
+    def _is_of_a_loss(self, module: nn.Module) -> bool:
+        house = getattr(self.inspector_state, "house", None)
+        return house is None or house.backward.is_running(module)
 
     def _process(self, preprocessor: AbstractBackwardPreprocessor, *data: Any) -> None:
         preprocessor.process_bw(self.name, *data)

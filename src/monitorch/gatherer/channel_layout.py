@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from ..preprocessor.parameters import own_parameters
 from .compilation import inside_graph, is_compiled
 from .hook_on_module import HookedMethod
 
@@ -36,8 +37,8 @@ class ChannelLayout:
         self._guesses[name] = self._last_built
 
     def watch(self, module: nn.Module) -> None:
-        """Notice when ``module`` runs, if it has weights of its own."""
-        if id(module) not in self._handles and next(module.parameters(recurse=False), None) is not None:
+        """Notice when ``module`` runs, if it has weights of its own; those behind a parametrisation are, too."""
+        if id(module) not in self._handles and own_parameters(module):
             in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
             self._last_built = not in_dim_1
             note = HookedMethod(self._note_dim_1 if in_dim_1 else self._note_last)

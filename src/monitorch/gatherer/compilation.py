@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from ..errors import warn
 
@@ -24,8 +25,9 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 def outside_graph(hook: Hook) -> Hook:
     """Decorator: under torch.compile, end the graph before the hook and begin a new one after it."""
-    # unlike torch.compiler.disable this does not load the compiler when the hook is defined
-    return torch._disable_dynamo(hook)  # type: ignore[attr-defined, return-value]
+    # what torch.compiler.disable does, without a wrapper around every call and without loading the compiler
+    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return inside_graph(hook)
 
 
 def inside_graph(hook: Hook) -> Hook:
@@ -50,14 +52,24 @@ def is_exported() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+_MODE_KEYS = torch._C._TorchDispatchModeKey
+TRACING_MODES = _MODE_KEYS.FAKE, _MODE_KEYS.PROXY, _MODE_KEYS.FUNCTIONAL
+"""Modes under which tensors stand for others: without numbers, or with those of somebody else."""
+
+
 def is_traced() -> bool:
-    """Whether a tracer or ``vmap`` runs the model: its tensors are no numbers that could be read later."""
+    """Whether a tracer or a functional transform runs the model: such a pass is no step of a training.
+
+    Its tensors are stand-ins: numbers read from them are those of a derivative, of one sample, or of nothing at all.
+    """
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return True
-    if torch._C._functorch.peek_interpreter_stack() is None:
-        return False
-    transforms = torch._C._functorch.get_interpreter_stack() or ()
-    return any(transform.key() == torch._C._functorch.TransformType.Vmap for transform in transforms)
+    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return True
+    # other modes, such as one that counts operations, leave tensors as they are
+    return bool(torch._C._len_torch_dispatch_stack()) and any(
+        torch._C._get_dispatch_mode(key) is not None for key in TRACING_MODES
+    )
 
 
 def drop_graphs(model: nn.Module) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..numerical.notes import OWN
 from ..numerical.shards import gradient_here, samples_here
+from .reports import tell
 
 Receiver = Callable[..., None]
 """Takes a tensor, the kind of the pass, and but for ``pass_outside`` which part of it this process has."""
@@ -32,10 +33,14 @@ _library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=(torch
 
 
 class Door:
-    """The outer end of the way: what goes through its operators reaches ``receive``, with the kind of the pass."""
+    """The outer end of the way: what goes through its operators reaches ``receive``, with the kind of the pass.
 
-    def __init__(self, device: torch.device, receive: Receiver) -> None:
-        self.receive = receive
+    Args:
+        state: of the inspector, which is told when ``receive`` fails.
+    """
+
+    def __init__(self, device: torch.device, receive: Receiver, state: Any) -> None:
+        self.receive, self.state = receive, state
         number = next(_count)
         # written to by one operator and saved for backward by the other: must not be the same tensor
         self.forward_key, self.backward_key = (_key(number, device) for _ in range(2))
@@ -122,22 +127,37 @@ class _DistributedIdentity(_Identity):
         return gradient, torch.ops.monitorch.backward(here, key, part), None
 
 
+# an error in an operator would end the pass of the user's model
+
+
 def _forward(x: Tensor, key: Tensor, kind: int, part: int) -> None:
-    door = _find(key)
-    if door is not None:
-        door.receive(x, kind, part)
+    door = None
+    try:
+        door = _find(key)
+        if door is not None:
+            door.receive(x, kind, part)
+    except Exception as error:
+        tell(door and door.state, "looking at an output inside a compiled graph", error)
 
 
 def _outside(x: Tensor, key: Tensor, kind: int) -> None:
-    door = _find(key)
-    if door is not None:
-        door.receive(x, kind)
+    door = None
+    try:
+        door = _find(key)
+        if door is not None:
+            door.receive(x, kind)
+    except Exception as error:
+        tell(door and door.state, "noticing that a compiled graph runs", error)
 
 
 def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
-    door = _find(key)
-    if door is not None:
-        door.receive(x, -1, part)
+    door = None
+    try:
+        door = _find(key)
+        if door is not None:
+            door.receive(x, -1, part)
+    except Exception as error:
+        tell(door and door.state, "looking at a gradient inside a compiled graph", error)
     return torch.zeros(1, dtype=torch.float32, device=key.device)
 
 

@@ -12,10 +12,11 @@ from ..numerical.shards import distributed_type, samples_here
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.outputs import kind_of_pass
 from .abstract_gatherer import Gatherer, State, first_input
-from .compilation import inside_graph, is_compiled, outside_graph
+from .compilation import inside_graph, is_compiled, is_traced, outside_graph
 from .doorway import Door
 from .hook_on_module import HookedMethod
 from .recomputation import RecomputationFilter
+from .reports import tell
 
 
 class FeedForwardGatherer(Gatherer):
@@ -25,7 +26,7 @@ class FeedForwardGatherer(Gatherer):
         self, module: nn.Module, preprocessors: Sequence[AbstractForwardPreprocessor], name: str, inspector_state: State
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
-        self._passes = RecomputationFilter()
+        self._passes = RecomputationFilter(inspector_state)
         self._door: Door | None = None
         self._distributed = distributed_type()
         house = self._shared_house()
@@ -56,7 +57,8 @@ class FeedForwardGatherer(Gatherer):
         if not self._preprocessors or not all(hasattr(p, "loss_in_graph") for p in self._preprocessors):
             return None
         house = getattr(self.inspector_state, "house", None)
-        return Door(torch.device("cpu") if house is None else house.device, partial(self._receive, weakref.ref(module)))
+        device = torch.device("cpu") if house is None else house.device
+        return Door(device, partial(self._receive, weakref.ref(module)), self.inspector_state)
 
     def _receive(self, known: weakref.ref[nn.Module], tensor: Tensor, kind: int) -> None:
         module = known()
@@ -70,8 +72,13 @@ class FeedForwardGatherer(Gatherer):
         self._take(module, args, kwargs, output)
 
     def _take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._passes.counts():
-            self._hand_over(module, first_input(args, kwargs), output)
+        try:
+            if not is_traced() and self._passes.counts():
+                self._hand_over(module, first_input(args, kwargs), output)
+        except Exception as error:
+            if self.inspector_state is None:
+                raise
+            tell(self.inspector_state, f"looking at layer {self.name!r}", error)
 
     def _process(self, preprocessor: AbstractForwardPreprocessor, *data: Any) -> None:
         preprocessor.process_fw(self.name, *data)

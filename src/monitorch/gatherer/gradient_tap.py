@@ -13,8 +13,9 @@ from ..numerical.length import as_dense
 from ..numerical.notes import LEAD, Note
 from ..numerical.shards import local_part
 from .loss_scale import Unscaling
-from .ownership import owns
+from .ownership import Owned
 from .recomputation import inside_backward
+from .reports import tell
 from .site import Site, Subscription, subscribe
 from .watched_gradient import BEFORE_CLIP, WatchedGradient
 
@@ -53,10 +54,11 @@ class GradientTap:
         """Follow parameters that were replaced, frozen or given a shape; leave those nobody asks for any more."""
         if self._is_resting:
             return
+        owned = Owned(*self._optimizers)
         for place, watched in list(self._watched.items()):
             if watched.sites:
                 watched.refresh()
-                watched.at_step = watched.at_step or self._is_owned(watched)
+                watched.join(owned)
             else:
                 self._watched.pop(place).unhook()
 
@@ -81,8 +83,9 @@ class GradientTap:
     def follow(self, optimizers: Sequence[Optimizer]) -> None:
         """Measure the parameters of ``optimizers`` at their steps: what they consume."""
         self._optimizers = tuple(optimizers)
-        for watched in self._watched.values():  # those of fully_shard are for a while not the optimizer's own objects
-            watched.at_step = watched.at_step or self._is_owned(watched)
+        owned = Owned(*self._optimizers)
+        for watched in self._watched.values():
+            watched.join(owned)
 
     def moments(self, separator: str) -> dict[str, str]:
         """When the gradient of each parameter is taken."""
@@ -95,9 +98,10 @@ class GradientTap:
         if not self.state.wants_data():
             return
         taken: list[tuple[WatchedGradient, Tensor | None, int]] = []
+        owned = Owned(optimizer)
         for watched in self._watched.values():
             tensor = watched.tensor
-            if tensor is not None and owns(optimizer, tensor):
+            if tensor is not None and tensor in owned:
                 gradient = watched.consumed(tensor) if watched.at_step else None
                 if gradient is not None:
                     taken.append((watched, gradient, gradient._version))
@@ -109,9 +113,10 @@ class GradientTap:
 
     def skip_step(self, optimizer: Optimizer) -> None:
         """A step is left out because of an overflow: what comes next does not follow what was seen last."""
+        owned = Owned(optimizer)
         for watched in self._watched.values():
             tensor = watched.tensor
-            if tensor is not None and owns(optimizer, tensor):
+            if tensor is not None and tensor in owned:
                 watched.is_kept = False
                 watched.interrupt()
 
@@ -119,7 +124,7 @@ class GradientTap:
         """Remember a gradient when backward is over and all that others do at its end is done."""
         self._to_keep.append(watched)
         if len(self._to_keep) == 1:
-            _after_backward(self._keep)
+            self._after_backward(self._keep)
 
     def _drop_leftovers(self) -> None:
         """Forget what waits for the end of a backward pass that has failed."""
@@ -127,9 +132,12 @@ class GradientTap:
             self._waiting, self._waiting_bytes, self._to_keep = [], 0, []
 
     def _keep(self) -> None:
-        waiting, self._to_keep = self._to_keep, []
-        for watched in waiting:
-            watched.keep()
+        try:
+            waiting, self._to_keep = self._to_keep, []
+            for watched in waiting:
+                watched.keep()
+        except Exception as error:
+            tell(self.state, "keeping gradients until they are clipped", error)
 
     def receive(self, watched: WatchedGradient, gradient: Tensor) -> None:
         """Take a gradient inside backward; it waits for the others, so that one launch serves them all."""
@@ -147,13 +155,16 @@ class GradientTap:
         """Take a gradient once it is averaged over the processes: another callback at the end of backward does that."""
         self._waiting.append((watched, None, 0))
         if len(self._waiting) == 1:
-            _after_backward(self.flush)
+            self._after_backward(self.flush)
 
     def flush(self) -> None:
-        """Measure all gradients that wait."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        scale = self.state.loss_scale
-        self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
+        """Measure all gradients that wait; autograd calls this at the end of a backward pass."""
+        try:
+            waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            scale = self.state.loss_scale
+            self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
+        except Exception as error:
+            tell(self.state, "measuring gradients of parameters", error)
 
     def _measure(self, waiting: list[tuple[WatchedGradient, Tensor | None, int]], unscaling: Unscaling) -> None:
         entries: list[tuple[Note, Tensor, bool]] = []
@@ -173,10 +184,6 @@ class GradientTap:
         self._house.measure_together("gradients", entries, unscaling.of_scaled)
         self._house.measure_together("gradients", unscaled, unscaling.of_unscaled)
 
-    def _is_owned(self, watched: WatchedGradient) -> bool:
-        tensor = watched.tensor if self._optimizers else None
-        return tensor is not None and any(owns(optimizer, tensor) for optimizer in self._optimizers)
-
     def _untouched(self, watched: WatchedGradient, gradient: Tensor | None, version: int) -> tuple[Tensor, int] | None:
         """The gradient as it was accumulated: what is here of it, and which part that is."""
         if gradient is None:
@@ -189,8 +196,14 @@ class GradientTap:
         x, part = local_part(gradient)
         return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
 
+    def _after_backward(self, action: Callable[[], None]) -> None:
+        """Call ``action`` when all is done that others do at the end of backward, such as averaging over processes."""
+        queue = Variable._execution_engine.queue_callback
 
-def _after_backward(action: Callable[[], None]) -> None:
-    """Call ``action`` when all is done that others do at the end of backward, such as averaging over processes."""
-    queue = Variable._execution_engine.queue_callback
-    queue(lambda: queue(action))  # behind all callbacks that are there by then
+        def queue_again() -> None:
+            try:
+                queue(action)  # behind all callbacks that are there by then
+            except Exception as error:
+                tell(self.state, "waiting for the end of a backward pass", error)
+
+        queue(queue_again)

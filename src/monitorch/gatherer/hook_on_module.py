@@ -25,5 +25,5 @@ class HookedMethod(HookOnModule):
 
     @inside_graph
     def __call__(self, *args: Any) -> Any:
-        """Be the hook."""
+        """Be the hook; the method catches its own errors."""
         return None if is_exported() else self._method(*args)

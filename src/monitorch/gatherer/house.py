@@ -1,6 +1,5 @@
 """All taps of one inspector: where lenses find the hook they share."""
 
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -17,10 +16,11 @@ from ..numerical.notes import LEAD, Note
 from .compilation import number_of_graphs
 from .gradient_tap import GradientTap
 from .loss_scale import Correction, StepScales
+from .optimizer_steps import OptimizerSteps
 from .output_tap import OUTPUT_GRADIENT, OutputTap
 from .parameter_tap import ParameterTap
 from .site import Site
-from .training_backward import reaches
+from .training_backward import TrainingBackward
 from .update_tap import UpdateTap
 
 
@@ -38,8 +38,7 @@ class House:
         self, state: Any, device: torch.device, *, averages: bool = False, model: nn.Module | None = None
     ) -> None:
         self.state, self.device, self.averages = state, device, averages
-        self._model = None if model is None else weakref.ref(model)
-        self._judged = -1, True
+        self.backward = TrainingBackward(model, state)
         self.may_wait = True
         """Whether gradients of one backward pass may be measured together at its end."""
         self.ledger = Ledger(joins=not getattr(state, "per_rank", False), before_reading=self.collect)
@@ -47,8 +46,11 @@ class House:
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
         self.step_scales = StepScales()
-        self._outputs: dict[int, Any] = {}
-        self._updates: dict[int, Any] = {}
+        self._outputs: dict[int, OutputTap] = {}
+        self._updates: dict[int, UpdateTap] = {}
+        self._steps: dict[int, OptimizerSteps] = {}
+        self.when_no_pass_has_begun: Callable[[nn.Module], None] | None = None
+        """Is called with the first layer that runs, if by then nobody has told of a pass of the model."""
         self.resting: set[OutputTap] = set()
         self._graphs = 0
 
@@ -67,17 +69,39 @@ class House:
 
     def output(self, module: nn.Module, name: str) -> OutputTap:
         """The tap on a module's output."""
-        tap: OutputTap | None = self._outputs.get(id(module))
+        tap = self._outputs.get(id(module))
         if tap is None or tap.module() is not module:  # another one may have had the same id
             tap = self._outputs[id(module)] = OutputTap(self, module, name)
         return tap
 
     def updates(self, optimizer: Optimizer) -> UpdateTap:
         """The tap on an optimizer's steps."""
-        if id(optimizer) not in self._updates:
-            self._updates[id(optimizer)] = UpdateTap(self, optimizer)
-        tap: UpdateTap = self._updates[id(optimizer)]
+        tap = self._updates.get(id(optimizer))
+        if tap is None:
+            tap = self._updates[id(optimizer)] = UpdateTap(self, optimizer)
+            steps = self.steps(optimizer)
+            steps.before.append(tap.before_step)
+            steps.after.insert(0, tap.after_step)  # as soon as the optimizer has done its work
         return tap
+
+    def steps(self, optimizer: Optimizer) -> OptimizerSteps:
+        """What tells of an optimizer's steps."""
+        if id(optimizer) not in self._steps:
+            self._steps[id(optimizer)] = OptimizerSteps(optimizer, self.state)
+        return self._steps[id(optimizer)]
+
+    def _leave(self, place: int) -> None:
+        """Measure no updates of this optimizer any more."""
+        tap, steps = self._updates.pop(place), self._steps[place]
+        steps.before.remove(tap.before_step)
+        steps.after.remove(tap.after_step)
+        if not steps.before and not steps.after:
+            self._steps.pop(place).remove()
+
+    def come_last(self) -> None:
+        """Have all others see a step before it is measured."""
+        for steps in self._steps.values():
+            steps.come_last()
 
     @property
     def compares(self) -> bool:
@@ -125,14 +149,6 @@ class House:
         while self.resting:
             self.resting.pop().wake()
 
-    def is_trained_by_backward(self) -> bool:
-        """Whether the backward pass that runs now reaches parameters, or only computes a part of the loss."""
-        task = torch._C._current_graph_task_id()
-        if task != self._judged[0]:
-            model = None if self._model is None else self._model()
-            self._judged = task, model is None or reaches(model.parameters())
-        return self._judged[1]
-
     def skip_step(self, optimizer: Optimizer) -> None:
         """An optimizer's step is left out."""
         self.gradients.skip_step(optimizer)
@@ -158,19 +174,26 @@ class House:
         self.ledger.joint.load_state_dict(state["joint"])
 
     def _compared(self) -> list[Site]:
-        taps = (self.gradients, *self._outputs.values(), *self._updates.values())
-        return [site for tap in taps for site in tap.sites if site.correlation is not None]
+        return [site for tap in self._taps() for site in tap.sites if site.correlation is not None]
+
+    def _taps(self) -> Iterable[GradientTap | OutputTap | UpdateTap]:
+        return self.gradients, *self._outputs.values(), *self._updates.values()
 
     def refresh(self) -> None:
         """Follow parameters to where they are now, and remove hooks that nobody needs any more."""
         self.gradients.refresh()
-        for taps in (self._outputs, self._updates):
-            for place, tap in list(taps.items()):
-                if not tap.sites:
-                    taps.pop(place).close()
+        for place, updates in list(self._updates.items()):
+            updates.refresh()
+            if not updates.sites:
+                self._leave(place)
+        for place, output in list(self._outputs.items()):
+            if not output.sites:
+                self._outputs.pop(place).close()
 
     def close(self) -> None:
         """Remove all hooks."""
-        for tap in (*self._outputs.values(), *self._updates.values(), self.gradients):
+        for tap in self._taps():
             tap.close()
-        self._outputs, self._updates = {}, {}
+        for steps in self._steps.values():
+            steps.remove()
+        self._outputs, self._updates, self._steps = {}, {}, {}

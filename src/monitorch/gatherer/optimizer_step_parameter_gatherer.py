@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 from ..preprocessor import AbstractTensorPreprocessor
 from .abstract_gatherer import State
 from .call_parameter_gatherer import CallParameterGatherer
-from .ownership import owns
+from .optimizer_steps import OptimizerSteps
+from .ownership import Owned
 
 
 class OptimizerStepParameterGatherer(CallParameterGatherer):
@@ -34,13 +35,15 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
             tap = house.updates(optimizer)
             self._handles += [tap.watch(module, parameter, name, self, asker) for asker in preprocessors]
         else:
-            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
-            self._handles.append(optimizer.register_step_post_hook(self))
+            steps = OptimizerSteps(optimizer, inspector_state)
+            steps.before.append(self._before_step)
+            steps.after.append(self)
+            self._handles.append(steps)
 
     def _current_parameter(self) -> Tensor | None:
         """Only a parameter that the optimizer has: another one's steps do not move it."""
         parameter = super()._current_parameter()
-        return parameter if parameter is not None and owns(self._optimizer, parameter) else None
+        return parameter if parameter is not None and parameter in Owned(self._optimizer) else None
 
     def _before_step(self, *_: Any) -> None:
         parameter = self._current_parameter()

@@ -1,28 +1,45 @@
-"""A tensor of its own for the output of a module that returns its input."""
+"""A tensor of its own for the output of a module that returns its input or a parameter."""
 
+import dataclasses
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import SUPPORTED_NODES, tree_map
 
 from ..preprocessor.outputs import tensors_in
 
 
 def with_alias(output: Any, tensor: Tensor, module: nn.Module, inputs: Any) -> tuple[Any, Tensor]:
-    """The output and its tensor to put a gradient hook on; new ones where the module returned its own input.
+    """The output and its tensor to put a gradient hook on; new ones where the module returned what it did not make.
 
-    A hook on the input would also see the gradients of its other uses.
+    A hook on its input, or on a parameter, would also see the gradients of other uses, and on a leaf it would stay.
     """
-    if not _is_among(tensor, inputs) or _changes_its_input(module):
+    if not tensor.is_leaf and (not _is_among(tensor, inputs) or _changes_its_input(module)):
         return output, tensor
     alias = tensor.view_as(tensor)
     return replace(output, tensor, alias), alias
 
 
 def replace(output: Any, old: Tensor, new: Tensor) -> Any:
-    """The same output with another tensor in it."""
-    return new if output is old else tree_map(lambda leaf: new if leaf is old else leaf, output)
+    """The same output with another tensor in it; a dataclass is changed itself, since it may not be made anew."""
+    if output is old:
+        return new
+    if _is_data(output):
+        for field in dataclasses.fields(output):
+            value = getattr(output, field.name)
+            changed = replace(value, old, new)
+            if changed is not value:
+                object.__setattr__(output, field.name, changed)  # also where it is frozen
+        return output
+    return tree_map(lambda leaf: replace(leaf, old, new) if leaf is old or _is_data(leaf) else leaf, output)
+
+
+def _is_data(thing: Any) -> bool:
+    """Whether it is a dataclass, and none of those that torch knows how to take apart."""
+    if isinstance(thing, (Tensor, type)) or not dataclasses.is_dataclass(thing):
+        return False
+    return type(thing) not in SUPPORTED_NODES
 
 
 def _is_among(tensor: Tensor, inputs: Any) -> bool:

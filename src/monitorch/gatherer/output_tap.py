@@ -5,7 +5,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..numerical.memory import is_capturing
@@ -17,6 +16,7 @@ from .doorway import Door
 from .hook_on_module import HookOnModule
 from .output_alias import replace, with_alias
 from .recomputation import RecomputationFilter
+from .reports import tell
 from .site import Site, Subscription, subscribe
 
 OUTPUT_GRADIENT = "output gradient"
@@ -38,7 +38,7 @@ class OutputTap(HookOnModule):
         self.module = weakref.ref(module)
         self.outputs: list[Site] = []
         self.gradients: list[Site] = []
-        self._recomputation = RecomputationFilter()
+        self._recomputation = RecomputationFilter(self.state)
         self._missed = False
         self._later_hooks: list[int] = []
         self._distributed = distributed_type()
@@ -75,25 +75,32 @@ class OutputTap(HookOnModule):
         """Be called after each forward pass; while the model is being compiled, leave operators in the graph."""
         if is_compiled():
             return self._leave_doors(module, output) if self.state.observing else None
-        if not self.state.wants_data():
-            self._rest(module)
-            return None
-        if is_traced() or not self._recomputation.counts():
-            return None
-        begin = perf_counter()
-        if self._missed:
-            self._resume()
-        kind = kind_of_pass(module)
-        for site in self.outputs:
-            self._take_output(site, kind, output)
-        changed = self._hook_gradients(module, args, kwargs, output) if self.gradients else None
-        self.state.spend(perf_counter() - begin)
+        changed = None
+        try:
+            if is_traced():
+                return None
+            if self._house.when_no_pass_has_begun is not None:
+                self._house.when_no_pass_has_begun(module)
+            if not self.state.wants_data():
+                self._rest(module)
+                return None
+            if not self._recomputation.counts():
+                return None
+            begin = perf_counter()
+            if self._missed:
+                self._resume()
+            kind = kind_of_pass(module)
+            for site in self.outputs:
+                self._take_output(site, kind, output)
+            if self.gradients:
+                changed = self._hook_gradients(module, args, kwargs, output)
+            self.state.spend(perf_counter() - begin)
+        except Exception as error:
+            tell(self.state, f"looking at the output of layer {self._name!r}", error)
         return changed
 
     def _rest(self, module: nn.Module) -> None:
         """Nothing is wanted: what comes next will not follow what was seen, and this hook may go for a while."""
-        if is_traced():
-            return
         self._missed = True
         if self.state.is_steady:
             hooks = list(module._forward_hooks)
@@ -142,29 +149,35 @@ class OutputTap(HookOnModule):
 
     def _take_gradient(self, site: Site, tag: int, gradient: Tensor, part: int = OWN) -> None:
         """Measure a gradient; the hook of an earlier forward pass may outlive the tap."""
-        if site not in self.gradients or site.failed:
-            return
-        if torch.is_grad_enabled() and not self._house.is_trained_by_backward():  # create_graph=True
-            return
-        if not self.state.is_recording():
-            site.interrupted = True
-            return
-        begin = perf_counter()
         try:
-            x = gradient.detach() if gradient.requires_grad else gradient
-            if type(x) is not Tensor:
-                x, part = local_gradient(x)
-            follows = site.follows(x, self.state.gaps)
-            line = (site.room, self.state.gaps) if site.in_graph and x.is_cuda else None
-            page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part, line=line)
-            if self.state.loss_scale is None or (site.in_graph and is_capturing(x.device)):
-                page.geometry(note, x, follows)  # rows of a CUDA graph get the scale when they are collected
-            else:
-                with page.corrected(self.state.loss_scale.unit(in_graph=site.in_graph)):
-                    page.geometry(note, x, follows)
+            if (
+                site not in self.gradients
+                or site.failed
+                or is_traced()
+                or not self._house.backward.is_running(self.module())
+            ):
+                return
+            if not self.state.is_recording():
+                site.interrupted = True
+                return
+            begin = perf_counter()
+            try:
+                x = gradient.detach() if gradient.requires_grad else gradient
+                if type(x) is not Tensor:
+                    x, part = local_gradient(x)
+                follows = site.follows(x, self.state.gaps)
+                line = (site.room, self.state.gaps) if site.in_graph and x.is_cuda else None
+                page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part, line=line)
+                if self.state.loss_scale is None or (site.in_graph and is_capturing(x.device)):
+                    page.geometry(note, x, follows)  # rows of a CUDA graph get the scale when they are collected
+                else:
+                    with page.corrected(self.state.loss_scale.unit(in_graph=site.in_graph)):
+                        page.geometry(note, x, follows)
+            except Exception as error:
+                site.fail(error, gradient)
+            self.state.spend(perf_counter() - begin)
         except Exception as error:
-            site.fail(error, gradient)
-        self.state.spend(perf_counter() - begin)
+            tell(self.state, f"looking at the gradient of layer {self._name!r}", error)
 
     def _resume(self) -> None:
         """After a time without recording: what comes next does not follow what was seen last."""
@@ -177,7 +190,7 @@ class OutputTap(HookOnModule):
     def _with_door(self, subscription: Subscription, receive: Any) -> Subscription:
         site = subscription.site
         if site.door is None:
-            site.door = Door(self._house.device, partial(receive, site))
+            site.door = Door(self._house.device, partial(receive, site), self.state)
         return subscription
 
     def _leave_doors(self, module: nn.Module, output: Any) -> Any:

@@ -1,17 +1,19 @@
 """Which parameters an optimizer moves."""
 
-from weakref import WeakKeyDictionary
-
 from torch import Tensor
 from torch.optim import Optimizer
 
-# optimizer -> the sizes of its groups when they were last looked at, and the ids of all parameters
-_owned: WeakKeyDictionary[Optimizer, tuple[list[int], set[int]]] = WeakKeyDictionary()
 
+class Owned:
+    """The parameters of some optimizers at one moment; asked anew at each step, since groups and parameters change."""
 
-def owns(optimizer: Optimizer, parameter: Tensor) -> bool:
-    """Whether the parameter is in one of the optimizer's groups; groups may be added at any time."""
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
-    if optimizer not in _owned or _owned[optimizer][0] != sizes:
-        _owned[optimizer] = sizes, {id(member) for group in optimizer.param_groups for member in group["params"]}
-    return id(parameter) in _owned[optimizer][1]
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self._ids = {
+            id(parameter)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+    def __contains__(self, parameter: Tensor) -> bool:
+        return id(parameter) in self._ids

@@ -11,6 +11,7 @@ from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
 from .compilation import outside_graph
 from .hook_on_module import HookedMethod
+from .reports import tell
 
 
 class ParameterGradientGatherer(Gatherer):
@@ -61,13 +62,16 @@ class ParameterGradientGatherer(Gatherer):
     @outside_graph
     def refresh(self, *_: Any) -> None:
         """Look the parameter up, and hook it if it trains now; a shared tap does that by itself."""
-        parameter = self._current_parameter()
-        if parameter is self._hooked or self._has_tap:
-            return
-        self._unhook()
-        if parameter is not None and parameter.requires_grad and parameter.is_leaf:
-            self._gradient_handle = parameter.register_post_accumulate_grad_hook(self)  # type: ignore[no-untyped-call]
-            self._hooked = parameter
+        try:
+            parameter = self._current_parameter()
+            if parameter is self._hooked or self._has_tap:
+                return
+            self._unhook()
+            if parameter is not None and parameter.requires_grad and parameter.is_leaf:
+                self._gradient_handle = parameter.register_post_accumulate_grad_hook(self)  # type: ignore[no-untyped-call]
+                self._hooked = parameter
+        except Exception as error:
+            tell(self.inspector_state, f"looking for {self._parameter!r} of layer {self.name!r}", error)
 
     def _current_parameter(self) -> Tensor | None:
         module = self._module()

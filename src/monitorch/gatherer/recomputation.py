@@ -1,6 +1,9 @@
 """Telling a forward pass from its repetition by activation checkpointing."""
 
+from typing import Any
+
 import torch
+from torch.autograd.function import BackwardCFunction
 
 
 def inside_backward() -> bool:
@@ -11,16 +14,25 @@ def inside_backward() -> bool:
 class RecomputationFilter:
     """Says which of a layer's forward passes count.
 
-    A pass inside backward repeats an earlier one. It counts only if the earlier one ran without gradients, as
-    reentrant checkpointing does: then it is the pass that gradients flow through.
+    A pass inside backward repeats an earlier one. It counts only if the earlier one ran without gradients in a pass of
+    the model that had some, as reentrant checkpointing does: then it is the pass that gradients flow through.
+
+    Args:
+        state: of the inspector, which knows whether the present pass of the model has gradients.
     """
 
-    def __init__(self) -> None:
-        self._last_had_grad = True
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._to_repeat = 0
 
     def counts(self, has_grad: bool | None = None) -> bool:
         """Judge the pass that is running, with gradients on or off; call once per pass."""
         if inside_backward():
-            return not self._last_had_grad
-        self._last_had_grad = torch.is_grad_enabled() if has_grad is None else has_grad
+            repeats = self._to_repeat > 0 and isinstance(torch._C._current_autograd_node(), BackwardCFunction)
+            self._to_repeat -= repeats
+            return repeats
+        if has_grad is None:
+            has_grad = torch.is_grad_enabled()
+        if not has_grad and getattr(self._state, "pass_has_grad", True):
+            self._to_repeat += 1
         return True

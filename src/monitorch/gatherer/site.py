@@ -14,6 +14,7 @@ from ..numerical.kernels.reference import SKETCH
 from ..numerical.kernels.row import UNIT
 from ..numerical.memory import is_capturing, lasting
 from ..numerical.notes import LEAD, Rows
+from ..numerical.precision import UNIT_DTYPES, difference_dtype
 from ..numerical.sync import several_processes
 from ..preprocessor.ask import Ask
 
@@ -31,7 +32,7 @@ class Site:
         self.takers: list[tuple[Any, Any]] = []  # gatherer, preprocessor
         self.previous: Tensor | None = None
         self.before: Tensor | None = None
-        self.version = -1
+        """For updates: what the next tensor is measured from."""
         self.reader: Any = None
         """What measures tensors like the last one; the page of their device chooses it."""
         self.door: Any = None
@@ -101,6 +102,8 @@ class Site:
         previous, known, self._like = self.previous, self._like, like
         self.sketched = self.correlation == "sketch" and x.numel() > SKETCH  # else the tensor itself is smaller
         is_same = previous is not None and known is not None and known[:2] == like[:2]
+        if is_same and known[2] != like[2] and UNIT_DTYPES & {known[2], like[2]}:
+            is_same = False  # the length of the last one is known in another unit
         if self.sketched and is_same and known[3] != like[3]:
             is_same = False  # a sketch depends on how the elements lie in memory
         if self.in_graph and is_capturing(x.device):
@@ -115,7 +118,8 @@ class Site:
         if self.sketched:
             make = partial(torch.zeros, 2, SKETCH, dtype=torch.float32, device=x.device)
         else:
-            make = partial(torch.empty_like, x, requires_grad=False)
+            dtype = x.dtype if self.before is None else difference_dtype(x)
+            make = partial(torch.empty_like, x, dtype=dtype, requires_grad=False)
         return lasting(make, x.device, in_graph=self.in_graph)
 
     def state_dict(self, *, with_tensor: bool) -> dict[str, Any]:

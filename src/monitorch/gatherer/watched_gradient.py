@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from ..numerical.memory import renewed
 from ..preprocessor.parameters import locate_parameter
+from .ownership import Owned
 from .recomputation import inside_backward
+from .reports import tell
 from .site import Site
 
 AT_STEP, BEFORE_CLIP, AT_BACKWARD = "at_step", "before_clip", "at_backward"
@@ -49,6 +51,14 @@ class WatchedGradient:
                 self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self._hooked = parameter
 
+    def join(self, owned: Owned) -> None:
+        """Be measured at steps from now on if an optimizer has the parameter.
+
+        This is never taken back: parameters of fully_shard are for a while not the optimizer's own objects.
+        """
+        tensor = self.tensor
+        self.at_step = self.at_step or (tensor is not None and tensor in owned)
+
     @property
     def moment(self) -> str:
         """When the gradient is taken."""
@@ -67,12 +77,17 @@ class WatchedGradient:
             site.interrupted = True
 
     def _accumulated(self, parameter: Tensor) -> None:
-        if not self._tap.state.wants_data():
-            self.interrupt()
-        elif parameter.grad is not None and not self.at_step:
-            self._tap.receive(self, parameter.grad)
-        elif self._tap.state.gradient == BEFORE_CLIP:
-            self._tap.keep_later(self)
+        """Be called by autograd whenever it has added to the gradient."""
+        state = self._tap.state
+        try:
+            if not state.wants_data():
+                self.interrupt()
+            elif parameter.grad is not None and not self.at_step:
+                self._tap.receive(self, parameter.grad)
+            elif state.gradient == BEFORE_CLIP:
+                self._tap.keep_later(self)
+        except Exception as error:
+            tell(state, f"looking at the gradient of {self._parameter!r}", error)
 
     def keep(self) -> None:
         """Remember the gradient as it is now: it may be clipped before it is measured."""

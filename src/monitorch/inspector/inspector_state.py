@@ -57,8 +57,8 @@ class InspectorState:
         """When gradients of the optimizers' parameters are taken."""
         self.loss_scale: LossScale | None = None
         """What losses are multiplied by, where that is known."""
-        self.told: Counter[tuple[str, str]] = Counter()
-        """How often lenses have told of a cause that made them stop watching a layer."""
+        self.told: Counter[str] = Counter()
+        """How often something went wrong for a cause: each is told once."""
         self.house: Any = None
         """The taps that lenses share, while a model is attached."""
         self.open_tick: Callable[[], None] | None = None
@@ -74,6 +74,10 @@ class InspectorState:
         """How many training passes were to be seen."""
         self.gaps = 0
         """How many passes were not recorded: tensors before and after one do not follow each other."""
+        self.passes = 0
+        """How many training passes there were."""
+        self.pass_has_grad = True
+        """Whether the present pass of the model began with gradients on."""
         self.cadence.restart()
         self.begin()
 
@@ -146,6 +150,7 @@ class InspectorState:
 
     def begin_pass(self) -> None:
         """A training pass begins."""
+        self.passes += 1
         if not self.wants_data():
             self.gaps += 1
         elif not self.lead:

@@ -15,6 +15,7 @@ from .. import visualizer as visualizers
 from ..errors import LifecycleError, OptionError
 from ..gatherer.compilation import drop_graphs, warn_if_blind
 from ..gatherer.house import House
+from ..gatherer.reports import tell
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.logged_scalars import LoggedScalars
@@ -165,7 +166,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
                 release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
             self._steps = StepCounter(self.state, self.state.house, model, self._trainer)
-            self._handles += self._steps.handles
+            self._handles.append(self._steps)
             warn_of_other_names(self._adopted)
             drop_graphs(module)
         self.state.attached = True
@@ -185,6 +186,18 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         if hasattr(self.visualizer, "reset_fig"):
             self.visualizer.reset_fig()
         return self
+
+    def step(self) -> None:
+        """Say that a step has ended, where no optimizer's ``step()`` tells.
+
+        Optimizers that are not torch's, or that are stepped by methods of their own, need it once after each step. For
+        them updates are measured from one call to the next, and gradients are those that are there now.
+        """
+        try:
+            if self._steps is not None:
+                self._steps.end_step()
+        except Exception as error:
+            tell(self.state, "ending a step", error)
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""

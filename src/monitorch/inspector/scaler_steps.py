@@ -5,6 +5,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from ..gatherer.optimizer_steps import OptimizerSteps
+from ..gatherer.reports import tell
+
 
 class ScalerSteps:
     """Stands in for the ``step`` of a scaler, and tells whenever one of the optimizers was not stepped.
@@ -12,30 +15,33 @@ class ScalerSteps:
     Copies and pickles of the scaler get their own ``step`` back.
 
     Args:
+        steps: those of the optimizers.
         skipped: is called with the optimizer.
+        state: of the inspector, which is told of errors.
     """
 
-    def __init__(self, scaler: Any, optimizers: Sequence[Optimizer], skipped: Callable[[Optimizer], None]) -> None:
-        self._scaler, self._step, self._optimizers = scaler, scaler.step, tuple(optimizers)
+    def __init__(
+        self, scaler: Any, steps: Sequence[OptimizerSteps], skipped: Callable[[Optimizer], None], state: Any
+    ) -> None:
+        self._scaler, self._step, self._steps, self._state = scaler, scaler.step, tuple(steps), state
         self._skipped: Callable[[Optimizer], None] | None = skipped
-        self._has_stepped = False
-        self._handles = [optimizer.register_step_post_hook(self._note_step) for optimizer in optimizers]
         self._replaced = vars(scaler).get("step")
         scaler.step = self
 
     def __call__(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Be the scaler's ``step``."""
-        self._has_stepped = False
+        before = self._count(optimizer)
         result = self._step(optimizer, *args, **kwargs)
-        if self._skipped is not None and not self._has_stepped and any(optimizer is own for own in self._optimizers):
-            self._skipped(optimizer)
+        if before is not None and before == self._count(optimizer) and self._skipped is not None:
+            try:
+                self._skipped(optimizer)
+            except Exception as error:
+                tell(self._state, "noticing that a step was skipped", error)
         return result
 
     def remove(self) -> None:
         """Give the scaler its own ``step`` back; where somebody else has replaced it since, only pass calls on."""
         self._skipped = None
-        while self._handles:
-            self._handles.pop().remove()
         if vars(self._scaler).get("step") is self:
             before = self._replaced
             while isinstance(before, ScalerSteps) and before._skipped is None:  # it was removed earlier
@@ -45,8 +51,9 @@ class ScalerSteps:
             else:
                 self._scaler.step = before
 
-    def _note_step(self, *_: Any) -> None:
-        self._has_stepped = True
+    def _count(self, optimizer: Optimizer) -> int | None:
+        """How many steps an optimizer has made, None if it is not one of ours."""
+        return next((steps.count for steps in self._steps if steps.optimizer is optimizer), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._scaler, "step")  # of the copy, which has no attribute of that name yet

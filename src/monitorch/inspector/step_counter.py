@@ -1,5 +1,6 @@
 """Where steps begin and end."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -7,13 +8,16 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..errors import warn
 from ..gatherer.abstract_gatherer import first_input
 from ..gatherer.compilation import inside_graph, is_compiled, is_traced
 from ..gatherer.doorway import Door
 from ..gatherer.hook_on_module import HookedMethod
 from ..gatherer.house import House
 from ..gatherer.loss_scale import LossScale
+from ..gatherer.ownership import Owned
 from ..gatherer.recomputation import RecomputationFilter, inside_backward
+from ..gatherer.reports import tell
 from ..preprocessor.outputs import kind_of_pass
 from .arguments import Trainer
 from .inspector_state import InspectorState
@@ -23,9 +27,21 @@ from .vitals import Vitals
 TRAINING = 3
 """What ``kind_of_pass`` says of a pass in train mode with gradients on."""
 
+STEPLESS = 4
+"""After so many training passes without a step of the optimizer, changed parameters mean that another one steps."""
+LONG = 256
+"""After so many passes a step is missed in any case: nobody accumulates gradients for so long."""
+STEP_CURE = (
+    "if it is stepped in another way, call step() of the watch or inspector after each step, or give the optimizer "
+    "inside it whose step() is called"
+)
+
 
 class StepCounter:
     """Counts the steps of the first optimizer, skipped ones too; without one, the training passes of the model.
+
+    A pass begins when the model is called. Where nobody calls it, as frameworks do that call a method of it instead, it
+    begins with the first layer that is called.
 
     Args:
         model: the root of the watched modules.
@@ -34,33 +50,66 @@ class StepCounter:
 
     def __init__(self, state: InspectorState, house: House, model: nn.Module, trainer: Trainer) -> None:
         self._state, self._house, self._optimizers = state, house, trainer.optimizers
+        self._model = weakref.ref(model)
         state.gradient = trainer.gradient
         scaler = trainer.grad_scaler
         state.loss_scale = LossScale(scaler) if scaler is not None and scaler.is_enabled() else None
-        self.after_skip: list[Callable[[], None]] = []
-        """Called when the first optimizer's step was skipped by a scaler."""
-        self._door = Door(house.device, self._receive)
-        self._passes = RecomputationFilter()
+        self.after_step: list[Callable[[], None]] = []
+        """Called when a step of the first optimizer has ended, or was skipped by a scaler."""
+        self._door = Door(house.device, self._receive, state)
+        self._passes = RecomputationFilter(state)
         self._is_uncollected = True
+        self._counts_passes = not self._optimizers
+        self._waits_for_a_step, self._versions = bool(self._optimizers), 0
         self.vitals = Vitals(self._optimizers, 1 / state.loss_share)
-        self.handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
+        self._handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
+        house.when_no_pass_has_begun = self._begin_passes_with
         for optimizer in self._optimizers:
-            self.handles.append(optimizer.register_step_pre_hook(self._before_step))
-            self.handles.append(optimizer.register_step_post_hook(self._after_step))
+            house.steps(optimizer).before.append(self._before_step)
+            house.steps(optimizer).after.append(self._after_step)
         if scaler is not None:
             self.vitals.count_skipped(0)
-            self.handles.append(ScalerSteps(scaler, self._optimizers, self._skip_step))
+            steps = [house.steps(optimizer) for optimizer in self._optimizers]
+            self._handles.append(ScalerSteps(scaler, steps, self._skip_step, state))
 
     @inside_graph
     def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Be called before each pass; while the model is being compiled, leave an operator that will be."""
-        kind = kind_of_pass(module)
         if is_compiled():
-            self._door.pass_outside(kind)
-        elif not is_traced():
-            self._begin_pass(kind)
-            if kind == TRAINING:
-                self.vitals.count(first_input(args, kwargs))
+            self._door.pass_outside(kind_of_pass(module))
+            return
+        try:
+            if not is_traced():
+                kind = kind_of_pass(module)
+                self._begin_pass(kind)
+                if kind == TRAINING:
+                    self.vitals.count(first_input(args, kwargs))
+        except Exception as error:
+            tell(self._state, "noticing that a pass begins", error)
+
+    def remove(self) -> None:
+        """Leave the model and the scaler; the house leaves the optimizers."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def end_step(self) -> None:
+        """A step has ended that no hook tells of, such as one of an optimizer that is not torch's."""
+        if any(self._house.steps(optimizer).count for optimizer in self._optimizers):
+            warn("step() is for optimizers whose steps are not noticed; those of this one are, and count already")
+            return
+        for optimizer in self._optimizers:
+            self._house.gradients.take_step(optimizer)
+            self._house.updates(optimizer).after_step()
+        if self._counts_passes:  # from now on they are parts of a step
+            self._counts_passes, self._state.step = False, 0
+        self._finish_step()
+        for optimizer in self._optimizers:
+            self._house.updates(optimizer).before_step()
+
+    def _begin_passes_with(self, module: nn.Module) -> None:
+        """Have passes begin with this layer from now on: it is the first one that was called, and the model is not."""
+        self._handles.append(module.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True))
+        self._begin_pass(kind_of_pass(module))
 
     def _receive(self, _: torch.Tensor, kind: int) -> None:
         self._begin_pass(kind, in_graph=True)
@@ -68,20 +117,26 @@ class StepCounter:
     def _begin_pass(self, kind: int, *, in_graph: bool = False) -> None:
         if not self._passes.counts(has_grad=kind >= 2):
             return
+        self._house.when_no_pass_has_begun = None
+        self._state.pass_has_grad = kind >= 2
+        self._house.come_last()
         if self._is_uncollected:
             self._house.collect()
         self._is_uncollected = True
         if kind == TRAINING:
-            if not self._optimizers:
+            if self._counts_passes:
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
             self._house.gradients.begin_pass()
+            if self._waits_for_a_step and not self._house.steps(self._optimizers[0]).is_running:
+                self._miss_a_step()
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _has_closure(args, kwargs):
-            self._house.gradients.take_step(optimizer)
+            self._house.gradients.take_step(args[0])
 
-    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        optimizer = args[0]
         if _has_closure(args, kwargs):  # it has computed the gradients anew: what was consumed is there only now
             self._house.gradients.take_step(optimizer)
         works = self._house.step_scales.of(optimizer).works
@@ -93,16 +148,50 @@ class StepCounter:
         self._house.skip_step(optimizer)
         self.vitals.count_skipped(1)
         self._end_step(optimizer)
-        for tell in self.after_skip if optimizer is self._optimizers[0] else ():
-            tell()
 
     def _end_step(self, optimizer: Optimizer) -> None:
-        is_first = optimizer is self._optimizers[0]
-        if is_first or not inside_backward():  # there may be one for each parameter
+        if optimizer is self._optimizers[0]:
+            self._finish_step()
+        elif not inside_backward():  # there may be one for each parameter
             self._house.collect()
-        if is_first:
-            self._is_uncollected = False
-            self._state.next_step()
+
+    def _finish_step(self) -> None:
+        self._house.collect()
+        self._is_uncollected = False
+        if self._waits_for_a_step:
+            self._waits_for_a_step = False
+            self._check_what_is_watched()
+        self._state.next_step()
+        for tell_of_it in self.after_step:
+            tell_of_it()
+
+    def _miss_a_step(self) -> None:
+        """Say so where the model is trained, but not by steps that are noticed."""
+        model = self._model()
+        if model is None:
+            return
+        versions = sum(parameter._version for parameter in model.parameters())
+        if self._state.passes == 1:
+            self._versions = versions
+        is_missed = self._state.passes == STEPLESS and versions != self._versions
+        if is_missed or self._state.passes == LONG:
+            self._waits_for_a_step = False
+            kind = type(self._optimizers[0]).__name__
+            seen = f"{self._state.passes} training passes have been seen, but no call of {kind}.step()"
+            warn(f"{seen}, so nothing is counted or shown; {STEP_CURE}", stacklevel=4)
+
+    def _check_what_is_watched(self) -> None:
+        """At the first step: say so where the optimizer trains something else than the watched model."""
+        model = self._model()
+        if model is None or not self._optimizers:
+            return
+        owned, kind = Owned(*self._optimizers), type(model).__name__
+        if not any(parameter in owned for parameter in model.parameters()):
+            cure = "watch the model after it is wrapped or moved, and give the optimizer that trains it"
+            warn(f"the optimizer has made a step, but holds no parameter of the watched {kind}; {cure}", stacklevel=4)
+        elif not self._state.passes and self._house.is_blind:
+            cure = "watch the module whose layers are called in training"
+            warn(f"the optimizer has made a step, but no layer of the watched {kind} was called; {cure}", stacklevel=4)
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -70,8 +70,8 @@ class OutputActivation(OutputLens):
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch the module if it is chosen, and its weighted parts to learn the layout of what follows."""
         if self._layout is not None:
-            for part in module.modules():
-                if not isactivation(part):
+            for name, part in module.named_modules():
+                if not isactivation(part) and "parametrizations" not in name.split("."):
                     self._layout.watch(part)
         super().register_leaf_module(module, module_name, inspector_state)
 

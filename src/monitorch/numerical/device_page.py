@@ -14,7 +14,7 @@ from .kernels import fused, fused_many, reference
 from .kernels.row import FOLLOWS, UNIT, WIDTH
 from .memory import is_capturing, lasting
 from .notes import LEAD, Note, Receive, hand_out
-from .precision import wide_dtype_of
+from .precision import difference, wide_dtype_of
 from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
@@ -122,8 +122,6 @@ class DevicePage:
             if key is None:
                 for note, tensor, follow in group:
                     self.geometry(note, tensor.detach(), follow)
-                copies, moved = zip(*((note.site.before, tensor.detach()) for note, tensor, _ in group), strict=True)
-                torch._foreach_copy_(copies, moved)
                 continue
             own, measured, flags = zip(*group, strict=True)
             previous = [note.site.previous for note in own] if key[0] else None
@@ -221,7 +219,7 @@ def _output_plainly(site: Any, x: Tensor, block: Tensor, index: int) -> None:
 
 def _geometry_plainly(site: Any, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
     if site.before is not None:  # what was added to it
-        x = x - site.before
+        x = difference(x, site.before)
     if site.sketched:
         block[index] = reference.sketch(x, site.previous, follows)
         return

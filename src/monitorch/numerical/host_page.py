@@ -10,7 +10,7 @@ from torch import Tensor
 from .kernels import host
 from .kernels.row import FOLLOWS, UNIT
 from .notes import Note, Receive, hand_out
-from .precision import HOST
+from .precision import HOST, difference
 from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
@@ -62,8 +62,7 @@ class HostPage:
     def _update(self, note: Note, x: Tensor, follows: bool) -> None:
         site = note.site
         if site.sketched:
-            self.geometry(note, x - site.before, follows)
-            site.before.copy_(x)
+            self.geometry(note, difference(x, site.before), follows)
         else:
             self._write(note, host.update(x, site.before, site.previous, follows))
 

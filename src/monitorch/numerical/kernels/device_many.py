@@ -62,7 +62,10 @@ def chunk_sums(
 ):
     """Sums of the chunk that starts at ``begin``; what is kept of the tensor is brought up to date."""
     source = pointer(tl.load(entry), DTYPE, ALIGNED)
-    kept = pointer(tl.load(entry + 1), DTYPE, ALIGNED)
+    if UPDATE:  # noqa: SIM108  # differences of short floats are not rounded to their dtype
+        kept = pointer(tl.load(entry + 1), tl.float32, ALIGNED)
+    else:
+        kept = pointer(tl.load(entry + 1), DTYPE, ALIGNED)
     old = pointer(tl.load(entry + 2), DTYPE, ALIGNED)
     inner = tl.load(entry + 5)
     channels = tl.load(entry + 6)
@@ -79,10 +82,7 @@ def chunk_sums(
         if KEEP:  # all reads come before all writes, which the compiler may not pass
             before = load(kept + start, lane, count * follows, TILE)
         if UPDATE:
-            now = tile
-            # rounded as the tensor itself would be, so that what is kept is what was measured
-            tile = (now.to(tl.float32) - load(old + start, lane, count, TILE).to(tl.float32)).to(DTYPE)
-            store(old + start, lane, now, count, TILE)
+            tile = tile.to(tl.float32) - load(old + start, lane, count, TILE).to(tl.float32)
         if KEEP:
             store(kept + start, lane, tile, count, TILE)
         if GROUP:

@@ -170,5 +170,5 @@ class ManyUpdates(_Many):
         block: Tensor,
         first: int,
     ) -> None:
-        """Write row ``first + i`` from ``tensors[i] - before[i]``; ``before`` becomes the first, ``previous`` that."""
+        """Write row ``first + i`` from ``tensors[i] - before[i]``, which ``previous[i]``, of float32, becomes."""
         self.run(tensors, previous, before, follows, None, block, first)

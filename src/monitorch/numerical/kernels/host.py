@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..length import as_dense
+from ..precision import difference
 from . import reference
 from .host_pieces import (
     HIGH,
@@ -60,15 +61,12 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | Non
 
 
 def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool) -> Row:
-    """Row of the way from ``before`` to ``x``, compared with the previous way; both are replaced."""
+    """Row of the way from ``before`` to ``x``, compared with the previous way, which it replaces."""
     if x.dtype == torch.float32 and _is_fast(x):
         lines = line_up([raw(tensor) for tensor in (x, before, previous) if tensor is not None], False)
         if lines:
             return _update(lines, follows)
-    x = as_dense(x)
-    row = geometry(x - before, previous, follows, None)
-    before.copy_(x)
-    return row
+    return geometry(difference(as_dense(x), before), previous, follows, None)
 
 
 def sketch(x: Tensor, state: Tensor, follows: bool) -> Row:
@@ -150,7 +148,6 @@ def _update(lines: list[Array], follows: bool) -> Row:
             if follows:
                 dot += product(piece, previous[start:stop])
             previous[start:stop] = piece
-        then[:] = now
     return _row(squares, dot, follows and bool(rest), x.size, nonfinite, max(tops))
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..length import as_dense, as_real
 from ..memory import lasting
-from ..precision import HOST, wide_dtype
+from ..precision import HOST, UNIT_DTYPES, wide_dtype
 from .row import (
     ACTIVE,
     BATCH,
@@ -126,7 +126,7 @@ def _in_units(x: Tensor) -> tuple[Tensor, Tensor]:
     real = as_real(x)
     wide = real.to(wide_dtype(x))
     unit = wide.new_ones(())
-    if x.numel() and x.dtype in (torch.float64, torch.complex128):
+    if x.numel() and x.dtype in UNIT_DTYPES:
         largest = wide.abs().where(wide.isfinite(), 0).max()
         unit = largest.where(largest > 0, 1)
         wide = wide / unit

@@ -1,0 +1,92 @@
+"""The steps of an optimizer, each told once, whatever they are made of."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+
+from .compilation import outside_graph
+from .reports import tell
+
+Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
+"""Is called with the arguments of ``step``, the optimizer first."""
+
+_STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
+"""What runs around every ``step`` and calls its hooks."""
+
+
+class OptimizerSteps:
+    """Tells listeners when a step begins and when it has ended.
+
+    A ``step`` that calls the one of its base class is one step, though torch calls its hooks twice. Listeners hear of a
+    step after all other hooks have seen it: what these do to gradients is what the optimizer gets.
+
+    Args:
+        state: of the inspector, which is told of errors.
+    """
+
+    def __init__(self, optimizer: Optimizer, state: Any) -> None:
+        self.optimizer, self._state = optimizer, state
+        self.before: list[Listener] = []
+        self.after: list[Listener] = []
+        self.count = 0
+        """How many steps have ended."""
+        self._depth = 0
+        self._pre_hook = optimizer.register_step_pre_hook(self._begin)
+        self._post_hook = optimizer.register_step_post_hook(self._end)
+
+    def remove(self) -> None:
+        """Leave the optimizer."""
+        self._pre_hook.remove()
+        self._post_hook.remove()
+        self.before, self.after = [], []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a step has begun and not ended yet, as while it calls a closure."""
+        return self._depth > 0
+
+    def come_last(self) -> None:
+        """Go behind the hooks that others have registered since."""
+        hooks: Any = self.optimizer._optimizer_step_pre_hooks
+        if self._pre_hook.id in hooks and next(reversed(hooks)) != self._pre_hook.id:
+            hooks.move_to_end(self._pre_hook.id)
+
+    @outside_graph
+    def _begin(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._depth += 1
+            if self._depth == 1 or self._is_outermost():
+                self._depth = 1
+                self._tell(self.before, args, kwargs)
+        except Exception as error:
+            tell(self._state, "noticing that a step begins", error)
+
+    @outside_graph
+    def _end(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._depth -= 1
+            if self._depth <= 0 or self._is_outermost():
+                self._depth = 0
+                self.count += 1
+                self.come_last()  # not while hooks of that kind are being called
+                self._tell(self.after, args, kwargs)
+        except Exception as error:
+            tell(self._state, "noticing that a step has ended", error)
+
+    def _tell(self, listeners: list[Listener], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for listener in listeners:
+            try:
+                listener(args, kwargs)
+            except Exception as error:  # the others have to know all the same
+                tell(self._state, "measuring a step of the optimizer", error)
+
+    def _is_outermost(self) -> bool:
+        """Whether one step is running: an earlier one that has failed never told its end."""
+        frame, running = sys._getframe(), 0
+        while frame is not None:
+            if frame.f_code is _STEP and frame.f_locals["args"][0] is self.optimizer:
+                running += 1
+            frame = frame.f_back  # type: ignore[assignment]
+        return running <= 1

@@ -1,0 +1,445 @@
+"""Ways of using a model that are not plain training steps, and loops that torch's hooks do not see whole."""
+
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.func import functional_call, functionalize, grad, jacrev, jvp, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from monitorch import MonitorchWarning, PyTorchInspector, lens
+
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+
+
+def new_model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
+
+
+def all_lenses(optimizer=None):
+    found = [
+        lens.OutputNorm(include=nn.Linear, inplace=False),
+        lens.OutputActivation(inplace=False),
+        lens.OutputGradientGeometry(inplace=False),
+        lens.ParameterGradientGeometry(inplace=False),
+    ]
+    return found if optimizer is None else [*found, lens.ParameterUpdateGeometry(optimizer, inplace=False)]
+
+
+@pytest.fixture
+def inspect():
+    """Build inspectors that live as long as the test and hide no error."""
+    kept = []
+
+    def build(model, lenses, **options):
+        kept.append(PyTorchInspector(lenses, module=model, **{"visualizer": "dummy", "on_error": "raise", **options}))
+        return kept[-1]
+
+    return build
+
+
+def samples(lenses):
+    """All samples by lens, statistic and layer."""
+    return {
+        (type(one).__name__, number, statistic, layer): list(values)
+        for one in lenses
+        for number, preprocessor in enumerate(one._preprocessors)
+        for statistic in preprocessor.statistics
+        for layer, values in preprocessor.series(statistic).items()
+    }
+
+
+# passes that are not recorded
+
+
+def loss_of(model, x):
+    return model(x).square().mean()
+
+
+def by_parameters(model):
+    values = {name: value.detach() for name, value in model.named_parameters()}
+    return values, lambda values, x: functional_call(model, values, (x,)).square().mean()
+
+
+def per_sample_gradients(model):
+    values, loss = by_parameters(model)
+    return vmap(grad(loss), in_dims=(None, 0))(values, X)
+
+
+def fake(model):
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        return model(mode.from_tensor(X)).shape
+
+
+def forward_mode(model):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(model(forward_ad.make_dual(X, torch.ones_like(X)))).tangent
+
+
+def saliency(model):
+    x = X.clone().requires_grad_()
+    return torch.autograd.grad(loss_of(model, x), x)
+
+
+TRANSFORMS = {
+    "grad": lambda model: grad(lambda x: loss_of(model, x))(X),
+    "grad by parameters": lambda model: grad(by_parameters(model)[1])(by_parameters(model)[0], X),
+    "vjp": lambda model: vjp(model, X)[1](torch.ones(4, 1)),
+    "jvp": lambda model: jvp(model, (X,), (torch.ones_like(X),)),
+    "jacrev": lambda model: jacrev(model)(X),
+    "vmap of grad": per_sample_gradients,
+    "functionalize": lambda model: functionalize(model)(X),
+    "make_fx": lambda model: make_fx(lambda x: model(x))(X)(X),
+    "fake tensors": fake,
+    "forward mode": forward_mode,
+    "batched gradients": lambda model: torch.autograd.functional.jacobian(model, X, vectorize=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_functional_pass_returns_what_it_should_and_leaves_no_trace_in_the_numbers(name, inspect):
+    numbers = []
+    for transform in (None, TRANSFORMS[name]):
+        model = new_model()
+        expected = None if transform is None else transform(new_model())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        lenses = all_lenses(optimizer)
+        inspect(model, lenses, optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_of(model, X).backward()
+            optimizer.step()
+            if transform is not None:
+                before = [parameter.clone() for parameter in model.parameters()]
+                found = transform(model)
+                assert torch.utils._pytree.tree_structure(found) == torch.utils._pytree.tree_structure(expected)
+                assert all(map(torch.equal, before, model.parameters()))
+        numbers.append(samples(lenses))
+    bare, transformed = numbers
+    assert transformed.keys() == bare.keys()
+    if name == "batched gradients":  # its forward pass is a plain one, and counts
+        outputs = [place for place in bare if place[0].startswith("Output") and place[0] != "OutputGradientGeometry"]
+        assert all(transformed[place][0::2] == bare[place] for place in outputs)
+        bare = {place: values for place, values in bare.items() if place not in outputs}
+    for place, values in bare.items():
+        assert transformed[place] == pytest.approx(values, rel=1e-6), place
+
+
+def test_the_gradient_of_an_input_alone_is_not_that_of_a_loss(inspect):
+    model, gradients = new_model(), lens.OutputGradientGeometry(inplace=False)
+    inspect(model, [gradients])
+    saliency(model)
+    assert not samples([gradients])
+    loss_of(model, X).backward()
+    assert {len(values) for values in samples([gradients]).values()} == {1}
+
+
+def test_gradients_through_a_frozen_model_are_recorded(inspect):
+    """As when an image is optimised: there is no parameter that is trained."""
+    model, gradients = new_model().requires_grad_(False), lens.OutputGradientGeometry(inplace=False)
+    inspect(model, [gradients])
+    saliency(model)
+    assert {len(values) for values in samples([gradients]).values()} == {1}
+
+
+def hessian_by_returned_gradients(model, parameters, vectors):
+    gradients = torch.autograd.grad(loss_of(model, X), parameters, create_graph=True)
+    return torch.autograd.grad(gradients, parameters, vectors)
+
+
+def hessian_by_added_gradients(model, parameters, vectors):
+    loss_of(model, X).backward(create_graph=True)
+    return torch.autograd.grad([parameter.grad for parameter in parameters], parameters, vectors)
+
+
+def several_hessian_products(model, parameters, vectors):
+    gradients = torch.autograd.grad(loss_of(model, X), parameters, create_graph=True)
+    for _ in range(3):
+        torch.autograd.grad(gradients, parameters, vectors, retain_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
+@pytest.mark.parametrize(
+    "product", [hessian_by_returned_gradients, hessian_by_added_gradients, several_hessian_products]
+)
+def test_a_product_with_the_hessian_is_no_gradient_of_the_loss(product, inspect):
+    model, gradients = new_model(), lens.OutputGradientGeometry(inplace=False)
+    inspect(model, [gradients])
+    hidden = model[0](X).detach().requires_grad_()
+    (expected,) = torch.autograd.grad(model[2](model[1](hidden)).square().mean(), hidden)
+    for _ in range(2):
+        parameters = list(model.parameters())
+        product(model, parameters, [torch.ones_like(parameter) for parameter in parameters])
+        model.zero_grad()
+    found = samples([gradients])["OutputGradientGeometry", 0, "norm", "0"]
+    assert found == pytest.approx([expected.double().norm().item()] * 2, rel=1e-5)
+
+
+def test_the_loss_of_a_gradient_penalty_is_recorded_whole(inspect):
+    """Differentiating gradients and adding the result to .grad is what trains."""
+    model, gradients = new_model(), lens.OutputGradientGeometry(inplace=False)
+    inspect(model, [gradients])
+    parameters = list(model.parameters())
+    inner = torch.autograd.grad(loss_of(model, X), parameters, create_graph=True)
+    sum(part.square().sum() for part in inner).backward()
+    assert len(samples([gradients])["OutputGradientGeometry", 0, "norm", "0"]) == 2
+
+
+# modules and parameters that are not what they seem
+
+
+class Token(nn.Module):
+    """A learned token: its output is its own parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.ones(1, 3))
+
+    def forward(self):
+        return self.token
+
+
+class WithToken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.head = Token(), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(x + self.token())
+
+
+def test_a_returned_parameter_is_one_sample_per_step_and_keeps_no_hook(inspect):
+    model, gradients = WithToken(), lens.OutputGradientGeometry(inplace=False)
+    inspector = inspect(model, [gradients])
+    expected = []
+    for step in range(4):
+        (model(X) * (step + 1)).square().mean().backward()
+        expected.append(model.token.token.grad.double().numpy().copy())
+        model.zero_grad()
+    assert not model.token.token._backward_hooks
+    norms, cosines = (
+        samples([gradients])["OutputGradientGeometry", 0, name, "token"] for name in ("norm", "correlation")
+    )
+    assert norms == pytest.approx([np.linalg.norm(one) for one in expected], rel=1e-5)
+    assert cosines == pytest.approx([0.0, 1.0, 1.0, 1.0])
+    inspector.detach()
+
+
+def test_a_model_changed_to_double_is_compared_rightly_or_not_at_all(inspect):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    lenses = all_lenses(optimizer)
+    inspect(model, lenses, optimizer=optimizer)
+    ways, x = [], X
+    for step in range(6):
+        if step == 3:
+            model.double()
+            optimizer.state.clear()
+            x = X.double()
+        before = model[0].weight.detach().double().clone()
+        optimizer.zero_grad()
+        loss_of(model, x).backward()
+        optimizer.step()
+        ways.append((model[0].weight.detach().double() - before).numpy())
+    found = samples(lenses)["ParameterUpdateGeometry", 0, "correlation", "0"]
+    expected = [(a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b) for a, b in pairwise(ways)]
+    assert found[1:] == pytest.approx([value for step, value in enumerate(expected) if step != 2], abs=1e-4)
+    assert all(
+        abs(value) <= 1.0001
+        for place, values in samples(lenses).items()
+        if place[2] == "correlation"
+        for value in values
+    )
+
+
+# loops whose steps no hook tells of
+
+
+class Sam(torch.optim.Optimizer):
+    """Sharpness-aware minimisation in its usual form: two methods of its own instead of step()."""
+
+    def __init__(self, parameters, base, rho=0.05, **options):
+        super().__init__(parameters, {"rho": rho, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self):
+        self._kept = [parameter.clone() for group in self.param_groups for parameter in group["params"]]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=0.05)
+
+    @torch.no_grad()
+    def second_step(self):
+        for group in self.param_groups:
+            for parameter, kept in zip(group["params"], self._kept, strict=False):
+                parameter.copy_(kept)
+        self.base_optimizer.step()
+
+    def step(self, closure=None):
+        raise NotImplementedError
+
+
+def sam_steps(model, optimizer, count, after=lambda: None):
+    for _ in range(count):
+        for half in (optimizer.first_step, optimizer.second_step):
+            optimizer.zero_grad()
+            loss_of(model, X).backward()
+            half()
+        after()
+
+
+def test_an_optimizer_whose_step_is_never_called_is_told_once_with_the_cure(inspect):
+    model = new_model()
+    optimizer = Sam(model.parameters(), torch.optim.SGD, lr=0.1)
+    inspect(model, all_lenses(optimizer), optimizer=optimizer)
+    with pytest.warns(
+        MonitorchWarning, match=r"no call of Sam\.step\(\).*call step\(\) of the watch or inspector"
+    ) as told:
+        sam_steps(model, optimizer, 20)
+    assert len(told) == 1
+
+
+def test_passes_that_only_accumulate_are_not_taken_for_missed_steps(inspect):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspector = inspect(model, all_lenses(optimizer), optimizer=optimizer)
+    for _ in range(200):
+        loss_of(model, X).backward()
+    optimizer.step()
+    assert inspector.state.step == 1
+
+
+def test_a_step_can_be_told_by_hand_for_any_optimizer(inspect):
+    model = new_model()
+    optimizer = Sam(model.parameters(), torch.optim.SGD, lr=0.1)
+    lenses = all_lenses(optimizer)
+    inspector = inspect(model, lenses, optimizer=optimizer)
+    weights = [model[0].weight.detach().double().numpy().copy()]
+
+    def ended():
+        weights.append(model[0].weight.detach().double().numpy().copy())
+        inspector.step()
+
+    sam_steps(model, optimizer, 4, ended)
+    assert inspector.state.step == 4
+    found = samples(lenses)
+    assert len(found["ParameterGradientGeometry", 0, "norm", "0"]) == 4
+    ways = [np.linalg.norm(after - before) for before, after in pairwise(weights)]
+    assert found["ParameterUpdateGeometry", 0, "norm", "0"] == pytest.approx(
+        ways[1:], rel=1e-4
+    )  # the first has no before
+
+
+def test_told_steps_take_the_place_of_passes_where_there_is_no_optimizer(inspect):
+    model = new_model()
+    inspector = inspect(model, all_lenses())
+    for _ in range(3):
+        for _ in range(4):  # micro-batches
+            loss_of(model, X).backward()
+        inspector.step()
+    assert inspector.state.step == 3
+
+
+def test_a_step_that_is_noticed_anyway_is_not_counted_twice(inspect):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspector = inspect(model, all_lenses(optimizer), optimizer=optimizer)
+    loss_of(model, X).backward()
+    optimizer.step()
+    with pytest.warns(MonitorchWarning, match="count already"):
+        inspector.step()
+    assert inspector.state.step == 1
+
+
+class Framework(nn.Module):
+    """A root that is never called itself: a framework calls a method of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = new_model()
+
+    def training_step(self, x):
+        return self.net(x).square().mean()
+
+
+@pytest.mark.parametrize("with_optimizer", [False, True])
+def test_a_root_that_is_never_called_is_watched_through_its_first_layer(with_optimizer, inspect):
+    model = Framework()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = all_lenses()
+    inspector = inspect(model, lenses, **({"optimizer": optimizer} if with_optimizer else {}))
+    for _ in range(5):
+        optimizer.zero_grad()
+        model.training_step(X).backward()
+        optimizer.step()
+    assert inspector.state.step == 5
+    assert inspector.state.passes == 5
+    assert {len(values) for values in samples(lenses).values()} == {5}
+
+
+def test_every_fifth_step_of_a_root_that_is_never_called(inspect):
+    model, norms = Framework(), lens.OutputNorm(inplace=False)
+    inspector = inspect(model, [norms], every=5)
+    for _ in range(20):
+        model.training_step(X).backward()
+    assert inspector.state.step == 20
+    assert len(samples([norms])["OutputNorm", 0, "value", "net.1"]) == 4
+
+
+def test_an_optimizer_of_another_model_is_told(inspect):
+    model, other = new_model(), new_model()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    inspect(model, all_lenses(), optimizer=optimizer)
+    loss_of(other, X).backward()
+    with pytest.warns(MonitorchWarning, match="holds no parameter of the watched Sequential"):
+        optimizer.step()
+    optimizer.step()
+
+
+def test_a_model_whose_layers_are_never_called_is_told(inspect):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspect(model, all_lenses(), optimizer=optimizer)
+    nn.functional.linear(X, model[0].weight).sum().backward()
+    with pytest.warns(MonitorchWarning, match="no layer of the watched Sequential was called"):
+        optimizer.step()
+
+
+def test_hooks_that_change_gradients_are_seen_whenever_they_come(inspect):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients = lens.ParameterGradientGeometry(inplace=False)
+    inspect(model, [gradients], optimizer=optimizer)
+
+    def clip(*_):
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+    consumed = []
+    optimizer.register_step_pre_hook(clip)
+    optimizer.register_step_post_hook(lambda *_: consumed.append(model[0].weight.grad.norm().item()))
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(model, X).backward()
+        optimizer.step()
+    assert samples([gradients])["ParameterGradientGeometry", 0, "norm", "0"] == pytest.approx(consumed, rel=1e-5)
+
+
+def test_a_script_with_warnings_as_errors_trains_on(inspect, unexpected_warnings):
+    model = new_model()
+    optimizer = Sam(model.parameters(), torch.optim.SGD, lr=0.1)
+    inspect(model, all_lenses(optimizer), optimizer=optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sam_steps(model, optimizer, 10)
+    (message,) = unexpected_warnings
+    assert "no call of Sam.step()" in message
+    unexpected_warnings.clear()
