@@ -319,9 +319,8 @@ def test_a_tick_that_fails_is_told_once_and_training_goes_on(training):
     watch = training.watch(training.optimizer)
     with pytest.warns(MonitorchWarning, match="a tick failed: ValueError: no ink") as caught:
         training.run(12)
+    watch.tick()
     assert len(caught) == 1
-    with pytest.raises(ValueError, match="no ink"):
-        watch.tick()
 
 
 def test_a_tick_that_fails_is_an_error_on_request(training):
@@ -342,7 +341,7 @@ def test_a_last_tick_that_fails_leaves_no_hook(training):
     training.shown = Broken()
     watch = training.watch(training.optimizer)
     training.run(1)
-    with pytest.raises(ValueError, match="no ink"):
+    with pytest.warns(MonitorchWarning, match="no ink"):
         watch.close()
     assert training.count_hooks() == 0
 

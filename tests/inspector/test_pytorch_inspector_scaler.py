@@ -84,8 +84,8 @@ def test_one_of_two_optimizers_may_skip(model, scaler):
 
 
 def test_gradients_that_are_zero_are_told_by_their_true_size(model, optimizer, scaler):
-    """Numbers up to 1e-8 count as zero; scaled ones would be larger than that."""
-    inspector = inspect(model, optimizer, scaler, ParameterGradientActivation(warning_plot=False))
+    """Scaled ones would be larger than what counts as zero."""
+    inspector = inspect(model, optimizer, scaler, ParameterGradientActivation(warning_plot=False, eps=1e-8))
     optimizer.zero_grad()
     scaler.scale(1e-9 * model(torch.ones(4, 3)).sum()).backward()
     scaler.step(optimizer)

@@ -11,6 +11,17 @@ PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry ParameterNorm"
 RATES = "OutputNorm OutputActivation"
 
 
+class Own(nn.Module):
+    """A layer whose class torch does not know, such as the convolutions of other libraries."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x):
+        return x @ self.kernel
+
+
 class Scale(nn.Module):
     """A root that has a parameter of its own beside a layer."""
 
@@ -29,7 +40,9 @@ class Scale(nn.Module):
             f"LossMetrics {RATES} OutputGradientGeometry {PARAMETERS}",
         ),
         (nn.Linear(3, 1), f"LossMetrics OutputNorm OutputGradientGeometry {PARAMETERS}"),
-        (nn.LayerNorm(3, elementwise_affine=False), "LossMetrics OutputNorm OutputGradientGeometry"),
+        (nn.LayerNorm(3, elementwise_affine=False), "LossMetrics OutputGradientGeometry"),
+        (Own(), f"LossMetrics OutputNorm OutputGradientGeometry {PARAMETERS}"),
+        (nn.Sequential(Own(), nn.ReLU()), f"LossMetrics {RATES} OutputGradientGeometry {PARAMETERS}"),
         (nn.LazyLinear(3), f"LossMetrics OutputNorm OutputGradientGeometry {PARAMETERS}"),
         (nn.ReLU(), f"LossMetrics {RATES}"),
         (nn.Sequential(nn.ReLU(), nn.Tanh()), f"LossMetrics {RATES}"),
@@ -46,6 +59,16 @@ def test_only_those_that_find_something(model, expected):
     lenses = standard_lenses(model, [optimizer])
     assert [type(lens).__name__ for lens in lenses] == expected.split()
     PyTorchInspector(lenses, module=model, visualizer="dummy").detach()  # a warning of no layers would be an error
+
+
+def test_outputs_of_every_layer_with_parameters_are_shown_whatever_its_class():
+    model = nn.Sequential(Own(), nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3, bias=False))))
+    inspector = PyTorchInspector(standard_lenses(model), module=model, visualizer="dummy", on_error="raise")
+    model(torch.ones(2, 3))
+    inspector.tick_epoch()
+    norms = {record.layer: record.value for record in inspector.records() if record.tag == "Output Norm"}
+    assert norms["0"] == pytest.approx(3 * 3**0.5)
+    assert norms.keys() == {"0", "1.0"}
 
 
 def test_one_lens_for_each_optimizer():

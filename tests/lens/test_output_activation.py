@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from monitorch.errors import MonitorchWarning
 from monitorch.lens import OutputActivation
@@ -82,13 +83,26 @@ def test_layout_asked_for_wins_over_the_judgement(rates):
     assert rates(model, torch.randn(5, 7, 3), channel_last=False) == {"1": (0.75, 0.0)}
 
 
-def test_layout_of_a_layer_is_fixed_at_its_first_pass(watch, shown, hooks_on):
+@pytest.mark.parametrize("parametrise", [parametrizations.spectral_norm, parametrizations.weight_norm])
+def test_channels_after_a_parametrised_convolution_are_its_filters(parametrise, rates):
+    """Without a bias such a convolution has no parameter itself: its weight is in another module."""
+    conv = nn.Conv2d(2, 4, 3, bias=False)
+    with torch.no_grad():
+        conv.weight[1:] = -conv.weight[1:].abs()
+        conv.weight[0] = conv.weight[0].abs()
+    model = nn.Sequential(parametrise(conv), nn.ReLU())
+    assert rates(model, torch.rand(3, 2, 8, 8)) == {"1": (0.25, 0.75)}
+
+
+def test_layout_of_a_layer_is_fixed_at_its_first_pass(watch, shown):
     conv, linear, act = one_dead_feature(nn.Conv1d(4, 4, 1)), one_dead_feature(nn.Linear(4, 4)), nn.ReLU()
     model = nn.ModuleList([conv, linear, act])
     inspector = watch(model, OutputActivation())
-    before = len(hooks_on(model))
+    assert conv._forward_hooks
+    assert linear._forward_hooks
     act(linear(torch.randn(3, 4, 4)))
-    assert len(hooks_on(model)) == before - 2  # nobody needs to notice conv and linear any more
+    assert not conv._forward_hooks  # nobody needs to notice them any more
+    assert not linear._forward_hooks
     act(conv(torch.randn(3, 4, 4)))
     inspector.tick_epoch()
     assert shown.values("Output Activations")["2"]["death_rate"] == pytest.approx((0.25 + 0.0) / 2)

@@ -1,10 +1,13 @@
 """Which neurons receive gradients: tags, dead rows, and what is not dead."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from monitorch.errors import OptionError
 from monitorch.lens import ParameterGradientActivation
 
 WORST = ("Warning Gradient Activations", False, True, True, "PROBABILITY", None)
@@ -47,7 +50,7 @@ def rates(watch, shown):
 @pytest.mark.parametrize(
     ("gradient", "activation", "death"),
     [
-        ([[1.0, 2.0], [0.0, 3.0], [0.0, 0.0], [0.0, 1e-9]], 3 / 8, 1 / 2),
+        ([[1.0, 2.0], [0.0, 3.0], [0.0, 0.0], [0.0, 1e-9]], 4 / 8, 1 / 4),
         ([1.0, 0.0, 0.0, -2.0], 1 / 2, 1 / 2),
         ([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]], 1 / 8, 1 / 2),
     ],
@@ -55,6 +58,18 @@ def rates(watch, shown):
 def test_rows_are_the_neurons(gradient, activation, death, rates):
     shown, _ = rates(gradient)
     assert shown == {"activation_rate": activation, "death_rate": death}
+
+
+def test_gradients_may_be_as_small_as_floats_get_and_what_is_zero_can_be_chosen(rates):
+    gradient = [[1e-10, 2e-10], [0.0, 3e-40]]
+    assert rates(gradient)[0] == {"activation_rate": 3 / 4, "death_rate": 0.0}
+    assert rates(gradient, eps=1.5e-10)[0] == {"activation_rate": 1 / 4, "death_rate": 1 / 2}
+
+
+@pytest.mark.parametrize("eps", [-1e-8, float("nan"), "small", None, True])
+def test_what_is_zero_is_a_number(eps):
+    with pytest.raises(OptionError, match="eps takes a number of at least 0, not"):
+        ParameterGradientActivation(eps=eps)
 
 
 def test_rates_are_aggregated_over_the_steps_of_a_tick(rates):
@@ -85,9 +100,27 @@ def test_worst_is_taken_over_all_parameters(watch, shown):
     assert list(shown.values("Bias Gradient Activation")) == ["1"]
 
 
-def test_sparse_gradient_counts_untouched_rows_as_dead(watch, shown):
-    model = nn.Sequential(nn.Embedding(4, 3, sparse=True))
-    inspector = watch(model, ParameterGradientActivation(parameters="weight"))
-    model(torch.tensor([2])).sum().backward()
+@pytest.mark.parametrize("layer", [nn.Embedding(4, 3), nn.Embedding(4, 3, sparse=True), nn.EmbeddingBag(4, 3)])
+@pytest.mark.parametrize("parameters", ["weight", "all"])
+def test_rows_of_an_embedding_that_no_batch_uses_are_not_dead(layer, parameters, watch, shown):
+    layer.weight.grad = None
+    model = nn.Sequential(layer, nn.Linear(3, 1))
+    inspector = watch(model, ParameterGradientActivation(parameters=parameters))
+    rows = torch.tensor([[2, 0, 2]])
+    (layer(rows) * torch.tensor([1.0, 0.0, 2.0])).sum().backward()
     inspector.tick_epoch()
-    assert shown.values("Weight Gradient Activation")["0"] == {"activation_rate": 0.25, "death_rate": 0.75}
+    kind, name = ("Weight", "0") if parameters == "weight" else ("Parameter", "0.weight")
+    assert shown.values(f"{kind} Gradient Activation")[name] == pytest.approx(
+        {"activation_rate": 2 / 3, "rows_used": 1 / 2}
+    )
+    worst = shown.values("Warning Gradient Activations")["Warning Gradient Activations"]
+    assert worst["worst activation_rate"] == pytest.approx(2 / 3)
+    assert math.isnan(worst["worst death_rate"])  # the only layer that has a gradient has no neurons to be dead
+
+
+def test_an_embedding_none_of_whose_rows_is_used_has_none_active(watch, shown):
+    model = nn.Sequential(nn.Embedding(4, 3))
+    inspector = watch(model, ParameterGradientActivation(parameters="weight"))
+    model[0].weight.backward(torch.zeros(4, 3))
+    inspector.tick_epoch()
+    assert shown.values("Weight Gradient Activation")["0"] == {"activation_rate": 0.0, "rows_used": 0.0}

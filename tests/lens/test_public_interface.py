@@ -24,7 +24,7 @@ SIGNATURES = {
     f"comparison_plot=True, comparison_aggregation=None, {LINES}, *, output_index=None",
     "OutputGradientGeometry": f"{GEOMETRY}, skip_activation=True, {LINES}, *, output_index=None, correlation='exact'",
     "ParameterGradientGeometry": f"{GEOMETRY}, {PARAMETERS}, {LINES}, *, correlation='exact'",
-    "ParameterGradientActivation": f"inplace=True, warning_plot=True, {PARAMETERS}, {RATES}",
+    "ParameterGradientActivation": f"inplace=True, warning_plot=True, {PARAMETERS}, {RATES}, *, eps=0.0",
     "ParameterUpdateGeometry": f"optimizer, {GEOMETRY}, {PARAMETERS}, {LINES}, *, correlation='exact'",
     "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
     "aggregation_method='mean'",

@@ -21,6 +21,7 @@ _QUANTITIES = (
     _Quantity(Column("weight", "norm"), "Weight Norm"),
     _Quantity(Column("weight", "cond"), "Weight Cond"),
     _Quantity(Column("gradient", "norm"), "Weight Gradient Norm"),
+    _Quantity(Column("gradient", "rows"), "Weight Gradient Activation", "rows_used", text=percent_text),
     _Quantity(Column("update", "/weight"), "Weight Update Norm", over="Weight Norm"),
     _Quantity(Column("output", "norm"), "Output Norm"),
     _Quantity(Column("output", "active"), "Output Activations", "activation_rate", text=percent_text),
@@ -28,8 +29,9 @@ _QUANTITIES = (
 )
 
 EXPLANATION = (
-    "cond: largest over smallest singular value. update/weight: how far one step moves the weight, "
-    "as a part of its norm. active: outputs that are not zero. dead: neurons that are zero for a whole batch."
+    "cond: largest over smallest singular value. rows: how many rows of an embedding a batch uses. update/weight: how "
+    "far one step moves the weight, as a part of its norm. active: outputs that are not zero. dead: neurons that are "
+    "zero for a whole batch."
 )
 
 

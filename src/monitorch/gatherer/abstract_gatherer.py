@@ -74,6 +74,8 @@ class Gatherer(AbstractGatherer):
         self._preprocessors = list(preprocessors)
         self.name = name
         """What data are handed over with; a lens may choose a finer name than that of the layer."""
+        self.module_name = name
+        """The name of the module that data come from."""
         self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
         """Whom warnings name; a lens puts its own name here."""
         self._in_gap = self._failed = self._warned = False

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
@@ -38,6 +39,8 @@ class ChannelLayout:
 
     def watch(self, module: nn.Module) -> None:
         """Notice when ``module`` runs, if it has weights of its own; those behind a parametrisation are, too."""
+        if isinstance(module, torch.jit.ScriptModule):
+            return
         if id(module) not in self._handles and own_parameters(module):
             in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
             self._last_built = not in_dim_1

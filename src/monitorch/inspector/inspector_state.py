@@ -9,6 +9,7 @@ import torch
 
 from ..errors import OptionError
 from ..gatherer.loss_scale import LossScale
+from ..gatherer.reports import tell
 from ..gatherer.watched_gradient import AT_STEP
 from ..numerical.sync import several_processes
 from .cadence import Cadence
@@ -112,8 +113,11 @@ class InspectorState:
     def settle(self) -> None:
         """Wait for the numbers of the last tick, if they have not been shown yet."""
         tick, self.open_tick = self.open_tick, None
-        if tick is not None:
-            tick()
+        try:
+            if tick is not None:
+                tick()
+        except Exception as error:
+            tell(self, "showing a tick", error)
 
     def average_over(self, processes: int) -> None:
         """Learn over how many processes gradients are averaged, 0 where they are not."""

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -19,6 +20,10 @@ UNSUPPORTED = {
     ("torch", "_PipelineStageBase"): "attach to the stage's own module instead",
     ("deepspeed", "DeepSpeedEngine"): "its parameters and gradients live outside the module",
 }
+
+
+SCRIPTED = torch.jit.ScriptModule
+"""Modules that torch.jit runs: no hook of theirs is called."""
 
 
 class Layer(NamedTuple):
@@ -45,6 +50,8 @@ def unwrap(model: nn.Module) -> nn.Module:
             advice = UNSUPPORTED.get((base.__module__.partition(".")[0], base.__name__))
             if advice:
                 raise UnsupportedModelError(f"{base.__name__} cannot be observed: {advice}")
+    if isinstance(model, SCRIPTED):
+        raise UnsupportedModelError(f"{type(model).__name__} cannot be observed: watch the model before torch.jit")
     if not isinstance(model, nn.Module):
         raise OptionError(f"a model is a torch.nn.Module, not {type(model).__name__}")
     if isinstance(model, DistributedDataParallel):
@@ -94,8 +101,19 @@ def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[in
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:
-    """The children, but for the machinery of parametrisations: a parametrised layer is still one layer."""
-    return {name: child for name, child in module.named_children() if name != "parametrizations"}
+    """The children that hooks can be put on.
+
+    A parametrised layer is still one layer, so the machinery of parametrisations is left out; scripted modules run
+    without calling hooks.
+    """
+    children = module.named_children()
+    return {name: child for name, child in children if name != "parametrizations" and not isinstance(child, SCRIPTED)}
+
+
+def scripted(model: nn.Module) -> list[str]:
+    """The names of scripted and traced parts, the outermost ones only."""
+    names = [name for name, part in model.named_modules() if isinstance(part, SCRIPTED)]
+    return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
 
 
 class LayersOf:
@@ -103,11 +121,36 @@ class LayersOf:
 
     def __init__(self, model: nn.Module, depth: int = -1, separator: str = ".") -> None:
         self._model, self._how = weakref.ref(model), (depth, separator)
-        self.names = [layer.name for layer in self]
+        self._modules: list[weakref.ref[nn.Module]] = []
+        self._known: dict[str, tuple[weakref.ref[nn.Module], bool]] = {}
+        self.changes()
 
     def __iter__(self) -> Iterator[Layer]:
         model = self._model()
         return iter([] if model is None else walk(model, *self._how))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all layers, in model order."""
+        return list(self._known)
+
+    def changes(self) -> tuple[set[str], list[Layer]]:
+        """What has changed since the last call: names whose layers are gone or replaced, and layers that are new."""
+        model = self._model()
+        modules = [] if model is None else list(model.modules())
+        if len(modules) == len(self._modules) and all(
+            known() is module for known, module in zip(self._modules, modules, strict=True)
+        ):
+            return set(), []
+        self._modules = [weakref.ref(module) for module in modules]
+        before, layers = self._known, list(self)
+        self._known = {layer.name: (weakref.ref(layer.module), layer.is_leaf) for layer in layers}
+        same = {layer.name for layer in layers if layer.name in before and _is_same(layer, *before[layer.name])}
+        return before.keys() - same, [layer for layer in layers if layer.name not in same]
+
+
+def _is_same(layer: Layer, known: weakref.ref[nn.Module], is_leaf: bool) -> bool:
+    return known() is layer.module and layer.is_leaf == is_leaf
 
 
 def aliases(model: nn.Module, separator: str = ".") -> dict[str, list[str]]:

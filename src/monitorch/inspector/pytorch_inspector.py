@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import visualizer as visualizers
-from ..errors import LifecycleError, OptionError
+from ..errors import LifecycleError, OptionError, warn
 from ..gatherer.compilation import drop_graphs, warn_if_blind
 from ..gatherer.house import House
 from ..gatherer.reports import tell
@@ -30,7 +30,7 @@ from .cadence import Cadence
 from .display import DisplaysRun
 from .epoch_loops import EpochLoops
 from .inspector_state import InspectorState
-from .module_tree import LayersOf, aliases, averaging_processes, description, unwrap
+from .module_tree import LayersOf, aliases, averaging_processes, description, scripted, unwrap
 from .release import release
 from .step_counter import StepCounter
 from .tick import Tick, collect
@@ -165,6 +165,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             except Exception:
                 release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
+            self._pass_over(scripted(model))
             self._steps = StepCounter(self.state, self.state.house, model, self._trainer)
             self._handles.append(self._steps)
             warn_of_other_names(self._adopted)
@@ -223,15 +224,20 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         if epoch is not None:
             check(epoch=epoch)
             self.state.counter = epoch
-        if active:
-            self._adopt_lenses()
-            self._end_tick()
-        house = self.state.house
-        if house is not None:
-            if active and self.state.observed and not self.state.ticks and self.state.open_tick is None:
-                warn_if_blind(house)
-            house.refresh()
-        self.state.tick()
+        try:
+            if active:
+                self._adopt_lenses()
+                self._end_tick()
+            house = self.state.house
+            if house is not None:
+                if active and self.state.observed and not self.state.ticks and self.state.open_tick is None:
+                    warn_if_blind(house)
+                self._follow_layers()
+                house.refresh()
+        except Exception as error:
+            tell(self.state, "a tick", error)
+        finally:
+            self.state.tick()
 
     tick = tick_epoch
 
@@ -281,11 +287,33 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self._adopt(self._logged)
 
     def _show_model(self, lens: AbstractLens) -> None:
-        for name, module, is_leaf in self._layers or ():
-            register = lens.register_leaf_module if is_leaf else lens.register_non_leaf_module
-            register(module, name, self.state)
+        for layer in self._layers or ():
+            self._show_layer(lens, *layer)
         lens.finish_attach()
         self._let_optimizers_step()
+
+    def _follow_layers(self) -> None:
+        """Watch layers that have been put into the model since the last tick, and leave those that were taken out."""
+        gone, new = (set(), []) if self._layers is None else self._layers.changes()
+        if not gone and not new:
+            return
+        known = [lens for lens in self._adopted if isinstance(lens, Lens)]
+        for lens in known:
+            lens.leave(gone)
+            for layer in new:
+                self._show_layer(lens, *layer)
+            lens.forget_layers()
+        self._introduce_layers()
+        self._let_optimizers_step()
+
+    def _show_layer(self, lens: AbstractLens, name: str, module: nn.Module, is_leaf: bool) -> None:
+        register = lens.register_leaf_module if is_leaf else lens.register_non_leaf_module
+        register(module, name, self.state)
+
+    def _pass_over(self, parts: list[str]) -> None:
+        if parts:
+            text = f"torch.jit calls no hooks, so scripted parts of the model are passed over: {', '.join(parts[:3])}"
+            warn(text + (f" and {len(parts) - 3} more" if len(parts) > 3 else ""), stacklevel=3)
 
     def _introduce_layers(self) -> None:
         if self._layers is not None and hasattr(self.visualizer, "describe_layers"):

@@ -102,6 +102,7 @@ class StepCounter:
             self._house.updates(optimizer).after_step()
         if self._counts_passes:  # from now on they are parts of a step
             self._counts_passes, self._state.step = False, 0
+        self._waits_for_a_step = False
         self._finish_step()
         for optimizer in self._optimizers:
             self._house.updates(optimizer).before_step()
@@ -150,6 +151,9 @@ class StepCounter:
         self._end_step(optimizer)
 
     def _end_step(self, optimizer: Optimizer) -> None:
+        if self._waits_for_a_step:
+            self._waits_for_a_step = False
+            self._check_what_is_watched()
         if optimizer is self._optimizers[0]:
             self._finish_step()
         elif not inside_backward():  # there may be one for each parameter
@@ -158,9 +162,6 @@ class StepCounter:
     def _finish_step(self) -> None:
         self._house.collect()
         self._is_uncollected = False
-        if self._waits_for_a_step:
-            self._waits_for_a_step = False
-            self._check_what_is_watched()
         self._state.next_step()
         for tell_of_it in self.after_step:
             tell_of_it()

@@ -1,6 +1,7 @@
 """Any attribute of any module."""
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import nn
@@ -64,30 +65,41 @@ class Attribute(Lens):
             for last, state in self._states.items()
         ]
         super().__init__(self._states.values(), views)
-        # owners by id: a lens keeps no module alive
-        self._owners, self._monitors = list[tuple[int, str]](), list[Monitor]()
+        self._monitors: list[tuple[str, Monitor]] = []  # with the names of their modules
+        self._model: weakref.ref[nn.Module] | None = None  # a lens keeps no module alive
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch those attributes that the module itself has."""
         if not module_name:
-            self._owners = [(id(owner), attr) for path in self._paths for owner, attr in [holder_of(module, path)]]
-        for attr in (attr for owner, attr in self._owners if owner == id(module)):
+            self._model = weakref.ref(module)
+        model = None if self._model is None else self._model()
+        owners = [] if model is None else [holder_of(model, path) for path in self._paths]
+        for attr in (attr for owner, attr in owners if owner is module):
             monitor = self._new_monitor(attr, module)
             monitor.on_error = inspector_state.on_error
-            self._monitors.append(monitor)
+            self._monitors.append((module_name, monitor))
             above, _, last = attr.rpartition(".")
             layer = ".".join(filter(None, (module_name, above)))
-            self._watch(FeedForwardGatherer(monitor.reducer, [self._states[last]], layer, inspector_state), layer)
+            gatherer = FeedForwardGatherer(monitor.reducer, [self._states[last]], layer, inspector_state)
+            self._watch(gatherer, layer, module_name)
 
     register_non_leaf_module = register_leaf_module
 
     def stateful_parts(self) -> list[Any]:
         """Also the reducers."""
-        return [*super().stateful_parts(), *(monitor.reducer for monitor in self._monitors)]
+        return [*super().stateful_parts(), *(monitor.reducer for _, monitor in self._monitors)]
+
+    def leave(self, modules: Collection[str]) -> None:
+        """Let go of their monitors, too."""
+        super().leave(modules)
+        for module_name, monitor in self._monitors:
+            if module_name in modules:
+                monitor.deregister()
+        self._monitors = [known for known in self._monitors if known[0] not in modules]
 
     def detach_from_module(self) -> None:
         """Let go of the monitors, too."""
         super().detach_from_module()
-        for monitor in self._monitors:
+        for _, monitor in self._monitors:
             monitor.deregister()
-        self._monitors, self._owners = [], []
+        self._monitors, self._model = [], None

@@ -5,7 +5,7 @@ A lens is a declaration (preprocessors, views, which layers) and one verb: how t
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -140,9 +140,22 @@ class Lens(AbstractLens):
         """Whether the last tick was an active one, so that its numbers are here."""
         return bool(self._frames) and self._finalized_in == self._state.ticks - 1
 
-    def _watch(self, gatherer: Gatherer, layer: str) -> None:
+    def leave(self, modules: Collection[str]) -> None:
+        """Stop watching the modules of these names: they are gone, or others have taken their places."""
+        for gatherer in [gatherer for gatherer in self._gatherers if gatherer.module_name in modules]:
+            gatherer.detach()
+            self._gatherers.remove(gatherer)
+            for preprocessor in self._preprocessors:
+                preprocessor.interrupt(gatherer.name)
+
+    def forget_layers(self) -> None:
+        """Show no layer any more that nothing is gathered from."""
+        gathered = {gatherer.name for gatherer in self._gatherers}
+        self._layers = {layer: None for layer in self._layers if layer in gathered}
+
+    def _watch(self, gatherer: Gatherer, layer: str, module_name: str) -> None:
         """Keep a gatherer and fix the layer's place in the order of the model."""
-        gatherer.owner, gatherer.name = type(self).__name__, layer
+        gatherer.owner, gatherer.name, gatherer.module_name = type(self).__name__, layer, module_name
         self._gatherers.append(gatherer)
         self._layers[layer] = None
 
@@ -163,9 +176,9 @@ class OutputLens(Lens):
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch the module if it is chosen."""
         if self._choice.leaf(module):
-            self._watch(self._gather(module, module_name, inspector_state), module_name)
+            self._watch(self._gather(module, module_name, inspector_state), module_name, module_name)
 
     def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch the module if its class is included by name."""
         if self._choice.container(module):
-            self._watch(self._gather(module, module_name, inspector_state), module_name)
+            self._watch(self._gather(module, module_name, inspector_state), module_name, module_name)

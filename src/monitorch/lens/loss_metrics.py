@@ -83,7 +83,7 @@ class LossMetrics(PushedLens):
 
     def _listen(self, module: nn.Module | None, inspector_state: Any) -> None:
         if module is not None and not self._gatherers:
-            self._watch(FeedForwardGatherer(module, [self._losses], "loss", inspector_state), "loss")
+            self._watch(FeedForwardGatherer(module, [self._losses], "loss", inspector_state), "loss", "")
 
     def _read_losses(self) -> dict[str, Accumulator]:
         pushed = {} if self._loss_fn is not None else self._pushed(self._loss_names())

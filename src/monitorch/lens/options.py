@@ -97,6 +97,12 @@ def channel_last(value: bool | str) -> bool | str:
     return value
 
 
+def not_negative(option: str, value: float) -> None:
+    """A number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise OptionError(f"{option} takes a number of at least 0, not {value!r}")
+
+
 def correlation(value: str) -> str:
     """How consecutive tensors are compared."""
     if value not in ("exact", "sketch"):

@@ -1,10 +1,11 @@
 """The common half of all lenses on parameters: which of them a lens looks at."""
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import warn
 from ..gatherer.abstract_gatherer import Gatherer
@@ -29,7 +30,7 @@ class ParameterLens(Lens):
     def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
         super().__init__(by_parameter.values(), views)
         self._by_parameter = by_parameter
-        self._seen: set[int] = set()
+        self._seen: dict[int, weakref.ref[Tensor]] = {}
         self._named_otherwise: dict[str, str] = {}
 
     @property
@@ -50,11 +51,12 @@ class ParameterLens(Lens):
         names = own if ALL in self._by_parameter else list(self._by_parameter)
         found = {name: tensor for name in names if (tensor := locate_parameter(module, name)) is not None}
         for name, tensor in found.items():
-            if id(tensor) not in self._seen:
-                self._seen.add(id(tensor))
+            known = self._seen.get(id(tensor))
+            if known is None or known() is not tensor:  # another one may have had the same id
+                self._seen[id(tensor)] = weakref.ref(tensor)
                 preprocessor = self._by_parameter.get(ALL) or self._by_parameter[name]
                 gatherer = self._gather(module, name, preprocessor, module_name, inspector_state)
-                self._watch(gatherer, self._layer(module_name, name))
+                self._watch(gatherer, self._layer(module_name, name), module_name)
         if own and not found:
             self._named_otherwise[module_name] = own[0]
 
@@ -63,7 +65,7 @@ class ParameterLens(Lens):
     def detach_from_module(self) -> None:
         """Forget which tensors were seen, too."""
         super().detach_from_module()
-        self._seen, self._named_otherwise = set(), {}
+        self._seen, self._named_otherwise = {}, {}
 
     def _layer(self, module_name: str, parameter: str) -> str:
         """The name to show a parameter under."""

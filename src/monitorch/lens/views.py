@@ -12,6 +12,7 @@ from ..numerical import Accumulator, extract_point, extract_range, parse_range_n
 from ..numerical.extraction import count_nonfinite
 from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..preprocessor.geometry import GeometryPreprocessor
+from ..preprocessor.rates import RateStatistics
 from ..visualizer.abstract_visualizer import AbstractVisualizer, TagAttributes, TagType
 from ..visualizer.record_sink import flatten
 
@@ -114,7 +115,7 @@ class LayerRates(View):
 
     type = TagType.PROBABILITY
 
-    def __init__(self, tag: str, rates: AccumulatingPreprocessor, activation_method: str, death_method: str) -> None:
+    def __init__(self, tag: str, rates: RateStatistics, activation_method: str, death_method: str) -> None:
         super().__init__(tag)
         self.rates, self.methods = rates, {"activation": activation_method, "death": death_method}
 
@@ -123,7 +124,7 @@ class LayerRates(View):
         frame = Frame(self.tag, self.type)
         for statistic, method in self.methods.items():
             for layer, acc in Source(self.rates, statistic).read(layers).items():
-                frame.values.setdefault(layer, {})[f"{statistic}_rate"] = extract_point(acc, method)
+                frame.values.setdefault(layer, {})[self.rates.label(layer, statistic)] = extract_point(acc, method)
                 frame.nonfinite[layer] = count_nonfinite(acc)
         return frame
 
@@ -144,8 +145,8 @@ class WorstRates(View):
         rates = [lines for view in self.views for lines in view.read(layers).values.values()]
         if rates:
             frame.values[self.tag] = {
-                "worst activation_rate": _extreme(min, (lines["activation_rate"] for lines in rates)),
-                "worst death_rate": _extreme(max, (lines["death_rate"] for lines in rates)),
+                "worst activation_rate": _extreme(min, rates, "activation_rate"),
+                "worst death_rate": _extreme(max, rates, "death_rate"),
             }
         return frame
 
@@ -210,8 +211,8 @@ def _has_samples(acc: Accumulator) -> bool:
     return len(acc) > 0 or count_nonfinite(acc) > 0
 
 
-def _extreme(choose: Callable[[list[float]], float], rates: Iterable[float]) -> float:
-    known = [rate for rate in rates if math.isfinite(rate)]
+def _extreme(choose: Callable[[list[float]], float], layers: Iterable[Lines], rate: str) -> float:
+    known = [lines[rate] for lines in layers if math.isfinite(lines.get(rate, math.nan))]
     return choose(known) if known else math.nan
 
 

@@ -87,6 +87,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         finally:
             self._values, self.ledger = present, ledger
 
+    @np.errstate(all="ignore")  # what is not finite is counted, not warned of
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
         """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""
         rows = rows[~is_lead]

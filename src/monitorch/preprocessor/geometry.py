@@ -33,7 +33,7 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
         self.comparison = ("sketch" if sketch else "exact") if correlation else None
         self.statistics = ("norm", "correlation") if correlation else ("norm",)
         self._geometries: dict[str, GeometryComputation] = {}
-        self._last_lengths: dict[str, float] = {}
+        self._last_lengths: dict[str, tuple[float, float]] = {}  # in a unit of its own, and this unit
 
     def reset(self) -> None:
         """Forget the samples; the last tensors stay, so that a tick does not cut a series in two."""
@@ -60,11 +60,14 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         super().load_state_dict(state)
-        self._last_lengths = dict(state["lengths"])
+        known = state["lengths"].items()
+        # older releases have saved lengths alone; their unit matters only for float64 numbers far from 1
+        self._last_lengths = {name: (last, 1.0) if isinstance(last, float) else tuple(last) for name, last in known}
         for name, last in state["geometries"].items():
             geometry = self._geometries[name] = self._new_geometry()
             geometry.go_on(self._values.get(name), *last)
 
+    @np.errstate(all="ignore")  # what is not finite is counted, not warned of
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
         """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""
         norms = lengths(rows, by_size=self.normalize)
@@ -78,16 +81,15 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
 
     def _correlations(self, name: str, rows: Rows) -> tuple[Rows, Mask]:
         """Cosines with the tensor before, and which of them there are."""
-        sizes = np.sqrt(rows[:, SQUARES])
+        sizes, units = np.sqrt(rows[:, SQUARES]), rows[:, UNIT]
         first = name not in self._last_lengths
-        before = np.concatenate(([self._last_lengths.get(name, 0.0)], sizes[:-1]))
-        self._last_lengths[name] = float(sizes[-1])
+        size, unit = self._last_lengths.get(name, (0.0, 1.0))
+        product = sizes * np.concatenate(([size], sizes[:-1]))
+        self._last_lengths[name] = float(sizes[-1]), float(units[-1])
         compared = rows[:, FOLLOWS] > 0
-        product = sizes * before
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cosine = np.where(product == 0, 0.0, rows[:, DOT] / product)
-            if self.eps:  # dot / (lengths + eps)
-                cosine /= 1 + self.eps / (product * rows[:, UNIT] ** 2)
+        cosine = np.where(product == 0, 0.0, rows[:, DOT] / product)
+        if self.eps:  # dot / (lengths + eps); one after the other, since the product of two units may leave float64
+            cosine /= 1 + self.eps / units / np.concatenate(([unit], units[:-1])) / product
         if first:
             cosine[0], compared[0] = 0.0, True
         return cosine, compared

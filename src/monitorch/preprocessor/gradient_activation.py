@@ -1,15 +1,20 @@
 """Which neurons receive a gradient at all."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..numerical import reduce_activation_to_activation_rates
 from ..numerical.length import as_dense
+from ..numerical.notes import Rows
 from .abstract import AbstractTensorPreprocessor
 from .ask import Ask
 from .rates import RateStatistics
+
+TINY = 1e-300
+"""Divides 0 instead of 0 itself: where no row was used, none is active."""
 
 
 class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
@@ -24,6 +29,20 @@ class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
     def __init__(self, death: bool, inplace: bool, eps: float = 1e-8) -> None:
         super().__init__(inplace)
         self._declare(death, eps)
+        self.lookups: set[str] = set()
+        """Names of tables whose rows are looked up, as those of an embedding: a row that no batch used is not dead.
+
+        There the activation rate is that of the rows that were used, and their share takes the place of the death rate.
+        """
+
+    def label(self, name: str, statistic: str) -> str:
+        """The share of used rows goes by another name."""
+        return "rows_used" if statistic == "death" and name in self.lookups else super().label(name, statistic)
+
+    def clear(self) -> None:
+        """Forget which layers are tables, too."""
+        super().clear()
+        self.lookups = set()
 
     @torch.no_grad()
     def process_tensor(self, name: str, tensor: Tensor) -> None:
@@ -31,6 +50,20 @@ class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
         gradient = as_dense(tensor)
         rows = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(-1, 1)
         self._record_rates(name, rows, partial(reduce_activation_to_activation_rates, batch=False))
+
+    def _record(self, name: str, *samples: Any) -> None:
+        super()._record(name, *self._by_used_rows(name, *samples))
+
+    def _extend(self, name: str, *samples: Rows) -> None:
+        super()._extend(name, *self._by_used_rows(name, *samples))
+
+    def _by_used_rows(self, name: str, activation: Any, death: Any = None) -> tuple[Any, ...]:
+        if death is None:
+            return (activation,)
+        if name not in self.lookups:
+            return activation, death
+        used = 1 - death
+        return activation / used.clip(min=TINY), used
 
     def ask(self) -> Ask:
         """What gatherers are to measure in passing."""

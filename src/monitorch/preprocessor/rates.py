@@ -19,6 +19,10 @@ class RateStatistics(AccumulatingPreprocessor):
         self.death, self.eps = death, eps
         self.statistics = ("activation", "death") if death else ("activation",)
 
+    def label(self, name: str, statistic: str) -> str:
+        """What a statistic of a layer is shown as."""
+        return f"{statistic}_rate"
+
     def _record_rates(self, name: str, tensor: Tensor, rate_of_neurons: Callable[[Tensor], Tensor]) -> None:
         """Record the mean rate of the neurons in ``tensor`` and the share of those whose rate is 0.
 

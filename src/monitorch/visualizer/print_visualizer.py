@@ -14,7 +14,13 @@ from .record_sink import RecordSink
 from .table import Column, headline_text, number_text, percent_text, table_text
 
 _BANDS = {("-σ", "+σ"), ("Q1", "Q3"), ("min", "max")}
-_SHORT_WORDS = {"gradient": "grad", "correlation": "corr", "activation_rate": "active", "death_rate": "dead"}
+_SHORT_WORDS = {
+    "gradient": "grad",
+    "correlation": "corr",
+    "activation_rate": "active",
+    "death_rate": "dead",
+    "rows_used": "used",
+}
 _COMPARED_BY = {"mean", "median", "min", "max", "std", "q1", "q3", "iqr"}
 _MARK_MEANING = "!n: n samples were NaN or infinite and are not in the number"
 

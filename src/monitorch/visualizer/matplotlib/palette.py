@@ -17,6 +17,7 @@ _LINE_COLOURS = MappingProxyType(
         "activation_rate": "blue",
         "worst activation_rate": "blue",
         "death_rate": "orange",
+        "rows_used": "green",
         "worst death_rate": "orange",
         "train_loss": "blue",
         "val_loss": "orange",
