@@ -1,5 +1,7 @@
 """Under torch.compile the numbers are those of eager mode, and nothing is compiled over and over."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -210,3 +212,40 @@ def test_observed_steps_are_those_of_eager_mode(whole_step):
     assert {epoch for epoch, *_ in found} == {3, 6, 9}
     assert found == pytest.approx(train_every_third(lambda model: model), rel=1e-5, abs=1e-7)
     assert counters["stats"]["unique_graphs"] == 2
+
+
+@dataclasses.dataclass
+class Output:
+    ids: list
+    hidden: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenOutput:
+    hidden: torch.Tensor
+
+
+class Structured(Net):
+    """A layer that returns an object of the user's own class."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.first.forward = self._first
+
+    def _first(self, x):
+        hidden = nn.functional.linear(x, self.first.weight, self.first.bias)
+        return Output([1, 2], hidden) if self.kind is Output else FrozenOutput(hidden)
+
+    def forward(self, x):
+        return self.last(self.act(self.first(x).hidden))
+
+
+@pytest.mark.parametrize("kind", [Output, FrozenOutput])
+def test_the_gradient_of_a_tensor_in_a_dataclass_is_seen_as_in_eager_mode(kind, eager_numbers):
+    model = Structured(kind)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    inspector = watch(compiled)
+    train(compiled, inspector, epochs=2)
+    assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5)
+    assert any(layer == "first" and tag == "Output Gradient Norm" for _, layer, tag, _ in eager_numbers)

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 
 from monitorch.errors import OptionError, UnsupportedModelError
-from monitorch.inspector.module_tree import aliases, averaging_processes, unwrap, walk
+from monitorch.inspector.module_tree import LayersOf, aliases, averaging_processes, scripted, unwrap, walk
 
 
 def tree():
@@ -134,3 +134,28 @@ def test_over_how_many_processes_gradients_are_averaged(parallel, processes, tmp
         assert averaging_processes(nn.Sequential(parallel(nn.Linear(2, 2)))) == processes
     finally:
         dist.destroy_process_group()
+
+
+def test_only_what_has_changed_in_a_model_is_told():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU()), nn.Tanh())
+    layers = LayersOf(model)
+    assert layers.changes() == (set(), [])
+    model[1][0] = nn.GELU()
+    gone, new = layers.changes()
+    assert (gone, [layer.name for layer in new]) == ({"1.0"}, ["1.0"])
+    model[2].inner = nn.ReLU()  # a leaf that is none any more
+    del model[0]
+    gone, new = layers.changes()
+    assert gone == {"0", "0.0", "1", "1.0", "2"} - {"1.0", "0.0"} | {"1.0"}
+    assert [layer.name for layer in new] == ["0", "0.0", "1", "1.inner"]
+    assert layers.changes() == (set(), [])
+    assert layers.names == ["", "0", "0.0", "1", "1.inner"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_parts_are_no_layers():
+    model = nn.Sequential(nn.Linear(1, 1), torch.jit.script(nn.Sequential(nn.Linear(1, 1), nn.ReLU())))
+    assert [layer.name for layer in walk(model)] == ["", "0"]
+    assert scripted(model) == ["1"]
+    with pytest.raises(UnsupportedModelError, match=r"watch the model before torch\.jit"):
+        unwrap(torch.jit.script(nn.Linear(1, 1)))

@@ -12,20 +12,25 @@ import numpy as np
 import pytest
 from torch.overrides import TorchFunctionMode
 
+from monitorch.numerical import RunningMeanVar
+
 
 @pytest.fixture(scope="session")
 def assert_moments():
-    """Compare a row of moments with the samples behind it, in float64 and in any order of magnitude."""
+    """Compare moments with the samples behind them, in float64 and in any order of magnitude."""
 
-    def check(row, samples):
-        count, mean, var, low, high, nonfinite = row
+    def check(found, samples):
+        accumulator = found if isinstance(found, RunningMeanVar) else RunningMeanVar(*found[:5], nonfinite=found[5])
+        count, mean, var, low, high, nonfinite = accumulator.state()
         finite = [x for x in samples if math.isfinite(x)]
         assert (count, nonfinite) == (len(finite), len(samples) - len(finite))
         assert (low, high) == (min(finite, default=math.inf), max(finite, default=-math.inf))
         scale = max(map(abs, finite), default=0.0)
         expected = math.fsum(finite) / len(finite) if finite else 0.0
         assert abs(mean - expected) <= 1e-12 * scale + 1e-320
-        spread = float(np.var(np.array(finite) / scale)) * scale * scale if scale else 0.0
+        deviation = float(np.std(np.array(finite) / scale)) if scale else 0.0
+        assert abs(accumulator.std - deviation * scale) <= 1e-6 * scale + 1e-150
+        spread = deviation**2 * scale * scale
         if spread < 1e300:
             assert abs(var - spread) <= 1e-12 * scale * scale + 1e-300
         else:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitorch.numerical import moments
+from monitorch.numerical import RunningMeanVar, moments
 
 samples = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf, 5e-324])
 bounded = settings(deadline=None, max_examples=100)
@@ -17,7 +17,7 @@ def rows(values):
 @bounded
 @given(st.lists(samples, min_size=1, max_size=30))
 def test_merged_rows_are_the_moments_of_the_samples(assert_moments, values):
-    assert_moments(moments.merge(rows(values)).tolist(), values)
+    assert_moments(RunningMeanVar.of_row(*moments.merge(rows(values)).tolist()), values)
 
 
 @bounded
@@ -25,7 +25,8 @@ def test_merged_rows_are_the_moments_of_the_samples(assert_moments, values):
 def test_merging_in_parts_and_in_any_order(assert_moments, parts, random):
     merged = [moments.merge(rows(part)) for part in parts]
     random.shuffle(merged)
-    assert_moments(moments.merge(torch.stack(merged)).tolist(), [value for part in parts for value in part])
+    whole = moments.merge(torch.stack(merged)).tolist()
+    assert_moments(RunningMeanVar.of_row(*whole), [value for part in parts for value in part])
 
 
 def test_a_row_of_one_sample():

@@ -98,5 +98,5 @@ def test_a_group_of_one_is_its_own_sum(backend, tmp_path, assert_moments):
             geometry.finish_sync()
     finally:
         dist.destroy_process_group()
-    assert_moments(geometry.norm.state(), [2.0, 2.0])
-    assert_moments(geometry.product.state(), [0.0, 1.0])
+    assert_moments(geometry.norm, [2.0, 2.0])
+    assert_moments(geometry.product, [0.0, 1.0])

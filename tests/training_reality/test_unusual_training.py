@@ -259,6 +259,118 @@ def test_a_model_changed_to_double_is_compared_rightly_or_not_at_all(inspect):
     )
 
 
+# models that change while they are trained
+
+
+def test_a_layer_that_is_put_in_the_place_of_another_is_watched_from_the_next_tick_on(inspect):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = [*all_lenses(optimizer), lens.ParameterNorm()]
+    inspector = inspect(model, lenses, optimizer=optimizer)
+
+    def train(steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss_of(model, X).backward()
+            optimizer.step()
+
+    train(2)
+    inspector.tick_epoch()
+    order = [record.layer for record in inspector.records()]
+    model[0] = nn.Linear(3, 5)
+    optimizer.param_groups[0]["params"][:2] = list(model[0].parameters())
+    inspector.tick_epoch()
+    before = model[0].weight.detach().double().clone()
+    train(1)
+    way = (model[0].weight.detach().double() - before).norm().item()
+    train(1)
+    found = samples(lenses)
+    assert {len(values) for place, values in found.items() if place[3] == "0" and place[2] != "correlation"} == {2}
+    assert found["ParameterUpdateGeometry", 0, "norm", "0"][0] == pytest.approx(way, rel=1e-5)
+    assert len(found["ParameterUpdateGeometry", 0, "correlation", "0"]) == 1  # not with the layer before
+    inspector.tick_epoch()
+    assert [record.layer for record in inspector.records()] == order
+
+
+def test_layers_that_come_and_go_are_followed(inspect):
+    model, norms = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), lens.OutputNorm(inplace=False)
+    inspector = inspect(model, [norms])
+    model.append(nn.Tanh())
+    inspector.tick_epoch()
+    model(X)
+    assert {layer for *_, layer in samples([norms])} == {"1", "2"}
+    inspector.tick_epoch()
+    del model[1]
+    inspector.tick_epoch()
+    model(X)
+    inspector.tick_epoch()
+    assert {record.layer for record in inspector.records() if record.tag == "Output Norm"} == {"1"}
+    assert inspector.layers == ["", "0", "1"]
+
+
+def test_an_attribute_of_a_replaced_layer_is_followed(inspect):
+    model, bias = new_model(), lens.Attribute("0.bias", inplace=False)
+    inspector = inspect(model, [bias])
+    model(X)
+    model[0] = nn.Linear(3, 5)
+    inspector.tick_epoch()
+    nn.init.constant_(model[0].bias, 2.0)
+    model(X)
+    assert samples([bias])["Attribute", 0, "value", "0"] == pytest.approx([2 * 5**0.5])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_parts_are_passed_over_with_one_warning(inspect):
+    model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.ReLU())), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = all_lenses(optimizer)
+    with pytest.warns(MonitorchWarning, match="scripted parts of the model are passed over: 1$"):
+        inspect(model, lenses, optimizer=optimizer)
+    loss_of(model, X).backward()
+    optimizer.step()
+    assert {layer for *_, layer in samples(lenses)} == {"0", "2"}
+
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x):
+        return (x @ self.weight).relu().to_sparse()
+
+
+def test_sparse_outputs_and_their_gradients_are_measured(inspect):
+    model = nn.Sequential(Sparse(), nn.Identity())
+    lenses = [lens.OutputNorm(include=Sparse), lens.OutputActivation(include=Sparse), lens.OutputGradientGeometry()]
+    inspector = inspect(model, lenses)
+    for _ in range(2):
+        torch.sparse.sum(model(X)).backward()
+    inspector.tick_epoch()
+    outputs = (X @ torch.ones(3, 3)).relu().double()
+    found = {(record.tag, record.layer): record.value for record in inspector.records() if record.statistic != "std"}
+    assert found["Output Norm", "0"] == pytest.approx(outputs.norm(dim=1).mean().item(), abs=1e3)
+    rates = [record.value for record in inspector.records() if record.tag == "Output Activations"]
+    assert rates == pytest.approx([(outputs > 0).double().mean().item(), 0.0])
+    gradients = [
+        record for record in inspector.records() if record.tag == "Output Gradient Norm" and record.layer == "0"
+    ]
+    assert gradients[0].value > 0
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan, 3e38])
+def test_gradients_that_overflow_are_counted_without_a_warning_of_numpy(value, inspect):
+    model = new_model()
+    lenses = [lens.ParameterGradientGeometry(inplace=False), lens.ParameterGradientActivation(inplace=False)]
+    inspector = inspect(model, lenses)
+    for scale in (1.0, value, value, 0.0, 1.0):
+        model.zero_grad()
+        (loss_of(model, X) * scale).backward()
+    inspector.tick_epoch()
+    assert len(samples(lenses)) == 0  # numbers of the tick before
+    assert any(record.nonfinite for record in inspector.records()) == (value != 3e38)
+
+
 # loops whose steps no hook tells of
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, nn, strided
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import SUPPORTED_NODES, tree_map
 
@@ -17,7 +17,7 @@ def with_alias(output: Any, tensor: Tensor, module: nn.Module, inputs: Any) -> t
     """
     if not tensor.is_leaf and (not _is_among(tensor, inputs) or _changes_its_input(module)):
         return output, tensor
-    alias = tensor.view_as(tensor)
+    alias = tensor.view_as(tensor) if tensor.layout is strided else tensor.clone()  # sparse tensors have no views
     return replace(output, tensor, alias), alias
 
 

@@ -5,8 +5,9 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, nn, strided
 
+from ..numerical.length import as_dense
 from ..numerical.memory import is_capturing
 from ..numerical.notes import LEAD, OWN, Note
 from ..numerical.shards import distributed_type, is_distributed, local_gradient, local_samples
@@ -165,6 +166,7 @@ class OutputTap(HookOnModule):
                 x = gradient.detach() if gradient.requires_grad else gradient
                 if type(x) is not Tensor:
                     x, part = local_gradient(x)
+                x = x if x.layout is strided else as_dense(x)
                 follows = site.follows(x, self.state.gaps)
                 line = (site.room, self.state.gaps) if site.in_graph and x.is_cuda else None
                 page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part, line=line)

@@ -5,6 +5,9 @@ from typing import Any
 
 from ..errors import warn
 
+LONGEST = 300
+"""Characters of an error's text that are told."""
+
 
 def tell(state: Any, what: str, error: Exception) -> None:
     """Say that ``what`` has failed, once per cause; with ``on_error="raise"`` the error goes on instead.
@@ -19,8 +22,9 @@ def tell(state: Any, what: str, error: Exception) -> None:
 
 
 def cause_of(error: Exception) -> str:
-    """What went wrong, in a line."""
-    return f"{type(error).__name__}: {error}"
+    """What went wrong, in a line; messages of torch may be pages long."""
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first if len(first) <= LONGEST else first[:LONGEST] + '...'}"
 
 
 def is_news(state: Any, cause: str) -> bool:

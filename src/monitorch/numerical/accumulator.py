@@ -39,7 +39,7 @@ def accumulators_in(value: Any) -> Iterator[Any]:
 def pack(value: Any) -> Any:
     """The accumulators inside a preprocessor's value as plain data."""
     if isinstance(value, RunningMeanVar):
-        return {"moments": list(value.state())}
+        return {"row": list(value.row())}
     if isinstance(value, tuple):
         return {"each": [pack(part) for part in value]}
     if isinstance(value, Mapping):
@@ -54,7 +54,9 @@ def unpack(data: Any) -> Any:
     (RunningMeanVar(count=1, mean=2.0, var=0.0, min_=inf, max_=-inf, nonfinite=0), [3.0])
     """
     ((kind, content),) = data.items()
-    if kind == "moments":
+    if kind == "row":
+        return RunningMeanVar.of_row(*content)
+    if kind == "moments":  # of an older release
         count, mean, var, low, high, nonfinite = content
         return RunningMeanVar(count, mean, var, low, high, nonfinite=nonfinite)
     if kind == "each":

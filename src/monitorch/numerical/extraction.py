@@ -15,7 +15,7 @@ Samples = NDArray[np.float64]
 
 _OF_MOMENTS: dict[str, Callable[[RunningMeanVar], float]] = {
     "mean": lambda acc: acc.mean,
-    "std": lambda acc: math.sqrt(acc.var),
+    "std": lambda acc: acc.std,
     "min": lambda acc: acc.min_,
     "max": lambda acc: acc.max_,
 }
@@ -32,6 +32,8 @@ _OF_SAMPLES: dict[str, Callable[[Samples], Any]] = {
 }
 # name of a range -> the names of its two ends
 _RANGES = {"std": ("-σ", "+σ"), "Q1-Q3": ("Q1", "Q3"), "min-max": ("min", "max")}
+
+HUGE = 1e150
 
 INPLACE_POINTS, POINTS, RANGES = tuple(_OF_MOMENTS), tuple(_OF_SAMPLES), tuple(_RANGES)
 INPLACE_RANGES = ("std", "min-max")
@@ -56,8 +58,12 @@ def extract_point(acc: Accumulator, method: str) -> float:
         raise OptionError(f"an accumulator is a RunningMeanVar or a list, not {type(acc).__name__}")
     samples = np.asarray(acc, dtype=np.float64)
     samples = samples[np.isfinite(samples)]
-    with np.errstate(over="ignore"):  # the spread of huge numbers may be infinite
-        return float(_OF_SAMPLES[method](samples)) if samples.size else math.nan
+    if not samples.size:
+        return math.nan
+    unit = float(np.max(np.abs(samples)))
+    if unit > HUGE:  # their squares would leave float64
+        return float(_OF_SAMPLES[method](samples / unit)) * unit
+    return float(_OF_SAMPLES[method](samples))
 
 
 def extract_range(acc: Accumulator, method: str) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Moments of many samples as tensors: folding on a device, without waiting for it.
 
-A row holds ``count, mean, variance, minimum, maximum, number of non-finite samples``.
+A row holds ``count, mean, standard deviation, minimum, maximum, number of non-finite samples``. Deviations, unlike
+variances, are inside float64 whenever the samples are.
 """
 
 import torch
@@ -26,10 +27,13 @@ def of_samples(samples: Tensor) -> Tensor:
 
 def merge(rows: Tensor) -> Tensor:
     """The row of all samples behind ``rows`` (Chan's pairwise formula for any number of parts)."""
-    count, mean, variance, low, high, nonfinite = rows.unbind(-1)
+    count, mean, deviation, low, high, nonfinite = rows.unbind(-1)
     total = count.sum()
     weight = count / total.clamp(min=1)
     # weights rather than sums: a sum of huge values would overflow where their mean does not
     center = (weight * mean).sum()
-    spread = (mean - center).where(count > 0, 0.0).square()
-    return torch.stack((total, center, (weight * (variance + spread)).sum(), low.min(), high.max(), nonfinite.sum()))
+    distance = (mean - center).where(count > 0, 0.0)
+    unit = torch.maximum(distance.abs(), deviation).max()
+    unit = unit.where(unit > 0, 1.0)
+    spread = (weight * ((deviation / unit).square() + (distance / unit).square())).sum().sqrt() * unit
+    return torch.stack((total, center, spread, low.min(), high.max(), nonfinite.sum()))

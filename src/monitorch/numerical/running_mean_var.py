@@ -39,7 +39,7 @@ class RunningMeanVar(Deferred):
     >>> acc.mean, acc.min_, acc.max_, acc.count, acc.nonfinite
     (2.0, 1.0, 3.0, 3, 1)
 
-    The variance is that of the population (ddof 0).
+    The variance is that of the population (ddof 0). That of huge numbers is infinite, their deviation is not.
     """
 
     count: int = _settled("_count")
@@ -62,7 +62,15 @@ class RunningMeanVar(Deferred):
         super().__init__()
         self._count, self._mean, self._var, self._min, self._max = count, mean, var, min_, max_
         self._nonfinite = nonfinite
+        self._huge_std = math.inf
+        """The standard deviation, where the variance is infinite."""
         self._handle = _handle
+
+    @property
+    def std(self) -> float:
+        """The standard deviation."""
+        self.settle()
+        return self._deviation()
 
     def update(self, x: Any) -> None:
         """Add one sample; the same as ``append``."""
@@ -72,20 +80,32 @@ class RunningMeanVar(Deferred):
         """Add the samples of another accumulator."""
         self.settle()
         if isinstance(other, RunningMeanVar):
-            self._merge_state(other.state())
+            self._merge_row(other.row())
         else:
             for sample in other:
                 self._absorb_number(sample)
 
     def state(self) -> tuple[int, float, float, float, float, int]:
-        """The six fields, in the order of a row of moments."""
+        """The six fields."""
         self.settle()
         return self._count, self._mean, self._var, self._min, self._max, self._nonfinite
+
+    def row(self) -> tuple[int, float, float, float, float, int, float]:
+        """All there is to know, in the order of a row of moments, with the variance at the end."""
+        count, mean, var, low, high, nonfinite = self.state()
+        return count, mean, self.std, low, high, nonfinite, var
+
+    @classmethod
+    def of_row(cls, *row: Any) -> "RunningMeanVar":
+        """The accumulator that had this row."""
+        fresh = cls()
+        fresh._merge_row(row)
+        return fresh
 
     def start_sync(self, dst_rank: int = 0) -> None:
         """Begin to gather the accumulators of all ranks; every rank gets the result."""
         device = torch.device("cuda" if "nccl" in dist.get_backend() else "cpu")
-        own = torch.tensor(self.state(), dtype=torch.float64, device=device)
+        own = torch.tensor(self.row(), dtype=torch.float64, device=device)
         rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         self._handle = dist.all_gather(rows, own, async_op=True), rows
 
@@ -97,37 +117,43 @@ class RunningMeanVar(Deferred):
         work.wait()
         self.__init__()  # type: ignore[misc]  # what was known here is one of the rows
         for row in rows:
-            self._merge_state(row.tolist())
+            self._merge_row(row.tolist())
 
-    def _merge_state(self, row: Any) -> None:
-        """Chan's pairwise merge of one row of moments."""
-        count, mean, var, low, high, nonfinite = row
+    def _merge_row(self, row: Any) -> None:
+        """Chan's pairwise merge of one row of moments; without a variance it is that of the deviation."""
+        count, mean, std, low, high, nonfinite, var = row if len(row) == 7 else (*row, row[2] * row[2])
         self._nonfinite += int(nonfinite)
         if not count:
             return
         total = self._count + int(count)
         share = count / total
         delta = mean - self._mean
+        before, root, rest = self._deviation(), math.sqrt(share), math.sqrt(1 - share)
         # in this order a zero share meets a finite number, never one that overflowed
         self._var = self._var * (1 - share) + var * share + (delta * share) * (delta * (1 - share))
+        if math.isinf(self._var):
+            self._huge_std = math.hypot(before * rest, std * root, delta * root * rest)
         # the two forms are equal; the second survives a difference that overflows
         self._mean = self._mean + delta * share if math.isfinite(delta) else self._mean * (1 - share) + mean * share
         self._count, self._min, self._max = total, min(self._min, low), max(self._max, high)
 
+    def _deviation(self) -> float:
+        return self._huge_std if math.isinf(self._var) else math.sqrt(self._var)
+
     def _absorb_number(self, sample: float) -> None:
         if math.isfinite(sample):
-            self._merge_state((1, sample, 0.0, sample, sample, 0))
+            self._merge_row((1, sample, 0.0, sample, sample, 0, 0.0))
         else:
             self._nonfinite += 1
 
     def _absorb(self, block: Tensor) -> None:
         if block.dim() == 2:
-            self._merge_state(block[0].tolist())
+            self._merge_row(block[0].tolist())
         elif block.numel() < MANY:
             for sample in block.reshape(-1).tolist():
                 self._absorb_number(sample)
         else:
-            self._merge_state(moments.merge(moments.of_samples(block.reshape(-1).double())).tolist())
+            self._merge_row(moments.merge(moments.of_samples(block.reshape(-1).double())).tolist())
 
     def _combine(self, packed: list[Tensor], samples: Tensor) -> list[Tensor]:
         if samples.dtype != torch.float64:
@@ -151,9 +177,8 @@ class RunningMeanVar(Deferred):
         count, mean, var, low, high, nonfinite = self.state()
         return f"RunningMeanVar({count=}, {mean=}, {var=}, min_={low}, max_={high}, {nonfinite=})"
 
-    def __reduce__(self) -> tuple[type["RunningMeanVar"], tuple[Any, ...]]:
-        *fields, nonfinite = self.state()
-        return RunningMeanVar, (*fields, None, nonfinite)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RunningMeanVar.of_row, self.row()
 
 
 def start_sync_rmv_or_error(acc: Any, dst_rank: int) -> None:
