@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import monitorch
 
@@ -78,12 +79,12 @@ import torch
 import monitorch
 from torch import nn
 
-model = nn.Sequential(nn.Linear(4, 8, device="cpu"), nn.ReLU(), nn.Linear(8, 1, device="cpu"))
+model = nn.Sequential(nn.Linear(4, 8, device="{device}"), nn.ReLU(), nn.Linear(8, 1, device="{device}"))
 optimizer = torch.optim.Adam(model.parameters())
 loss_fn = nn.MSELoss()
 watched = monitorch.watch(model, optimizer, loss_fn=loss_fn, tick_every=2, visualizer="dummy", on_error="raise")
 for _ in range(4):
-    inputs = torch.ones(3, 4, device="cpu")
+    inputs = torch.ones(3, 4, device="{device}")
     optimizer.zero_grad()
     loss_fn(model(inputs), inputs[:, :1]).backward()
     optimizer.step()
@@ -92,14 +93,22 @@ watched.close()
 """
 
 
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
 @pytest.mark.parametrize(
-    "before",
-    ["torch.set_default_device('meta')", "torch.set_default_dtype(torch.float64)"],
+    ("before", "device"),
+    [
+        ("torch.set_default_device('meta')", "cpu"),
+        ("torch.set_default_dtype(torch.float64)", "cpu"),
+        pytest.param("torch.set_default_device('cuda')", "cuda", marks=NEEDS_GPU),
+        pytest.param("torch.set_default_device('cuda')", "cpu", marks=NEEDS_GPU),
+    ],
 )
-def test_a_script_may_choose_its_defaults_before_the_import(before):
+def test_a_script_may_choose_its_defaults_before_the_import(before, device):
     counts = []
     for line in ("", before):
-        program = TRAINING.format(before=line)
+        program = TRAINING.format(before=line, device=device)
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
         )

@@ -41,7 +41,10 @@ class FeedForwardGatherer(Gatherer):
     def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Be the forward hook; inside a graph that is being compiled, hand the loss over from there."""
         if not is_compiled():
-            self._take(module, args, kwargs, output)
+            try:
+                self._take(module, args, kwargs, output)
+            except Exception as error:
+                tell(self.inspector_state, f"looking at layer {self.name!r}", error)
             return
         if self._door is None:
             self(module, args, kwargs, output)
@@ -69,16 +72,16 @@ class FeedForwardGatherer(Gatherer):
     @outside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take one forward pass."""
-        self._take(module, args, kwargs, output)
-
-    def _take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         try:
-            if not is_traced() and self._passes.counts():
-                self._hand_over(module, first_input(args, kwargs), output)
+            self._take(module, args, kwargs, output)
         except Exception as error:
             if self.inspector_state is None:
                 raise
             tell(self.inspector_state, f"looking at layer {self.name!r}", error)
+
+    def _take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not is_traced() and self._passes.counts():
+            self._hand_over(module, first_input(args, kwargs), output)
 
     def _process(self, preprocessor: AbstractForwardPreprocessor, *data: Any) -> None:
         preprocessor.process_fw(self.name, *data)

@@ -202,42 +202,42 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
-        if self.state.is_active:
-            push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
-            push(name, value)
+        try:
+            if self.state.is_active:
+                push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
+                push(name, value)
+        except Exception as error:
+            tell(self.state, f"adding to the metric {name!r}", error)
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
         """Add a loss; a tensor is not waited for. ``running=False`` keeps every value, for medians and quartiles."""
-        if self.state.is_active:
-            self._call_preprocessor.push_loss(value, train=train, running=running)
+        try:
+            if self.state.is_active:
+                self._call_preprocessor.push_loss(value, train=train, running=running)
+        except Exception as error:
+            tell(self.state, "adding a loss", error)
 
     def log(self, **values: Any) -> None:
         """Add any numbers by name; they are shown without being declared."""
-        if values and self.state.is_active:
-            for name, value in values.items():
-                self._call_preprocessor.log(name, value)
-            self._show_logged()
+        try:
+            if values and self.state.is_active:
+                for name, value in values.items():
+                    self._call_preprocessor.log(name, value)
+                self._show_logged()
+        except Exception as error:
+            tell(self.state, "logging", error)
 
     def tick_epoch(self, epoch: int | None = None) -> None:
         """End a tick: show what was seen since the last one. ``epoch`` labels this tick, the next is one more."""
-        active = self.state.is_active
         if epoch is not None:
             check(epoch=epoch)
-            self.state.counter = epoch
         try:
-            if active:
-                self._adopt_lenses()
-                self._end_tick()
-            house = self.state.house
-            if house is not None:
-                if active and self.state.observed and not self.state.ticks and self.state.open_tick is None:
-                    warn_if_blind(house)
-                self._follow_layers()
-                house.refresh()
+            try:
+                self._tick(epoch)
+            finally:
+                self.state.tick()
         except Exception as error:
             tell(self.state, "a tick", error)
-        finally:
-            self.state.tick()
 
     tick = tick_epoch
 
@@ -258,6 +258,19 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
     def paused(self) -> AbstractContextManager[None]:
         """Record nothing inside a ``with`` block."""
         return self.state.pause()
+
+    def _tick(self, epoch: int | None) -> None:
+        active, state = self.state.is_active, self.state
+        if epoch is not None:
+            state.counter = epoch
+        if active:
+            self._adopt_lenses()
+            self._end_tick()
+        if state.house is not None:
+            if active and state.observed and not state.ticks and state.open_tick is None:
+                warn_if_blind(state.house)
+            self._follow_layers()
+            state.house.refresh()
 
     def _adopt_lenses(self) -> None:
         """Make lenses one's own, also those that were added to the list later, and leave those taken out of it."""

@@ -30,13 +30,14 @@ class ScalerSteps:
 
     def __call__(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Be the scaler's ``step``."""
-        before = self._count(optimizer)
+        steps = next((steps for steps in self._steps if steps.optimizer is optimizer), None)
+        before = 0 if steps is None else steps.count
         result = self._step(optimizer, *args, **kwargs)
-        if before is not None and before == self._count(optimizer) and self._skipped is not None:
-            try:
+        try:
+            if steps is not None and steps.count == before and self._skipped is not None:
                 self._skipped(optimizer)
-            except Exception as error:
-                tell(self._state, "noticing that a step was skipped", error)
+        except Exception as error:
+            tell(self._state, "noticing that a step was skipped", error)
         return result
 
     def remove(self) -> None:
@@ -50,10 +51,6 @@ class ScalerSteps:
                 del self._scaler.step
             else:
                 self._scaler.step = before
-
-    def _count(self, optimizer: Optimizer) -> int | None:
-        """How many steps an optimizer has made, None if it is not one of ours."""
-        return next((steps.count for steps in self._steps if steps.optimizer is optimizer), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._scaler, "step")  # of the copy, which has no attribute of that name yet
