@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector, lens
-from monitorch.errors import LifecycleError, MonitorchWarning, OptionError, StoreError
+from monitorch.errors import MonitorchWarning, OptionError, StoreError
 from monitorch.store import WHOLE_RUN, Layer, list_runs, open_run
 from monitorch.visualizer import Record, StoreVisualizer, TagAttributes, TagType
 from monitorch.visualizer.record_sink import RecordSink
@@ -98,7 +98,7 @@ def test_nothing_else_is_in_the_store_than_numbers_and_counts_of_what_is_not_fin
     expected = {place_of(record, both.tags)[:2] for record in both.kept}
     found = {(name, statistic.name) for name, one in run.lenses.items() for statistic in one.statistics}
     assert expected <= found
-    assert all(statistic.endswith("/nonfinite") for _, statistic in found - expected)
+    assert all(statistic.endswith(("/nonfinite", " nonfinite")) for _, statistic in found - expected)
 
 
 def test_counts_of_nonfinite_samples_come_back(trained):
@@ -239,11 +239,24 @@ def test_error_in_the_block_makes_it_a_crashed_run(tmp_path):
         assert (run.status, run.last_step) == ("crashed", 1)
 
 
-def test_closed_visualizer_takes_no_numbers(tmp_path):
+def test_closed_visualizer_takes_no_numbers_and_says_so_once(tmp_path):
     store = StoreVisualizer(tmp_path, "a")
     store.close()
-    with pytest.raises(LifecycleError, match="closed and takes no more numbers"):
-        store.write([record(1)])
+    with pytest.warns(MonitorchWarning, match="closed and takes no more numbers") as caught:
+        _ = [store.write([record(step)]) for step in (1, 2)]
+    assert len(caught) == 1
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("value", [None, "text", [1.0]])
+def test_lens_that_shows_no_number_does_not_end_the_training(tmp_path, value):
+    with StoreVisualizer(tmp_path, "a") as store:
+        with pytest.warns(MonitorchWarning, match="cannot be stored: TypeError") as caught:
+            _ = [store.plot_numerical_values(step, "Norm", {"fc": {"mean": value}}) for step in (1, 2)]
+        assert len(caught) == 1
+        store.write([record(3, 3.0)])
+    with open_run(tmp_path / "a") as run:
+        assert run.series("L", "Norm/mean", "fc").values.tolist() == [3.0]
 
 
 @pytest.mark.parametrize(

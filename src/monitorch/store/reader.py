@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OptionError, StoreError
+from ..errors import MonitorchError, OptionError, UnreadableRunError
 from .buffer import padded
 from .database import read_meta
 from .failure import Failure
 from .lens_index import Axis, LensIndex
 from .parts import WHOLE_RUN, Event, Floats, Frame, Layer, Statistic
 from .query import Query, column_axis
-from .schema import damaged
+from .schema import unreadable
 from .source import open_source
 from .status import derive_status
 from .tiles import is_absent
@@ -28,6 +28,9 @@ from .tiles import is_absent
 _EVENTS = (
     "SELECT segment, step, kind, severity, epoch, time, layer, statistic, body, id FROM event WHERE id > ? ORDER BY id"
 )
+
+_SIGNS_OF_DAMAGE = (sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError)
+"""What reading a file ends in whose bits have changed; SQLite does not check what is in its rows."""
 
 
 class Series(NamedTuple):
@@ -129,7 +132,7 @@ class Run:
 
     def data_version(self) -> int:
         """A number that is another one after something was stored; asking costs next to nothing."""
-        with self._lock:
+        with self._lock, self._naming():
             return self._source.version()
 
     def series(
@@ -207,20 +210,29 @@ class Run:
     def _moment(self) -> Iterator[sqlite3.Connection]:
         """One short read transaction, with everything in memory brought up to it."""
         connection = self._source.connection
-        with self._lock:
+        with self._lock, self._naming():
             try:
                 version = self._source.begin()
                 if version != self._version:
                     self._refresh(connection)
                     self._version = version
                 yield connection
-            except sqlite3.OperationalError as error:
-                raise StoreError(f"{self.path} cannot be read at the moment: {error}") from error
-            except sqlite3.DatabaseError as error:
-                raise damaged(self.path, error) from error
             finally:
                 with suppress(sqlite3.Error):
                     connection.execute("COMMIT")
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Whatever goes wrong with the file is told with its name and the state that it is in."""
+        try:
+            yield
+        except MonitorchError:
+            raise
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror or error}"
+            raise UnreadableRunError(self.path, "unreadable", reason) from error
+        except _SIGNS_OF_DAMAGE as error:
+            raise unreadable(self.path, error) from error
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         self._segments = connection.execute("SELECT id, after FROM segment").fetchall()
