@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -12,7 +12,7 @@ from .database import Database, owner_of
 from .frame_log import FrameLog
 from .journal import BUSY_SECONDS, SIDE_FILES, Journal, connect, connect_to_read, probe
 from .library import file_of
-from .parts import Operation
+from .parts import FirstOperations, Operation
 from .schema import migrate
 
 
@@ -25,7 +25,7 @@ class Backend(Protocol):
     def last_step(self) -> int | None:
         """The newest step that is stored."""
 
-    def begin(self, operations: Sequence[Operation]) -> None:
+    def begin(self, first: FirstOperations) -> None:
         """Become the only one who writes, and store the first operations; refused while somebody else is writing."""
 
     def write(self, operations: Sequence[Operation]) -> None:
@@ -69,9 +69,9 @@ class TableFile:
         """The newest step that is stored."""
         return self._database.last_step
 
-    def begin(self, operations: Sequence[Operation]) -> None:
+    def begin(self, first: FirstOperations) -> None:
         """Become the only one who writes: looking and taking are one transaction."""
-        self._database.begin(operations, self.path)
+        self._database.begin(first, self.path)
 
     def write(self, operations: Sequence[Operation]) -> None:
         """Store operations in one transaction."""
@@ -140,7 +140,7 @@ class Place(NamedTuple):
     max_size: int | None = None
 
 
-def create(place: Place, operations: Sequence[Operation]) -> Backend:
+def create(place: Place, first: FirstOperations) -> Backend:
     """A file that was not there before, with its first operations; of several who try at once one gets it."""
     _refuse_existing(file_of(place.folder, place.rank))
     is_new_folder = _make(place.folder)
@@ -153,7 +153,7 @@ def create(place: Place, operations: Sequence[Operation]) -> Backend:
         except FileExistsError:
             _refuse_existing(wanted)
         path = wanted
-        return _begun(_open(path, journal, place.max_size), operations)
+        return _begun(_open(path, journal, place.max_size), first)
     except BaseException:
         if path is not None and not _is_taken(path):
             _remove(path)
@@ -163,12 +163,12 @@ def create(place: Place, operations: Sequence[Operation]) -> Backend:
         raise
 
 
-def resume(place: Place, operations: Callable[[int | None], Sequence[Operation]]) -> Backend:
-    """The file of a run that is there, or else a new one; the first operations depend on its newest step."""
+def resume(place: Place, first: FirstOperations) -> Backend:
+    """The file of a run that is there, or else a new one."""
     path = file_of(place.folder, place.rank)
     if path is None:
         try:
-            return create(place, operations(None))
+            return create(place, first)
         except StoreError:
             path = file_of(place.folder, place.rank)
             if path is None:
@@ -176,13 +176,12 @@ def resume(place: Place, operations: Callable[[int | None], Sequence[Operation]]
     journal: Journal = "log" if path.suffix == ".log" else place.journal or probe(place.folder)
     if path.suffix != ".log" and journal == "log":
         journal = "truncate"
-    backend = _open(path, journal, place.max_size)
-    return _begun(backend, operations(backend.last_step))
+    return _begun(_open(path, journal, place.max_size), first)
 
 
-def _begun(backend: Backend, operations: Sequence[Operation]) -> Backend:
+def _begun(backend: Backend, first: FirstOperations) -> Backend:
     try:
-        backend.begin(operations)
+        backend.begin(first)
     except BaseException:
         backend.abandon()
         raise

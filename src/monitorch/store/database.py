@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import StoreError
 from .buffer import LensBuffer, Tick
-from .parts import Event, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
+from .parts import Event, FirstOperations, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
 from .schema import transaction
 from .status import derive_status
 from .tiles import TILE_LAYERS, WIDTHS, Columns, merge, summarise
@@ -66,7 +66,7 @@ class Database:
         """The newest step of all lenses."""
         return max((lens.last_step for lens in self._lenses.values() if lens.last_step is not None), default=None)
 
-    def begin(self, operations: Iterable[Operation], path: Path) -> None:
+    def begin(self, first: FirstOperations, path: Path) -> None:
         """Become the owner of the tables and store the first operations, unless somebody else is writing."""
         owner = uuid4().hex
         with self._changing():
@@ -76,7 +76,7 @@ class Database:
                 raise StoreError(f"{path} is being written by the process {pid}: a run has one writer at a time")
             self._load()  # it may have changed since the file was opened
             self._take_meta(Meta({OWNER: owner}))
-            self._take(operations)
+            self._take(first(self.last_step))
         self.owner = owner
 
     def write(self, operations: Iterable[Operation], *, seal: bool = False) -> None:

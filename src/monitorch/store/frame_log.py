@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import StoreError, UnreadableRunError
-from .parts import Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
+from .parts import Event, FirstOperations, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
 from .status import derive_status
 
 fcntl: Any
@@ -60,12 +60,12 @@ class FrameLog:
             self.abandon()
             raise
 
-    def begin(self, operations: Sequence[Operation]) -> None:
+    def begin(self, first: FirstOperations) -> None:
         """Store the first operations, unless somebody else is writing."""
         if derive_status(self._facts) == "running":
             pid = self._facts.get("pid")
             raise StoreError(f"{self.path} is being written by the process {pid}: a run has one writer at a time")
-        self.write(operations)
+        self.write(first(self.last_step))
 
     def write(self, operations: Sequence[Operation]) -> None:
         """Append operations; a part of them that does not fit on the disk is taken back."""

@@ -225,7 +225,7 @@ class Writer:
             return [*beginning, self._worker.sign_of_life(known)]
 
         if not resume:
-            return create(self._place, first(None))
+            return create(self._place, first)
         existing = file_of(folder, rank)
         if existing is not None:
             _check_existing(existing)
@@ -375,13 +375,17 @@ def _end(worker: Worker, status: str | None, error: BaseException | None = None)
 def _renewed(place: Place, operations: Sequence[Operation]) -> Backend:
     """A new file in mid-run, in its old place or, if somebody else is there by now, under a name with a number."""
     for name in numbered(place.folder.name):
-        folder = place.folder.with_name(name)
-        known = {fact: value for one in operations if isinstance(one, Meta) for fact, value in one.facts.items()}
-        facts = _facts(name, place.rank, is_new=True) | known | {"name": name, "heartbeat": _now()}
-        others = [one for one in operations if not isinstance(one, Meta)]
+        first = partial(_again, name, place.rank, operations)
         with suppress(StoreError):
-            return create(place._replace(folder=folder), [Meta(facts), *others])
+            return create(place._replace(folder=place.folder.with_name(name)), first)
     raise AssertionError("names never end")
+
+
+def _again(name: str, rank: int, operations: Sequence[Operation], _: int | None) -> Sequence[Operation]:
+    """What a new file is told of a run that has begun already."""
+    known = {fact: value for one in operations if isinstance(one, Meta) for fact, value in one.facts.items()}
+    facts = _facts(name, rank, is_new=True) | known | {"name": name, "heartbeat": _now()}
+    return [Meta(facts), *(one for one in operations if not isinstance(one, Meta))]
 
 
 def _facts(name: str, rank: int, is_new: bool) -> dict[str, Any]:
