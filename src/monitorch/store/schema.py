@@ -49,6 +49,8 @@ def identify(connection: sqlite3.Connection, path: object) -> int:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:  # the disk or somebody who locks the file: to a writer that is another matter
+        raise
     except sqlite3.DatabaseError as error:
         raise unreadable(path, error) from error
     if not tables and not application:
