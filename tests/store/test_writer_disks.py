@@ -89,8 +89,7 @@ def test_disk_that_is_full_from_the_beginning_is_used_once_it_has_room(mount, on
     disk = mount("size=64k")
     (disk / "ballast").write_bytes(bytes(52 * 1024))
     with pytest.warns(MonitorchWarning, match="cannot be stored in .*run: ") as caught:
-        writer = Writer(disk / "run", journal=journal, meta={"config": 1})
-        fill_up(writer, one)
+        writer = fill_up(disk / "run", journal)
     assert (len(caught), writer.dropped > 0) == (1, True)
     (disk / "ballast").unlink()
     subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
@@ -103,13 +102,14 @@ def test_disk_that_is_full_from_the_beginning_is_used_once_it_has_room(mount, on
         assert (run.meta["config"], run.name, run.status) == (1, "run", "finished")
 
 
-def fill_up(writer, one):
-    """Numbers until one is lost, if the run was ever stored."""
-    step = 0
+def fill_up(folder, journal):
+    """A writer that has lost some of its numbers."""
+    writer, step = Writer(folder, journal=journal, meta={"config": 1}), 0
     while not writer.dropped:
         step += 1
         writer.put("Norm", step, np.ones((1, 500)), layers=[str(n) for n in range(500)], statistics=["mean"])
         writer.flush()
+    return writer
 
 
 def test_what_was_said_while_the_disk_was_full_is_said_again(tmp_path, numbers, put):

@@ -18,7 +18,7 @@ Reading::
     run.lenses -> {name: Lens(name, statistics, layers, ticks, first_step, last_step)}
     run.series(lens, statistic, layer, first=None, last=None) -> Series(axis, values)
     run.window(lens, statistic, first=None, last=None, resolution=1000, layers=None)
-        -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite)                   arrays [layer, column]
+        -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite, finite)           arrays [layer, column]
     run.newest() -> {lens: Frame};  run.frame_at(step) -> {lens: Frame}            Frame.values[statistic, layer]
     run.events(since=0) -> [Event(step, kind, severity, epoch, time, layer, statistic, body, id)]
     run.data_version() -> int                                                      another number after each commit

@@ -84,11 +84,9 @@ def _reader(uri: str) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
+    except BaseException:
         connection.close()
         raise
-    except sqlite3.DatabaseError:  # no database at all: whoever looks into it says so
-        return connection
     return connection
 
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import MonitorchError, OptionError, UnreadableRunError
+from ..errors import OptionError
 from .buffer import padded
 from .database import read_meta
 from .failure import Failure
 from .lens_index import Axis, LensIndex
 from .parts import WHOLE_RUN, Event, Floats, Frame, Layer, Statistic
 from .query import Query, column_axis
-from .schema import unreadable
+from .schema import naming
 from .source import open_source
 from .status import derive_status
 from .tiles import is_absent
@@ -28,9 +28,6 @@ from .tiles import is_absent
 _EVENTS = (
     "SELECT segment, step, kind, severity, epoch, time, layer, statistic, body, id FROM event WHERE id > ? ORDER BY id"
 )
-
-_SIGNS_OF_DAMAGE = (sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError)
-"""What reading a file ends in whose bits have changed; SQLite does not check what is in its rows."""
 
 
 class Series(NamedTuple):
@@ -44,8 +41,8 @@ class Window(NamedTuple):
     """Numbers of many layers in columns; arrays are ``[layer, column]``.
 
     ``axis`` says when a column begins, ``last_step`` where it ends. ``mean``, ``minimum`` and ``maximum`` are over the
-    finite numbers, ``nonfinite`` counts the others. A column that is one tick has the number itself, infinite or not.
-    NaN and a count of 0 mean that nothing was measured.
+    finite numbers, of which there are ``finite``; ``nonfinite`` counts the others. A column that is one tick has the
+    number itself, infinite or not. NaN and counts of 0 mean that nothing was measured.
     """
 
     layers: tuple[str, ...]
@@ -55,6 +52,7 @@ class Window(NamedTuple):
     minimum: Floats
     maximum: Floats
     nonfinite: NDArray[np.integer[Any]]
+    finite: NDArray[np.integer[Any]]
 
 
 class Lens(NamedTuple):
@@ -132,7 +130,7 @@ class Run:
 
     def data_version(self) -> int:
         """A number that is another one after something was stored; asking costs next to nothing."""
-        with self._lock, self._naming():
+        with self._lock, naming(self.path):
             return self._source.version()
 
     def series(
@@ -167,7 +165,8 @@ class Run:
             span = Query(connection, index, place, rows).window(*index.span(first, last), resolution)
             axis, last_step = column_axis(index.axis, span)
         mean, minimum, maximum = span.columns.numbers
-        return Window(names, axis, last_step, mean, minimum, maximum, span.columns.counts[1])
+        finite, nonfinite = span.columns.counts
+        return Window(names, axis, last_step, mean, minimum, maximum, nonfinite, finite)
 
     def newest(self) -> dict[str, Frame]:
         """The newest frame of each lens."""
@@ -210,7 +209,7 @@ class Run:
     def _moment(self) -> Iterator[sqlite3.Connection]:
         """One short read transaction, with everything in memory brought up to it."""
         connection = self._source.connection
-        with self._lock, self._naming():
+        with self._lock, naming(self.path):
             try:
                 version = self._source.begin()
                 if version != self._version:
@@ -218,21 +217,8 @@ class Run:
                     self._version = version
                 yield connection
             finally:
-                with suppress(sqlite3.Error):
+                with suppress(sqlite3.Error):  # a transaction that does not end is ended before the next one begins
                     connection.execute("COMMIT")
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Whatever goes wrong with the file is told with its name and the state that it is in."""
-        try:
-            yield
-        except MonitorchError:
-            raise
-        except OSError as error:
-            reason = f"cannot be read: {error.strerror or error}"
-            raise UnreadableRunError(self.path, "unreadable", reason) from error
-        except _SIGNS_OF_DAMAGE as error:
-            raise unreadable(self.path, error) from error
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         self._segments = connection.execute("SELECT id, after FROM segment").fetchall()

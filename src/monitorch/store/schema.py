@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..errors import UnreadableRunError
+from ..errors import MonitorchError, UnreadableRunError
 
 APPLICATION_ID = 0x4D4F4E49
 """Says in the header of a file whose it is."""
@@ -89,6 +89,23 @@ def unreadable(path: object, error: Exception) -> UnreadableRunError:
             if sign in text:
                 return UnreadableRunError(path, "unreadable", reason.format(text))
     return UnreadableRunError(path, "damaged", f"is damaged or no run of monitorch: {text}")
+
+
+_SIGNS_OF_DAMAGE = (sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError)
+"""What reading a file ends in whose bits have changed; SQLite does not check what is in its rows."""
+
+
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Whatever goes wrong with a file in the block is told with its name and the state that it is in."""
+    try:
+        yield
+    except MonitorchError:
+        raise
+    except OSError as error:
+        raise UnreadableRunError(path, "unreadable", f"cannot be opened: {error.strerror or error}") from error
+    except _SIGNS_OF_DAMAGE as error:
+        raise unreadable(path, error) from error
 
 
 def migrate(connection: sqlite3.Connection, path: object) -> None:

@@ -9,7 +9,7 @@ from ..errors import UnreadableRunError
 from .database import Database
 from .frame_log import LogReader
 from .journal import connect_to_read
-from .schema import VERSION, identify, migrate, unreadable
+from .schema import VERSION, identify, migrate, naming
 
 
 class Source(Protocol):
@@ -60,7 +60,7 @@ class TableSource:
 
     def begin(self) -> int:
         """Asking for the version takes the snapshot."""
-        self.connection.execute("BEGIN")
+        _begin(self.connection)
         return self.version()
 
 
@@ -89,19 +89,20 @@ class LogSource:
     def begin(self) -> int:
         """Replay first, since that writes."""
         version = self.version()
-        self.connection.execute("BEGIN")
+        _begin(self.connection)
         return version
 
 
 def open_source(path: Path) -> Source:
     """The tables of a file."""
-    try:
+    with naming(path):
         return LogSource(path) if path.suffix == ".log" else TableSource(path)
-    except sqlite3.DatabaseError as error:
-        raise unreadable(path, error) from error
-    except OSError as error:
-        reason = f"cannot be opened: {error.strerror or error}"
-        raise UnreadableRunError(path, "unreadable", reason) from error
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # the end of the one before has failed
+        connection.execute("ROLLBACK")
+    connection.execute("BEGIN")
 
 
 def _memory() -> sqlite3.Connection:
