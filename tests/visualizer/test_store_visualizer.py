@@ -219,6 +219,62 @@ def test_run_that_another_process_made_first_does_not_end_the_training(tmp_path)
             assert run.series("L", "Norm/mean", "fc").values.tolist() == [value]
 
 
+def test_opening_tells_whether_it_works(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        assert (store.path, store.name) == (None, "a")
+        assert store.open()
+        assert store.open()
+        assert (store.path, store.name) == (tmp_path / "a", "a")
+        assert [(info.name, info.status) for info in list_runs(tmp_path)] == [("a", "running")]
+    (tmp_path / "file").touch()
+    with StoreVisualizer(tmp_path / "file", "b") as store:
+        with pytest.warns(MonitorchWarning, match="cannot be stored") as told:
+            assert not store.open()
+        assert (len(told), store.open(), store.path, store.name) == (1, False, None, "b")
+        store.write([record(1)])
+
+
+def test_closed_visualizer_opens_nothing(tmp_path):
+    store = StoreVisualizer(tmp_path, "a")
+    store.close()
+    assert not store.open()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_name_that_is_taken_gets_a_number_where_that_is_wanted(tmp_path):
+    (tmp_path / "a").mkdir()
+    for _ in range(2):
+        with StoreVisualizer(tmp_path, "a", numbered=True) as store:
+            store.write([record(1)])
+    assert sorted(info.name for info in list_runs(tmp_path)) == ["a_2", "a_3"]
+
+
+def test_run_that_is_open_already_goes_on_from_a_checkpoint(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(step, float(step)) for step in (1, 2, 3)])
+    with StoreVisualizer(tmp_path, "a", resume=True) as store:
+        assert store.open()
+        store.continue_from(2)
+        store.write([record(step, 10.0 * step) for step in (3, 4)])
+    with open_run(tmp_path / "a") as run:
+        axis, found = run.series("L", "Norm/mean", "fc")
+        assert (axis.step.tolist(), found.tolist()) == ([1, 2, 3, 4], [1.0, 2.0, 30.0, 40.0])
+
+
+def test_run_that_cannot_be_resumed_does_not_go_on_in_another_old_one(tmp_path):
+    for name in ("a", "a_2"):
+        with StoreVisualizer(tmp_path, name) as store:
+            store.write([record(1, 1.0)])
+    first = StoreVisualizer(tmp_path, "a", resume=True)
+    assert first.open()
+    second = StoreVisualizer(tmp_path, "a", resume=True, resume_step=1)
+    with pytest.warns(MonitorchWarning, match="is being written by the process .*This run is stored as 'a_3'"):
+        assert second.open()
+    for store in (first, second):
+        store.close()
+    assert sorted(info.name for info in list_runs(tmp_path)) == ["a", "a_2", "a_3"]
+
+
 def test_layers_can_be_described(tmp_path):
     with StoreVisualizer(tmp_path, "a") as store:
         store.describe_layers([Layer("stem", "Linear", 12), Layer("fc", "Linear", 6)])
@@ -236,7 +292,15 @@ def test_error_in_the_block_makes_it_a_crashed_run(tmp_path):
     with pytest.raises(ZeroDivisionError):
         train()
     with open_run(tmp_path / "a") as run:
-        assert (run.status, run.last_step) == ("crashed", 1)
+        assert (run.status, run.last_step, run.error.type) == ("crashed", 1, "ZeroDivisionError")
+
+
+def test_error_that_ended_the_training_is_kept(tmp_path):
+    store = StoreVisualizer(tmp_path, "a")
+    store.write([record(1)])
+    store.close("crashed", error=RuntimeError("CUDA out of memory"))
+    with open_run(tmp_path / "a") as run:
+        assert (run.status, run.error.line) == ("crashed", "RuntimeError: CUDA out of memory")
 
 
 def test_closed_visualizer_takes_no_numbers_and_says_so_once(tmp_path):
