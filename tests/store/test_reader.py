@@ -294,6 +294,32 @@ def test_counts_of_a_column_go_beyond_sixteen_bits(tmp_path):
             assert window.finite.sum(axis=1).tolist() == [ticks, 0, ticks // 2]
 
 
+@pytest.mark.parametrize("journal", ["wal", "log"])
+def test_samples_that_are_not_finite_are_summed_at_every_resolution(tmp_path, journal):
+    chance, ticks = np.random.default_rng(0), 700
+    counts = chance.integers(0, 40, (ticks, 2)) * (chance.random((ticks, 2)) < 0.1)
+    means = np.where(chance.random((ticks, 2)) < 0.5, 1.0, np.where(counts > 0, np.nan, 1.0))
+    with Writer(tmp_path / "run", journal=journal) as writer:
+        for step in range(ticks):
+            names = {"layers": ["a", "b"], "statistics": ["Norm/mean", "Norm/nonfinite", "Other/mean"]}
+            while not writer.put("L", step, [means[step], counts[step], means[step]], **names):
+                writer.flush()
+        writer.flush()
+        check_counts(tmp_path / "run", counts, means)
+    check_counts(tmp_path / "run", counts, means)
+
+
+def check_counts(folder, counts, means):
+    with open_run(folder) as run:
+        for first, last, resolution in itertools.product((0, 300), (500, 699), (1, 3, 40, 1000)):
+            window = run.window("L", "Norm/mean", first, last, resolution)
+            parts = zip(window.axis.step, window.last_step, strict=True)
+            wanted = [counts[begin : end + 1].sum(axis=0) for begin, end in parts]
+            assert window.nonfinite.T.tolist() == np.array(wanted).tolist()
+            uncounted = run.window("L", "Other/mean", first, last, resolution)
+            assert uncounted.nonfinite.sum() == np.isnan(means[first : last + 1]).sum()
+
+
 def test_read_after_one_that_failed_in_the_middle_is_right(tmp_path, numbers, put):
     values = numbers(700)
     with Writer(tmp_path / "run") as writer, open_run(tmp_path / "run") as run:

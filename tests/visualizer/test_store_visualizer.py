@@ -110,6 +110,38 @@ def test_counts_of_nonfinite_samples_come_back(trained):
     assert dict(zip(axis.epoch.tolist(), values.tolist(), strict=True)) == counts
 
 
+def test_each_logged_name_has_a_count_of_its_own(tmp_path):
+    model = nn.Linear(2, 1)
+    store = StoreVisualizer(tmp_path, "a")
+    inspector = PyTorchInspector([lens.LossMetrics(metrics=["one", "two"])], module=model, visualizer=store)
+    for epoch in range(3):
+        for sample in range(9):
+            inspector.push_metric("one", math.nan if sample < 3 else 1.0)
+            inspector.push_metric("two", math.inf if sample < epoch else 1.0)
+        inspector.tick_epoch()
+    store.close()
+    with open_run(tmp_path / "a") as run:
+        assert run.series(WHOLE_RUN, "Metrics/one nonfinite", WHOLE_RUN).values.tolist() == [3, 3, 3]
+        assert run.series(WHOLE_RUN, "Metrics/two nonfinite", WHOLE_RUN).values.tolist() == [0, 1, 2]
+        for name, total in (("one", 9), ("two", 3)):
+            window = run.window(WHOLE_RUN, f"Metrics/{name} mean", resolution=1)
+            assert window.nonfinite.tolist() == [[total]]
+        told = {event.statistic: event.step for event in run.events()}
+    assert set(told) == {"Metrics/one", "Metrics/two"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e39])
+def test_number_that_cannot_be_stored_as_it_is_counts_as_one_sample(tmp_path, value):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(1, 1.0, statistic="mean"), record(1, value, statistic="max"), record(1, 0.5, "head")])
+        store.write([record(2, value, nonfinite=7), record(2, value, statistic="max", nonfinite=7)])
+    with open_run(tmp_path / "a") as run:
+        assert run.series("L", "Norm/nonfinite", "fc").values.tolist() == [1, 7]
+        assert run.series("L", "Norm/nonfinite", "head").values.tolist() == [0]
+        (event,) = run.events()
+        assert (event.kind, event.layer, event.statistic, event.step) == ("not finite", "fc", "Norm", 1)
+
+
 def test_model_as_a_whole_is_one_lens_with_one_layer(trained):
     run, _ = trained
     whole = run.lenses[WHOLE_RUN]

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..store import WHOLE_RUN, Event, Frame, Lens, Run, is_absent
+from ..store.names import find_count
 from ..visualizer.table import Column, number_text, table_text
 from .reading import Choice, choose
 from .run_facts import headline, newest_numbers
@@ -116,18 +117,18 @@ def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Colum
         column = Column(printable(tag or choice.lens.name), printable(line))
         if column in made:  # two lenses that use one name
             column = Column(printable(f"{choice.lens.name}: {tag}"), column.name)
-        counts = _counts(frame, tag)
+        counts = _counts(frame, choice.statistic.name)
         made[column] = {
-            layer: number_text(float(value), counts.get(layer, 0) if line != "nonfinite" else 0)
+            layer: number_text(float(value), counts.get(layer, 0))
             for layer, value in newest_numbers(frame, choice).items()
             if not is_absent(np.array([value]))[0]
         }
     return made
 
 
-def _counts(frame: Frame, tag: str) -> dict[str, int]:
-    name = f"{tag}/nonfinite"
-    if name not in frame.statistics:
+def _counts(frame: Frame, statistic: str) -> dict[str, int]:
+    name = find_count(statistic, frame.statistics)
+    if name is None:
         return {}
     row = frame.values[frame.statistics.index(name)]
     return {layer: int(count) for layer, count in zip(frame.layers, row, strict=True) if count > 0}

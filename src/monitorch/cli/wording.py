@@ -1,14 +1,10 @@
 """Facts as short text, safe to print."""
 
-import re
 import shutil
 import sys
 
 STALE_SECONDS = 10.0
 """A run that lives gives a sign every two seconds; one that has been silent for so long may be gone."""
-
-EDGE = re.compile(r"(?:^|[/ ])(?:[-+]σ|Q1|Q3|min|max|share|nonfinite)$")
-"""Statistics that accompany another one: ends of bands, comparisons and counts."""
 
 
 def command() -> str:

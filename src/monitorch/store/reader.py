@@ -18,6 +18,7 @@ from .buffer import padded
 from .database import read_meta
 from .failure import Failure
 from .lens_index import Axis, LensIndex
+from .names import find_count
 from .parts import WHOLE_RUN, Event, Floats, Frame, Layer, Statistic
 from .query import Query, column_axis
 from .schema import naming
@@ -41,8 +42,9 @@ class Window(NamedTuple):
     """Numbers of many layers in columns; arrays are ``[layer, column]``.
 
     ``axis`` says when a column begins, ``last_step`` where it ends. ``mean``, ``minimum`` and ``maximum`` are over the
-    finite numbers, of which there are ``finite``; ``nonfinite`` counts the others. A column that is one tick has the
-    number itself, infinite or not. NaN and counts of 0 mean that nothing was measured.
+    finite numbers, of which there are ``finite``. ``nonfinite`` is how many samples of all its ticks were NaN or
+    infinite; where samples were not counted, how many of its numbers are. A column that is one tick has the number
+    itself, infinite or not. NaN and counts of 0 mean that nothing was measured.
     """
 
     layers: tuple[str, ...]
@@ -162,10 +164,16 @@ class Run:
         with self._moment() as connection:
             names = self._in_order(connection, lens) if layers is None else tuple(layers)
             index, place, rows = self._find(lens, statistic, names)
-            span = Query(connection, index, place, rows).window(*index.span(first, last), resolution)
+            ticks = *index.span(first, last), resolution
+            span = Query(connection, index, place, rows).window(*ticks)
             axis, last_step = column_axis(index.axis, span)
+            finite, nonfinite = span.columns.counts
+            known = [one.name for one in index.statistics]
+            count = find_count(statistic, known)
+            if count is not None:
+                counted = Query(connection, index, known.index(count), rows).window(*ticks).columns
+                nonfinite = np.maximum(nonfinite, counted.totals())
         mean, minimum, maximum = span.columns.numbers
-        finite, nonfinite = span.columns.counts
         return Window(names, axis, last_step, mean, minimum, maximum, nonfinite, finite)
 
     def newest(self) -> dict[str, Frame]:

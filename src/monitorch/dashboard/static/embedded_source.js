@@ -60,15 +60,23 @@ function unpackRuns(buffer) {
     const cells = block.layers.length * block.columns;
     let mean = null;
     for (const plane of block.planes) {
-      const isCount = plane === "nonfinite";
+      const isCount = plane.startsWith("nonfinite");
       const codes = unsqueeze(new Uint8Array(buffer, offset, 2 * cells), block.columns, isCount ? null : mean);
       block[plane] = isCount ? Float32Array.from(codes) : numbers(codes, block.codes);
       if (!isCount) mean ??= codes;
       offset += 2 * cells;
     }
+    joinHalves(block);
     complete(block);
   }
   return runs;
+}
+
+/** Counts that are larger than a code come as two planes. */
+function joinHalves(block) {
+  if (!block.planes.includes("nonfinite_high")) return;
+  block.planes = block.planes.filter((plane) => plane !== "nonfinite_high");
+  block.nonfinite = block.nonfinite.map((low, index) => low + 65536 * block.nonfinite_high[index]);
 }
 
 /** Codes from their differences to the column before, or to those of another plane. */
