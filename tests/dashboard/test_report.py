@@ -96,6 +96,15 @@ def test_only_the_script_and_sheet_of_the_page_may_run(tmp_path, make_run):
         assert f"{rule} 'sha256-{digest}'" in policy
 
 
+def test_a_report_of_a_crashed_run_carries_what_ended_it(tmp_path, new_run):
+    new_run(tmp_path / "bad").close("crashed", error=KeyError("lr"))
+    shown = report_html(tmp_path / "bad")
+    assert repr(shown) == "bad: crashed (KeyError: 'lr') at step 23, 5 layers"
+    (run,) = carried(shown.html)["runs"]
+    assert run["head"]["error"] == run["info"]["error"]
+    assert (run["info"]["error"]["type"], run["info"]["problem"]) == ("KeyError", None)
+
+
 def test_names_stay_inside_of_the_data(tmp_path, make_run):
     hostile = "</script><script>alert(1)</script>"
     html = report_html(make_run(tmp_path / "<b>&run", layers=[hostile])).html

@@ -14,6 +14,8 @@ def plain(value: Any) -> Any:
     >>> plain({"clip": float("inf"), "rates": (0.1, float("nan"))})
     {'clip': 'Infinity', 'rates': [0.1, 'NaN']}
     """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -24,7 +26,11 @@ def plain(value: Any) -> Any:
 
 
 def runs(infos: Iterable[RunInfo]) -> list[dict[str, Any]]:
-    """All runs at a glance; where they are on the disk is nobody's business."""
+    """All runs at a glance; where they are on the disk is nobody's business.
+
+    ``error`` is what ended a run: its ``type``, ``message`` and ``traceback``, a list of lines. ``problem`` says why a
+    run cannot be read. Both are None if there is nothing to say.
+    """
     return [plain({**info._asdict(), "path": None}) for info in infos]
 
 
@@ -34,6 +40,7 @@ def head(run: Run) -> dict[str, Any]:
     facts = {
         "name": run.path.parent.name,
         "status": run.status,
+        "error": run.error,
         "last_step": run.last_step,
         "age": max(now - float(meta.get("heartbeat", now)), 0.0),
         "tick_age": _tick_age(run, lenses.values(), now),

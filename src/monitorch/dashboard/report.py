@@ -93,7 +93,8 @@ def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for lens in head["lenses"]:
         lens["statistics"] = [known for known in lens["statistics"] if (lens["name"], known["name"]) in carried]
     size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
-    facts = {"ticks": ticks, "size": size, **{name: head[name] for name in ("name", "status", "last_step", "age")}}
+    shared = {name: head[name] for name in ("name", "status", "error", "last_step", "age")}
+    facts = {"ticks": ticks, "size": size, "problem": None, **shared}
     return {"info": facts, "head": head, "events": answers.events(run.events()), "blocks": described}
 
 

@@ -21,7 +21,7 @@ export class Data {
     const known = new Set(this.runs.map((run) => run.name));
     const run = known.has(state.run)
       ? state.run
-      : (this.runs.find((candidate) => candidate.status !== "damaged")?.name ?? "");
+      : (this.runs.find((candidate) => !candidate.problem)?.name ?? "");
     const compare = state.compare.filter((name) => known.has(name) && name !== run);
     await Promise.all([run, ...compare].filter(Boolean).map((name) => this.head(name)));
     return { run, compare };
