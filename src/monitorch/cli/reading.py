@@ -56,10 +56,12 @@ def find_run(options: argparse.Namespace, name: str | None) -> Run:
     """The run of that folder, file or name; the newest one without it."""
     folder = Path(options.runs or DEFAULT_FOLDER)
     if name is None:
-        runs = [info for info in list_runs(folder) if info.status != "damaged"]
-        if not runs:
-            raise OptionError(f"there is no run in {folder}: name a run, or --runs DIR to look elsewhere")
-        return open_run(runs[0].path, options.rank)
+        runs = list_runs(folder)
+        readable = [info for info in runs if info.problem is None]
+        if not readable:
+            why = "".join(f"; {info.name} {info.problem}" for info in runs)
+            raise OptionError(f"there is no run in {folder}: name a run, or --runs DIR to look elsewhere{why}")
+        return open_run(readable[0].path, options.rank)
     inside = folder / name
     if Path(name).is_file() or _is_run(Path(name)) or not _is_run(inside):
         inside = Path(name)

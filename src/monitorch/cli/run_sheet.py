@@ -11,18 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..store import WHOLE_RUN, Event, Frame, Lens, Run, is_absent
+from ..store import WHOLE_RUN, Event, Failure, Frame, Lens, Run, is_absent
+from ..store.database import OWNER
 from ..store.names import find_count
 from ..visualizer.table import Column, number_text, table_text
 from .reading import Choice, choose
 from .run_facts import headline, newest_numbers
-from .screen import QUIET, SEVERITIES, TROUBLE, open_console, status_words, table, words
+from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
 from .wording import age_text, count_text, printable, size_text
 
 _MOST_LAYERS, _MOST_EVENTS = 40, 12
 _PROCESS = ("host", "pid", "rank")
 _MOMENTS = ("started", "resumed", "ended")
-_ELSEWHERE = ("name", "status", "heartbeat", "dropped", "id", *_PROCESS, *_MOMENTS)
+_ELSEWHERE = ("name", "status", "error", "heartbeat", "dropped", "id", OWNER, *_PROCESS, *_MOMENTS)
 _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 
 
@@ -30,6 +31,7 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
     """Print all there is, from the whole to the parts."""
     console = open_console()
     console.print(title(headline(run)))
+    _print_error(console, run.error)
     console.print(_facts({**run.meta, "file": run.path}))
     console.print()
     choices = choose(run, options, with_edges=options.all, whole_run=True)
@@ -50,6 +52,15 @@ def title(facts: Mapping[str, Any]) -> Text:
     rest = f"  {step}  {count_text(facts['ticks'], 'tick')}  {size_text(facts['size'])}  {age_text(facts['age'])} ago"
     drops = words(f"  {facts['dropped']:,} dropped", TROUBLE) if facts["dropped"] else Text()
     return Text.assemble(words(facts["name"], "bold"), "  ", status_words(facts["status"]), words(rest, QUIET), drops)
+
+
+def _print_error(console: Console, error: Failure | None) -> None:
+    """What ended the run, and where."""
+    if error is not None:
+        console.print(words(error.line, TROUBLE))
+        for line in error.traceback:
+            console.print(words(f"  {line}", QUIET), no_wrap=True, overflow="ellipsis")
+        console.print()
 
 
 def _facts(meta: Mapping[str, Any]) -> Table:
@@ -74,7 +85,7 @@ def _moment_text(seconds: Any) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(seconds)))
 
 
-def _lenses(console: Console, lenses: Iterable[Lens]) -> Table:
+def _lenses(console: Console, lenses: Iterable[Lens]) -> Sheet:
     headings = ("lens", "layers", "statistics", "ticks", "steps")
     rows = (
         (
@@ -143,7 +154,7 @@ def _print_events(console: Console, events: Sequence[Event], everything: bool) -
         console.print(words(f"{count_text(len(events) - len(shown), 'earlier event')}: --all", QUIET))
 
 
-def event_table(console: Console, events: Iterable[Event]) -> Table:
+def event_table(console: Console, events: Iterable[Event]) -> Sheet:
     """What happened, when and where."""
     rows = (
         (

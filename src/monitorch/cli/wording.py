@@ -3,6 +3,10 @@
 import shutil
 import sys
 
+from ..visualizer.names import printable
+
+__all__ = ["age_text", "command", "count_text", "printable", "size_text", "status_text"]
+
 STALE_SECONDS = 10.0
 """A run that lives gives a sign every two seconds; one that has been silent for so long may be gone."""
 
@@ -10,19 +14,6 @@ STALE_SECONDS = 10.0
 def command() -> str:
     """What to type to run this program here."""
     return "monitorch" if shutil.which("monitorch") else f"{sys.executable} -m monitorch"
-
-
-def printable(text: object) -> str:
-    r"""Text of which a terminal obeys nothing: what is no visible character is written as its code.
-
-    >>> printable("fc1")
-    'fc1'
-    >>> print(printable(chr(27) + "[2J"))
-    \x1b[2J
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in str(text)
-    )
 
 
 def status_text(status: str, age: float) -> str:
