@@ -1,4 +1,6 @@
+import argparse
 import fcntl
+import io
 import json
 import os
 import pty
@@ -12,8 +14,10 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from monitorch import cli
+from monitorch.cli.top_screen import Screen
 from monitorch.dashboard.windows import Ask, blocks, planes
 from monitorch.store import Writer, open_run
 
@@ -178,6 +182,30 @@ def test_on_a_terminal_it_follows_the_run_until_interrupted(tmp_path):
             assert b"Traceback" not in rest
         finally:
             terminal.close()
+
+
+BIASES = [f"transformer.blocks.{block}.attn.{part}.bias" for block in range(8) for part in ("qkv", "proj")]
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80", "120"])
+def test_layers_are_told_apart_on_a_narrow_screen(write_run, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": dict.fromkeys(BIASES, STEADY)}}).parent
+    lines = top(folder, capsys).splitlines()
+    rows = [line for line in lines if "bias" in line]
+    assert len({row.split()[0] for row in rows}) == len(BIASES)
+    assert max(map(len, lines)) <= int(columns)
+
+
+@pytest.mark.parametrize("height", [12, 20, 30])
+@pytest.mark.parametrize("width", [60, 140])
+def test_a_screen_is_no_higher_than_the_terminal(write_run, height, width):
+    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": dict.fromkeys(BIASES, STEADY)}})
+    options = argparse.Namespace(lens=None, statistic=None, layers=None, sort="worst")
+    target = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    with open_run(folder) as run:
+        drawn = target.render_lines(Screen(run, options, target).draw(height))
+    assert 8 < len(drawn) <= height
 
 
 def test_not_finite_is_the_same_number_wherever_it_is_told(write_run, capsys, tmp_path):
