@@ -172,7 +172,8 @@ class Run:
             count = find_count(statistic, known)
             if count is not None:
                 counted = Query(connection, index, known.index(count), rows).window(*ticks).columns
-                nonfinite = np.maximum(nonfinite, counted.totals())
+                if (counted.numbers[0] > 0).any():  # they are zero in all but a few runs
+                    nonfinite = np.maximum(nonfinite, counted.totals())
         mean, minimum, maximum = span.columns.numbers
         return Window(names, axis, last_step, mean, minimum, maximum, nonfinite, finite)
 
