@@ -143,23 +143,32 @@ writer.flush()
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
-def test_forked_child_leaves_the_run_alone_and_waits_for_nothing(tmp_path, one, values_of):
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+def test_forked_child_leaves_the_run_alone_and_waits_for_nothing(tmp_path, one, values_of, is_busy):
     def child(writer):
-        for step in range(2, 2 * QUEUE_LENGTH):
-            one(writer, step, 99.0)
+        one(writer, 10**6, 99.0)
         writer.flush()
         writer.close()
 
-    with Writer(tmp_path / "run") as writer:
-        one(writer, 1, 1.0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # newer Pythons warn of forks in a process with threads
-            process = multiprocessing.get_context("fork").Process(target=child, args=[writer])
-            process.start()
+    writer = Writer(tmp_path / "run")
+    one(writer, 0, 1.0)
+    writer.flush()
+    with closing(sqlite3.connect(writer.path, isolation_level=None)) as other, warnings.catch_warnings():
+        other.execute("BEGIN IMMEDIATE" if is_busy else "BEGIN")  # the disk hangs, and what waits for it
+        step = 1
+        while is_busy and one(writer, step, 1.0):
+            step += 1
+        warnings.simplefilter("ignore")  # newer Pythons warn of forks in a process with threads
+        process = multiprocessing.get_context("fork").Process(target=child, args=[writer])
+        process.start()
         process.join(30)
+        process.kill()
         assert process.exitcode == 0
-        one(writer, 2, 2.0)
-    assert values_of(tmp_path / "run") == [1.0, 2.0]
+        other.execute("ROLLBACK")
+    writer.flush()
+    one(writer, step, 2.0)
+    writer.close()
+    assert values_of(tmp_path / "run") == [*[1.0] * step, 2.0]
 
 
 # --- waiting and dropping ---

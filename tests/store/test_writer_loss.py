@@ -89,10 +89,21 @@ def test_warning_comes_even_if_the_program_ends_right_away(tmp_path, train, valu
     train(writer, 1)
     remove(tmp_path / "run")
     writer.put("Norm", 2, [[2.0]], layers=["fc"], statistics=["mean"])
-    with pytest.warns(MonitorchWarning, match="removed or moved"):
+    with pytest.warns(MonitorchWarning, match="removed or moved") as told:
         writer.close("crashed", error=ValueError("late"))
+    assert told[0].filename == __file__
     assert values_of(tmp_path / "run") == [2.0]
     assert [(info.status, info.why) for info in list_runs(tmp_path)] == [("crashed", "ValueError: late")]
+
+
+def test_warning_comes_even_if_nobody_closes_the_writer(tmp_path, train, values_of):
+    writers = [Writer(tmp_path / "run")]
+    train(writers[0], 1)
+    remove(tmp_path / "run")
+    writers[0].put("Norm", 2, [[2.0]], layers=["fc"], statistics=["mean"])
+    with pytest.warns(MonitorchWarning, match="removed or moved"):
+        writers.clear()
+    assert values_of(tmp_path / "run") == [2.0]
 
 
 @pytest.mark.parametrize("journal", JOURNALS)

@@ -204,7 +204,6 @@ class Writer:
         self._closed = True
         if self._ending.detach():
             _end(self._worker, status, error)
-        self._warn(stacklevel=3)
 
     def __enter__(self) -> "Writer":
         return self
