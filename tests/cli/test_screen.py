@@ -71,6 +71,18 @@ def test_where_nothing_would_be_left_of_names_a_row_takes_more_lines():
     assert lines[7] == "    a note"
 
 
+def test_text_on_a_second_line_loses_its_end_and_says_so():
+    target = console(60)
+    reasons = ["a reason that is longer than what is left of its line, by far", "short"]
+    rows = [
+        (f"blocks.{block}.attn.qkv.bias", "Weight Norm", "12345678901234567890", why)
+        for block, why in enumerate(reasons)
+    ]
+    lines = lines_of(target, table(target, ("layer", "statistic", "now", "reason"), rows, numbers=("now",)))
+    assert lines[4] == "    12345678901234567890  a reason that is longer than what…"
+    assert lines[6].split() == ["12345678901234567890", "short"]
+
+
 @pytest.mark.parametrize("width", [10, 20, 30])
 def test_a_very_narrow_screen_cuts_no_number(width):
     target = console(width)

@@ -197,15 +197,21 @@ def test_layers_are_told_apart_on_a_narrow_screen(write_run, capsys, monkeypatch
     assert max(map(len, lines)) <= int(columns)
 
 
-@pytest.mark.parametrize("height", [12, 20, 30])
-@pytest.mark.parametrize("width", [60, 140])
-def test_a_screen_is_no_higher_than_the_terminal(write_run, height, width):
-    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": dict.fromkeys(BIASES, STEADY)}})
+@pytest.mark.parametrize("height", [14, 20, 30])
+@pytest.mark.parametrize(("width", "lines_per_row"), [(60, 2), (160, 1)])
+def test_a_screen_is_no_higher_than_the_terminal(write_run, height, width, lines_per_row):
+    norms = dict.fromkeys(BIASES, STEADY) | {BIASES[0]: with_end(STEADY, np.nan)}
+    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": norms}})
     options = argparse.Namespace(lens=None, statistic=None, layers=None, sort="worst")
     target = Console(width=width, height=height, file=io.StringIO(), color_system=None)
     with open_run(folder) as run:
         drawn = target.render_lines(Screen(run, options, target).draw(height))
-    assert 8 < len(drawn) <= height
+    text = "\n".join("".join(segment.text for segment in line) for line in drawn)
+    shown = text.count("Weight Gradient Norm")
+    assert len(drawn) <= height
+    # around the rows: title, headings, rule, how many layers there are, and two empty lines
+    assert shown == min((height - 5 - lines_per_row) // lines_per_row, len(BIASES))
+    assert f"{shown} of 16 layers" in text
 
 
 def test_not_finite_is_the_same_number_wherever_it_is_told(write_run, capsys, tmp_path):

@@ -278,6 +278,14 @@ def test_reader_that_never_stops_looking_sees_a_beginning_without_gaps(tmp_path,
     assert (seen[0] >= 0, seen[-1]) == (True, 3000)
 
 
+def test_number_that_is_not_finite_counts_even_if_no_sample_was_counted(tmp_path):
+    with Writer(tmp_path / "run") as writer:
+        for step, (mean, count) in enumerate([(1.0, 0), (np.inf, 0), (np.nan, 4), (1.0, 2)]):
+            writer.put("L", step, [[mean], [count]], layers=["fc"], statistics=["Norm/mean", "Norm/nonfinite"])
+    with open_run(tmp_path / "run") as run:
+        assert run.window("L", "Norm/mean").nonfinite.tolist() == [[0, 1, 4, 2]]
+
+
 def test_counts_of_a_column_go_beyond_sixteen_bits(tmp_path):
     ticks, moment = 70_000, (0, 0.0)
     file = TableFile(tmp_path / "rank0.db", "wal", None)

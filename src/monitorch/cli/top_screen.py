@@ -48,8 +48,9 @@ class Screen:
         body: list[RenderableType] = [words("no numbers yet", QUIET)]
         if self._rows:
             layers = self._layers(self._rows[:room])
-            if height is not None and layers.lines_per_row > 1:
-                room = max(min((height - used) // layers.lines_per_row, room), 1)
+            high = layers.lines_per_row
+            if height is not None and high > 1:  # the headings, too
+                room = max(min((height - used - high + 1) // high, room), 1)
                 layers = self._layers(self._rows[:room])
             body = [layers]
         leave = "" if height is None else "   Ctrl-C leaves"
