@@ -11,6 +11,7 @@ from monitorch.store import Event, Frame, Layer, Run, Statistic, Writer, is_abse
 from monitorch.store.backend import TableFile
 from monitorch.store.frame_log import FIRST_LINE
 from monitorch.store.journal import JOURNALS
+from monitorch.store.parts import Meta
 
 TICKS = 620  # two blocks and a part of one
 
@@ -450,6 +451,23 @@ def test_file_that_is_not_there_is_named(tmp_path):
         with pytest.raises(UnreadableRunError, match=rf"{name} cannot be opened") as caught:
             Run(tmp_path / name)
         assert caught.value.state == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["block SET ticks = 1000000000", "block SET times = x'00'", "hot SET statistics = 7", "meta SET value = '{'"],
+)
+def test_rows_that_make_no_sense_are_damage(tmp_path, change):
+    file = TableFile(tmp_path / "rank0.db", "wal", None)
+    names = ("mean",), ("a", "b", "c", "d", "e")
+    file.write([Frame("Norm", step, 0, 0.0, *names, np.ones((1, 5), np.float32)) for step in range(300)])
+    file.write([Meta({"name": "x"})])
+    file.abandon()
+    with closing(sqlite3.connect(file.path)) as connection, connection:
+        connection.execute(f"UPDATE {change}")
+    with pytest.raises(UnreadableRunError, match="is damaged or no run of monitorch") as caught:
+        read_everything(file.path)
+    assert caught.value.state == "damaged"
 
 
 def read_everything(path):
