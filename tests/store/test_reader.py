@@ -455,7 +455,13 @@ def test_file_that_is_not_there_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    ["block SET ticks = 1000000000", "block SET times = x'00'", "hot SET statistics = 7", "meta SET value = '{'"],
+    [
+        "block SET ticks = 1000000000",
+        "block SET times = x'00'",
+        "block SET epochs = CAST(epochs || x'00000000' AS BLOB)",
+        "hot SET statistics = 7",
+        "meta SET value = '{'",
+    ],
 )
 def test_rows_that_make_no_sense_are_damage(tmp_path, change):
     file = TableFile(tmp_path / "rank0.db", "wal", None)
