@@ -146,7 +146,8 @@ def test_layers_and_statistics_may_come_later(tmp_path, ticks):
             late = step >= ticks // 2
             layers, statistics = ["a", "b"] if late else ["a"], ["max", "mean"] if late else ["mean"]
             values = [[step + 10.0 * row + column for column in range(len(layers))] for row in range(len(statistics))]
-            writer.put("Norm", step, values, layers=layers, statistics=statistics)
+            while not writer.put("Norm", step, values, layers=layers, statistics=statistics):
+                writer.flush()
         writer.flush()
         with open_run(tmp_path / "run") as run:
             check_late_comers(run, ticks)
@@ -269,7 +270,8 @@ def test_reader_that_never_stops_looking_sees_a_beginning_without_gaps(tmp_path,
         reader = threading.Thread(target=look)
         reader.start()
         for step in range(3000):
-            writer.put("Norm", step, [[step]], layers=["fc"], statistics=["mean"])
+            while not writer.put("Norm", step, [[step]], layers=["fc"], statistics=["mean"]):
+                writer.flush()
             if step % 70 == 0:
                 writer.flush()
         writer.flush()
