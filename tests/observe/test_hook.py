@@ -118,7 +118,7 @@ def test_wrong_arguments(make, error, message):
 def test_second_registration_is_refused_and_changes_nothing():
     hook, first, second = Named(), nn.Identity(), nn.Identity()
     hook.register(first)
-    with pytest.raises(RuntimeError, match=r"deregister\(\) first"):
+    with pytest.raises(RuntimeError, match=r"Named\(Hook\) is already registered to a module.*deregister\(\) first"):
         hook.register(second)
     assert (hooks_on(first), hooks_on(second), hook.registered) == (2, 0, True)
 
@@ -148,15 +148,26 @@ def test_dropped_hook_takes_its_functions_along_at_once():
         gc.enable()
 
 
+def test_hook_is_registered_until_it_is_taken_off_even_if_its_module_goes_first():
+    hook, module = Named(), nn.Identity()
+    hook.register(module)
+    del module
+    gc.collect()
+    assert hook.registered
+    hook.deregister()
+    assert not hook.registered
+
+
 def test_hook_whose_module_is_gone_can_move_on():
     hook, module = Named(), nn.Identity()
     hook.register(module)
     del module
     gc.collect()
-    assert not hook.registered
     hook.register(other := nn.Identity())
     other(X)
     assert hook.calls == ["before", "after"]
+    hook.deregister()
+    assert hooks_on(other) == 0
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])

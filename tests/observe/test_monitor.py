@@ -1,7 +1,9 @@
 """What all monitors promise: whom they watch, how long, and that forward passes do not suffer from it."""
 
 import gc
+import re
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -73,12 +75,10 @@ def test_monitor_that_was_taken_off_or_outlived_its_module_goes_silently(build_m
 
 def test_monitor_comes_back_to_its_module(build_monitor, layer):
     monitor = build_monitor(PassthroughReducer(1.0))
-    with pytest.raises(RuntimeError, match="name one"):
+    with pytest.raises(RuntimeError, match=r"give one to register\(\)"):
         monitor.register()
     monitor.register(layer)
     monitor.register()
-    with pytest.raises(RuntimeError, match="registered already"):
-        monitor.register(layer)
     monitor.deregister()
     layer(X)
     assert (monitor.latest, monitor.registered) == (None, False)
@@ -87,12 +87,33 @@ def test_monitor_comes_back_to_its_module(build_monitor, layer):
     assert monitor.latest is not None
 
 
+def test_second_registration_is_refused_by_name_and_the_first_one_goes_on(build_monitor, layer):
+    monitor, other = build_monitor(PassthroughReducer(1.0), layer), nn.Linear(2, 2)
+    text = f"{type(monitor).__name__}(Monitor) is already registered to a module so register() was ignored"
+    for module in (other, layer):
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            monitor.register(module)
+    assert hooks_on(other) == 0
+    layer(X)
+    assert monitor.reducer.count == 1
+
+
+def test_monitor_is_registered_until_it_is_taken_off_even_if_its_module_goes_first(build_monitor):
+    monitor, dropped = build_monitor(PassthroughReducer(1.0), module := nn.Linear(2, 2)), weakref.ref(module)
+    del module
+    gc.collect()
+    assert dropped() is None  # being registered keeps no module alive
+    monitor.register()
+    assert monitor.registered
+    monitor.deregister()
+    assert not monitor.registered
+    with pytest.raises(RuntimeError, match=r"give one to register\(\)"):
+        monitor.register()
+
+
 def test_monitor_whose_module_is_gone_moves_on(build_monitor, layer):
     monitor = build_monitor(PassthroughReducer(1.0), nn.Linear(2, 2))
     gc.collect()
-    assert not monitor.registered
-    with pytest.raises(RuntimeError, match="name one"):
-        monitor.register()
     monitor.register(layer)
     layer(X)
     assert monitor.reducer.count == 1

@@ -61,6 +61,9 @@ class Hook:
         eval_update: call them when it is in eval mode.
     """
 
+    _family = "Hook"
+    """What messages call this kind of object."""
+
     def __init__(
         self,
         prehook: Callable[..., Any] | None = None,
@@ -80,7 +83,7 @@ class Hook:
         self._handles: list[Any] = []
         self._notice = Notice()
         self._finalizer: Any = None
-        self._target: weakref.ref[nn.Module] | None = None
+        self._observed: weakref.ref[nn.Module] | None = None
 
     @property
     def trainexec(self) -> bool:
@@ -102,15 +105,21 @@ class Hook:
 
     @property
     def registered(self) -> bool:
-        """Whether the hook is on a module that still exists."""
-        return bool(self._handles) and self._target is not None and self._target() is not None
+        """Whether the hook was put on a module and not taken off since, even if that module is gone."""
+        return bool(self._handles)
 
     def register(self, module: nn.Module) -> None:
-        """Put the hook on a module: all of it, or in case of an error nothing."""
+        """Put the hook on a module. If that fails, nothing is left on it.
+
+        A hook is on one module at a time: call :meth:`deregister` first, unless the other module is gone.
+        """
         if not isinstance(module, nn.Module):
             raise TypeError(f"a hook is registered on a torch.nn.Module, not on {type(module).__name__}")
-        if self.registered:
-            raise LifecycleError(f"this {type(self).__name__} is registered already: call deregister() first")
+        if self.registered and self._known_module() is not None:
+            raise LifecycleError(
+                f"{type(self).__name__}({self._family}) is already registered to a module so register() was ignored; "
+                "call deregister() first"
+            )
         self.deregister()
         handles: list[Any] = []
         put_on = {"pre": module.register_forward_pre_hook, "post": module.register_forward_hook}
@@ -120,7 +129,7 @@ class Hook:
         except BaseException:
             _let_go(handles, Notice())
             raise
-        self._handles, self._target, self._notice = handles, weakref.ref(module), self._new_notice(module)
+        self._handles, self._observed, self._notice = handles, weakref.ref(module), self._new_notice(module)
         self._finalizer = weakref.finalize(self, _let_go, handles, self._notice)
         self._finalizer.atexit = False
         if module._compiled_call_impl is not None:
@@ -139,7 +148,11 @@ class Hook:
     @staticmethod
     def _unregistered() -> dict[str, Any]:
         """What differs in a copy: it is on no module, the functions there belong to the original."""
-        return {"_handles": [], "_notice": Notice(), "_finalizer": None, "_target": None}
+        return {"_handles": [], "_notice": Notice(), "_finalizer": None, "_observed": None}
+
+    def _known_module(self) -> nn.Module | None:
+        """The module that the hook is on, or was on last, if it still exists."""
+        return None if self._observed is None else self._observed()
 
     def _new_notice(self, module: nn.Module) -> Notice:
         """The warning for the case that the hook is dropped now."""

@@ -82,6 +82,7 @@ class Monitor(Module, ContextualHook):
         eval_update: record when it is in eval mode.
     """
 
+    _family = "Monitor"
     on_error = "raise"
     """``"warn"``: an error while recording is told once and stops this monitor, but not the forward pass."""
 
@@ -171,9 +172,9 @@ class Monitor(Module, ContextualHook):
         """Watch ``module``; without one go back to the module that was watched last."""
         if module is None and self.registered:
             return
-        known = module if module is not None else self._target() if self._target is not None else None
+        known = self._known_module() if module is None else module
         if known is None:
-            raise LifecycleError("there is no module to go back to: name one")
+            raise LifecycleError("there is no module to go back to: give one to register()")
         super().register(known)
 
     def record(self, *values: Any) -> None:
