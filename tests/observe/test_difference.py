@@ -156,9 +156,10 @@ def test_values_that_cannot_be_compared_are_left_out(new_setting, before, after,
     [
         (torch.tensor([True, False]), torch.tensor([False, True]), [-1, 1]),
         (torch.tensor([5], dtype=torch.uint8), torch.tensor([4], dtype=torch.uint8), [-1]),
+        (torch.tensor([2], dtype=torch.uint64), torch.tensor([1], dtype=torch.uint64), [-1]),
         (1.5, 4.0, [2.5]),
     ],
-    ids=["bool", "unsigned", "number"],
+    ids=["bool", "unsigned", "unsigned, wide", "number"],
 )
 def test_differences_have_a_sign(new_setting, before, after, expected):
     module = new_setting(before)
@@ -167,10 +168,42 @@ def test_differences_have_a_sign(new_setting, before, after, expected):
     assert monitor.latest.flatten().tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (1.5, 3, 1.5),
+        (torch.tensor([1.5]), torch.tensor([3]), 1.5),
+        (torch.tensor([True]), torch.tensor([2.5]), 1.5),
+        (torch.tensor([2**40]), torch.tensor([2.0**40 + 1], dtype=torch.float64), 1),
+        (torch.tensor([1 + 1j], dtype=torch.complex128), torch.tensor([1e200 + 1j], dtype=torch.complex128), 1e200),
+        (torch.tensor([6e4], dtype=torch.float16), torch.tensor([-6e4], dtype=torch.float16), -120000),
+        (torch.tensor([-1.0], dtype=torch.bfloat16), torch.tensor([256.0], dtype=torch.bfloat16), 257),
+        (torch.tensor([1.0]).to(torch.float8_e4m3fn), torch.tensor([3.0]).to(torch.float8_e4m3fn), 2),
+        (0.1, 1e300, 1e300),
+    ],
+    ids=[
+        "number becomes whole",
+        "becomes whole",
+        "bool becomes float",
+        "large whole number becomes float64",
+        "complex128",
+        "half, beyond its range",
+        "bfloat16, beyond its digits",
+        "float8",
+        "large number",
+    ],
+)
+def test_differences_have_all_their_digits(new_setting, before, after, expected):
+    module = new_setting(before)
+    monitor = watch(module)
+    module(after)
+    assert monitor.latest.item() == expected
+
+
 def test_list_needs_a_map(new_setting):
     module = new_setting([torch.ones(1)])
     monitor = watch(module)
-    with pytest.raises(TypeError, match="list: give the monitor a map_"):
+    with pytest.raises(TypeError, match="list cannot be subtracted: give the monitor a map_"):
         module([torch.ones(1)])
     assert monitor.latest is None
     monitor = watch(module, map_=lambda after, before: (after[0] - before[0],))

@@ -104,10 +104,10 @@ def test_missing_method_is_told_at_the_first_pass():
     [
         (Hook, RuntimeError, "give it a prehook"),
         (ContextualHook, RuntimeError, "give it a prehook"),
-        (lambda: Hook(3), TypeError, "a hook is a function, not 3"),
+        (lambda: Hook(3), TypeError, "a hook must be a function, not 3"),
         (lambda: ContextualHook(print), TypeError, "names of its methods"),
-        (lambda: Named().register(3), TypeError, "not on int"),
-        (lambda: Counting(3), TypeError, "not to int"),
+        (lambda: Named().register(3), TypeError, "takes a torch.nn.Module, not int"),
+        (lambda: Counting(3), TypeError, "takes a torch.nn.Module, not int"),
     ],
 )
 def test_wrong_arguments(make, error, message):
@@ -214,7 +214,7 @@ def test_state_hook_fires_with_its_module_and_by_hand(as_prehook):
     assert hook.fired == 3
     hook(ignore_mode=True)
     assert hook.fired == 4
-    with pytest.raises(RuntimeError, match="belongs to another"):
+    with pytest.raises(RuntimeError, match="was made for another module"):
         hook.register(nn.Identity())
 
 

@@ -153,13 +153,17 @@ def test_names_of_observables(net, pool, make):
         pool.add_observed("x", Cell(net, "b"))
     with pytest.raises(TypeError, match="not an Observable"):
         pool.add_observed("y", net)
-    with pytest.raises(KeyError, match="no observable 'y', but 'x'"):
+    with pytest.raises(KeyError, match="no observable 'y'; it has 'x'"):
         pool.get_observed("y")
     with pytest.raises(AttributeError, match="no observable 'y'"):
         pool.add_monitor("y", "bias", "bias", make)
     monitor = pool.add_monitor("x", "bias", "bias", make)
     del cell
     gc.collect()
+    with pytest.raises(KeyError, match="no observable 'x'; it has none"):
+        pool.get_observed("x")
+    with pytest.raises(AttributeError, match="no observable 'x'"):
+        pool.add_monitor("x", "weight", "weight", make)
     with pytest.raises(RuntimeError, match=r"del_observed\(\) first"):
         pool.add_observed("x", Cell(net, "b"))
     pool.del_observed("x")

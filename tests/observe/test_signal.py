@@ -52,7 +52,7 @@ def test_map_that_returns_a_bare_tensor_is_taken_at_its_word(layer):
     ("sample", "message"),
     [
         ({"logits": X}, "takes tensors and numbers, not dict. Give the monitor a map_"),
-        ((X, X), "PassthroughReducer has no use for 2 tensors in one sample. Give the monitor a map_"),
+        ((X, X), "PassthroughReducer cannot take 2 tensors in one sample. Give the monitor a map_"),
     ],
 )
 def test_sample_that_no_reducer_can_take(sample, message):
