@@ -8,6 +8,7 @@ from torch import nn
 
 from monitorch import MonitorchWarning
 from monitorch.observe import DifferenceMonitor, PassthroughReducer
+from monitorch.observe.difference import subtract
 
 
 def watch(module, attr="st", slots=8, **options):
@@ -198,6 +199,11 @@ def test_differences_have_all_their_digits(new_setting, before, after, expected)
     monitor = watch(module)
     module(after)
     assert monitor.latest.item() == expected
+
+
+def test_state_that_changes_its_device_is_compared_there():
+    found = subtract(torch.ones(2, device="meta"), torch.ones(2))
+    assert (found.device.type, found.shape) == ("meta", (2,))
 
 
 def test_list_needs_a_map(new_setting):

@@ -189,6 +189,20 @@ def test_failed_sample_leaves_no_trace():
     assert (reducer.latest.item(), reducer.count) == (0.5, 2)
 
 
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.complex64, torch.float32), (torch.complex128, torch.float64)])
+def test_time_since_an_event_of_complex_samples_is_real(dtype, expected):
+    reducer = EventReducer(1.0, lambda x: x.real > 0)
+    for value in (1j, 1, 1j):
+        reducer(torch.tensor([value, 1j], dtype=dtype))
+    assert reducer.latest.dtype == expected
+    assert reducer.latest.tolist() == [1, math.inf]
+
+
+def test_sample_at_the_edge_of_the_tolerance_matches():
+    reducer = NearestTraceReducer(1.0, 10.0, 2, 1, tolerance=0.5)
+    assert reducer(torch.tensor([0.25, 0.5, 1.5, 1.75])).tolist() == [0, 2, 2, 0]
+
+
 def test_criterion_must_answer_in_bools():
     with pytest.raises(TypeError, match=r"bool tensor.*not torch.float32"):
         EventReducer(1.0, lambda x: x * 1.0)(torch.ones(1))

@@ -169,6 +169,13 @@ def test_fresh_record_takes_any_times():
     assert record.peek() is None
 
 
+def test_pointer_moves_ahead_and_back():
+    record, _owner = filled([1, 2, 3, 4], duration=4.0)
+    for move, by, expected in ((record.incr, 3, 3), (record.decr, 2, 1), (record.decr, 3, 2), (record.incr, 1, 3)):
+        move(by)
+        assert (record.pointer, record.latest.item()) == (expected, expected or 4)
+
+
 @pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("elementwise", [False, True])
 def test_ranges(forward, elementwise):

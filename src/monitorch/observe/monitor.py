@@ -8,7 +8,6 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from ..errors import LifecycleError, SkippedSample, warn
 from ..gatherer.compilation import is_traced
@@ -50,10 +49,7 @@ def is_rehearsal() -> bool:
     Tensors of export, tracing and functional transforms must not outlive them. A pass inside backward is one that
     activation checkpointing repeats.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None or is_fx_symbolic_tracing():
-        return True
-    is_fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-    return is_fake or is_traced() or inside_backward()
+    return is_traced() or inside_backward()
 
 
 def checked_function(option: str, value: Any) -> Any:
