@@ -328,3 +328,20 @@ def test_large_whole_numbers_survive_a_sample_of_another_type():
     record.push(X([2**40 + 1]))
     record.push(X([0.5]))
     assert record.readrange(2).tolist() == [[2**40 + 1, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda record, sample: record.push(sample, inplace=True),
+        lambda record, sample: record.write(sample, inplace=True),
+        lambda record, sample: record.writerange(sample[:, None], inplace=True),
+        lambda record, sample: record.insert(sample, 0.0, inplace=True),
+    ],
+    ids=["push", "write", "writerange", "insert"],
+)
+def test_what_is_written_in_place_has_no_graph(write):
+    record, _owner = filled([1, 2, 3])
+    write(record, X([9.0], requires_grad=True))
+    assert not record.value.requires_grad
+    assert record.value.max() == 9
