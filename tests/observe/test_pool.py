@@ -101,6 +101,16 @@ def test_alike_monitors_are_one(net, pool, make):
     assert shared.tags == {"tau": 1, "_attr": "cells.a.bias"}
 
 
+def test_observable_takes_its_own_monitor_before_that_of_another(net, make):
+    first, second = Cell(net, "a"), Cell(net, "a")
+    monitors = [cell.add_monitor("bias", "bias", make, (), tau=1) for cell in (first, second)]
+    pool = [(cell, {"bias": monitor}) for cell, monitor in zip((first, second), monitors, strict=True)]
+    for cell, monitor in zip((first, second), monitors, strict=True):
+        assert cell.add_monitor("bias", "bias", make, pool, tau=1) is monitor
+    for monitor in monitors:
+        monitor.deregister()
+
+
 def test_monitors_of_different_models_are_never_shared(pool, make):
     nets = [Net(), Net()]
     cells = [pool.add_observed(name, Cell(net, "a")) for name, net in zip("xy", nets, strict=True)]

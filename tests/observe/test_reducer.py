@@ -120,6 +120,13 @@ def test_checkpoint_of_another_duration_keeps_the_newest(build_reducer):
         assert fresh.dump().shape[0] == duration
 
 
+@pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
+def test_checkpoint_is_loaded_onto_the_device_of_the_reducer(build_reducer):
+    fresh = build_reducer(duration=3.0).to("meta")
+    fresh.load_state_dict(feed(build_reducer(duration=3.0)).state_dict())
+    assert (fresh.data.device.type, fresh.data.shape) == ("meta", (3, 2))
+
+
 def test_state_dictionary_does_not_move_on(build_reducer):
     reducer = feed(build_reducer(), SAMPLES[:1])
     saved = reducer.state_dict()
