@@ -86,7 +86,9 @@ def test_modes_can_be_switched_at_any_time():
     assert (hook.trainexec, hook.evalexec) == (False, True)
     module(X)
     assert hook.calls == []
-    hook.trainexec, hook.evalexec = True, False
+    hook.trainexec, hook.evalexec = 1, []
+    assert (hook.trainexec, hook.evalexec) == (True, False)
+    assert hook.trainexec is True
     module(X)
     module.eval()(X)
     assert hook.calls == ["before", "after"]
