@@ -134,6 +134,17 @@ def test_tuples_are_compared_part_by_part(new_setting):
     assert monitor.reducer.count == 1
 
 
+@pytest.mark.parametrize(("before", "after", "expected"), [(None, (1.0, 2.0), [1, 2]), ((1.0, 2.0), None, [-1, -2])])
+def test_none_counts_as_a_tuple_of_zeros_beside_a_tuple(new_setting, before, after, expected):
+    class Both(PassthroughReducer):
+        def fold(self, first, second, state):
+            return torch.stack((first, second))
+
+    monitor = DifferenceMonitor(Both(1.0), "st", module := new_setting(before))
+    module(after)
+    assert monitor.latest.tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
@@ -217,9 +228,10 @@ def test_list_needs_a_map(new_setting):
     assert seen(monitor) == [2]
 
 
-def test_lazy_state_counts_as_none():
+@pytest.mark.parametrize("prepend", [False, True], ids=["after it was made", "before it is made"])
+def test_lazy_state_counts_as_none(prepend):
     norm = nn.LazyBatchNorm1d(momentum=1.0)
-    monitor = watch(norm, "running_mean")
+    monitor = watch(norm, "running_mean", prepend=prepend)
     norm(torch.tensor([[1.0], [3.0]]))
     assert seen(monitor) == [2]
 

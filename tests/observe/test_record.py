@@ -226,6 +226,9 @@ def test_storage_follows_the_samples():
     assert record.value.dtype == torch.float64
     record.push(X([1.5], device="meta"))
     assert record.value.device.type == "meta"
+    record, _owner = filled([1, 2])
+    record.push(X([1.5], device="meta"))
+    assert (record.value.device.type, record.value.dtype) == ("meta", torch.float32)
 
 
 def test_smaller_times_gather_and_larger_ones_are_refused():
@@ -314,6 +317,18 @@ def test_times_may_be_rounded_to_their_own_type(dtype):
     for back in range(200):
         found = record.select(X([back * 0.1], dtype=dtype), interp_previous, tolerance=1e-7)
         assert found.item() == 199 - back
+
+
+def test_times_may_be_off_by_the_tolerance_at_both_ends():
+    record, _owner = filled([1, 2, 3])
+    assert record.select(-1e-4, tolerance=1e-3).item() == 3
+    assert record.select(2.0001, tolerance=1e-3).item() == 1
+
+
+def test_complex_fill_beside_samples_of_double_precision():
+    record, _owner = new_record(fill=1j)
+    record.push(X([1e300], dtype=torch.float64))
+    assert record.readrange(3).tolist() == [[1j, 1j, 1e300]]
 
 
 def test_time_that_is_rounded_beyond_the_end_is_the_end():
