@@ -306,6 +306,7 @@ def test_lazy_storage_is_filled_by_the_first_sample(kind, use_uninitialized):
         record.push(X([1.0, 2.0], dtype=torch.float64))
         assert record.value.shape == (3, 2)
         assert isinstance(owner._speed_data, nn.Parameter) == (kind is nn.UninitializedParameter)
+        assert not record.value.requires_grad
         record.deinitialize(use_uninitialized)
         assert is_lazy(owner._speed_data) == use_uninitialized
         assert isinstance(owner._speed_data, nn.Parameter) == (kind is nn.UninitializedParameter)

@@ -134,3 +134,5 @@ def test_shaped_tensor_by_itself():
     assert shaped.ignored
     loose = ShapedTensor(owner, "loose", torch.ones(2), {0: 2, -1: 2}, strict=False)
     assert (loose.dimensionality, loose.valid) == (1, True)
+    loose.value = torch.ones(3)  # checked only if it is live
+    assert not loose.valid
