@@ -8,6 +8,7 @@ from torch import nn
 
 from monitorch import MonitorchWarning
 from monitorch.observe import DifferenceMonitor, PassthroughReducer
+from monitorch.observe.difference import subtract
 
 
 def watch(module, attr="st", slots=8, **options):
@@ -133,6 +134,17 @@ def test_tuples_are_compared_part_by_part(new_setting):
     assert monitor.reducer.count == 1
 
 
+@pytest.mark.parametrize(("before", "after", "expected"), [(None, (1.0, 2.0), [1, 2]), ((1.0, 2.0), None, [-1, -2])])
+def test_none_counts_as_a_tuple_of_zeros_beside_a_tuple(new_setting, before, after, expected):
+    class Both(PassthroughReducer):
+        def fold(self, first, second, state):
+            return torch.stack((first, second))
+
+    monitor = DifferenceMonitor(Both(1.0), "st", module := new_setting(before))
+    module(after)
+    assert monitor.latest.tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
@@ -156,9 +168,10 @@ def test_values_that_cannot_be_compared_are_left_out(new_setting, before, after,
     [
         (torch.tensor([True, False]), torch.tensor([False, True]), [-1, 1]),
         (torch.tensor([5], dtype=torch.uint8), torch.tensor([4], dtype=torch.uint8), [-1]),
+        (torch.tensor([2], dtype=torch.uint64), torch.tensor([1], dtype=torch.uint64), [-1]),
         (1.5, 4.0, [2.5]),
     ],
-    ids=["bool", "unsigned", "number"],
+    ids=["bool", "unsigned", "unsigned, wide", "number"],
 )
 def test_differences_have_a_sign(new_setting, before, after, expected):
     module = new_setting(before)
@@ -167,10 +180,47 @@ def test_differences_have_a_sign(new_setting, before, after, expected):
     assert monitor.latest.flatten().tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (1.5, 3, 1.5),
+        (torch.tensor([1.5]), torch.tensor([3]), 1.5),
+        (torch.tensor([True]), torch.tensor([2.5]), 1.5),
+        (torch.tensor([2**40]), torch.tensor([2.0**40 + 1], dtype=torch.float64), 1),
+        (torch.tensor([1 + 1j], dtype=torch.complex128), torch.tensor([1e200 + 1j], dtype=torch.complex128), 1e200),
+        (torch.tensor([6e4], dtype=torch.float16), torch.tensor([-6e4], dtype=torch.float16), -120000),
+        (torch.tensor([-1.0], dtype=torch.bfloat16), torch.tensor([256.0], dtype=torch.bfloat16), 257),
+        (torch.tensor([1.0]).to(torch.float8_e4m3fn), torch.tensor([3.0]).to(torch.float8_e4m3fn), 2),
+        (0.1, 1e300, 1e300),
+    ],
+    ids=[
+        "number becomes whole",
+        "becomes whole",
+        "bool becomes float",
+        "large whole number becomes float64",
+        "complex128",
+        "half, beyond its range",
+        "bfloat16, beyond its digits",
+        "float8",
+        "large number",
+    ],
+)
+def test_differences_have_all_their_digits(new_setting, before, after, expected):
+    module = new_setting(before)
+    monitor = watch(module)
+    module(after)
+    assert monitor.latest.item() == expected
+
+
+def test_state_that_changes_its_device_is_compared_there():
+    found = subtract(torch.ones(2, device="meta"), torch.ones(2))
+    assert (found.device.type, found.shape) == ("meta", (2,))
+
+
 def test_list_needs_a_map(new_setting):
     module = new_setting([torch.ones(1)])
     monitor = watch(module)
-    with pytest.raises(TypeError, match="list: give the monitor a map_"):
+    with pytest.raises(TypeError, match="list cannot be subtracted: give the monitor a map_"):
         module([torch.ones(1)])
     assert monitor.latest is None
     monitor = watch(module, map_=lambda after, before: (after[0] - before[0],))
@@ -178,9 +228,10 @@ def test_list_needs_a_map(new_setting):
     assert seen(monitor) == [2]
 
 
-def test_lazy_state_counts_as_none():
+@pytest.mark.parametrize("prepend", [False, True], ids=["after it was made", "before it is made"])
+def test_lazy_state_counts_as_none(prepend):
     norm = nn.LazyBatchNorm1d(momentum=1.0)
-    monitor = watch(norm, "running_mean")
+    monitor = watch(norm, "running_mean", prepend=prepend)
     norm(torch.tensor([[1.0], [3.0]]))
     assert seen(monitor) == [2]
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import namedtuple
 
 import pytest
 import torch
@@ -167,6 +168,59 @@ def test_graph_is_kept_only_when_asked_for():
         if differentiable:
             monitor.latest.sum().backward()
             assert module.weight.grad.tolist() == [[1, 1]]
+
+
+def test_gradients_flow_through_both_sides_of_a_difference():
+    class Adding(nn.Linear):
+        def forward(self, x):
+            self.st = self.st + x * self.weight.sum()
+
+    module = Adding(1, 1)
+    module.st = 10 * module.weight.sum()
+    monitor = DifferenceMonitor(PassthroughReducer(1.0, differentiable=True), "st", module)
+    module(3.0)
+    monitor.latest.backward()
+    assert module.weight.grad.tolist() == [[3]]
+
+
+def test_pass_without_gradients_has_none_in_a_record_that_keeps_graphs(layer):
+    monitor = DifferenceMonitor(
+        PassthroughReducer(1.0, differentiable=True), "weight", layer, map_=lambda after, before: (after * 2 - before,)
+    )
+    with torch.no_grad():
+        layer(torch.ones(1, 2))
+    assert not monitor.latest.requires_grad
+
+
+def test_monitor_that_is_taken_off_in_the_middle_of_a_pass_keeps_nothing_of_it(rebinding):
+    monitor = watch(rebinding)
+    handle = rebinding.register_forward_pre_hook(lambda *_: monitor.deregister())
+    rebinding(1.0)
+    assert monitor._calls == {}
+    handle.remove()
+    monitor.register()
+    rebinding(2.0)
+    assert seen(monitor) == [2]
+
+
+@pytest.mark.parametrize("kind", [namedtuple("Pair", "keys values"), lambda *parts: list(parts), lambda *parts: parts])
+def test_value_before_the_pass_has_the_type_of_the_value(kind):
+    class Cache(nn.Module):
+        def forward(self, x):
+            for part in self.st:
+                part.add_(x)
+
+    module, types = Cache(), []
+    module.st = kind(torch.zeros(1), torch.ones(1))
+
+    def compare(after, before):
+        types.append((type(after), type(before)))
+        return after[1] - before[1]
+
+    monitor = watch(module, map_=compare)
+    module(3.0)
+    assert seen(monitor) == [3]
+    assert types[0][0] is types[0][1]
 
 
 def test_changes_between_passes_are_not_seen():

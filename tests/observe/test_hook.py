@@ -86,7 +86,9 @@ def test_modes_can_be_switched_at_any_time():
     assert (hook.trainexec, hook.evalexec) == (False, True)
     module(X)
     assert hook.calls == []
-    hook.trainexec, hook.evalexec = True, False
+    hook.trainexec, hook.evalexec = 1, []
+    assert (hook.trainexec, hook.evalexec) == (True, False)
+    assert hook.trainexec is True
     module(X)
     module.eval()(X)
     assert hook.calls == ["before", "after"]
@@ -104,10 +106,10 @@ def test_missing_method_is_told_at_the_first_pass():
     [
         (Hook, RuntimeError, "give it a prehook"),
         (ContextualHook, RuntimeError, "give it a prehook"),
-        (lambda: Hook(3), TypeError, "a hook is a function, not 3"),
+        (lambda: Hook(3), TypeError, "a hook must be a function, not 3"),
         (lambda: ContextualHook(print), TypeError, "names of its methods"),
-        (lambda: Named().register(3), TypeError, "not on int"),
-        (lambda: Counting(3), TypeError, "not to int"),
+        (lambda: Named().register(3), TypeError, "takes a torch.nn.Module, not int"),
+        (lambda: Counting(3), TypeError, "takes a torch.nn.Module, not int"),
     ],
 )
 def test_wrong_arguments(make, error, message):
@@ -118,7 +120,7 @@ def test_wrong_arguments(make, error, message):
 def test_second_registration_is_refused_and_changes_nothing():
     hook, first, second = Named(), nn.Identity(), nn.Identity()
     hook.register(first)
-    with pytest.raises(RuntimeError, match=r"deregister\(\) first"):
+    with pytest.raises(RuntimeError, match=r"Named\(Hook\) is already registered to a module.*deregister\(\) first"):
         hook.register(second)
     assert (hooks_on(first), hooks_on(second), hook.registered) == (2, 0, True)
 
@@ -148,15 +150,26 @@ def test_dropped_hook_takes_its_functions_along_at_once():
         gc.enable()
 
 
+def test_hook_is_registered_until_it_is_taken_off_even_if_its_module_goes_first():
+    hook, module = Named(), nn.Identity()
+    hook.register(module)
+    del module
+    gc.collect()
+    assert hook.registered
+    hook.deregister()
+    assert not hook.registered
+
+
 def test_hook_whose_module_is_gone_can_move_on():
     hook, module = Named(), nn.Identity()
     hook.register(module)
     del module
     gc.collect()
-    assert not hook.registered
     hook.register(other := nn.Identity())
     other(X)
     assert hook.calls == ["before", "after"]
+    hook.deregister()
+    assert hooks_on(other) == 0
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
@@ -203,7 +216,7 @@ def test_state_hook_fires_with_its_module_and_by_hand(as_prehook):
     assert hook.fired == 3
     hook(ignore_mode=True)
     assert hook.fired == 4
-    with pytest.raises(RuntimeError, match="belongs to another"):
+    with pytest.raises(RuntimeError, match="was made for another module"):
         hook.register(nn.Identity())
 
 

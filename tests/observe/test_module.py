@@ -59,6 +59,8 @@ def test_state_dictionary_is_a_snapshot(module):
     assert saved["_extra_state"] == {"count": 1, "seen": [1]}
     module.load_state_dict(saved)
     assert (module.count, module.seen) == (1, [1])
+    module.seen.append(3)
+    assert saved["_extra_state"]["seen"] == [1]
 
 
 def test_property_wins_over_modules_and_methods_can_be_patched():

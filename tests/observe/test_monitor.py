@@ -1,13 +1,16 @@
 """What all monitors promise: whom they watch, how long, and that forward passes do not suffer from it."""
 
 import gc
+import re
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import monitorch.observe
@@ -17,6 +20,7 @@ from monitorch.observe import (
     DifferenceMonitor,
     EMAReducer,
     Monitor,
+    MultiStateMonitor,
     OutputMonitor,
     PassthroughReducer,
     StateMonitor,
@@ -56,7 +60,7 @@ def test_dropped_monitor_takes_its_hooks_along_at_once(build_monitor, layer):
 
 
 def test_monitor_dropped_before_its_first_sample_says_so(build_monitor, layer):
-    with pytest.warns(MonitorchWarning, match="of Linear was dropped before its first sample: .* in a variable"):
+    with pytest.warns(MonitorchWarning, match="of Linear was dropped before its first sample. .* in a variable"):
         build_monitor(PassthroughReducer(1.0), layer)
     assert hooks_on(layer) == 0
 
@@ -73,12 +77,10 @@ def test_monitor_that_was_taken_off_or_outlived_its_module_goes_silently(build_m
 
 def test_monitor_comes_back_to_its_module(build_monitor, layer):
     monitor = build_monitor(PassthroughReducer(1.0))
-    with pytest.raises(RuntimeError, match="name one"):
+    with pytest.raises(RuntimeError, match=r"give one to register\(\)"):
         monitor.register()
     monitor.register(layer)
     monitor.register()
-    with pytest.raises(RuntimeError, match="registered already"):
-        monitor.register(layer)
     monitor.deregister()
     layer(X)
     assert (monitor.latest, monitor.registered) == (None, False)
@@ -87,12 +89,33 @@ def test_monitor_comes_back_to_its_module(build_monitor, layer):
     assert monitor.latest is not None
 
 
+def test_second_registration_is_refused_by_name_and_the_first_one_goes_on(build_monitor, layer):
+    monitor, other = build_monitor(PassthroughReducer(1.0), layer), nn.Linear(2, 2)
+    text = f"{type(monitor).__name__}(Monitor) is already registered to a module so register() was ignored"
+    for module in (other, layer):
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            monitor.register(module)
+    assert hooks_on(other) == 0
+    layer(X)
+    assert monitor.reducer.count == 1
+
+
+def test_monitor_is_registered_until_it_is_taken_off_even_if_its_module_goes_first(build_monitor):
+    monitor, dropped = build_monitor(PassthroughReducer(1.0), module := nn.Linear(2, 2)), weakref.ref(module)
+    del module
+    gc.collect()
+    assert dropped() is None  # being registered keeps no module alive
+    monitor.register()
+    assert monitor.registered
+    monitor.deregister()
+    assert not monitor.registered
+    with pytest.raises(RuntimeError, match=r"give one to register\(\)"):
+        monitor.register()
+
+
 def test_monitor_whose_module_is_gone_moves_on(build_monitor, layer):
     monitor = build_monitor(PassthroughReducer(1.0), nn.Linear(2, 2))
     gc.collect()
-    assert not monitor.registered
-    with pytest.raises(RuntimeError, match="name one"):
-        monitor.register()
     monitor.register(layer)
     layer(X)
     assert monitor.reducer.count == 1
@@ -128,7 +151,7 @@ def test_short_last_batch_is_left_out_counted_and_told_once(layer):
     monitor = OutputMonitor(EMAReducer(1.0, 0.5), layer)
     layer(torch.ones(4, 2))
     expected = monitor.latest
-    with pytest.warns(MonitorchWarning, match=r"its shape is \(3, 2\), that of the first one was \(4, 2\).*map_"):
+    with pytest.warns(MonitorchWarning, match=r"its shape is \(3, 2\), but the first one had \(4, 2\).*map_"):
         layer(torch.zeros(3, 2))
     layer(torch.zeros(1, 2))  # would broadcast
     assert torch.equal(monitor.latest, expected)
@@ -154,14 +177,30 @@ def test_errors_may_be_warnings_that_stop_the_monitor(layer):
 
 
 def test_monitor_needs_a_reducer_and_a_path():
-    with pytest.raises(TypeError, match="needs a Reducer, not int"):
+    with pytest.raises(TypeError, match=r"needs a Reducer such as PassthroughReducer\(1.0\), not int"):
         OutputMonitor(3)
     with pytest.raises(TypeError, match="dotted path"):
         StateMonitor(PassthroughReducer(1.0), 3)
-    with pytest.raises(TypeError, match="op_ is a function"):
+    with pytest.raises(TypeError, match="op_ must be a function, not 3"):
         DifferenceMonitor(PassthroughReducer(1.0), "bias", op_=3)
     with pytest.raises(RuntimeError, match="prehook"):
         Monitor(PassthroughReducer(1.0))
+
+
+@pytest.mark.parametrize("option", ["filter_", "map_"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        OutputMonitor,
+        partial(StateMonitor, attr="bias"),
+        partial(MultiStateMonitor, attr="", subattrs="bias"),
+        partial(DifferenceMonitor, attr="bias"),
+    ],
+    ids=["output", "state", "several states", "difference"],
+)
+def test_filter_and_map_must_be_functions(kind, option):
+    with pytest.raises(TypeError, match=f"{option} must be a function, not 'mean'"):
+        kind(PassthroughReducer(1.0), **{option: "mean"})
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -173,6 +212,24 @@ def test_checkpointing_counts_once(build_monitor, layer, use_reentrant):
     assert getattr(monitor, "_calls", {}) == {}
 
 
+class IntoLayers(torch.fx.Tracer):
+    """Traces the layers of torch, too, and so calls their hooks."""
+
+    def is_leaf_module(self, m, module_qualified_name):
+        return False
+
+
+def call_under_fake_mode(layer):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        layer(torch.ones(1, 2))
+
+
+def call_with(layer, stand_in):
+    """Call the layer with tensors that have no numbers, for its parameters too."""
+    parameters = {name: stand_in(parameter.detach()) for name, parameter in layer.named_parameters()}
+    torch.func.functional_call(layer, parameters, (stand_in(X.detach()),))
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize(
     "rehearse",
@@ -180,9 +237,15 @@ def test_checkpointing_counts_once(build_monitor, layer, use_reentrant):
         lambda layer: torch.export.export(layer, (X.detach(),)),
         lambda layer: torch.vmap(layer)(torch.ones(3, 1, 2)),
         lambda layer: torch.func.jvp(layer, (X.detach(),), (X.detach(),)),
+        lambda layer: torch.func.grad(lambda x: layer(x).sum())(X.detach()),
+        lambda layer: torch.func.functionalize(layer)(X.detach()),
         lambda layer: torch.jit.trace(layer, X.detach(), check_trace=False),
+        lambda layer: IntoLayers().trace(nn.Sequential(layer)),
+        call_under_fake_mode,
+        lambda layer: call_with(layer, FakeTensorMode().from_tensor),
+        lambda layer: call_with(layer, lambda tensor: tensor.to("meta")),
     ],
-    ids=["export", "vmap", "jvp", "trace"],
+    ids=["export", "vmap", "jvp", "grad", "functionalize", "trace", "fx", "fake mode", "fake tensors", "meta tensors"],
 )
 def test_rehearsals_do_not_count(build_monitor, layer, rehearse):
     monitor = build_monitor(PassthroughReducer(1.0), layer)

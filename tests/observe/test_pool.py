@@ -101,6 +101,16 @@ def test_alike_monitors_are_one(net, pool, make):
     assert shared.tags == {"tau": 1, "_attr": "cells.a.bias"}
 
 
+def test_observable_takes_its_own_monitor_before_that_of_another(net, make):
+    first, second = Cell(net, "a"), Cell(net, "a")
+    monitors = [cell.add_monitor("bias", "bias", make, (), tau=1) for cell in (first, second)]
+    pool = [(cell, {"bias": monitor}) for cell, monitor in zip((first, second), monitors, strict=True)]
+    for cell, monitor in zip((first, second), monitors, strict=True):
+        assert cell.add_monitor("bias", "bias", make, pool, tau=1) is monitor
+    for monitor in monitors:
+        monitor.deregister()
+
+
 def test_monitors_of_different_models_are_never_shared(pool, make):
     nets = [Net(), Net()]
     cells = [pool.add_observed(name, Cell(net, "a")) for name, net in zip("xy", nets, strict=True)]
@@ -153,13 +163,17 @@ def test_names_of_observables(net, pool, make):
         pool.add_observed("x", Cell(net, "b"))
     with pytest.raises(TypeError, match="not an Observable"):
         pool.add_observed("y", net)
-    with pytest.raises(KeyError, match="no observable 'y', but 'x'"):
+    with pytest.raises(KeyError, match="no observable 'y'; it has 'x'"):
         pool.get_observed("y")
     with pytest.raises(AttributeError, match="no observable 'y'"):
         pool.add_monitor("y", "bias", "bias", make)
     monitor = pool.add_monitor("x", "bias", "bias", make)
     del cell
     gc.collect()
+    with pytest.raises(KeyError, match="no observable 'x'; it has none"):
+        pool.get_observed("x")
+    with pytest.raises(AttributeError, match="no observable 'x'"):
+        pool.add_monitor("x", "weight", "weight", make)
     with pytest.raises(RuntimeError, match=r"del_observed\(\) first"):
         pool.add_observed("x", Cell(net, "b"))
     pool.del_observed("x")

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from monitorch.observe import Module, RecordTensor
 from monitorch.observe.interpolation import interp_linear, interp_previous
@@ -168,6 +169,13 @@ def test_fresh_record_takes_any_times():
     assert record.peek() is None
 
 
+def test_pointer_moves_ahead_and_back():
+    record, _owner = filled([1, 2, 3, 4], duration=4.0)
+    for move, by, expected in ((record.incr, 3, 3), (record.decr, 2, 1), (record.decr, 3, 2), (record.incr, 1, 3)):
+        move(by)
+        assert (record.pointer, record.latest.item()) == (expected, expected or 4)
+
+
 @pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("elementwise", [False, True])
 def test_ranges(forward, elementwise):
@@ -218,12 +226,15 @@ def test_storage_follows_the_samples():
     assert record.value.dtype == torch.float64
     record.push(X([1.5], device="meta"))
     assert record.value.device.type == "meta"
+    record, _owner = filled([1, 2])
+    record.push(X([1.5], device="meta"))
+    assert (record.value.device.type, record.value.dtype) == ("meta", torch.float32)
 
 
 def test_smaller_times_gather_and_larger_ones_are_refused():
     record, _owner = filled([X([1.0, 2.0]), X([3.0, 4.0])], duration=2.0)
     assert record.select(X([1.0])).tolist() == [1]
-    for times, message in ((X([0.0, 0.0, 0.0]), "more than samples"), (X(0.0), "cannot have the shape")):
+    for times, message in ((X([0.0, 0.0, 0.0]), "do not fit into samples"), (X(0.0), "cannot have shape")):
         with pytest.raises(ValueError, match=message):
             record.select(times)
 
@@ -238,12 +249,12 @@ def test_smaller_times_gather_and_larger_ones_are_refused():
         (lambda r: r.write(X(1.0)), ValueError, r"not \(\)"),
         (lambda r: r.insert(X([1.0, 2.0]), 0.0), ValueError, "not"),
         (lambda r: r.insert(X([1.0]), X([[0.0]])), ValueError, "not"),
-        (lambda r: r.readrange(4), ValueError, "between 1 and the 3 slots"),
+        (lambda r: r.readrange(4), ValueError, "between 1 and 3, the number of slots"),
         (lambda r: setattr(r, "dt", 0), ValueError, "dt=0 must be a number greater than 0"),
         (lambda r: setattr(r, "duration", -1), ValueError, "0 or more"),
-        (lambda r: (r.deinitialize(), r.align()), RuntimeError, "holds nothing yet"),
-        (lambda r: (r.deinitialize(), r.incr()), RuntimeError, "holds nothing yet"),
-        (lambda r: (r.deinitialize(), r.read()), RuntimeError, "holds nothing yet"),
+        (lambda r: (r.deinitialize(), r.align()), RuntimeError, "is empty: push a sample"),
+        (lambda r: (r.deinitialize(), r.incr()), RuntimeError, "is empty: push a sample"),
+        (lambda r: (r.deinitialize(), r.read()), RuntimeError, "is empty: push a sample"),
         (lambda r: RecordTensor(nn.Module(), "a", 1, 1, None), TypeError, "observe.Module"),
     ],
 )
@@ -265,3 +276,88 @@ def test_interpolation_is_given_the_time_since_the_older_sample():
 
     record.select(0.5, interp, interp_kwargs={"factor": 3})
     assert seen == [(2, 3, 1.5, 2.0, 3)]
+
+
+def test_value_is_a_sample_for_every_slot():
+    start = X([1.0, 2.0])
+    record, _owner = new_record(value=start)
+    start.fill_(99)
+    assert record.value.tolist() == [[1, 2]] * 3
+    parameter = nn.Parameter(X([1.0]))
+    record, owner = new_record(value=parameter)
+    assert owner._speed_data is parameter
+    assert parameter.tolist() == [[1]] * 3
+
+
+def test_attributes_are_the_names_on_the_owner():
+    record, owner = filled([1, 2])
+    assert getattr(owner, record.attributes.data) is record.value
+    assert getattr(owner, record.attributes.pointer) == 2
+    assert [getattr(owner, getattr(record.attributes, name)) for name in ("dt", "duration", "inclusive")] == [1, 3, 0]
+    assert all(hasattr(owner, name) for name in record.attributes)
+
+
+@pytest.mark.parametrize("use_uninitialized", [True, False])
+@pytest.mark.parametrize("kind", [nn.UninitializedParameter, nn.UninitializedBuffer])
+def test_lazy_storage_is_filled_by_the_first_sample(kind, use_uninitialized):
+    record, owner = new_record(value=kind(requires_grad=False, dtype=torch.float64))
+    for _ in range(2):
+        assert record.ignored
+        record.push(X([1.0, 2.0], dtype=torch.float64))
+        assert record.value.shape == (3, 2)
+        assert isinstance(owner._speed_data, nn.Parameter) == (kind is nn.UninitializedParameter)
+        assert not record.value.requires_grad
+        record.deinitialize(use_uninitialized)
+        assert is_lazy(owner._speed_data) == use_uninitialized
+        assert isinstance(owner._speed_data, nn.Parameter) == (kind is nn.UninitializedParameter)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_times_may_be_rounded_to_their_own_type(dtype):
+    record, _owner = filled(range(200), dt=0.1, duration=20.0)
+    for back in range(200):
+        found = record.select(X([back * 0.1], dtype=dtype), interp_previous, tolerance=1e-7)
+        assert found.item() == 199 - back
+
+
+def test_times_may_be_off_by_the_tolerance_at_both_ends():
+    record, _owner = filled([1, 2, 3])
+    assert record.select(-1e-4, tolerance=1e-3).item() == 3
+    assert record.select(2.0001, tolerance=1e-3).item() == 1
+
+
+def test_complex_fill_beside_samples_of_double_precision():
+    record, _owner = new_record(fill=1j)
+    record.push(X([1e300], dtype=torch.float64))
+    assert record.readrange(3).tolist() == [[1j, 1j, 1e300]]
+
+
+def test_time_that_is_rounded_beyond_the_end_is_the_end():
+    record, _owner = filled(range(325), dt=0.1, duration=32.5)
+    last = X([32.4], dtype=torch.bfloat16)
+    assert last.item() == 32.5
+    assert record.select(last, interp_previous).item() == 0
+
+
+def test_large_whole_numbers_survive_a_sample_of_another_type():
+    record, _owner = new_record()
+    record.push(X([2**40 + 1]))
+    record.push(X([0.5]))
+    assert record.readrange(2).tolist() == [[2**40 + 1, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda record, sample: record.push(sample, inplace=True),
+        lambda record, sample: record.write(sample, inplace=True),
+        lambda record, sample: record.writerange(sample[:, None], inplace=True),
+        lambda record, sample: record.insert(sample, 0.0, inplace=True),
+    ],
+    ids=["push", "write", "writerange", "insert"],
+)
+def test_what_is_written_in_place_has_no_graph(write):
+    record, _owner = filled([1, 2, 3])
+    write(record, X([9.0], requires_grad=True))
+    assert not record.value.requires_grad
+    assert record.value.max() == 9

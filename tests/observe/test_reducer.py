@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -20,6 +21,7 @@ from monitorch.observe import (
     RecordReducer,
     RecordTensor,
     Reducer,
+    ScaledCumulativeTraceReducer,
 )
 
 SAMPLES = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.3, 0.7], [1.0, 0.0], [0.2, 2.0]])
@@ -118,6 +120,13 @@ def test_checkpoint_of_another_duration_keeps_the_newest(build_reducer):
         assert fresh.dump().shape[0] == duration
 
 
+@pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
+def test_checkpoint_is_loaded_onto_the_device_of_the_reducer(build_reducer):
+    fresh = build_reducer(duration=3.0).to("meta")
+    fresh.load_state_dict(feed(build_reducer(duration=3.0)).state_dict())
+    assert (fresh.data.device.type, fresh.data.shape) == ("meta", (3, 2))
+
+
 def test_state_dictionary_does_not_move_on(build_reducer):
     reducer = feed(build_reducer(), SAMPLES[:1])
     saved = reducer.state_dict()
@@ -158,7 +167,7 @@ def test_data_can_be_replaced_by_data_of_its_shape():
     reducer = feed(PassthroughReducer(1.0, 2.0))
     reducer.data = torch.ones(2, 2, dtype=torch.float64)
     assert reducer.latest.tolist() == [1, 1]
-    with pytest.raises(RuntimeError, match=r"\(2, 2\), which \(3, 2\) is not"):
+    with pytest.raises(RuntimeError, match=r"\(2, 2\): it cannot be set to \(3, 2\)"):
         reducer.data = torch.ones(3, 2)
 
 
@@ -166,6 +175,13 @@ def test_data_can_be_replaced_by_data_of_its_shape():
     ("make", "message"),
     [
         (lambda: PassthroughReducer(0), "step_time=0 must be a number greater than 0"),
+        (lambda: PassthroughReducer("fast"), "step_time='fast' must be a number greater than 0"),
+        (lambda: PassthroughReducer(None), "step_time=None must be a number greater than 0"),
+        (lambda: PassthroughReducer(1, "long"), "duration='long' must be a number, 0 or more"),
+        (lambda: PassthroughReducer(1, math.inf), "duration=inf must be a number, 0 or more"),
+        (lambda: EMAReducer(1, "much"), "alpha='much' must be a number from 0 to 1"),
+        (lambda: EMAReducer(1, math.nan), "alpha=nan must be a number from 0 to 1"),
+        (lambda: EMAReducer(1, -0.1), "alpha=-0.1 must be a number from 0 to 1"),
         (lambda: PassthroughReducer(1, -1), "duration=-1 must be a number, 0 or more"),
         (lambda: EMAReducer(1, 1.5), "alpha=1.5 must be a number from 0 to 1"),
         (lambda: EventReducer(1, torch.isnan, "foo"), "initial='foo' is unknown; choose from 'inf', 'zero', 'nan'"),
@@ -177,6 +193,14 @@ def test_data_can_be_replaced_by_data_of_its_shape():
 )
 def test_wrong_options(make, message):
     with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: EventReducer(1, 0.5), lambda: ScaledCumulativeTraceReducer(1.0, 10.0, 2, 3, "above")]
+)
+def test_criterion_must_be_a_function(make):
+    with pytest.raises(TypeError, match="criterion is a function that returns a bool tensor, not"):
         make()
 
 

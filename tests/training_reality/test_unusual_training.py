@@ -77,6 +77,13 @@ def fake(model):
         return model(mode.from_tensor(X)).shape
 
 
+class IntoLayers(torch.fx.Tracer):
+    """Traces the layers of torch, too, and so calls their hooks."""
+
+    def is_leaf_module(self, m, module_qualified_name):
+        return False
+
+
 def forward_mode(model):
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(model(forward_ad.make_dual(X, torch.ones_like(X)))).tangent
@@ -96,6 +103,7 @@ TRANSFORMS = {
     "vmap of grad": per_sample_gradients,
     "functionalize": lambda model: functionalize(model)(X),
     "make_fx": lambda model: make_fx(lambda x: model(x))(X)(X),
+    "symbolic tracing": lambda model: torch.fx.GraphModule(model, IntoLayers().trace(model))(X),
     "fake tensors": fake,
     "forward mode": forward_mode,
     "batched gradients": lambda model: torch.autograd.functional.jacobian(model, X, vectorize=True),

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from ..errors import warn
 
@@ -62,7 +63,7 @@ def is_traced() -> bool:
 
     Its tensors are stand-ins: numbers read from them are those of a derivative, of one sample, or of nothing at all.
     """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or is_fx_symbolic_tracing():
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return True

@@ -4,13 +4,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import OptionError
-from .fold import PlainReducer, floating
+from .fold import PlainReducer
 from .interpolation import interp_linear
+from .ring import share
+from .sample import floating
 
 
 class AverageReducer(PlainReducer):
-    """The common half of averages: the first sample is the first state, and between states lies a straight line."""
+    """What averages share: the first sample is the first state, and a straight line leads from state to state."""
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
         """Move the state towards the sample."""
@@ -25,7 +26,7 @@ class AverageReducer(PlainReducer):
 
 
 class EMAReducer(AverageReducer):
-    """Exponential moving average: ``alpha * sample + (1 - alpha) * state``, begun with the first sample.
+    """Exponential moving average: ``alpha * sample + (1 - alpha) * state``; it starts at the first sample.
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
@@ -48,9 +49,7 @@ class EMAReducer(AverageReducer):
         **kw: Any,
     ) -> None:
         super().__init__(step_time, duration, inclusive, inplace, **kw)
-        if not 0 <= alpha <= 1:
-            raise OptionError(f"alpha={alpha!r} must be a number from 0 to 1")
-        self.alpha = float(alpha)
+        self.alpha = share("alpha", alpha)
 
     def _towards(self, obs: Tensor, state: Tensor) -> Tensor:
         return self.alpha * obs + (1 - self.alpha) * state

@@ -11,8 +11,9 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import SkippedSample
 from .module import nested
-from .monitor import Monitor, as_tuple
+from .monitor import Monitor, as_tuple, checked_function
 from .reducer import Reducer
+from .sample import as_tensor, floating, is_whole
 from .state import checked_path
 
 
@@ -22,15 +23,14 @@ class Call(NamedTuple):
     recorded: bool
     before: Any
     handled: BaseException | None
-    """The exception that was being handled when it began; another one means that the pass has failed."""
+    """The exception that was being handled when the pass began; if another one is at its end, the pass has failed."""
 
 
 class DifferenceMonitor(Monitor):
-    """Records the difference of an attribute between after and before a forward pass.
+    """Records what a forward pass does to an attribute: its value after the pass minus that before it.
 
-    In ``filter_``, ``map_`` and ``op_`` alike the left argument is the value after the pass, the right one that before
-    it. Tensors are copied before the pass, because it may write into them; each pass has a *before* of its own, in
-    whatever thread and however deep in other passes of the module.
+    ``filter_``, ``map_`` and ``op_`` get the value after the pass first, and that before it second. Tensors are copied
+    before the pass, because it may write into them. Threads and passes inside passes each have a *before* of their own.
 
     Args:
         reducer: reduces samples over time and stores them.
@@ -39,10 +39,10 @@ class DifferenceMonitor(Monitor):
         train_update: record passes that begin in train mode.
         eval_update: record passes that begin in eval mode.
         prepend: be called before hooks that are there already.
-        filter_: says of (after, before) whether to record; by default unless both are None.
-        map_: makes a tuple of tensors for the reducer from (after, before); by default ``op_`` of each pair of parts
-            if they are tuples, where None on one side stands for zeros like the other side.
-        op_: compares two tensors; used only without ``map_``; by default after minus before.
+        filter_: function of (after, before): whether to record; by default unless both are None.
+        map_: function of (after, before) that returns a tuple of tensors for the reducer. By default ``op_`` is called
+            with the two values, or if they are tuples with each pair of parts; None on one side counts as zeros.
+        op_: function of two tensors, used only without ``map_``; by default after minus before.
 
     >>> from monitorch.observe import PassthroughReducer
     >>> norm = nn.BatchNorm1d(1, momentum=0.5)
@@ -65,23 +65,24 @@ class DifferenceMonitor(Monitor):
         op_: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         where = {"prepend": prepend}
-        # called after a failed pass, too, so that its *before* is let go
+        # a failed pass ends, too: its *before* must go
         also_failed = {"prepend": prepend, "always_call": True}
         super().__init__(reducer, None, "_begin", "_end", where, also_failed, train_update, eval_update)
         self.attr = checked_path(attr)
-        self.filter_ = either_given if filter_ is None else filter_
-        self.map_ = Pairwise(subtract if op_ is None else op_) if map_ is None else map_
+        self.filter_ = either_given if filter_ is None else checked_function("filter_", filter_)
+        by_pairs = Pairwise(subtract if op_ is None else checked_function("op_", op_))
+        self.map_ = by_pairs if map_ is None else checked_function("map_", map_)
         self._calls: dict[int, list[Call]] = {}
         if module is not None:
             self.register(module)
 
     def clear(self, **kwargs: Any) -> None:
-        """Forget passes that are running, and have the reducer forget all samples."""
+        """Forget all samples, and the passes that are running."""
         self._calls.clear()
         super().clear(**kwargs)
 
     def deregister(self) -> None:
-        """Stop watching; nothing is kept of passes that are running."""
+        """Stop watching, and forget the passes that are running."""
         super().deregister()
         self.__dict__.get("_calls", {}).clear()
 
@@ -112,7 +113,7 @@ class DifferenceMonitor(Monitor):
 
 
 def snapshot(value: Any, keep_graph: bool = False) -> Any:
-    """The value as it is now: tensors, also those in tuples, lists and dictionaries, are copied.
+    """The value as it is now: tensors are copied, also those in tuples, lists and dictionaries.
 
     >>> state = torch.zeros(1)
     >>> before = snapshot(state)
@@ -137,20 +138,19 @@ def either_given(after: Any, before: Any) -> bool:
 
 
 def subtract(after: Tensor, before: Tensor) -> Tensor:
-    """After minus before; differences of bools and unsigned numbers have a sign, too."""
+    """After minus before; that of bools and unsigned numbers has a sign too, that of halves has all its digits."""
     if after.shape != before.shape:
         raise SkippedSample(f"its shape changed from {tuple(before.shape)} to {tuple(after.shape)} in forward")
-    if not (after.is_floating_point() or after.is_complex()):
-        after, before = after.long(), before.long()
-    return after - before.to(after.device)
+    before = before.to(after.device)
+    if is_whole(after) and is_whole(before):
+        return after.long() - before.long()
+    return floating(after) - floating(before)
 
 
 class Pairwise:
     """A map that compares each part of one value with the same part of the other."""
 
     def __init__(self, op_: Callable[[Tensor, Tensor], Tensor]) -> None:
-        if not callable(op_):
-            raise TypeError(f"op_ is a function of two tensors, not {op_!r}")
         self.op_ = op_
 
     def __call__(self, after: Any, before: Any) -> tuple[Tensor, ...]:
@@ -177,8 +177,7 @@ class Pairwise:
 
 
 def _tensor(value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, (bool, int, float, complex)):
-        return torch.tensor(value)
-    raise TypeError(f"there is no difference of values of type {type(value).__name__}: give the monitor a map_")
+    data = as_tensor(value)
+    if data is None:
+        raise TypeError(f"values of type {type(value).__name__} cannot be subtracted: give the monitor a map_")
+    return data

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..errors import OptionError
-from .fold import FoldReducer, floating
+from .fold import FoldReducer
+from .sample import running_dtype
 
 INITIAL = {"inf": float("inf"), "zero": 0.0, "nan": float("nan")}
 
@@ -17,9 +18,8 @@ class EventReducer(FoldReducer):
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
-        criterion: says of a sample, element by element, whether it happened: a function that returns a bool tensor.
-        initial: what is reported before it happened first: ``"inf"``, ``"zero"`` (time since the beginning) or
-            ``"nan"``.
+        criterion: function of a sample that returns a bool tensor: where it holds.
+        initial: the time where it has not held yet: ``"inf"``, ``"nan"``, or ``"zero"`` to count from the first sample.
 
     >>> reducer = EventReducer(1.0, lambda sample: sample > 0)
     >>> for value in (1.0, -1.0, -1.0):
@@ -42,26 +42,33 @@ class EventReducer(FoldReducer):
             raise OptionError.unknown("initial", initial, INITIAL)
         fill = INITIAL[str(initial).lower()]
         super().__init__(step_time, duration, inclusive, inplace, fill, **kw)
-        self.criterion = criterion
+        self.criterion = checked_criterion(criterion)
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
-        """Zero where it happened; elsewhere one step more."""
+        """Zero where the criterion holds; elsewhere one step more."""
         happened = booleans(self.criterion(obs))
         if state is None:
-            dtype = floating(obs.abs() if obs.is_complex() else obs).dtype
+            dtype = running_dtype(obs.real if obs.is_complex() else obs)
             waited = torch.full(happened.shape, self.data_.fill, dtype=dtype, device=obs.device)
         else:
             waited = state + self.dt
         return torch.where(happened, 0.0, waited)
 
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
-        """Time goes on."""
+        """The time at the older state, and what has passed since."""
         return prev_data + sample_at
 
 
+def checked_criterion(criterion: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A criterion, if it can be called."""
+    if not callable(criterion):
+        raise TypeError(f"criterion is a function that returns a bool tensor, not {criterion!r}")
+    return criterion
+
+
 def booleans(answer: Tensor) -> Tensor:
-    """What a criterion said, if it is an answer."""
+    """What a criterion returned, if it is a bool tensor."""
     if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
         kind = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
-        raise TypeError(f"a criterion returns a bool tensor, such as x > 0 does, not {kind}")
+        raise TypeError(f"a criterion must return a bool tensor, as x > 0 does, not {kind}")
     return answer

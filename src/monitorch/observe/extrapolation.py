@@ -30,7 +30,7 @@ def extrap_neighbors(sample: Tensor, sample_at: Tensor, prev_data: Tensor, next_
 
 def extrap_nearest(sample: Tensor, sample_at: Tensor, prev_data: Tensor, next_data: Tensor, step_time: float) -> Pair:
     """The sample replaces the neighbour that is closer in time; in the middle the older one."""
-    is_next = torch.as_tensor(sample_at) > step_time / 2
+    is_next = sample_at > step_time / 2
     return torch.where(is_next, prev_data, sample), torch.where(is_next, sample, next_data)
 
 
@@ -79,5 +79,4 @@ def extrap_expratedecay(
     sample: Tensor, sample_at: Tensor, prev_data: Tensor, next_data: Tensor, step_time: float, *, rate_constant: float
 ) -> Pair:
     """Both neighbours lie on the exponential decay of a given rate through the sample."""
-    since = torch.as_tensor(sample_at)
-    return sample * torch.exp(since * rate_constant), sample * torch.exp((since - step_time) * rate_constant)
+    return sample * torch.exp(sample_at * rate_constant), sample * torch.exp((sample_at - step_time) * rate_constant)

@@ -10,22 +10,14 @@ from torch import Tensor
 from ..errors import LifecycleError
 from .record import RecordTensor
 from .reducer import RecordReducer
+from .sample import as_tensor
 from .shaped import Fill
-
-
-def floating(data: Tensor) -> Tensor:
-    """``data`` as a type that can hold a running state: whole numbers and halves would lose it."""
-    if data.is_complex():
-        return data
-    if not data.is_floating_point():
-        return data.to(torch.get_default_dtype())
-    return data if data.element_size() > 2 else data.float()
 
 
 class FoldReducer(RecordReducer):
     """A reducer with one state that each sample is folded into; a subclass writes :meth:`fold`.
 
-    All samples must have the shapes of the first one: others are left out and counted, never broadcast.
+    All samples must have the shape of the first one. Others are skipped and counted, never broadcast.
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
@@ -52,11 +44,11 @@ class FoldReducer(RecordReducer):
 
     @abstractmethod
     def fold(self, *args: Any) -> Tensor:
-        """The next state from the observations of a sample and, as last argument, the state or at first None."""
+        """The next state, from the tensors of a sample and, as last argument, the present state: at first None."""
 
     @abstractmethod
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
-        """The value between two states, at a time after the older one."""
+        """The value between two states, ``sample_at`` after the older one."""
 
     @property
     def count(self) -> int:
@@ -71,11 +63,11 @@ class FoldReducer(RecordReducer):
     @data.setter
     def data(self, value: Tensor) -> None:
         if value.shape != self.data.shape:
-            raise LifecycleError(f"data has the shape {tuple(self.data.shape)}, which {tuple(value.shape)} is not")
+            raise LifecycleError(f"data has shape {tuple(self.data.shape)}: it cannot be set to {tuple(value.shape)}")
         self.data_.value = value
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor | None:
-        """Fold a sample; returns the new state, or None where the sample was left out."""
+        """Fold a sample; returns the new state, or None if the sample was skipped."""
         keep_graph = self.differentiable and torch.is_grad_enabled()
         # tensors made in inference mode could not be written to later
         with torch.inference_mode(False), torch.set_grad_enabled(keep_graph):
@@ -84,7 +76,7 @@ class FoldReducer(RecordReducer):
             if self._shapes is None:
                 self._check_number(len(sample))
             elif shapes != self._shapes:
-                self.skip(f"its shape is {_listed(shapes)}, that of the first one was {_listed(self._shapes)}. {CURE}")
+                self.skip(f"its shape is {_listed(shapes)}, but the first one had {_listed(self._shapes)}. {CURE}")
                 return None
             state = self.fold(*sample, self._state_for(*sample))
             self.push(state)
@@ -97,7 +89,7 @@ class FoldReducer(RecordReducer):
         self.data_.push(inputs, inplace=self.inplace)
 
     def peek(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The present state; like all that is read, it is the reader's own."""
+        """The present state, as a copy."""
         state = self.data_.peek() if self._count else None
         return None if state is None else state.clone()
 
@@ -112,7 +104,7 @@ class FoldReducer(RecordReducer):
         return self.data.roll(-self.data_.pointer, 0).flip(0) if self._count else None
 
     def clear(self, keepshape: bool = False) -> None:  # type: ignore[override]
-        """Forget all samples, with ``keepshape`` all but their shape."""
+        """Forget all samples; ``keepshape`` keeps storage of their shape."""
         self._count = self._skipped = 0
         if keepshape and not self.data_.ignored:
             self.data_.reset(self.data_.fill)
@@ -121,18 +113,19 @@ class FoldReducer(RecordReducer):
             self.data_.deinitialize()
 
     def _observation(self, value: Any) -> Tensor:
-        if isinstance(value, (bool, int, float, complex)):
-            value = torch.tensor(value)
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{type(self).__name__} takes tensors and numbers, not {type(value).__name__}. {CURE}")
-        return value if self.differentiable else value.detach()
+        data = as_tensor(value)
+        if data is None or data.is_nested:
+            kind = type(value).__name__ if data is None else "a nested tensor"
+            raise TypeError(f"{type(self).__name__} takes tensors and numbers, not {kind}. {CURE}")
+        if data.layout != torch.strided:
+            data = data.to_dense()
+        return data if self.differentiable else data.detach()
 
     def _check_number(self, given: int) -> None:
         try:
             inspect.signature(self.fold).bind(*range(given + 1))
         except TypeError:
-            text = f"{type(self).__name__} has no use for {given} tensors in one sample. {CURE}"
-            raise TypeError(text) from None
+            raise TypeError(f"{type(self).__name__} cannot take {given} tensors in one sample. {CURE}") from None
 
     def _state_for(self, observation: Tensor, *others: Tensor) -> Tensor | None:
         """The state, on the device of the sample."""
@@ -162,7 +155,7 @@ class PlainReducer(FoldReducer):
         super().__init__(step_time, duration, inclusive, inplace, differentiable=differentiable)
 
 
-CURE = "Give the monitor a map_ that returns a tuple of what to keep, such as a mean over the batch"
+CURE = "Give the monitor a map_ that returns what to keep as a tuple, such as (y.mean(0),) for a mean over the batch"
 
 
 def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:

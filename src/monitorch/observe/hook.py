@@ -13,13 +13,13 @@ from ..gatherer.hook_on_module import HookOnModule
 
 
 class Notice:
-    """A warning for the case that a hook is dropped; shared with its finalizer, which cannot know the hook."""
+    """The warning for the case that a hook is dropped. Its finalizer holds this, because it cannot hold the hook."""
 
     def __init__(self, text: str | None = None, module: nn.Module | None = None) -> None:
         self.text, self._module = text, None if module is None else weakref.ref(module)
 
     def give(self) -> None:
-        """Warn, unless the module is gone as well and nothing was missed."""
+        """Warn, unless the module is gone too: then nothing was missed."""
         if self.text is not None and self._module is not None and self._module() is not None:
             warn(self.text, stacklevel=4)
 
@@ -31,14 +31,14 @@ def _let_go(handles: list[Any], notice: Notice) -> None:
 
 
 class Relay(HookOnModule):
-    """What PyTorch calls: passes on to a hook that it does not keep alive."""
+    """What PyTorch calls: it calls the hook, but does not keep it alive."""
 
     def __init__(self, hook: "Hook", side: str) -> None:
         self._hook, self._side = weakref.ref(hook), side
 
     @inside_graph
     def __call__(self, module: nn.Module, *args: Any) -> Any:
-        """Be the hook, but leave no trace in an exported program."""
+        """Call the hook, except in a program that is being exported."""
         return None if is_exported() else self._pass_on(module, *args)
 
     @outside_graph
@@ -50,7 +50,7 @@ class Relay(HookOnModule):
 class Hook:
     """Functions that are called before and after the forward pass of a module.
 
-    Neither keeps the other alive: a hook that is dropped takes its functions off the module at once.
+    Hook and module do not keep each other alive: a hook that is dropped takes its functions off the module at once.
 
     Args:
         prehook: called as ``(module, args)``; may return other args.
@@ -60,6 +60,9 @@ class Hook:
         train_update: call them when the module is in train mode.
         eval_update: call them when it is in eval mode.
     """
+
+    _family = "Hook"
+    """What messages call this kind of object."""
 
     def __init__(
         self,
@@ -74,13 +77,13 @@ class Hook:
         sides = {"pre": prehook, "post": posthook}
         self._sides = {side: self._checked(call) for side, call in sides.items() if call is not None}
         if not self._sides:
-            raise LifecycleError(f"{type(self).__name__} would do nothing: give it a prehook, a posthook or both")
+            raise LifecycleError(f"{type(self).__name__} has nothing to call: give it a prehook, a posthook or both")
         self._kwargs = {"pre": dict(prehook_kwargs or {}), "post": dict(posthook_kwargs or {})}
         self.trainexec, self.evalexec = train_update, eval_update
         self._handles: list[Any] = []
         self._notice = Notice()
         self._finalizer: Any = None
-        self._target: weakref.ref[nn.Module] | None = None
+        self._observed: weakref.ref[nn.Module] | None = None
 
     @property
     def trainexec(self) -> bool:
@@ -102,15 +105,21 @@ class Hook:
 
     @property
     def registered(self) -> bool:
-        """Whether the hook is on a module that still exists."""
-        return bool(self._handles) and self._target is not None and self._target() is not None
+        """Whether the hook was put on a module and not taken off since, even if that module is gone."""
+        return bool(self._handles)
 
     def register(self, module: nn.Module) -> None:
-        """Put the hook on a module: all of it, or in case of an error nothing."""
+        """Put the hook on a module. If that fails, nothing is left on it.
+
+        A hook is on one module at a time: call :meth:`deregister` first, unless the other module is gone.
+        """
         if not isinstance(module, nn.Module):
-            raise TypeError(f"a hook is registered on a torch.nn.Module, not on {type(module).__name__}")
-        if self.registered:
-            raise LifecycleError(f"this {type(self).__name__} is registered already: call deregister() first")
+            raise TypeError(f"register() takes a torch.nn.Module, not {type(module).__name__}")
+        if self.registered and self._known_module() is not None:
+            raise LifecycleError(
+                f"{type(self).__name__}({self._family}) is already registered to a module so register() was ignored; "
+                "call deregister() first"
+            )
         self.deregister()
         handles: list[Any] = []
         put_on = {"pre": module.register_forward_pre_hook, "post": module.register_forward_hook}
@@ -120,7 +129,7 @@ class Hook:
         except BaseException:
             _let_go(handles, Notice())
             raise
-        self._handles, self._target, self._notice = handles, weakref.ref(module), self._new_notice(module)
+        self._handles, self._observed, self._notice = handles, weakref.ref(module), self._new_notice(module)
         self._finalizer = weakref.finalize(self, _let_go, handles, self._notice)
         self._finalizer.atexit = False
         if module._compiled_call_impl is not None:
@@ -138,8 +147,12 @@ class Hook:
 
     @staticmethod
     def _unregistered() -> dict[str, Any]:
-        """What differs in a copy: it is on no module, the functions there belong to the original."""
-        return {"_handles": [], "_notice": Notice(), "_finalizer": None, "_target": None}
+        """What differs in a copy: it is on no module."""
+        return {"_handles": [], "_notice": Notice(), "_finalizer": None, "_observed": None}
+
+    def _known_module(self) -> nn.Module | None:
+        """The module that the hook is on, or was on last, if it still exists."""
+        return None if self._observed is None else self._observed()
 
     def _new_notice(self, module: nn.Module) -> Notice:
         """The warning for the case that the hook is dropped now."""
@@ -147,7 +160,7 @@ class Hook:
 
     def _checked(self, call: Any) -> Any:
         if not callable(call):
-            raise TypeError(f"a hook is a function, not {call!r}")
+            raise TypeError(f"a hook must be a function, not {call!r}")
         return call
 
     def _wants(self, module: nn.Module) -> bool:
@@ -181,7 +194,7 @@ class ContextualHook(Hook):
 
 
 class StateHook(ContextualHook, ABC):
-    """A hook that belongs to one module, and can also be called by hand; a subclass writes :meth:`hook`.
+    """A hook for one module that can also be called by hand; a subclass writes :meth:`hook`.
 
     Args:
         module: the module, kept alive by this object.
@@ -203,7 +216,7 @@ class StateHook(ContextualHook, ABC):
         always_call: bool = False,
     ) -> None:
         if not isinstance(module, nn.Module):
-            raise TypeError(f"StateHook belongs to a torch.nn.Module, not to {type(module).__name__}")
+            raise TypeError(f"StateHook takes a torch.nn.Module, not {type(module).__name__}")
         name = "_call_hook"
         super().__init__(
             name if as_prehook else None,
@@ -222,12 +235,12 @@ class StateHook(ContextualHook, ABC):
     def register(self, module: nn.Module | None = None) -> None:
         """Put the hook on its module, if it is not there yet."""
         if module is not None and module is not self.module:
-            raise LifecycleError(f"this {type(self).__name__} belongs to another module")
+            raise LifecycleError(f"this {type(self).__name__} was made for another module: make a new one")
         if not self.registered:
             super().register(self.module)
 
     def forward(self, force: bool = False, ignore_mode: bool = False) -> None:
-        """Call the hook by hand: if it is registered or ``force``, in its modes or with ``ignore_mode`` in any."""
+        """Call the hook by hand; ``force`` also if it is not registered, ``ignore_mode`` in train and eval mode."""
         if (self.registered or force) and (ignore_mode or self._wants(self.module)):
             self.hook(self.module)
 

@@ -19,7 +19,7 @@ def interp_next(prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_ti
 
 def interp_nearest(prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
     """The sample that is closer in time; in the middle the older one."""
-    return torch.where(torch.as_tensor(sample_at) / step_time > 0.5, next_data, prev_data)
+    return torch.where(sample_at / step_time > 0.5, next_data, prev_data)
 
 
 def interp_linear(prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
@@ -42,4 +42,4 @@ def interp_expratedecay(
     prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float, *, rate_constant: float
 ) -> Tensor:
     """The older sample, decayed exponentially at a given rate."""
-    return prev_data * torch.exp(torch.as_tensor(sample_at) * -rate_constant)
+    return prev_data * torch.exp(sample_at * -rate_constant)

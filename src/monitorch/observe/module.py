@@ -1,4 +1,4 @@
-"""A module that also saves plain Python values, and the way to an attribute by its dotted path."""
+"""A module that also saves plain Python values; attributes by dotted path."""
 
 import copy
 from collections import OrderedDict
@@ -37,7 +37,7 @@ def holder_of(model: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 
 class Module(nn.Module):
-    """A module with *extras*: values other than tensors and modules that belong to its state dictionary.
+    """A module with *extras*: plain values, not tensors or modules, that its state dictionary holds.
 
     >>> module = Module()
     >>> module.register_extra("count", 3)
@@ -52,16 +52,16 @@ class Module(nn.Module):
         super().__init__()
         self._extras = OrderedDict()
         self._elastic: set[str] = set()
-        """Names of buffers that take on the shape and type of what is loaded into them."""
+        """Names of buffers that take the shape and dtype of what is loaded into them."""
 
     def register_extra(self, name: str, value: Any) -> None:
         """Add an extra; from then on it is read, set and deleted like any attribute."""
         if not isinstance(name, str):
             raise TypeError(f"the name of an extra is a string, not {type(name).__name__}")
         if not name or "." in name or hasattr(self, name):
-            raise KeyError(f"{name!r} cannot name an extra: it is empty, has a dot, or is taken")
+            raise KeyError(f"{name!r} cannot be the name of an extra: it is empty, contains a dot or exists already")
         if isinstance(value, (Tensor, nn.Module)):
-            raise TypeError(f"{name!r} is a {type(value).__name__}: register it as a buffer, parameter or module")
+            raise TypeError(f"{name!r} is a {type(value).__name__}, not a plain value: register it as what it is")
         self._extras[name] = value
 
     def get_extra(self, target: str) -> Any:
@@ -73,11 +73,11 @@ class Module(nn.Module):
         return holder._extras[name]
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The extras as they are now; later changes do not reach a state dictionary that was taken before."""
+        """A copy of the extras: a state dictionary does not change later."""
         return copy.deepcopy(dict(self._extras))
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take over extras."""
+        """Take extras from a state dictionary."""
         self._extras.update(copy.deepcopy(state))
 
     def __getattr__(self, name: str) -> Any:
@@ -86,7 +86,7 @@ class Module(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         descriptor = getattr(type(self), name, None)
-        if hasattr(type(descriptor), "__set__"):  # torch alone would hide a property behind a module of that name
+        if hasattr(type(descriptor), "__set__"):  # torch would put a module of that name in front of a property
             object.__setattr__(self, name, value)
         elif name in self.__dict__.get("_extras", {}):
             self._extras[name] = value

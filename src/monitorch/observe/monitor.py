@@ -1,4 +1,4 @@
-"""What a monitor is: a hook that hands samples to a reducer."""
+"""Monitors: hooks that hand samples to a reducer."""
 
 import copy
 import inspect
@@ -15,8 +15,9 @@ from ..gatherer.recomputation import inside_backward
 from .hook import ContextualHook, Notice
 from .module import Module, nested
 from .reducer import Reducer
+from .sample import has_no_numbers
 
-# replicas of a module run in threads of their own but share its monitors, and a fold reads the state it replaces
+# replicas of a module run in threads of their own and share its monitors; a fold reads the state that it replaces
 _FOLDING = threading.RLock()
 
 
@@ -43,18 +44,25 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def is_rehearsal() -> bool:
-    """Whether forward runs for a reason other than its values, or not for the first time.
+    """Whether this pass is run for another reason than its values, or repeats an earlier one.
 
-    Tensors of export, tracing and functional transforms must not outlive them; a call inside backward is the repetition
-    of an earlier one by activation checkpointing.
+    Tensors of export, tracing and functional transforms must not outlive them. A pass inside backward is one that
+    activation checkpointing repeats.
     """
-    return torch._C._functorch.peek_interpreter_stack() is not None or is_traced() or inside_backward()
+    return is_traced() or inside_backward()
+
+
+def checked_function(option: str, value: Any) -> Any:
+    """Something that can be called."""
+    if not callable(value):
+        raise TypeError(f"{option} must be a function, not {value!r}")
+    return value
 
 
 def checked_reducer(reducer: Reducer) -> Reducer:
     """A reducer, and nothing else."""
     if not isinstance(reducer, Reducer):
-        raise TypeError(f"a monitor needs a Reducer, not {type(reducer).__name__}; see monitorch.observe")
+        raise TypeError(f"a monitor needs a Reducer such as PassthroughReducer(1.0), not {type(reducer).__name__}")
     return reducer
 
 
@@ -68,8 +76,8 @@ def _construct(kind: Any, options: dict[str, Any], attr: str, module: nn.Module)
 class Monitor(Module, ContextualHook):
     """Hands samples of a module, taken before or after its forward pass, to a reducer.
 
-    A subclass writes the methods it names as hooks and calls :meth:`record` in them. Nothing is recorded of passes that
-    activation checkpointing repeats, nor during export, tracing and functional transforms.
+    A subclass names methods of its own as hooks, and they call :meth:`record`. Passes that activation checkpointing
+    repeats are not recorded, nor are those of export, tracing, fake or meta tensors and functional transforms.
 
     Args:
         reducer: reduces samples over time and stores them.
@@ -82,8 +90,9 @@ class Monitor(Module, ContextualHook):
         eval_update: record when it is in eval mode.
     """
 
+    _family = "Monitor"
     on_error = "raise"
-    """``"warn"``: an error while recording is told once and stops this monitor, but not the forward pass."""
+    """With ``"warn"`` an error while recording is a warning and stops this monitor, not the forward pass."""
 
     def __init__(
         self,
@@ -115,7 +124,7 @@ class Monitor(Module, ContextualHook):
             self.register(module)
 
     def __init_subclass__(cls) -> None:
-        """Show the options of each class in the signature of its ``partialconstructor``."""
+        """Give ``partialconstructor`` of each class a signature that shows its options."""
         super().__init_subclass__()
         constructor = cls.partialconstructor.__func__  # type: ignore[attr-defined]
 
@@ -133,10 +142,10 @@ class Monitor(Module, ContextualHook):
     def partialconstructor(cls, *args: Any, **kwargs: Any) -> MonitorConstructor:
         """A function ``(attr, module)`` that makes monitors with these options, each with its own copy of the reducer.
 
-        Takes the options of the class but for ``attr`` and ``module``.
+        Takes the options of the class, except ``attr`` and ``module``.
         """
         if cls is Monitor:
-            raise NotImplementedError("Monitor itself takes no samples: use partialconstructor() of a subclass")
+            raise NotImplementedError("Monitor takes no samples: call partialconstructor() of a subclass")
         options = _partial_signature(cls).bind(*args, **kwargs).arguments
         checked_reducer(options["reducer"])
         return cast(MonitorConstructor, partial(_construct, cls, options))
@@ -152,7 +161,7 @@ class Monitor(Module, ContextualHook):
         return self.reducer.latest
 
     def clear(self, **kwargs: Any) -> None:
-        """Have the reducer forget all samples."""
+        """Forget all samples."""
         self.reducer.clear(**kwargs)
 
     def view(self, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -168,16 +177,18 @@ class Monitor(Module, ContextualHook):
         return self.reducer.peek(*args, **kwargs)
 
     def register(self, module: nn.Module | None = None) -> None:
-        """Watch ``module``; without one go back to the module that was watched last."""
+        """Watch ``module``, or without one the module that was watched last; nothing happens if it is watched now."""
         if module is None and self.registered:
             return
-        known = module if module is not None else self._target() if self._target is not None else None
+        known = self._known_module() if module is None else module
         if known is None:
-            raise LifecycleError("there is no module to go back to: name one")
+            raise LifecycleError("there is no module to go back to: give one to register()")
         super().register(known)
 
     def record(self, *values: Any) -> None:
-        """Hand values to the reducer, if the filter lets them pass, as the map makes them."""
+        """Hand what the map makes of values to the reducer, if the filter lets them pass."""
+        if has_no_numbers(values):
+            return
         keep_graph = getattr(self.reducer, "differentiable", True)
         with torch.set_grad_enabled(keep_graph and torch.is_grad_enabled()):
             try:
@@ -195,7 +206,7 @@ class Monitor(Module, ContextualHook):
         return super()._wants(module) and not is_rehearsal()
 
     def _fire(self, side: str, module: nn.Module, *args: Any) -> None:
-        self._notice.text = None  # it has lived to see a call
+        self._notice.text = None  # the monitor has seen a pass, so dropping it is no slip
         try:
             super()._fire(side, module, *args)
         except Exception as error:
@@ -207,8 +218,8 @@ class Monitor(Module, ContextualHook):
 
     def _new_notice(self, module: nn.Module) -> Notice:
         return Notice(
-            f"{type(self).__name__} of {type(module).__name__} was dropped before its first sample: a monitor lives as "
-            "long as somebody holds it, so keep it in a variable",
+            f"{type(self).__name__} of {type(module).__name__} was dropped before its first sample. A monitor lives "
+            "only as long as something refers to it: keep it in a variable",
             module,
         )
 

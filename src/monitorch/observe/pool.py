@@ -1,4 +1,4 @@
-"""Many readers, one hook: monitors that are shared where they would record the same."""
+"""Many readers, one hook: monitors that would record the same are shared."""
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from .monitor import Monitor, MonitorConstructor
 
 
 class Monitors(Mapping[str, Monitor]):
-    """Monitors by name, as items and as attributes; they are not kept alive."""
+    """Monitors by name, as items and as attributes. This does not keep them alive."""
 
     def __init__(self) -> None:
         self._found: weakref.WeakValueDictionary[str, Monitor] = weakref.WeakValueDictionary()
@@ -33,11 +33,11 @@ class Monitors(Mapping[str, Monitor]):
             raise AttributeError(f"there is no monitor {name!r}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Monitors, ()  # a copy of what is observed is not observed
+        return Monitors, ()  # monitors watch the original, not its copy
 
 
 class Weakly:
-    """A reference that keeps nothing alive; its copy refers to the copy of what it refers to."""
+    """A weak reference that can be copied: its copy refers to the copy of the thing."""
 
     def __init__(self, thing: Any) -> None:
         self._reference = None if thing is None else weakref.ref(thing)
@@ -51,15 +51,15 @@ class Weakly:
 
 
 class Observable:
-    """A part of a larger module, its basis, whose attributes have other paths from there.
+    """A part of a larger module, the basis. It knows the paths of its attributes from there.
 
     A subclass writes :meth:`local_remap`.
 
     Args:
         basis: the module that monitors are put on.
-        realign: name of the basis' method that makes a path from the basis.
-        realign_args: first positional arguments for it.
-        realign_kwargs: first keyword arguments for it.
+        realign: name of a method of the basis that returns a path.
+        realign_args: the first positional arguments for it.
+        realign_kwargs: the first keyword arguments for it.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Observable:
         """The module that monitors are put on."""
         basis = self._basis()
         if basis is None:
-            raise LifecycleError("the module that this was a part of is gone")
+            raise LifecycleError(f"the module that this {type(self).__name__} is a part of is gone")
         return basis  # type: ignore[no-any-return]
 
     @property
     def monitors(self) -> Monitors:
-        """The monitors that were made through this object and still exist."""
+        """The monitors made through this object that still exist."""
         return self._monitors
 
     def local_remap(self, attr: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Further arguments for the basis' method that stand for ``attr``."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its attributes are called: local_remap()")
+        """The other arguments, positional and keyword, that the method of the basis needs for ``attr``."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method local_remap(attr)")
 
     def realign_attribute(self, attr: str) -> str:
         """The path of an attribute from the basis."""
@@ -107,7 +107,7 @@ class Observable:
         /,
         **tags: Any,
     ) -> Monitor:
-        """A monitor of ``attr``: one of the pool with this basis, name, path and tags, or else a new one."""
+        """A monitor of ``attr``: the one in the pool with this basis, name, path and tags, or a new one."""
         path = self.realign_attribute(attr)
         wanted = {} if pool is None else {**tags, "_attr": path}
         known = sorted(pool or (), key=lambda entry: entry[0] is not self)
@@ -121,12 +121,12 @@ class Observable:
 
 
 class MonitorPool(Module):
-    """Owns monitors by observable and name; several names may stand for one monitor."""
+    """Holds monitors by observable and name; a monitor may have several names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.monitors_ = nn.ModuleDict()
-        self._observed: dict[str, weakref.ref[Any]] = {}
+        self._observed: dict[str, weakref.ref[Observable]] = {}
 
     @property
     def monitors(self) -> Iterator[Monitor]:
@@ -135,7 +135,7 @@ class MonitorPool(Module):
 
     @property
     def named_monitors(self) -> Iterator[tuple[tuple[str, str], Monitor]]:
-        """All monitors by the names of their observable and their own."""
+        """All monitors, each with the name of its observable and its own."""
         for observed in list(self.monitors_):
             for name, monitor in self.named_monitors_of(observed):
                 yield (observed, name), monitor
@@ -147,30 +147,29 @@ class MonitorPool(Module):
     @property
     def pool(self) -> Iterator[tuple[Observable, dict[str, Monitor]]]:
         """Observables that still exist, with their monitors."""
-        for name, reference in list(self._observed.items()):
-            if (observable := reference()) is not None:
-                yield observable, self._group(name)
+        for name, observable in self._alive().items():
+            yield observable, self._group(name)
 
     def add_observed(self, name: str, value: Observable) -> Observable:
-        """Take in an observable; it is not kept alive."""
+        """Add an observable. The pool does not keep it alive."""
         if not isinstance(value, Observable):
             raise TypeError(f"{name!r} is a {type(value).__name__}, not an Observable")
-        alive = name in self._observed and self._observed[name]() is not None
-        if alive or name in self.monitors_:
-            cure = "choose another name" if alive else "call del_observed() first: its monitors are still here"
-            raise LifecycleError(f"the pool has an observable {name!r} already: {cure}")
+        if name in self._alive():
+            raise LifecycleError(f"the pool already has an observable {name!r}: choose another name")
+        if name in self.monitors_:
+            raise LifecycleError(f"the pool still has monitors of an earlier {name!r}: call del_observed() first")
         self._observed[name] = weakref.ref(value)
         return value
 
     def get_observed(self, name: str) -> Observable:
         """The observable of a name."""
-        found = self._observed.get(name, lambda: None)()
-        if found is None:
-            raise KeyError(f"the pool has no observable {name!r}, but {', '.join(map(repr, self._observed)) or 'none'}")
-        return found  # type: ignore[no-any-return]
+        alive = self._alive()
+        if name not in alive:
+            raise KeyError(f"the pool has no observable {name!r}; it has {', '.join(map(repr, alive)) or 'none'}")
+        return alive[name]
 
     def del_observed(self, name: str) -> None:
-        """Drop an observable and its monitors, if there is one."""
+        """Remove an observable and its monitors, if there is one."""
         for monitor, _ in list(self.named_monitors_of(name)):
             self.del_monitor(name, monitor)
         self._observed.pop(name, None)
@@ -178,8 +177,8 @@ class MonitorPool(Module):
     def add_monitor(
         self, observed: str, name: str, attr: str, constructor: MonitorConstructor, unique: bool = False, /, **tags: Any
     ) -> Monitor:
-        """The monitor of that name, or a new one; ``unique`` replaces it by one that nobody else has."""
-        if observed not in self._observed:
+        """The monitor of that name, or a new one; ``unique`` replaces it by one that is never shared."""
+        if observed not in self._alive():
             raise AttributeError(f"the pool has no observable {observed!r}: call add_observed() first")
         known = self.get_monitor(observed, name)
         if known is not None and not unique:
@@ -201,7 +200,7 @@ class MonitorPool(Module):
         return self._group(observed).get(monitor)
 
     def del_monitor(self, observed: str, monitor: str) -> None:
-        """Drop a monitor; it stops when its last name is dropped."""
+        """Remove a name of a monitor; the monitor stops when it has no name left."""
         dropped = self.get_monitor(observed, monitor)
         if dropped is None:
             raise AttributeError(f"the pool has no monitor {monitor!r} of {observed!r}")
@@ -212,8 +211,13 @@ class MonitorPool(Module):
         if all(dropped is not other for other in self.monitors):
             dropped.deregister()
 
+    def _alive(self) -> dict[str, Observable]:
+        """Observables that still exist, by name."""
+        found = {name: reference() for name, reference in self._observed.items()}
+        return {name: observable for name, observable in found.items() if observable is not None}
+
     def _group(self, observed: str) -> dict[str, Monitor]:
         return dict(self.monitors_[observed].items()) if observed in self.monitors_ else {}  # type: ignore[operator]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_observed": {}}  # type: ignore[no-untyped-call]
+        return {**self.__dict__, "_observed": {}}

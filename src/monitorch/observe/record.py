@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,9 @@ from ..errors import LifecycleError, OptionError
 from .extrapolation import extrap_nearest
 from .interpolation import interp_nearest
 from .module import Module
-from .ring import Place, axis, locate, not_negative, positive, run, slots, spread
-from .shaped import Fill, ShapedTensor, is_blank
+from .ring import Place, axis, locate, not_negative, positive, rounding, run, slots, spread
+from .sample import common_dtype, is_whole, running_dtype
+from .shaped import Fill, ShapedTensor, blank, is_blank
 
 
 def _setting(role: str, checked: Callable[[str, Any], Any], doc: str) -> Any:
@@ -28,21 +29,32 @@ def _setting(role: str, checked: Callable[[str, Any], Any], doc: str) -> Any:
     return property(read, write, doc=doc)
 
 
+class RecordAttributes(NamedTuple):
+    """What the owner of a record calls its parts."""
+
+    data: str
+    constraints: str
+    dt: str
+    duration: str
+    inclusive: str
+    pointer: str
+
+
 class RecordTensor(ShapedTensor):
     """A ring of the last N samples, all of one shape S, that lives on a module.
 
     Times are measured back from now: 0 is the newest sample, ``dt * (N - 1)`` the oldest. Storage takes dtype and
-    device of the first sample that is pushed, and follows later ones: it moves to their device and widens where their
-    dtype does not fit. Writing builds new storage, through which gradients flow, or with ``inplace=True`` writes
-    values into the present one.
+    device of the first sample that is pushed. It moves to the device of later ones, and widens where their dtype does
+    not fit. Writing makes new storage, through which gradients flow; ``inplace=True`` writes into the present one.
 
     Args:
-        owner, name, value, persist_data, persist_constraints, strict, live: as for :class:`ShapedTensor`.
+        owner, name, persist_data, persist_constraints, strict, live: as for :class:`ShapedTensor`.
         step_time: time between samples.
         duration: how far back samples are kept.
+        value: a sample to begin with in every slot, as a tensor or a parameter; or None.
         constraints: sizes of dimensions of a sample.
         persist_temporal: save step time, duration and inclusive in the owner's state dictionary; the pointer always is.
-        inclusive: have one slot more, so that ``duration`` itself can be looked at.
+        inclusive: have one more slot, so that ``duration`` itself can be looked at.
         fill: what slots hold before their first sample.
 
     >>> record = RecordTensor(owner := Module(), "speed", 0.5, 1.5, None)
@@ -52,7 +64,7 @@ class RecordTensor(ShapedTensor):
     (tensor(2.), tensor(2.))
     """
 
-    _roles = (*ShapedTensor._roles, "pointer", "dt", "duration", "inclusive")
+    _attributes = RecordAttributes
 
     def __init__(
         self,
@@ -74,6 +86,12 @@ class RecordTensor(ShapedTensor):
         dt, duration = positive("step_time", step_time), not_negative("duration", duration)
         sizes = {0: slots(dt, duration, inclusive)}
         sizes |= {axis(dim): size for dim, size in (constraints or {}).items()}
+        if value is not None and not is_blank(value):
+            in_every_slot = value.detach().expand(sizes[0], *value.shape).clone()
+            if isinstance(value, nn.Parameter):
+                value.data = in_every_slot
+            else:
+                value = in_every_slot
         super().__init__(owner, name, value, sizes, persist_data, persist_constraints, strict, live, fill=fill)
         self._keep("pointer", 0, True)
         for role, setting in {"dt": dt, "duration": duration, "inclusive": bool(inclusive)}.items():
@@ -113,17 +131,22 @@ class RecordTensor(ShapedTensor):
         fill: Fill | None = None,
     ) -> None:
         """Make storage for samples of ``shape``; device and dtype stay as they are unless given."""
-        fresh = torch.full((self.recordsz, *shape), self.fill if fill is None else fill)
+        device, dtype = device or self.value.device, dtype or self.value.dtype
+        fill = self.fill if fill is None else fill
+        fresh = torch.full((self.recordsz, *shape), fill, device=device, dtype=dtype)
         self._check(fresh)
-        self._restart(fresh.to(device or self.value.device, dtype or self.value.dtype))
+        self._restart(fresh)
 
     def deinitialize(self, use_uninitialized: bool = False) -> None:
-        """Let go of the storage, with ``use_uninitialized`` in favour of torch's lazy kind."""
-        make: Any = nn.UninitializedBuffer if use_uninitialized else partial(torch.empty, 0)
-        self._restart(make(device=self.value.device, dtype=self.value.dtype))
+        """Let go of the storage; ``use_uninitialized`` leaves one of torch's lazy tensors in its place."""
+        present = self.value
+        lazy: Any = nn.UninitializedBuffer
+        if isinstance(present, nn.Parameter):
+            lazy = partial(cast(Any, nn.UninitializedParameter), present.requires_grad)
+        self._restart(lazy(device=present.device, dtype=present.dtype) if use_uninitialized else blank(present))
 
     def reset(self, fill: Fill | None = 0) -> None:
-        """Overwrite all samples with ``fill``; with None only align."""
+        """Overwrite all samples with ``fill``; None only aligns them."""
         self.align()
         if fill is not None:
             self._store(torch.full_like(self.value, fill))
@@ -134,14 +157,14 @@ class RecordTensor(ShapedTensor):
         self._restart(data.roll(index - self.pointer, 0), index % len(data))
 
     def fit(self) -> None:
-        """Give the storage its N slots: the oldest samples go, what is missing is filled in as oldest."""
+        """Give the storage N slots: the oldest samples go, or slots with the fill come before them."""
         if not self.ignored and len(self.value) != self.recordsz:
             self.align()
         super().reconstrain(0, self.recordsz)
 
     def follow(self, obs: Tensor) -> None:
         """Move to the device of an observation; widen if its dtype does not fit."""
-        self._store(self.value.to(obs.device, torch.promote_types(self.value.dtype, obs.dtype)))
+        self._store(self.value.to(obs.device, common_dtype(self.value, obs)))
 
     def incr(self, pos: int = 1) -> None:
         """Move the pointer ahead."""
@@ -154,7 +177,7 @@ class RecordTensor(ShapedTensor):
     def push(self, obs: Tensor, inplace: bool = False) -> None:
         """Write the newest sample over the oldest one."""
         if self.ignored:
-            self.initialize(obs.shape, obs.device, obs.dtype)
+            self.initialize(obs.shape, obs.device, self._dtype_for(obs))
         data = self._filled_for(obs)
         if data.dtype != obs.dtype or data.device != obs.device:
             self.follow(obs)
@@ -164,7 +187,7 @@ class RecordTensor(ShapedTensor):
         self._set("pointer", (slot + 1) % data.shape[0])
 
     def peek(self) -> Tensor | None:
-        """The newest sample, a part of the storage."""
+        """The newest sample, as a view of the storage."""
         data = self.value
         return None if is_blank(data) else data[(self.pointer - 1) % data.shape[0]]
 
@@ -198,7 +221,7 @@ class RecordTensor(ShapedTensor):
         self._put(data, obs.to(data), (self.pointer - offset) % data.shape[0], inplace)
 
     def readrange(self, length: int, offset: int | Tensor = 1, forward: bool = False) -> Tensor:
-        """Several samples ``(*S, length)``, oldest first, that end at ``offset``, or with ``forward`` begin there."""
+        """Several samples ``(*S, length)``, oldest first: the last is at ``offset``, or with ``forward`` the first."""
         data = self._filled()
         return data.gather(0, run(data, length, self.pointer, offset, forward)).movedim(0, -1)
 
@@ -216,9 +239,9 @@ class RecordTensor(ShapedTensor):
         offset: int = 1,
         interp_kwargs: dict[str, Any] | None = None,
     ) -> Tensor:
-        """The value at a time before now; between two samples ``interp`` says what it is, by default the nearest.
+        """The value at a time before now; ``interp`` computes it between two samples, by default it is the nearest.
 
-        A tensor gives each element its own time: of as many dimensions as S, or one more for several times each.
+        A tensor of times has one for each element, or with one more dimension several for each.
         """
         place, several = self._locate(time, tolerance, offset)
         older, newer = (self.value.gather(0, slot) for slot in (place.older, place.newer))
@@ -238,9 +261,9 @@ class RecordTensor(ShapedTensor):
         inplace: bool = False,
         extrap_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Write a value at a time before now; between two samples ``extrap`` says what both become.
+        """Write a value at a time before now; between two samples ``extrap`` computes what both become.
 
-        With the default ``offset`` time 0 is the slot that is written next; 1 makes it the newest sample.
+        Time 0 is the slot that is written next, or with ``offset=1`` the newest sample.
         """
         for given in (obs, time) if isinstance(time, Tensor) else (obs,):
             self._filled_for(given)
@@ -252,13 +275,21 @@ class RecordTensor(ShapedTensor):
         self._scatter(inplace, *zip(ring, new, strict=True))
 
     def reconstrain(self, dim: int, size: int | None) -> None:
-        """Add, change, or with None remove a size of a sample; where one is changed, samples keep their end."""
+        """Add, change or (None) remove a size of a sample. Samples that change their size keep their end."""
         super().reconstrain(axis(dim), size)
+
+    def _dtype_for(self, obs: Tensor) -> torch.dtype:
+        """The type for observations like this one, and for the fill beside them."""
+        if isinstance(self.fill, complex):
+            return torch.promote_types(running_dtype(obs), torch.complex64)
+        is_fraction = not float(self.fill).is_integer()
+        return running_dtype(obs) if is_whole(obs) and is_fraction else obs.dtype
 
     def _locate(self, time: float | Tensor, tolerance: float, offset: int) -> tuple[Place, bool]:
         data = self._filled()
         times, several = spread(time, data.shape[1:], data.device)
-        place = locate(times, self.dt, len(data), self.pointer - offset, tolerance)
+        slack = tolerance + rounding(time, times)
+        place = locate(times, self.dt, len(data), self.pointer - offset, slack)
         precision = data.dtype.to_real() if data.dtype.is_floating_point or data.is_complex() else torch.float32
         return place._replace(since=place.since.to(precision)), several
 
@@ -283,7 +314,7 @@ class RecordTensor(ShapedTensor):
     def _filled(self) -> Tensor:
         data = self.value
         if is_blank(data):
-            raise LifecycleError(f"the record {self.name!r} holds nothing yet: push a sample or call initialize()")
+            raise LifecycleError(f"the record {self.name!r} is empty: push a sample or call initialize() first")
         return data
 
     def _filled_for(self, obs: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ class Reducer(Module, ABC):
     """Reduces samples over time and stores them.
 
     A subclass also writes ``forward(*inputs)``, which takes one sample; a lens shows what it returns. Before the first
-    sample, readers return None.
+    sample ``latest``, ``peek``, ``view`` and ``dump`` return None.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class Reducer(Module, ABC):
 
     @property
     def skipped(self) -> int:
-        """How many samples were left out."""
+        """How many samples were skipped."""
         return int(self._skipped)
 
     def skip(self, reason: str) -> None:
-        """Leave out a sample; the first time is told."""
+        """Count a sample that is not recorded; the first one gives a warning."""
         self._skipped += 1
         if not self._told:
             self._told = True
@@ -69,9 +69,9 @@ class RecordReducer(Reducer):
     Args:
         step_time: time between samples.
         duration: how far back states are kept.
-        inclusive: keep one state more, so that ``duration`` itself can be looked at.
-        inplace: write into storage instead of building new storage for each sample; the numbers are the same.
-        differentiable: keep autograd graphs, and with them every tensor they hold; by default states are detached.
+        inclusive: keep one more state, so that ``duration`` itself can be looked at.
+        inplace: write into the storage instead of making new storage for each sample; the numbers are the same.
+        differentiable: keep autograd graphs and every tensor in them; by default states are detached.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RecordReducer(Reducer):
         self.differentiable, self.inplace = bool(differentiable), inplace
 
     def __init_subclass__(cls) -> None:
-        """Show the options that a constructor passes on in its signature."""
+        """Give each constructor a signature that also shows the options it passes on."""
         super().__init_subclass__()
         if "__init__" in cls.__dict__:
             own = inspect.signature(cls.__init__).parameters
@@ -100,10 +100,10 @@ class RecordReducer(Reducer):
             cls.__init__.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
 
     def add_record(self, *names: str) -> None:
-        """Give records, attributes of this reducer, its times."""
+        """Give records, which are attributes of this reducer, its step time and duration."""
         for name in names:
             if not hasattr(self, name):
-                raise LifecycleError(f"{type(self).__name__} has no attribute {name!r}: make the record first")
+                raise LifecycleError(f"{type(self).__name__} has no attribute {name!r}: create the record first")
             if not isinstance(getattr(self, name), RecordTensor):
                 raise TypeError(f"{name!r} is a {type(getattr(self, name)).__name__}, not a RecordTensor")
         for name in names:
@@ -135,13 +135,13 @@ class RecordReducer(Reducer):
 
     @property
     def inplace(self) -> bool:
-        """Whether samples are written into storage, instead of building new storage."""
+        """Whether samples are written into the storage, instead of making new storage for each."""
         return self._inplace
 
     @inplace.setter
     def inplace(self, value: bool) -> None:
         if value and self.differentiable:
-            raise OptionError("inplace=True writes values only: differentiable=True needs inplace=False")
+            raise OptionError("inplace=True keeps no graphs: differentiable=True needs inplace=False")
         self._inplace = bool(value)
 
     def _each_record(self) -> Iterator[RecordTensor]:
@@ -149,5 +149,5 @@ class RecordReducer(Reducer):
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        for record in self._each_record():  # what is loaded may cover another duration
+        for record in self._each_record():  # what was saved may have another duration
             record.fit()

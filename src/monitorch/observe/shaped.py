@@ -1,13 +1,14 @@
-"""A tensor that lives on a module under a name, and of which some sizes are fixed."""
+"""A named tensor on a module, with fixed sizes in some dimensions."""
 
 import weakref
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import LifecycleError, OptionError
+from ..numerical.precision import HOST
 from .module import Module
 
 Fill = float | complex
@@ -20,13 +21,19 @@ def _forget(owner: "weakref.ref[Module]", names: tuple[str, ...]) -> None:
             delattr(module, name)
 
 
+def blank(like: Tensor | None = None) -> Tensor:
+    """An empty tensor, which means that there is none yet."""
+    device, dtype = (HOST, torch.get_default_dtype()) if like is None else (like.device, like.dtype)
+    return torch.empty(0, device=device, dtype=dtype)
+
+
 def is_blank(value: Tensor) -> bool:
-    """Whether a tensor stands for none."""
+    """Whether a tensor means that there is none yet."""
     return is_lazy(value) or value.shape == (0,)
 
 
 def resized(data: Tensor, dim: int, size: int, fill: Fill) -> Tensor:
-    """``data`` with another size along ``dim``: the end is kept, what is missing comes before it."""
+    """``data`` with another size along ``dim``: the end is kept, and ``fill`` comes before it."""
     missing = size - data.shape[dim]
     if missing <= 0:
         return data.narrow(dim, -missing, size)
@@ -35,25 +42,31 @@ def resized(data: Tensor, dim: int, size: int, fill: Fill) -> Tensor:
     return torch.cat((data.new_full(shape, fill), data), dim)
 
 
+class ShapedAttributes(NamedTuple):
+    """What the owner of a tensor calls its parts."""
+
+    data: str
+    constraints: str
+
+
 class ShapedTensor:
     """A named tensor on a module, with sizes that some of its dimensions must have.
 
-    This object keeps no data: they are attributes of the module, which saves, moves and copies them, and they go with
-    this object.
+    The data are attributes of the module, which saves, moves and copies them. They are deleted with this object.
 
     Args:
         owner: the module that holds the tensor.
         name: what the tensor is called there.
-        value: the tensor, or None or an empty one, to which no constraint applies.
+        value: the tensor; constraints do not apply to None or an empty one.
         constraints: sizes by dimension.
         persist_data: save the tensor in the owner's state dictionary.
         persist_constraints: save the constraints there, too.
-        strict: dimensions counted from the front and from the back are different ones.
-        live: refuse a tensor that does not meet the constraints when it is assigned.
+        strict: a dimension counted from the front and one counted from the back cannot be the same.
+        live: check the constraints whenever a tensor is assigned.
         fill: what is put where the tensor grows.
     """
 
-    _roles: tuple[str, ...] = ("data", "constraints")
+    _attributes: Any = ShapedAttributes
 
     def __init__(
         self,
@@ -69,16 +82,16 @@ class ShapedTensor:
         fill: Fill = 0,
     ) -> None:
         if not isinstance(owner, Module):
-            raise TypeError(f"{name!r} must belong to a monitorch.observe.Module, not to {type(owner).__name__}")
+            raise TypeError(f"the owner of {name!r} must be a monitorch.observe.Module, not {type(owner).__name__}")
         self.name, self.strict, self.live, self.fill = name, strict, live, fill
-        self._names = {role: f"_{name}_{role}" for role in self._roles}
+        self._names = {role: f"_{name}_{role}" for role in self._attributes._fields}
         self._bind(owner)
         self._keep("constraints", dict(constraints or {}), persist_constraints)
         data = self._names["data"]
         if isinstance(value, nn.Parameter):
             owner.register_parameter(data, value)
         else:
-            owner.register_buffer(data, torch.empty(0) if value is None else value, persistent=persist_data)
+            owner.register_buffer(data, blank() if value is None else value, persistent=persist_data)
             owner._elastic.add(data)
         self._check(self.value)
 
@@ -98,19 +111,19 @@ class ShapedTensor:
         return owner
 
     @property
-    def attributes(self) -> dict[str, str]:
-        """Names of the owner's attributes, by what they hold."""
-        return dict(self._names)
+    def attributes(self) -> Any:
+        """The names of the owner's attributes: ``attributes.data`` is that of the tensor."""
+        return self._attributes(**self._names)
 
     @property
     def value(self) -> Tensor:
-        """The tensor; None empties it."""
+        """The tensor; set it to None to empty it."""
         return cast(Tensor, self._get("data"))
 
     @value.setter
     def value(self, value: Tensor | None) -> None:
         if value is None:
-            value = torch.empty(0, device=self.value.device, dtype=self.value.dtype)
+            value = blank(self.value)
         if self.live:
             self._check(value)
         self._store(value)
@@ -132,11 +145,11 @@ class ShapedTensor:
 
     @property
     def dimensionality(self) -> int:
-        """The least number of dimensions that can meet the constraints."""
+        """The smallest number of dimensions that can meet the constraints."""
         return self._least_dimensions(self.constraints)
 
     def reconstrain(self, dim: int, size: int | None) -> None:
-        """Add, change, or with None remove a constraint; where one is changed, the tensor keeps its end in ``dim``."""
+        """Add, change or (None) remove a constraint. A tensor that changes its size keeps its end in ``dim``."""
         constraints: dict[int, int] = dict(self._get("constraints"))
         known, data = constraints.pop(dim, None), self.value
         if size is not None:
@@ -162,7 +175,7 @@ class ShapedTensor:
         wanted = self._get("constraints") if constraints is None else constraints
         if not self._meets(value, wanted):
             shape = tuple(value.shape)
-            raise OptionError(f"{self.name!r} cannot have the shape {shape}: sizes by dimension are {wanted}")
+            raise OptionError(f"{self.name!r} cannot have shape {shape}: the sizes by dimension must be {wanted}")
 
     def _keep(self, role: str, value: Any, persist: bool) -> None:
         """Put a value other than the tensor on the owner; as an extra it is saved."""
@@ -178,10 +191,13 @@ class ShapedTensor:
         setattr(self.owner, self._names[role], value)
 
     def _store(self, data: Tensor) -> None:
-        if isinstance(self.value, nn.Parameter) and not isinstance(data, nn.Parameter):
-            self.value.data = data.detach()
-        else:
+        present = self.value
+        if not isinstance(present, nn.Parameter) or isinstance(data, nn.Parameter):
             self._set("data", data)
+        elif is_lazy(present):
+            self._set("data", nn.Parameter(data.detach(), present.requires_grad))
+        else:
+            present.data = data.detach()
 
     def _bind(self, owner: Module) -> None:
         self._owner = weakref.ref(owner)

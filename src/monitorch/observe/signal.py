@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .monitor import Monitor, as_tuple, is_given
+from .monitor import Monitor, as_tuple, checked_function, is_given
 from .reducer import Reducer
 
 Filter = Callable[[Any], bool]
@@ -13,7 +13,7 @@ Map = Callable[[Any], tuple[Tensor, ...]]
 
 
 class SignalMonitor(Monitor):
-    """The common half of both; a subclass says on which side of a module it is, and what it records by default.
+    """What both share; a subclass says whether it looks before or after the pass, and what it records by default.
 
     Args:
         reducer: reduces samples over time and stores them.
@@ -21,8 +21,8 @@ class SignalMonitor(Monitor):
         train_update: record when the module is in train mode.
         eval_update: record when it is in eval mode.
         prepend: be called before hooks that are there already.
-        filter_: says of a value whether to record it.
-        map_: makes a tuple of tensors for the reducer from a value; by default a tuple is taken as it is.
+        filter_: function of a value: whether to record it.
+        map_: function of a value that returns a tuple of tensors for the reducer; by default a tuple stays as it is.
     """
 
     prehook: str | None = None
@@ -41,14 +41,14 @@ class SignalMonitor(Monitor):
     ) -> None:
         where = {"prepend": prepend}
         super().__init__(reducer, None, self.prehook, self.posthook, where, where, train_update, eval_update)
-        self.filter_ = type(self).default_filter if filter_ is None else filter_
-        self.map_ = as_tuple if map_ is None else map_
+        self.filter_ = type(self).default_filter if filter_ is None else checked_function("filter_", filter_)
+        self.map_ = as_tuple if map_ is None else checked_function("map_", map_)
         if module is not None:
             self.register(module)
 
 
 class InputMonitor(SignalMonitor):
-    """Records the positional arguments of a module, a tuple, if there are any."""
+    """Records the tuple of positional arguments of a module, if there are any."""
 
     prehook = "_sample"
     default_filter = bool

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .module import nested
-from .monitor import Monitor, as_tuple, is_given
+from .monitor import Monitor, as_tuple, checked_function, is_given
 from .reducer import Reducer
 
 
@@ -21,8 +21,8 @@ class StateMonitor(Monitor):
         train_update: record when the module is in train mode.
         eval_update: record when it is in eval mode.
         prepend: be called before hooks that are there already.
-        filter_: says of a value whether to record it; by default unless it is None.
-        map_: makes a tuple of tensors for the reducer from a value; by default a tuple is taken as it is.
+        filter_: function of a value: whether to record it; by default anything but None.
+        map_: function of a value that returns a tuple of tensors for the reducer; by default a tuple stays as it is.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class StateMonitor(Monitor):
         where = {"prepend": prepend}
         super().__init__(reducer, None, before, after, where, where, train_update, eval_update)
         self.attr = checked_path(attr)
-        self.filter_ = is_given if filter_ is None else filter_
-        self.map_ = as_tuple if map_ is None else map_
+        self.filter_ = is_given if filter_ is None else checked_function("filter_", filter_)
+        self.map_ = as_tuple if map_ is None else checked_function("map_", map_)
         if module is not None:
             self.register(module)
 
@@ -51,7 +51,7 @@ class StateMonitor(Monitor):
 
 
 class MultiStateMonitor(StateMonitor):
-    """Records several attributes of a module together, as the parts of one sample.
+    """Records several attributes of a module together, as one sample.
 
     Args:
         reducer: reduces samples over time and stores them.
@@ -62,8 +62,8 @@ class MultiStateMonitor(StateMonitor):
         train_update: record when the module is in train mode.
         eval_update: record when it is in eval mode.
         prepend: be called before hooks that are there already.
-        filter_: says of the tuple of values whether to record it; by default if none of them is None.
-        map_: makes a tuple of tensors for the reducer from the tuple of values.
+        filter_: function of the tuple of values: whether to record it; by default if none of them is None.
+        map_: function of the tuple of values that returns a tuple of tensors for the reducer.
     """
 
     def __init__(
@@ -98,5 +98,5 @@ def are_given(values: tuple[Any, ...]) -> bool:
 def checked_path(attr: str) -> str:
     """A dotted path."""
     if not isinstance(attr, str):
-        raise TypeError(f"an attribute is given by its dotted path, a string, not {attr!r}")
+        raise TypeError(f"an attribute is given as a dotted path such as 'norm.running_mean', not as {attr!r}")
     return attr

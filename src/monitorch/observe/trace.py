@@ -1,7 +1,7 @@
 """Traces: what is left of events as time goes by.
 
-A trace decays with ``exp(-time / time_constant)``. An event sets the *nearest* kind to its value, and is added to the
-*cumulative* kind.
+A trace decays with ``exp(-time / time_constant)``. An event replaces a *nearest* trace by its value, and adds its value
+to a *cumulative* one.
 """
 
 import math
@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 from ..errors import OptionError
-from .event import booleans
-from .fold import FoldReducer, floating
+from .event import booleans, checked_criterion
+from .fold import FoldReducer
 from .interpolation import interp_expdecay
 from .ring import positive
+from .sample import floating
 
 Criterion = Callable[[Tensor], Tensor]
 
 
 class TraceReducer(FoldReducer):
-    """The common half of traces; a subclass says what an event is, and what it does to the trace."""
+    """What traces share; a subclass says what an event is, and what it does to the trace."""
 
     def __init__(
         self,
@@ -45,12 +46,12 @@ class TraceReducer(FoldReducer):
         return math.exp(-self.dt / self.time_constant)
 
     @abstractmethod
-    def meet(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
-        """What the decayed trace becomes where there is an event of some value."""
+    def combine(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
+        """The new trace, from the decayed one and the value of the event where there is one."""
 
     def step(self, happened: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
-        """Decay, then meet the event."""
-        return self.meet(happened, value, torch.zeros_like(value) if state is None else self.decay * state)
+        """Let the trace decay, then let the event happen."""
+        return self.combine(happened, value, torch.zeros_like(value) if state is None else self.decay * state)
 
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
         """The older state, decayed."""
@@ -60,7 +61,7 @@ class TraceReducer(FoldReducer):
 class Nearest(TraceReducer):
     """Remembers the last event only."""
 
-    def meet(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
+    def combine(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
         """An event replaces the trace."""
         return torch.where(happened, value, decayed)
 
@@ -68,8 +69,9 @@ class Nearest(TraceReducer):
 class Cumulative(TraceReducer):
     """Remembers all events."""
 
-    def meet(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
-        """An event adds to the trace; chosen, not multiplied by 0 or 1, lest a NaN outside of events come through."""
+    def combine(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
+        """An event adds to the trace."""
+        # not value * happened: NaN * 0 is NaN
         return torch.where(happened, decayed + value, decayed)
 
 
@@ -79,7 +81,7 @@ class Matching(TraceReducer):
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
         time_constant: after this time 1/e of a trace is left.
-        amplitude: value of an event.
+        amplitude: size of an event.
         target: the sample that is an event.
         tolerance: how far from the target a sample may be.
     """
@@ -105,14 +107,14 @@ class Matching(TraceReducer):
         self.tolerance = None if tolerance is None else positive("tolerance", tolerance)
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
-        """The amplitude is met where the sample matches."""
+        """Each match is an event of size ``amplitude``."""
         obs = floating(obs)
         close = obs == self.target if self.tolerance is None else (obs - self.target).abs() <= self.tolerance
         return self.step(close, torch.ones_like(obs) * self.amplitude, state)
 
 
 class Conditional(TraceReducer):
-    """An event is a sample whose condition, a second observation, holds; it counts ``scale * sample + amplitude``.
+    """An event is a sample where a condition, given as a second tensor, holds; its size is ``scale * x + amplitude``.
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
@@ -138,15 +140,18 @@ class Conditional(TraceReducer):
         self.scale = float(scale)
 
     def fold(self, obs: Tensor, condition: Tensor, state: Tensor | None) -> Tensor:
-        """The scaled sample is met where its condition holds."""
+        """Each element whose condition holds is an event."""
         return self.step(condition.bool(), self.scale * floating(obs) + self.amplitude, state)
 
 
 class Scaled(Conditional):
-    """The same, but a criterion says of each sample, element by element, whether it is an event.
+    """An event is an element of a sample that meets a criterion; its size is ``scale * x + amplitude``.
 
     Args:
-        step_time, time_constant, amplitude, scale, duration, inclusive, inplace, differentiable: as before.
+        step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
+        time_constant: after this time 1/e of a trace is left.
+        amplitude: what is added to each event.
+        scale: what samples are multiplied by.
         criterion: function of a sample that returns a bool tensor.
     """
 
@@ -154,10 +159,10 @@ class Scaled(Conditional):
         self, step_time: float, time_constant: float, amplitude: float, scale: float, criterion: Criterion, **kw: Any
     ) -> None:
         super().__init__(step_time, time_constant, amplitude, scale, **kw)
-        self.criterion = criterion
+        self.criterion = checked_criterion(criterion)
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:  # type: ignore[override]
-        """The scaled sample is met where the criterion holds."""
+        """Each element that meets the criterion is an event."""
         return super().fold(obs, booleans(self.criterion(obs)), state)
 
 
@@ -170,16 +175,16 @@ class CumulativeTraceReducer(Cumulative, Matching):
 
 
 class ScaledNearestTraceReducer(Nearest, Scaled):
-    """Trace of the last sample for which a criterion held, by its size."""
+    """Trace of the size of the last sample that met a criterion."""
 
 
 class ScaledCumulativeTraceReducer(Cumulative, Scaled):
-    """Trace of all samples for which a criterion held, by their size."""
+    """Trace of the sizes of all samples that met a criterion."""
 
 
 class ConditionalNearestTraceReducer(Nearest, Conditional):
-    """Trace of the last sample whose condition held, by its size."""
+    """Trace of the size of the last sample whose condition held."""
 
 
 class ConditionalCumulativeTraceReducer(Cumulative, Conditional):
-    """Trace of all samples whose condition held, by their size."""
+    """Trace of the sizes of all samples whose condition held."""
