@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from ..errors import OptionError, UnsupportedModelError
+from ..numerical.shards import is_distributed
 
 # (top-level package, class) -> what to do instead
 UNSUPPORTED = {
@@ -76,6 +77,11 @@ def _averages_over(module: Any) -> int:
     group = module._get_fsdp_state()._fsdp_param_group
     mesh = None if group is None else group.mesh_info
     return int(getattr(mesh, "shard_mesh_size", 1) * getattr(mesh, "replicate_mesh_size", 1))
+
+
+def is_spread(model: nn.Module) -> bool:
+    """Whether some of its parameters are held by several processes together."""
+    return any(map(is_distributed, model.parameters()))
 
 
 def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]:

@@ -73,8 +73,7 @@ def test_training_does_not_notice(layout, variant, device, started):
 @pytest.mark.parametrize("device", DEVICES)
 def test_collectives_of_a_tick_do_not_depend_on_layers_and_lenses(device, started):
     for found in started(2, device):
-        assert len(set(found["collectives"])) == 1
-        assert found["collectives"][0] > 0
+        assert found["collectives"] == [[2, 0]] * 4
 
 
 @pytest.mark.parametrize("device", DEVICES)
