@@ -17,8 +17,9 @@ from torch.utils.hooks import RemovableHandle
 
 from .errors import LifecycleError, OptionError, warn
 from .gatherer.recomputation import inside_backward
+from .gatherer.watched_gradient import AT_STEP
 from .inspector import PyTorchInspector
-from .inspector.arguments import optimizers
+from .inspector.arguments import trainer
 from .inspector.display import DisplaysRun
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
@@ -89,7 +90,10 @@ def watch(
     Watch(Sequential, tick_every=2, ticks=2)
     """
     check_options(watch, inspector_options)
-    root, trained_by = unwrap(model), optimizers(optimizer)
+    training = trainer(
+        optimizer, inspector_options.pop("grad_scaler", None), inspector_options.get("gradient", AT_STEP)
+    )
+    root, trained_by = unwrap(model), training.optimizers
     if tick_every is not None and (not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1):
         raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1, or None")
     stored = RunOptions(run, folder, config, capture, resume, max_size)
@@ -109,7 +113,8 @@ def watch(
     is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)
     if visualizer is None:
         visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
-    options = {"optimizer": trained_by, "every": every, "budget": budget, "visualizer": visualizer}
+    options = {"optimizer": trained_by, "grad_scaler": training.grad_scaler}
+    options |= {"every": every, "budget": budget, "visualizer": visualizer}
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
