@@ -16,6 +16,9 @@ class Accelerated(Optimizer):
     def param_groups(self):
         return self.optimizer.param_groups
 
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
     def step(self, closure=None):
         self.optimizer.step(closure)
 

@@ -183,12 +183,16 @@ def _children(module: nn.Module) -> dict[str, nn.Module]:
     A parametrised layer is still one layer, so the machinery of parametrisations is left out; scripted modules run
     without calling hooks.
     """
-    inside, found = _wrapped(module), dict[str, nn.Module]()
-    for part in (module, *inside):
-        for name, child in part._modules.items():
-            if child is not None and name != "parametrizations" and not any(child is own for own in inside):
-                found[name] = child
-    return {name: child for name, child in found.items() if not isinstance(child, SCRIPTED)}
+    inner, found = _inside(module), dict[str, nn.Module]()
+    inside = {id(part) for part in _wrapped(module)}
+    for name, child in module._modules.items():
+        if child is None or name == "parametrizations" or isinstance(child, SCRIPTED):
+            continue
+        if child is inner:
+            found |= _children(child)
+        elif id(child) not in inside:
+            found[name] = child
+    return found
 
 
 def scripted(model: nn.Module) -> list[str]:
