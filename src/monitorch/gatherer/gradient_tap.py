@@ -40,6 +40,11 @@ class GradientTap:
         """All that is measured here."""
         return [site for watched in self._watched.values() for site in watched.sites]
 
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All that are watched, as they are now."""
+        return [tensor for watched in self._watched.values() if (tensor := watched.tensor) is not None]
+
     def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure the gradient of a parameter for a preprocessor from now on."""
         watched = self._watched.get((id(module), parameter))

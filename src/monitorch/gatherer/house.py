@@ -149,6 +149,13 @@ class House:
         while self.resting:
             self.resting.pop().wake()
 
+    def average(self, share: float) -> None:
+        """From now on gradients are averaged over processes, and this one computes such a share of the loss."""
+        self.averages = True
+        for tap in self._outputs.values():
+            for site in tap.gradients:
+                site.share = share
+
     def skip_step(self, optimizer: Optimizer) -> None:
         """An optimizer's step is left out."""
         self.gradients.skip_step(optimizer)

@@ -50,7 +50,7 @@ class InspectorState:
         self.is_steady = not callable(is_active_fn)  # then the answer changes only with ticks and steps
         self.on_error = on_error
         self.cadence = cadence or Cadence()
-        self._paused = self._lacks_processes = False
+        self._paused = self._is_stopped = False
         self.attached = False
         self.loss_share = 1.0
         self.averages = False
@@ -136,15 +136,21 @@ class InspectorState:
             is_spread: whether its parameters are: then measuring takes collectives, and all processes have to watch.
         """
         self.meeting.leave()
-        self.meeting, self._lacks_processes = Meeting(what), False
+        self.meeting, self._is_stopped = Meeting(what), False
+        self._refresh()
         if is_spread and several_processes():
             try:
                 self.meeting.meet(self.step, patience=LONG_PATIENCE)
             except ExchangeError as error:
                 if self.on_error == "raise":
                     raise
-                self._lacks_processes = True
+                self.stop_recording()
                 warn(f"nothing is recorded: {error}. {ALL_OR_NONE}", stacklevel=3)
+
+    def stop_recording(self) -> None:
+        """Numbers of this model would be wrong: record nothing until another one is attached."""
+        self._is_stopped = True
+        self._refresh()
 
     def work_alone(self) -> None:
         """From now on every process shows its own numbers."""
@@ -226,7 +232,7 @@ class InspectorState:
     @property
     def is_active(self) -> bool:
         """Whether to record now; asked at every hook, so that the answer may change within a tick."""
-        return not (self._paused or self._lacks_processes) and bool(self.is_active_fn(self.counter))
+        return not (self._paused or self._is_stopped) and bool(self.is_active_fn(self.counter))
 
 
 class EveryNth:
