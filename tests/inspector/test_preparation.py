@@ -154,11 +154,17 @@ def test_a_model_that_was_tuned_after_it_was_watched_is_told_of_once(lenses):
     assert len([one for one in told if one.category is MonitorchWarning]) == 1
 
 
-def test_frozen_parameters_are_told_of_where_an_optimizer_trains_others():
-    backbone, head = small_model().requires_grad_(False), nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(head.parameters())
-    with monitorch.watch(backbone, optimizer, visualizer="dummy"), pytest.warns(MonitorchWarning, match=FROZEN):
-        head(backbone(torch.ones(4, 2))).sum().backward()
+def test_an_optimizer_of_other_parameters_is_told_of():
+    model = small_model()
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in model.parameters()]
+    with pytest.warns(MonitorchWarning, match="no optimizer that was given holds a parameter of this model"):
+        monitorch.watch(model, torch.optim.SGD(copies), visualizer="dummy").close()
+
+
+def test_one_optimizer_of_several_with_some_of_the_parameters_is_enough():
+    model = small_model()
+    optimizers = [torch.optim.SGD(nn.Linear(1, 1).parameters()), torch.optim.SGD(model[2].parameters())]
+    monitorch.watch(model, optimizers, lenses=[OutputNorm()], visualizer="dummy").close()
 
 
 def tuned_first():

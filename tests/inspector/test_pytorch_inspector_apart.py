@@ -119,21 +119,24 @@ def first_comes_late(rank, folder):
     """To the first tick only; with no patience at all, the others would not wait for it at the next one either."""
     model, numbers, meeting.PATIENCE = new_model(), Numbers(), 0.0
     inspector = PyTorchInspector([OutputNorm(include=nn.Linear)], module=model, visualizer=numbers)
-    given_up = folder / "given-up"
+    ticked = [folder / f"ticked-{number}" for number in range(RANKS)]
 
     def two_ticks():
         model(batch(0, rank))
-        if rank:
-            inspector.tick_epoch()
-            given_up.touch()
-        else:
-            while not given_up.exists():
-                time.sleep(0.001)
-            inspector.tick_epoch()
+        if rank == 0:
+            wait_for(ticked[1])
+        inspector.tick_epoch()
+        ticked[rank].touch()
+        wait_for(ticked[0])  # as for its gradients in the next step
         model(batch(1, rank))
         inspector.tick_epoch()
 
     return watching(two_ticks) | {"lines": numbers.lines}
+
+
+def wait_for(file):
+    while not file.exists():
+        time.sleep(0.001)
 
 
 def attaches_again(rank):

@@ -15,6 +15,8 @@ from .inspector_state import InspectorState
 from .module_tree import averaging_processes, is_partitioned
 from .vitals import Vitals
 
+STRANGER = "no optimizer that was given holds a parameter of this model, but maybe copies of them"
+
 
 class Preparation:
     """Looks at a model when training passes begin: it may be wrapped, sharded, frozen or extended by then.
@@ -27,7 +29,13 @@ class Preparation:
     def __init__(
         self, state: InspectorState, house: House, model: nn.Module, optimizers: Sequence[Optimizer], vitals: Vitals
     ) -> None:
-        self._state, self._house, self._optimizers, self._vitals = state, house, optimizers, vitals
+        self._state, self._house, self._vitals = state, house, vitals
+        own = set(map(id, model.parameters()))
+        held = [
+            id(member) for optimizer in optimizers for group in optimizer.param_groups for member in group["params"]
+        ]
+        if own and held and own.isdisjoint(held):
+            warn(f"{STRANGER}: gradients are taken at backward, and updates are not seen", stacklevel=2)
         self._model: Callable[[], nn.Module | None] = weakref.ref(model)
         self._kind: type | None = None  # fully_shard gives a module another class
 
@@ -79,9 +87,7 @@ class Preparation:
         watched = {id(parameter): parameter.requires_grad for parameter in self._house.gradients.parameters}
         if not watched or any(watched.values()):
             return
-        groups = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
-        others = [parameter for group in (*groups, model.parameters()) for parameter in group]
-        if any(parameter.requires_grad and id(parameter) not in watched for parameter in others):
+        if any(parameter.requires_grad and id(parameter) not in watched for parameter in model.parameters()):
             warn(
                 "all parameters whose gradients are watched are frozen, and others are trained. Where layers were "
                 "added after watching, as get_peft_model() does, watch the model that it returns",
