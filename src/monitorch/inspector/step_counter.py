@@ -63,7 +63,7 @@ class StepCounter:
         self._counts_passes = not self._optimizers
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
         self.vitals = Vitals(self._optimizers, 1 / state.loss_share)
-        self._preparation = Preparation(state, house, model, self._optimizers, self.vitals)
+        self._preparation = Preparation(state, house, model, self.vitals)
         self._handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
         house.when_no_pass_has_begun = self._begin_passes_with
         for optimizer in self._optimizers:
