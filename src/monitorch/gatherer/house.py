@@ -108,6 +108,11 @@ class House:
         """Whether anybody compares tensors of consecutive steps."""
         return bool(self._compared())
 
+    @property
+    def takes_scaled_gradients(self) -> bool:
+        """Whether gradients are measured before a GradScaler has unscaled them."""
+        return self.gradients.takes_scaled or any(tap.gradients for tap in self._outputs.values())
+
     def enrol(self, site: Site, *what: Any) -> None:
         """Give a site a name that it has in every process, if it is a new one."""
         self.ledger.joint.enrol(site, *what, site.name)

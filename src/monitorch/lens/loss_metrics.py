@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import OptionError
+from ..errors import OptionError, warn
 from ..gatherer import FeedForwardGatherer
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, LossModule
@@ -80,6 +80,14 @@ class LossMetrics(PushedLens):
             self._listen(module if self._loss_fn is None else self._loss_fn, inspector_state)
 
     register_non_leaf_module = register_leaf_module
+
+    def finalize_epoch(self) -> None:
+        """Read the losses, and say so where they are scaled and nobody knows by what."""
+        super().finalize_epoch()
+        scale, house = self._losses.gradient.scale(), getattr(self._state, "house", None)
+        if scale is not None and house is not None and self._state.loss_scale is None and house.takes_scaled_gradients:
+            text = f"the gradient of the loss is {scale:g}, not 1, as a GradScaler makes it, and so are those shown"
+            warn(f"{text} that many times too large; pass the scaler as grad_scaler=", stacklevel=2)
 
     def _listen(self, module: nn.Module | None, inspector_state: Any) -> None:
         if module is not None and not self._gatherers:
