@@ -130,7 +130,7 @@ def run_ranks(tmp_path_factory):
             subprocess.Popen([*command, str(rank), str(world_size), folder], stderr=subprocess.PIPE, text=True)
             for rank in range(world_size)
         ]
-        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=600)[1] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0] * world_size, "\n".join(errors)
         return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(world_size)]
 

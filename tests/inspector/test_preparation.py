@@ -38,12 +38,10 @@ def part_of_it(model):
     return model
 
 
-WAYS = {
-    "wrapped": DistributedDataParallel,
+WAYS = {"wrapped": DistributedDataParallel, "in parts": part_of_it, "sharded": fully_shard}
+COMPILED = {
     "compiled and wrapped": lambda model: DistributedDataParallel(compiled(model)),
     "wrapped and compiled": lambda model: compiled(DistributedDataParallel(model)),
-    "in parts": part_of_it,
-    "sharded": fully_shard,
 }
 
 
@@ -76,9 +74,18 @@ def scenarios(rank, folder):
     return found | {"too late": shown(rank, DistributedDataParallel, first_passes=1)}
 
 
+def compiled_scenarios(rank, folder):
+    return {name: shown(rank, prepare) for name, prepare in COMPILED.items()}
+
+
 @pytest.fixture(scope="module")
 def ranks(run_ranks):
     return run_ranks(scenarios, RANKS)
+
+
+@pytest.fixture(scope="module")
+def compiled_ranks(run_ranks):
+    return run_ranks(compiled_scenarios, RANKS)
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +104,23 @@ def whole():
     return {"Output Gradient Norm 0": np.mean(slopes), "Weight Gradient Norm 0": np.mean(gradients)}
 
 
+def assert_those_of_the_whole(found, whole):
+    assert {name: found["numbers"][name] for name in whole} == pytest.approx(whole, rel=1e-9)
+    assert found["processes"] == RANKS
+    assert found["warnings"] == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_made_parallel_after_it_was_watched_shows_the_numbers_of_the_whole(way, ranks, whole):
     for found in ranks:
-        assert {name: found[way]["numbers"][name] for name in whole} == pytest.approx(whole, rel=1e-9)
-        assert found[way]["processes"] == RANKS
-        assert found[way]["warnings"] == []
+        assert_those_of_the_whole(found[way], whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", COMPILED)
+def test_a_model_made_parallel_and_compiled_after_it_was_watched_shows_them_too(way, compiled_ranks, whole):
+    for found in compiled_ranks:
+        assert_those_of_the_whole(found[way], whole)
 
 
 def test_passes_before_a_model_was_made_parallel_are_told_of(ranks):

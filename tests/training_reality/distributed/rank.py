@@ -31,7 +31,7 @@ from monitorch.lens import (
 )
 from monitorch.numerical import meeting
 from monitorch.numerical.meeting import Meeting
-from tests.training_reality.distributed.cases import LAYOUTS
+from tests.training_reality.distributed.cases import LAYOUTS, QUICK
 from tests.training_reality.distributed.training import (
     DETOUR_STEP,
     RATE,
@@ -45,6 +45,9 @@ from tests.training_reality.distributed.training import (
 
 DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 """Where to train; on a GPU all processes share it."""
+
+PACE = sys.argv[3] if len(sys.argv) > 3 else QUICK
+"""Which variants to train, see ``Layout.variants_on``."""
 
 LINES = {"inplace": False, "line_aggregation": ["mean", "std", "min", "max", "median"], "range_aggregation": None}
 OTHER_LENSES = (
@@ -167,7 +170,7 @@ class Run:
 
 
 def numbers(layout):
-    return {name: compared(layout, VARIANTS[name]) for name in layout.variants_on(DEVICE)}
+    return {name: compared(layout, VARIANTS[name]) for name in layout.variants_on(DEVICE, PACE)}
 
 
 def compared(layout, variant):
@@ -254,11 +257,11 @@ def placements():
     return found
 
 
-def main(folder, _):
+def main(folder):
     dist.init_process_group("gloo")
     meeting.PATIENCE = 60  # on a busy machine one process may be far behind the others
     found = {layout.key: numbers(layout) for layout in LAYOUTS if layout.processes == dist.get_world_size()}
-    if dist.get_world_size() == 2:
+    if dist.get_world_size() == 2 and PACE == QUICK:
         found["collectives"] = [count_collectives(*case) for case in ((2, 1), (2, 9), (12, 1), (12, 9))]
         found["poisoned"] = poisoned()
         found["deaths"] = deaths()
@@ -270,4 +273,4 @@ def main(folder, _):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -47,7 +47,7 @@ def test_a_script_trains_to_its_end_whoever_watches(who, warnings, ending, tmp_p
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     command = [*launch, "script.py", who, ending]
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("MonitorchWarning") == warnings
     (run,) = list_runs(tmp_path / "monitorch_runs")
