@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -26,6 +25,7 @@ from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
 from .model_pin import Pin, step_counter
 from .model_run import RunOptions, check_options, close_at_exit, hint_at_loss
+from .numerical.sync import several_processes
 from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
 from .visualizer.store_visualizer import StoreVisualizer
@@ -211,7 +211,7 @@ class Watch(DisplaysRun):
         if self._closed:
             return
         # what else than steps may be left, such as an evaluation, differs between processes, but a tick needs them all
-        is_left = self._steps > 0 or (self._has_news and not _has_peers())
+        is_left = self._steps > 0 or (self._has_news and not self._ticks_with_others)
         try:
             if is_left and self.inspector.state.attached:
                 self.tick()
@@ -222,7 +222,7 @@ class Watch(DisplaysRun):
     def end(self, status: str) -> None:
         """Close when the program ends or fails: nothing that goes wrong may hide the reason, or wait for others."""
         self._status = status
-        if _has_peers():
+        if self._ticks_with_others:
             self._steps = 0  # the other processes do not come to this tick
         try:
             self.close()
@@ -266,6 +266,10 @@ class Watch(DisplaysRun):
             warn(text, stacklevel=3)
         self._warned = True
 
+    @property
+    def _ticks_with_others(self) -> bool:
+        return several_processes() and not self.inspector.state.per_rank
+
     def _check_open(self) -> None:
         if self._closed:
             raise LifecycleError("this watch is closed: call monitorch.watch(model) again")
@@ -290,7 +294,3 @@ class Watch(DisplaysRun):
 def _remove(handles: list[RemovableHandle]) -> None:
     while handles:
         handles.pop().remove()
-
-
-def _has_peers() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

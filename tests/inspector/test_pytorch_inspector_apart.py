@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  # makes the backend of that name known
 
 import monitorch
 from monitorch import PyTorchInspector
@@ -311,3 +312,28 @@ def test_of_parameters_spread_over_processes_one_alone_records_nothing_and_says_
     assert text.startswith("nothing is recorded: rank 1 did not take part within 0.5 s")
     assert "watch it in each of them" in text
     assert ranks[0]["spread"]["lines"] == {}
+
+
+@pytest.mark.filterwarnings("ignore:rank 1 did not take part")
+@pytest.mark.parametrize(
+    ("per_rank", "passes", "ticks"),
+    [
+        (True, 5, 2),
+        (False, 5, 1),  # the other process may still come, but not to a tick at the end
+        (False, 9, 3),  # by now it is known that it does not
+    ],
+)
+def test_the_last_steps_are_shown_at_the_end_of_a_program_where_nobody_is_waited_for(
+    per_rank, passes, ticks, monkeypatch
+):
+    monkeypatch.setattr(meeting, "PATIENCE", 0.0)
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=RANKS)
+    try:
+        model = new_model()
+        watched = monitorch.watch(model, lenses=[], visualizer="dummy", tick_every=4, per_rank=per_rank)
+        for step in range(passes):
+            model(batch(step, 0)).sum().backward()
+        watched.end("finished")
+        assert repr(watched) == f"Watch(Sequential, tick_every=4, ticks={ticks}, closed)"
+    finally:
+        dist.destroy_process_group()
