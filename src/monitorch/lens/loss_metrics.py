@@ -6,6 +6,7 @@ from torch import nn
 
 from ..errors import OptionError, warn
 from ..gatherer import FeedForwardGatherer
+from ..gatherer.reports import tell
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
@@ -84,7 +85,17 @@ class LossMetrics(PushedLens):
     def finalize_epoch(self) -> None:
         """Read the losses, and say so where they are scaled and nobody knows by what."""
         super().finalize_epoch()
-        scale, house = self._losses.gradient.scale(), getattr(self._state, "house", None)
+        try:
+            self._look_for_a_scaler()
+        except Exception as error:
+            tell(self._state, "looking for a GradScaler", error)
+
+    def _look_for_a_scaler(self) -> None:
+        gradient, house = self._losses.gradient, getattr(self._state, "house", None)
+        failure, gradient.failure = gradient.failure, None
+        if failure is not None:
+            raise failure
+        scale = gradient.scale()
         if scale is not None and house is not None and self._state.loss_scale is None and house.takes_scaled_gradients:
             text = f"the gradient of the loss is {scale:g}, not 1, as a GradScaler makes it, and so are those shown"
             warn(f"{text} that many times too large; pass the scaler as grad_scaler=", stacklevel=2)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -32,6 +31,8 @@ class LossGradient:
         self._seen: RunningMeanVar | None = RunningMeanVar()
         self._count = 0
         self._complete: RunningMeanVar | None = None
+        self.failure: Exception | None = None
+        """What went wrong inside backward; then it is over."""
 
     def watch(self, loss: Any) -> None:
         """Have the gradient of a loss noted, if it gets one."""
@@ -57,10 +58,12 @@ class LossGradient:
         return complete.max_ if is_scale(complete.min_) and is_scale(complete.max_) else None
 
     def _note(self, gradient: Tensor) -> None:
-        with suppress(Exception):  # inside backward nothing may fail
+        try:
             if self._seen is not None and not is_capturing(gradient.device):
                 self._seen.append(gradient)
                 self._count += 1
+        except Exception as error:  # inside backward nothing may fail
+            self.failure, self._seen = error, None
 
 
 def is_scale(number: float) -> bool:
