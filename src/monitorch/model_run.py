@@ -10,6 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -91,9 +92,9 @@ class RunOptions:
         is_active, is_main = not inspector.state.paused, inspector.is_main_process
         if inspector.state.per_rank and several_processes() and is_active:
             # each has a file in the folder that the first one makes
-            topic = f"run {self._run or ''} of {inspector.state.meeting.what} in {self._folder}"
-            store.open(rank, agree(topic, partial(_make, store, rank)))
-        elif (is_main or inspector.state.per_rank) and is_active:
+            topic = f"run of {inspector.state.meeting.what} in {self._folder}"
+            store.open(rank, agree(topic, partial(_make, store, rank)) or None)
+        elif is_main and is_active:
             store.open(rank)
         if store.path is None or not is_main:
             return ""
@@ -117,4 +118,4 @@ def close_at_exit(watch: Any) -> Callable[[], None]:
 
 def _make(store: StoreVisualizer, rank: int) -> str:
     store.open(rank)
-    return store.name
+    return store.name or ""
