@@ -18,6 +18,8 @@ from .capture import capture as captured
 from .cli.wording import command
 from .errors import OptionError
 from .inspector import PyTorchInspector
+from .numerical.meeting import agree
+from .numerical.sync import several_processes
 from .store import DEFAULT_FOLDER
 from .store.library import time_name
 from .store.status import ending
@@ -86,16 +88,12 @@ class RunOptions:
 
     def begin(self, store: StoreVisualizer, inspector: PyTorchInspector) -> str:
         """Make the run, or say now what prevents it; returns the line that tells how to look at it, if there is one."""
-        rank = dist.get_rank() if _is_distributed() else 0
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         is_active, is_main = not inspector.state.paused, inspector.is_main_process
-        if inspector.state.per_rank and _is_distributed():
-            names = [store.name]
-            if rank == 0 and is_active:
-                store.open()
-                names = [store.name]
-            dist.broadcast_object_list(names, src=0)  # each has a file in the folder that the first one has made
-            if rank and is_active:
-                store.open(rank, names[0])
+        if inspector.state.per_rank and several_processes() and is_active:
+            # each has a file in the folder that the first one makes
+            topic = f"run of {inspector.state.meeting.what} in {self._folder}"
+            store.open(rank, agree(topic, partial(_make, store, rank)) or None)
         elif is_main and is_active:
             store.open(rank)
         if store.path is None or not is_main:
@@ -118,5 +116,6 @@ def close_at_exit(watch: Any) -> Callable[[], None]:
     return partial(atexit.unregister, close)
 
 
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
+def _make(store: StoreVisualizer, rank: int) -> str:
+    store.open(rank)
+    return store.name or ""

@@ -10,21 +10,22 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from .errors import LifecycleError, OptionError, warn
 from .gatherer.recomputation import inside_backward
+from .gatherer.watched_gradient import AT_STEP
 from .inspector import PyTorchInspector
-from .inspector.arguments import optimizers
+from .inspector.arguments import trainer
 from .inspector.display import DisplaysRun
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
 from .model_pin import Pin, step_counter
 from .model_run import RunOptions, check_options, close_at_exit, hint_at_loss
+from .numerical.sync import several_processes
 from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
 from .visualizer.store_visualizer import StoreVisualizer
@@ -89,7 +90,10 @@ def watch(
     Watch(Sequential, tick_every=2, ticks=2)
     """
     check_options(watch, inspector_options)
-    root, trained_by = unwrap(model), optimizers(optimizer)
+    training = trainer(
+        optimizer, inspector_options.pop("grad_scaler", None), inspector_options.get("gradient", AT_STEP)
+    )
+    root, trained_by = unwrap(model), training.optimizers
     if tick_every is not None and (not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1):
         raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1, or None")
     stored = RunOptions(run, folder, config, capture, resume, max_size)
@@ -109,7 +113,8 @@ def watch(
     is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)
     if visualizer is None:
         visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
-    options = {"optimizer": trained_by, "every": every, "budget": budget, "visualizer": visualizer}
+    options = {"optimizer": trained_by, "grad_scaler": training.grad_scaler}
+    options |= {"every": every, "budget": budget, "visualizer": visualizer}
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
@@ -206,7 +211,7 @@ class Watch(DisplaysRun):
         if self._closed:
             return
         # what else than steps may be left, such as an evaluation, differs between processes, but a tick needs them all
-        is_left = self._steps > 0 or (self._has_news and not _has_peers())
+        is_left = self._steps > 0 or (self._has_news and not self._ticks_with_others)
         try:
             if is_left and self.inspector.state.attached:
                 self.tick()
@@ -217,7 +222,7 @@ class Watch(DisplaysRun):
     def end(self, status: str) -> None:
         """Close when the program ends or fails: nothing that goes wrong may hide the reason, or wait for others."""
         self._status = status
-        if _has_peers():
+        if self._ticks_with_others:
             self._steps = 0  # the other processes do not come to this tick
         try:
             self.close()
@@ -261,6 +266,10 @@ class Watch(DisplaysRun):
             warn(text, stacklevel=3)
         self._warned = True
 
+    @property
+    def _ticks_with_others(self) -> bool:
+        return several_processes() and not self.inspector.state.per_rank
+
     def _check_open(self) -> None:
         if self._closed:
             raise LifecycleError("this watch is closed: call monitorch.watch(model) again")
@@ -285,7 +294,3 @@ class Watch(DisplaysRun):
 def _remove(handles: list[RemovableHandle]) -> None:
     while handles:
         handles.pop().remove()
-
-
-def _has_peers() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
@@ -117,6 +118,86 @@ def test_refused_wrapper_is_found_inside_a_model_and_behind_a_subclass():
 def test_class_of_the_same_name_from_elsewhere_is_fine():
     model = of_module("FullyShardedDataParallel", "my.code")()
     assert unwrap(model) is model
+
+
+@pytest.mark.parametrize("mark", ["ds_id", "_hp_mapping"])
+def test_a_model_whose_parameters_deepspeed_keeps_is_refused(mark):
+    model = tree()
+    setattr(model["head"].weight, mark, None)
+    with pytest.raises(UnsupportedModelError, match=r"trained by DeepSpeed cannot be observed: .*fully_shard"):
+        unwrap(model)
+
+
+class Wrapper(nn.Module):
+    """Stands around a module under some name, as many libraries do."""
+
+    def __init__(self, name, module):
+        super().__init__()
+        self.add_module(name, module)
+
+
+class Tuned(Wrapper):
+    """As PEFT is built: a model around a tuner around the model itself."""
+
+    def __init__(self, module):
+        tuner = of_module("LoraModel", "peft.tuners.lora.model", of_module("BaseTuner", "peft.tuners", Wrapper))
+        super().__init__("base_model", tuner("model", module))
+        self.prompt_encoder = nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.base_model.model.forward(x)  # without a call, so that hooks of the model itself are not called
+
+
+Tuned.__module__, Tuned.__name__ = "peft.peft_model", "PeftModel"
+
+
+def fabric(module):
+    found = of_module("_FabricModule", "lightning.fabric.wrappers", Wrapper)("_forward_module", module)
+    found._original_module = module
+    return found
+
+
+WRAPPING = {
+    "torch.compile": lambda module: torch.compile(module, backend="eager"),
+    "checkpoint_wrapper": checkpoint_wrapper,
+    "Fabric": fabric,
+    "two": lambda module: fabric(checkpoint_wrapper(module)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPING.values(), ids=WRAPPING)
+def test_no_layer_is_named_after_a_wrapper(wrap):
+    model = tree()
+    expected = [(layer.name, layer.module) for layer in walk(model)]
+    assert [(layer.name, layer.module) for layer in walk(unwrap(wrap(model)))] == expected
+    model["enc"] = wrap(model["enc"])
+    model["enc"]._modules["ignored"] = None
+    model["head"] = wrap(model["head"])
+    assert [(layer.name, layer.module) for layer in walk(model)] == expected
+
+
+@pytest.mark.parametrize("name", ["module", "_orig_mod", "base_model", "model", "_forward_module"])
+def test_a_layer_may_have_a_name_that_wrappers_use(name):
+    model = nn.ModuleDict({name: nn.ModuleDict({name: nn.Linear(1, 1)}), "other": nn.Linear(1, 1)})
+    assert unwrap(model) is model
+    assert [layer.name for layer in walk(model)] == ["", name, f"{name}.{name}", "other"]
+
+
+def test_a_tuned_model_has_the_names_of_the_model_inside_and_is_known_by_its_wrapper():
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    model.scale = nn.Parameter(torch.ones(1))
+    tuned = Tuned(model)
+    assert unwrap(tuned) is tuned
+    found = [(layer.name, layer.module) for layer in walk(tuned)]
+    layers = [("0", model[0]), ("1", model[1]), ("prompt_encoder", tuned.prompt_encoder)]
+    assert found == [("", tuned), ("", model), *layers]
+    assert LayersOf(tuned).names == ["", "0", "1", "prompt_encoder"]
+
+
+def test_shared_parts_of_wrapped_models_have_names_without_wrappers_too():
+    shared = nn.Linear(1, 1)
+    model = Tuned(nn.ModuleDict({"a": shared, "b": checkpoint_wrapper(nn.Sequential(shared))}))
+    assert aliases(model, "/") == {"a": ["b/0"], "a/weight": ["b/0/weight"], "a/bias": ["b/0/bias"]}
 
 
 @pytest.mark.parametrize(("thing", "kind"), [(None, "NoneType"), (nn.Linear, "type"), ([nn.Linear(1, 1)], "list")])

@@ -9,8 +9,15 @@ from torch import nn
 
 import monitorch
 from monitorch import PyTorchInspector
-from monitorch.errors import OptionError
-from monitorch.lens import ParameterGradientActivation, ParameterGradientGeometry, ParameterUpdateGeometry
+from monitorch.errors import MonitorchWarning, OptionError
+from monitorch.lens import (
+    LossMetrics,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterGradientActivation,
+    ParameterGradientGeometry,
+    ParameterUpdateGeometry,
+)
 
 OPTIMIZERS = {
     "plain": lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
@@ -146,3 +153,91 @@ SGD = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
 def test_what_makes_no_sense_is_refused_with_the_cure(options, cure):
     with pytest.raises(OptionError, match=cure):
         PyTorchInspector([], visualizer="dummy", **options)
+
+
+class Scaled:
+    """A model that a scaler trains, of which its inspector was not told."""
+
+    def __init__(self, model, *lenses, scale=2.0**12, **options):
+        self.model, self.loss_fn = model, nn.MSELoss()
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale != 1)
+        lenses = [LossMetrics(loss_fn=self.loss_fn), *lenses]
+        options = {"visualizer": "dummy", "optimizer": self.optimizer, **options}
+        self.inspector = PyTorchInspector(lenses, module=model, **options)
+
+    def train(self, parts=1):
+        self.optimizer.zero_grad()
+        for _ in range(parts):
+            loss = self.loss_fn(self.model(torch.ones(4, 3)), torch.zeros(4, 1))
+            self.scaler.scale(loss / parts).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+@pytest.mark.parametrize("parts", [1, 3, 4])
+def test_a_scaler_that_nobody_told_of_is_noticed_once(model, parts):
+    training = Scaled(model, OutputGradientGeometry())
+    training.train(parts)
+    with pytest.warns(MonitorchWarning, match=r"the gradient of the loss is .*, not 1, .*grad_scaler="):
+        training.inspector.tick_epoch()
+    training.train(parts)
+    training.inspector.tick_epoch()  # a further warning would be an error
+
+
+def test_the_loss_field_of_an_output_tells_of_a_scaler_too():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x):
+            return {"loss": self.layer(x).square().mean()}
+
+    model, scaler = Model(), torch.amp.GradScaler("cpu")
+    lenses = [LossMetrics(), ParameterGradientGeometry()]
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy")
+    scaler.scale(model(torch.ones(2, 3))["loss"]).backward()
+    with pytest.warns(MonitorchWarning, match="grad_scaler="):
+        inspector.tick_epoch()
+
+
+@pytest.mark.parametrize(
+    ("lens", "options"),
+    [
+        (OutputGradientGeometry, {"scale": 1}),
+        (ParameterGradientGeometry, {}),  # taken at the step, when it is unscaled
+        (OutputNorm, {}),
+    ],
+)
+def test_nothing_is_told_where_no_gradient_is_scaled(lens, options, model):
+    training = Scaled(model, lens(), **options)
+    training.train()
+    training.inspector.tick_epoch()
+
+
+def test_nothing_is_told_where_the_scaler_is_known(model):
+    training = Scaled(model, OutputGradientGeometry())
+    training.inspector.detach()
+    lenses = [LossMetrics(loss_fn=training.loss_fn), OutputGradientGeometry()]
+    known = inspect(model, training.optimizer, training.scaler, *lenses)
+    training.train()
+    known.tick_epoch()
+
+
+def test_gradients_before_clipping_are_scaled_too(model):
+    training = Scaled(model, ParameterGradientGeometry(), gradient="before_clip")
+    training.train()
+    with pytest.warns(MonitorchWarning, match="grad_scaler="):
+        training.inspector.tick_epoch()
+
+
+def test_after_another_model_was_attached_it_is_looked_for_again(model):
+    training = Scaled(model, OutputGradientGeometry(), scale=1)
+    training.train()
+    training.inspector.tick_epoch()
+    training.inspector.attach(model)
+    training.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    training.train()
+    with pytest.warns(MonitorchWarning, match="grad_scaler="):
+        training.inspector.tick_epoch()

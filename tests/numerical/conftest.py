@@ -59,7 +59,7 @@ def host_reads():
     return HostReads
 
 
-@pytest.fixture(scope="session", params=[2, 3], ids="{} ranks".format)
+@pytest.fixture(scope="session", params=[2, pytest.param(3, marks=pytest.mark.slow)], ids="{} ranks".format)
 def ranks(request, tmp_path_factory):
     """What every rank of a group of real gloo processes reported."""
     world, folder = request.param, tmp_path_factory.mktemp("ranks")
@@ -67,5 +67,5 @@ def ranks(request, tmp_path_factory):
     command = [sys.executable, str(script), str(world), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     workers = [subprocess.Popen([*command, str(rank)], env=environment) for rank in range(world)]
-    assert [worker.wait(timeout=100) for worker in workers] == [0] * world
+    assert [worker.wait(timeout=600) for worker in workers] == [0] * world
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]

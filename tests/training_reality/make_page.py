@@ -50,7 +50,8 @@ inspector.detach()
 * `grad_scaler=`: all gradients, those of outputs too, are numbers of the loss itself. A step that the scaler skips has
   no gradient and no update, cuts correlations, counts as a step, and is shown in `skipped steps`. Without `optimizer=`
   it is refused: what a scaler skips are steps of an optimizer. Gradients of outputs are shown for skipped steps too,
-  with what is not finite counted apart.
+  with what is not finite counted apart. A scaler that is not given is noticed by the gradient of the loss, where the
+  loss is seen: a warning says so.
 * Parameters that no given optimizer has are taken at backward; `inspector.gradient_moments` says when each is taken.
 * An optimizer that steps with a closure shows its last evaluation.
 

@@ -17,7 +17,7 @@ from .ownership import Owned
 from .recomputation import inside_backward
 from .reports import tell
 from .site import Site, Subscription, subscribe
-from .watched_gradient import BEFORE_CLIP, WatchedGradient
+from .watched_gradient import AT_STEP, BEFORE_CLIP, WatchedGradient
 
 MAY_WAIT = 1 << 30
 """Bytes of gradients that may wait for each other: an optimizer that steps inside backward wants them freed."""
@@ -39,6 +39,17 @@ class GradientTap:
     def sites(self) -> list[Site]:
         """All that is measured here."""
         return [site for watched in self._watched.values() for site in watched.sites]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All that are watched, as they are now."""
+        return [tensor for watched in self._watched.values() if (tensor := watched.tensor) is not None]
+
+    @property
+    def takes_scaled(self) -> bool:
+        """Whether gradients are taken before a GradScaler unscales them for a step."""
+        early = [watched.tensor for watched in self._watched.values() if watched.moment != AT_STEP]
+        return any(tensor is not None and tensor.requires_grad for tensor in early)
 
     def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure the gradient of a parameter for a preprocessor from now on."""

@@ -108,6 +108,11 @@ class House:
         """Whether anybody compares tensors of consecutive steps."""
         return bool(self._compared())
 
+    @property
+    def takes_scaled_gradients(self) -> bool:
+        """Whether gradients are measured before a GradScaler has unscaled them."""
+        return self.gradients.takes_scaled or any(tap.gradients for tap in self._outputs.values())
+
     def enrol(self, site: Site, *what: Any) -> None:
         """Give a site a name that it has in every process, if it is a new one."""
         self.ledger.joint.enrol(site, *what, site.name)
@@ -148,6 +153,13 @@ class House:
             self.ledger.forget_graphs()
         while self.resting:
             self.resting.pop().wake()
+
+    def average(self, share: float) -> None:
+        """From now on gradients are averaged over processes, and this one computes such a share of the loss."""
+        self.averages = True
+        for tap in self._outputs.values():
+            for site in tap.gradients:
+                site.share = share
 
     def skip_step(self, optimizer: Optimizer) -> None:
         """An optimizer's step is left out."""

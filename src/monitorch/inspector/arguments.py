@@ -1,6 +1,7 @@
 """Arguments of the inspector: checked once, with what is right in the message."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from torch.optim import Optimizer
 
 from ..errors import OptionError
 from ..gatherer.watched_gradient import AT_STEP, BEFORE_CLIP
+from ..gatherer.wrapped_optimizer import Unwrapped, takes_steps, unwrap_optimizer
 
 GRADIENTS = (AT_STEP, BEFORE_CLIP)
 
@@ -20,6 +22,9 @@ KINDS: dict[str, tuple[Any, str]] = {
     "per_rank": (bool, "True or False"),
 }
 """Of which kind the value of an option is, and how to say so."""
+
+
+FOREIGN = "Leave it out, and call watched.step() after each of its steps"
 
 
 class Trainer(NamedTuple):
@@ -39,19 +44,34 @@ def check(**given: Any) -> None:
             raise OptionError(f"{option} takes {wanted}, not {value!r}")
 
 
-def optimizers(given: Any) -> tuple[Optimizer, ...]:
-    """One optimizer or several, as a tuple."""
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    found = () if given is None else tuple(given) if several else (given,)
-    for optimizer in found:
-        if not isinstance(optimizer, Optimizer):
-            raise OptionError(f"optimizer takes a torch.optim.Optimizer or a list of them, not {optimizer!r}")
-    return found
+def _optimizers(given: Any) -> list[Unwrapped]:
+    given = given.values() if isinstance(given, Mapping) else given
+    several = isinstance(given, Iterable) and not isinstance(given, (str, Optimizer))
+    listed = () if given is None else tuple(given) if several else (given,)
+    return list(chain.from_iterable(map(_parts, listed)))
+
+
+def _parts(given: Any) -> list[Unwrapped]:
+    """The optimizers of a container, or the one optimizer there is; whatever is none is refused by name."""
+    found = unwrap_optimizer(given)
+    several = getattr(found.optimizer, "optimizers", None)
+    if isinstance(several, (list, tuple)) and several:
+        # a container steps them one after the other, and a step is over with the last of them
+        inside = [part for one in (several[-1], *several[:-1]) for part in _parts(one)]
+        return [part if part.scaler else part._replace(scaler=found.scaler) for part in inside]
+    if not isinstance(found.optimizer, Optimizer):
+        raise OptionError(f"optimizer takes a torch.optim.Optimizer or a list of them, not {given!r}. {FOREIGN}")
+    if not takes_steps(found.optimizer):
+        raise OptionError(
+            f"{type(given).__name__} does not call Optimizer.__init__, so nothing can follow it. {FOREIGN}"
+        )
+    return [found]
 
 
 def trainer(optimizer: Any, grad_scaler: Any, gradient: Any) -> Trainer:
-    """Optimizers and what belongs to their steps."""
-    found = optimizers(optimizer)
+    """Optimizers and what belongs to their steps; the scaler may be that of a wrapper around an optimizer."""
+    unwrapped = _optimizers(optimizer)
+    found = tuple(one.optimizer for one in unwrapped)
     if gradient not in GRADIENTS:
         raise OptionError.unknown("gradient", gradient, GRADIENTS)
     if gradient != AT_STEP and not found:
@@ -62,4 +82,6 @@ def trainer(optimizer: Any, grad_scaler: Any, gradient: Any) -> Trainer:
         raise OptionError(
             "grad_scaler says which steps of an optimizer are skipped: give the optimizer, too, optimizer="
         )
+    if grad_scaler is None:
+        grad_scaler = next((one.scaler for one in unwrapped if isinstance(one.scaler, torch.amp.GradScaler)), None)
     return Trainer(found, grad_scaler, gradient)

@@ -7,16 +7,19 @@ from typing import Any
 
 import torch
 
-from ..errors import OptionError
+from ..errors import ExchangeError, OptionError, warn
 from ..gatherer.loss_scale import LossScale
 from ..gatherer.reports import tell
 from ..gatherer.watched_gradient import AT_STEP
+from ..numerical.meeting import LONG_PATIENCE, Meeting
 from ..numerical.sync import several_processes
 from .cadence import Cadence
 from .step_clock import Phase
 
 COUNTS = ("counter", "ticks", "step", "observed", "gaps")
 ERROR_MODES = ("warn", "raise")
+
+ALL_OR_NONE = "The parameters of this model are spread over several processes: watch it in each of them"
 
 
 class InspectorState:
@@ -47,7 +50,7 @@ class InspectorState:
         self.is_steady = not callable(is_active_fn)  # then the answer changes only with ticks and steps
         self.on_error = on_error
         self.cadence = cadence or Cadence()
-        self._paused = False
+        self._paused = self._is_stopped = False
         self.attached = False
         self.loss_share = 1.0
         self.averages = False
@@ -60,6 +63,8 @@ class InspectorState:
         """What losses are multiplied by, where that is known."""
         self.told: Counter[str] = Counter()
         """How often something went wrong for a cause: each is told once."""
+        self.meeting = Meeting()
+        """The same inspector in the other processes."""
         self.house: Any = None
         """The taps that lenses share, while a model is attached."""
         self.open_tick: Callable[[], None] | None = None
@@ -122,6 +127,30 @@ class InspectorState:
     def average_over(self, processes: int) -> None:
         """Learn over how many processes gradients are averaged, 0 where they are not."""
         self.averages, self.loss_share = processes > 0, 1 / max(processes, 1)
+
+    def meet_as(self, what: str, *, is_spread: bool = False) -> None:
+        """Leave the other processes, and meet anew all those that watch such a thing.
+
+        Args:
+            what: the class of the watched model.
+            is_spread: whether its parameters are: then measuring takes collectives, and all processes have to watch.
+        """
+        self.meeting.leave()
+        self.meeting, self._is_stopped = Meeting(what), False
+        self._refresh()
+        if is_spread and several_processes():
+            try:
+                self.meeting.meet(self.step, patience=LONG_PATIENCE)
+            except ExchangeError as error:
+                if self.on_error == "raise":
+                    raise
+                self.stop_recording()
+                warn(f"nothing is recorded: {error}. {ALL_OR_NONE}", stacklevel=3)
+
+    def stop_recording(self) -> None:
+        """Numbers of this model would be wrong: record nothing until another one is attached."""
+        self._is_stopped = True
+        self._refresh()
 
     def work_alone(self) -> None:
         """From now on every process shows its own numbers."""
@@ -203,7 +232,7 @@ class InspectorState:
     @property
     def is_active(self) -> bool:
         """Whether to record now; asked at every hook, so that the answer may change within a tick."""
-        return not self._paused and bool(self.is_active_fn(self.counter))
+        return not (self._paused or self._is_stopped) and bool(self.is_active_fn(self.counter))
 
 
 class EveryNth:

@@ -12,14 +12,38 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from ..errors import OptionError, UnsupportedModelError
+from ..gatherer.wrapped_optimizer import DEEPSPEED
+from ..numerical.shards import is_distributed
+from ..preprocessor.parameters import locate_parameter, own_parameters
 
-# (top-level package, class) -> what to do instead
-UNSUPPORTED = {
+Names = tuple[str, str]
+"""Top-level package and name of a class: to know it without loading its package."""
+
+UNSUPPORTED: dict[Names, str] = {
     ("torch", "FullyShardedDataParallel"): "use fully_shard (FSDP2) instead",
     ("torch", "DataParallel"): "use DistributedDataParallel instead",
     ("torch", "_PipelineStageBase"): "attach to the stage's own module instead",
-    ("deepspeed", "DeepSpeedEngine"): "its parameters and gradients live outside the module",
+    ("deepspeed", "DeepSpeedEngine"): DEEPSPEED,
 }
+"""What to do instead."""
+
+WRAPPERS: dict[Names, str] = {
+    ("torch", "DistributedDataParallel"): "module",
+    ("torch", "OptimizedModule"): "_orig_mod",
+    ("torch", "ActivationWrapper"): "_checkpoint_wrapped_module",
+    ("lightning", "_FabricModule"): "_forward_module",
+    ("lightning_fabric", "_FabricModule"): "_forward_module",
+    ("peft", "PeftModel"): "base_model",
+    ("peft", "PeftMixedModel"): "base_model",
+    ("peft", "BaseTuner"): "model",
+}
+"""Modules that stand around another one, and what they call it; no layer is named after them."""
+
+BYPASSING = {"peft"}
+"""Packages whose wrappers may run the module inside without calling it, so that its own hooks would miss that."""
+
+PARTITIONED = ("ds_id", "_hp_mapping")
+"""What DeepSpeed sets on parameters: where the engine keeps them in parts, and where it has other copies of them."""
 
 
 SCRIPTED = torch.jit.ScriptModule
@@ -44,20 +68,58 @@ def _size(parameter: nn.Parameter | None) -> int:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DistributedDataParallel and torch.compile; refuses what cannot be observed."""
+    """The module that runs when a model is called, inside DistributedDataParallel, torch.compile and the like.
+
+    Refuses what cannot be observed.
+    """
     for module in model.modules() if isinstance(model, nn.Module) else (model,):
-        for base in type(module).__mro__:
-            advice = UNSUPPORTED.get((base.__module__.partition(".")[0], base.__name__))
-            if advice:
-                raise UnsupportedModelError(f"{base.__name__} cannot be observed: {advice}")
+        advice = _looked_up(module, UNSUPPORTED)
+        if advice:
+            raise UnsupportedModelError(f"{advice.name} cannot be observed: {advice.found}")
     if isinstance(model, SCRIPTED):
         raise UnsupportedModelError(f"{type(model).__name__} cannot be observed: watch the model before torch.jit")
     if not isinstance(model, nn.Module):
         raise OptionError(f"a model is a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(model, DistributedDataParallel):
-        return unwrap(model.module)
-    compiled = model._modules.get("_orig_mod")
-    return model if compiled is None else unwrap(compiled)
+    if is_partitioned(model):
+        raise UnsupportedModelError(f"a model trained by DeepSpeed cannot be observed: {DEEPSPEED}")
+    while (inner := _inside(model)) is not None and not BYPASSING & _packages(model):
+        model = inner
+    return model
+
+
+def is_partitioned(model: nn.Module) -> bool:
+    """Whether DeepSpeed trains it, which keeps parameters in other places than the model."""
+    return any(name in vars(parameter) for parameter in model.parameters() for name in PARTITIONED)
+
+
+class _Found(NamedTuple):
+    name: str
+    found: str
+
+
+def _looked_up(module: Any, table: dict[Names, str]) -> _Found | None:
+    """What a table says about the class of a module, or about one that it inherits from."""
+    for base in type(module).__mro__:
+        found = table.get((base.__module__.partition(".")[0], base.__name__))
+        if found is not None:
+            return _Found(base.__name__, found)
+    return None
+
+
+def _packages(module: nn.Module) -> set[str]:
+    return {base.__module__.partition(".")[0] for base in type(module).__mro__}
+
+
+def _inside(module: nn.Module) -> nn.Module | None:
+    """The module that a wrapper stands around, None for all others."""
+    wrapper = _looked_up(module, WRAPPERS)
+    return None if wrapper is None else module._modules.get(wrapper.found)
+
+
+def _wrapped(module: nn.Module) -> list[nn.Module]:
+    """All that a wrapper stands around, from the outside to the module itself, which is the last."""
+    inner = _inside(module)
+    return [] if inner is None else [inner, *_wrapped(inner)]
 
 
 def averaging_processes(model: nn.Module) -> int:
@@ -78,6 +140,11 @@ def _averages_over(module: Any) -> int:
     return int(getattr(mesh, "shard_mesh_size", 1) * getattr(mesh, "replicate_mesh_size", 1))
 
 
+def is_spread(model: nn.Module) -> bool:
+    """Whether some of its parameters are held by several processes together."""
+    return any(map(is_distributed, model.parameters()))
+
+
 def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]:
     """All modules down to ``depth`` levels (-1: all), parents first; a shared module under its first name only.
 
@@ -89,25 +156,43 @@ def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]
     return list(_walk(model, "", depth, separator, set()))
 
 
-def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[int]) -> Iterator[Layer]:
-    if id(module) in seen:
-        return
-    seen.add(id(module))
+def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[int] | None) -> Iterator[Layer]:
+    """The layers of a module; without ``seen`` shared ones under all their names."""
+    inner = [module, *_wrapped(module)][-1]
+    if seen is not None:
+        if id(inner) in seen:
+            return
+        seen.add(id(inner))
     children = {} if depth == 0 else _children(module)
-    yield Layer(name, module, is_leaf=not children)
+    is_called = name == "" and inner is not module
+    if is_called:  # then it is the wrapper that the model is known by
+        yield Layer(name, module, is_leaf=False)
+    if not is_called or inner._parameters:
+        yield Layer(name, inner, is_leaf=not children)
     for child_name, child in children.items():
-        full_name = f"{name}{separator}{child_name}" if name else child_name
-        yield from _walk(child, full_name, depth - 1, separator, seen)
+        yield from _walk(child, _joined(name, child_name, separator), depth - 1, separator, seen)
+
+
+def _joined(name: str, child: str, separator: str) -> str:
+    return f"{name}{separator}{child}" if name else child
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:
-    """The children that hooks can be put on.
+    """The children of a module, and of what it stands around, that hooks can be put on.
 
     A parametrised layer is still one layer, so the machinery of parametrisations is left out; scripted modules run
     without calling hooks.
     """
-    children = module.named_children()
-    return {name: child for name, child in children if name != "parametrizations" and not isinstance(child, SCRIPTED)}
+    inner, found = _inside(module), dict[str, nn.Module]()
+    inside = {id(part) for part in _wrapped(module)}
+    for name, child in module._modules.items():
+        if child is None or name == "parametrizations" or isinstance(child, SCRIPTED):
+            continue
+        if child is inner:
+            found |= _children(child)
+        elif id(child) not in inside:
+            found[name] = child
+    return found
 
 
 def scripted(model: nn.Module) -> list[str]:
@@ -161,8 +246,9 @@ def aliases(model: nn.Module, separator: str = ".") -> dict[str, list[str]]:
     ['b']
     """
     names: dict[int, list[str]] = defaultdict(list)
-    named: list[tuple[str, Any]] = [*model.named_modules(remove_duplicate=False)]
-    named += model.named_parameters(remove_duplicate=False)
-    for name, thing in named:
-        names[id(thing)].append(name.replace(".", separator))
+    for name, module, _ in _walk(model, "", -1, separator, None):
+        names[id(module)].append(name)
+        for parameter in own_parameters(module):
+            where = _joined(name, parameter.replace(".", separator), separator)
+            names[id(locate_parameter(module, parameter))].append(where)
     return {first: others for first, *others in names.values() if others}

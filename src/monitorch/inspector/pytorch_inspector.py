@@ -30,7 +30,7 @@ from .cadence import Cadence
 from .display import DisplaysRun
 from .epoch_loops import EpochLoops
 from .inspector_state import InspectorState
-from .module_tree import LayersOf, aliases, averaging_processes, description, scripted, unwrap
+from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
 from .release import release
 from .step_counter import StepCounter
 from .tick import Tick, collect
@@ -155,6 +155,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self.state.average_over(averaging_processes(module))
         self._adopt_lenses()
         if not self._is_off:
+            self.state.meet_as(type(model).__name__, is_spread=is_spread(model))
             self._layers = LayersOf(model, self.depth, self.module_name_prefix)
             self.aliases = aliases(model, self.module_name_prefix)
             self._introduce_layers()
@@ -179,6 +180,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self.state.settle()
         release(self._adopted, self._handles, self.state)
+        self.state.meet_as("")
         self._layers = self._steps = None
         self.aliases = {}
         self._call_preprocessor.reset()

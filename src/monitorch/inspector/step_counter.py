@@ -21,6 +21,7 @@ from ..gatherer.reports import tell
 from ..preprocessor.outputs import kind_of_pass
 from .arguments import Trainer
 from .inspector_state import InspectorState
+from .preparation import Preparation
 from .scaler_steps import ScalerSteps
 from .vitals import Vitals
 
@@ -62,6 +63,7 @@ class StepCounter:
         self._counts_passes = not self._optimizers
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
         self.vitals = Vitals(self._optimizers, 1 / state.loss_share)
+        self._preparation = Preparation(state, house, model, self.vitals)
         self._handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
         house.when_no_pass_has_begun = self._begin_passes_with
         for optimizer in self._optimizers:
@@ -125,6 +127,7 @@ class StepCounter:
             self._house.collect()
         self._is_uncollected = True
         if kind == TRAINING:
+            self._preparation.look()
             if self._counts_passes:
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()

@@ -3,18 +3,28 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from ..errors import ExchangeError, warn
+from ..gatherer.reports import is_news
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..numerical.deferred import parcels_of
-from ..numerical.sync import offer, several_processes
+from ..numerical.sync import exchange, offer, several_processes
 from ..numerical.transfer import Transfer
 from ..preprocessor import ExplicitCall
 from .cadence import Cadence
 from .inspector_state import InspectorState
+
+APART = "not all processes came"
+"""What has been told, see ``InspectorState.told``; once they have met again it may be told again."""
+
+CURE = (
+    "This process shows its own numbers only. For those of all processes watch the model in each of them, and tick at "
+    "the same steps; per_rank=True says that each is meant to show its own"
+)
 
 
 def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState, master_rank: int) -> None:
@@ -25,23 +35,32 @@ def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: Inspect
     if several_processes() and not state.per_rank:
         try:
             _synchronise([pushed, *lenses], state, master_rank)
+            state.told.pop(APART, None)
         except ExchangeError as error:
             if state.on_error == "raise":
                 raise
-            state.work_alone()
-            text = f"{error}. From now on this process shows its own numbers only"
-            warn(text, stacklevel=4)
+            if state.meeting.is_over:
+                state.work_alone()
+            if is_news(state, APART):
+                warn(f"{error}. {CURE}", stacklevel=4)
 
 
 def _synchronise(parties: Sequence[ExplicitCall | AbstractLens], state: InspectorState, master_rank: int) -> None:
-    for party in parties:
+    own = [party for party in parties if isinstance(party, (ExplicitCall, Lens))]
+    foreign = [party for party in parties if not isinstance(party, (ExplicitCall, Lens))]
+    for party in own:
         party.start_sync(dst_rank=master_rank)
     offer(Pace(state.cadence))
     if state.house is not None:
         state.house.ledger.deliver()
         offer(state.house.ledger.joint)  # last: what the others have merged by then is added to
-    for party in parties:
+    exchange(partial(state.meeting.gather, step=state.step))
+    for party in own:
         party.finish_sync()
+    for lens in foreign:  # they may use collectives, and only now it is known that all processes are here
+        lens.start_sync(dst_rank=master_rank)
+    for lens in foreign:
+        lens.finish_sync()
 
 
 class Pace:

@@ -27,7 +27,7 @@ class Vitals:
     def __init__(
         self, optimizers: Sequence[Optimizer], processes: float = 1, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._optimizers, self._processes, self._clock = tuple(optimizers), processes, clock
+        self._optimizers, self.processes, self._clock = tuple(optimizers), processes, clock
         self._samples, self._since = 0, clock()
         self._skipped: Any = None
 
@@ -47,7 +47,7 @@ class Vitals:
         found = dict(zip(names, rates, strict=True))
         now = self._clock()
         if self._samples and now > self._since:
-            found["samples per second"] = self._processes * self._samples / (now - self._since)
+            found["samples per second"] = self.processes * self._samples / (now - self._since)
         if self._skipped is not None:
             found["skipped steps"], self._skipped = self._skipped, 0
         self._samples, self._since = 0, now

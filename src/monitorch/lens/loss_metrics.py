@@ -4,8 +4,9 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import OptionError
+from ..errors import OptionError, warn
 from ..gatherer import FeedForwardGatherer
+from ..gatherer.reports import tell
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
@@ -80,6 +81,24 @@ class LossMetrics(PushedLens):
             self._listen(module if self._loss_fn is None else self._loss_fn, inspector_state)
 
     register_non_leaf_module = register_leaf_module
+
+    def finalize_epoch(self) -> None:
+        """Read the losses, and say so where they are scaled and nobody knows by what."""
+        super().finalize_epoch()
+        try:
+            self._look_for_a_scaler()
+        except Exception as error:
+            tell(self._state, "looking for a GradScaler", error)
+
+    def _look_for_a_scaler(self) -> None:
+        gradient, house = self._losses.gradient, getattr(self._state, "house", None)
+        failure, gradient.failure = gradient.failure, None
+        if failure is not None:
+            raise failure
+        scale = gradient.scale()
+        if scale is not None and house is not None and self._state.loss_scale is None and house.takes_scaled_gradients:
+            text = f"the gradient of the loss is {scale:g}, not 1, as a GradScaler makes it, and so are those shown"
+            warn(f"{text} that many times too large; pass the scaler as grad_scaler=", stacklevel=2)
 
     def _listen(self, module: nn.Module | None, inspector_state: Any) -> None:
         if module is not None and not self._gatherers:

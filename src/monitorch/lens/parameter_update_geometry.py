@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from ..errors import OptionError
 from ..gatherer import CallParameterGatherer, OptimizerStepParameterGatherer
+from ..gatherer.wrapped_optimizer import unwrap_optimizer
 from ..preprocessor import ParameterDifferenceGeometry
 from .options import with_options_of
 from .parameter_geometry import ParameterGeometry
@@ -26,6 +27,7 @@ class ParameterUpdateGeometry(ParameterGeometry):
 
     @with_options_of(ParameterGeometry)
     def __init__(self, optimizer: Optimizer | None, *options: Any, **named_options: Any) -> None:
+        optimizer = unwrap_optimizer(optimizer).optimizer
         has_hooks = hasattr(optimizer, "register_step_post_hook") and not isinstance(optimizer, type)
         if optimizer is not None and not has_hooks:
             cure = "pass None and call inspect_update() after each step"

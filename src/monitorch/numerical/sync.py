@@ -4,7 +4,7 @@ Each ``start_sync`` says what is to be merged; the first ``finish_sync`` does it
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch.distributed as dist
@@ -40,10 +40,14 @@ def offer(party: Party) -> None:
         _offered.append(party)
 
 
-def exchange() -> None:
+def exchange(gather: Callable[[Any], dict[int, Any]] | None = None) -> None:
     """Merge all that was offered, in that order; without offers nothing happens.
 
     Where the others cannot be reached everybody gets back what it had, and then an error says why.
+
+    Args:
+        gather: sends what this process has, and returns what all have, by rank; a collective of the default group if
+            None.
     """
     parties, counts = dict[str, Party](), Counter[str]()
     for party in _offered:
@@ -55,17 +59,19 @@ def exchange() -> None:
         return
     settle(accumulator for party in parties.values() for accumulator in party.accumulators())
     own = {name: party.payload() for name, party in parties.items()}
-    loads, failure = _gather(own)
+    try:
+        loads, failure = (gather or _gather)(own), None
+    except Exception as error:
+        loads, failure = {dist.get_rank(): own}, error
     for name, party in parties.items():
         party.merge_ranks({rank: load[name] for rank, load in loads.items() if name in load})
+    if isinstance(failure, ExchangeError):
+        raise failure
     if failure is not None:
         raise ExchangeError(f"the other processes could not be reached: {failure}") from failure
 
 
-def _gather(own: Any) -> tuple[dict[int, Any], Exception | None]:
+def _gather(own: Any) -> dict[int, Any]:
     gathered: list[Any] = [None] * dist.get_world_size()
-    try:
-        dist.all_gather_object(gathered, own)
-    except Exception as error:  # a process has died, or did not come within the time limit of the group
-        return {dist.get_rank(): own}, error
-    return dict(enumerate(gathered)), None
+    dist.all_gather_object(gathered, own)
+    return dict(enumerate(gathered))

@@ -1,14 +1,19 @@
 """The value of a loss, taken where it is computed."""
 
 import weakref
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
 
+from ..numerical.deferred import Deferred
 from ..numerical.precision import wide_dtype
 from ..numerical.shards import is_distributed, local_samples
 from .abstract import AbstractForwardPreprocessor
 from .accumulating import AccumulatingPreprocessor
+from .loss_gradient import LossGradient
 from .outputs import is_training_pass
 
 
@@ -34,6 +39,8 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
         self._names: tuple[str, str] | None = None
         self._model: weakref.ref[nn.Module] | None = None
+        self.gradient = LossGradient()
+        """Of the losses themselves."""
 
     def set_loss_strs(self, train_loss_str: str, non_train_loss_str: str) -> None:
         """Name the two losses."""
@@ -46,8 +53,17 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
 
     def clear(self) -> None:
         """Forget the model, too."""
-        self._model = None
+        self._model, self.gradient = None, LossGradient()
         super().clear()
+
+    def accumulators(self) -> Iterable[Deferred]:
+        """All accumulators, and the gradients of losses."""
+        return chain(super().accumulators(), self.gradient.accumulators())
+
+    def release(self) -> OrderedDict[str, Any]:
+        """Give away the accumulators; the gradients of losses until now are complete."""
+        self.gradient.end_tick()
+        return super().release()
 
     def reset(self) -> None:
         """Start with two new accumulators."""
@@ -76,8 +92,11 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
+        is_training = self._is_training(module)
+        if is_training:
+            self.gradient.watch(loss)
         which, sample = (
-            self._names[0 if self._is_training(module) else 1],
+            self._names[0 if is_training else 1],
             loss.detach().to(wide_dtype(loss), copy=True).reshape(()),
         )
         self._record(which, sample)

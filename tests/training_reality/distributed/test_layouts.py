@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training_reality.distributed.cases import LAYOUTS
+from tests.training_reality.distributed.cases import LAYOUTS, PACES, QUICK, SLOW
 from tests.training_reality.distributed.oracle import Whole
 from tests.training_reality.distributed.training import VARIANTS
 
@@ -19,10 +19,15 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = "tests.training_reality.distributed.rank"
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 ROWS = [
-    pytest.param(layout, name, device, id=f"{layout.key}-{name}-{device}")
+    pytest.param(
+        *(layout, name, device, pace),
+        id=f"{layout.key}-{name}-{device}",
+        marks=[pytest.mark.slow] if pace == SLOW else [],
+    )
     for device in DEVICES
     for layout in LAYOUTS
-    for name in layout.variants_on(device)
+    for pace in PACES
+    for name in layout.variants_on(device, pace)
 ]
 SINGLE = {"rel": 1e-3, "abs": 1e-4}
 TOLERANCE = {"float32": SINGLE, "GradScaler": SINGLE}
@@ -30,30 +35,30 @@ TOLERANCE = {"float32": SINGLE, "GradScaler": SINGLE}
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Start so many processes on a device, once; returns what each has found."""
+    """Start so many processes on a device, once for each pace; returns what each has found."""
     results = {}
 
-    def start(processes, device):
-        if (processes, device) not in results:
+    def start(processes, device, pace=QUICK):
+        if (processes, device, pace) not in results:
             folder = tmp_path_factory.mktemp("ranks")
             launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
             settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-            command = [*launch, "-m", PROGRAM, str(folder), device]
-            done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120)
+            command = [*launch, "-m", PROGRAM, str(folder), device, pace]
+            done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, done.stderr
-            results[processes, device] = [
+            results[processes, device, pace] = [
                 json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)
             ]
-        return results[processes, device]
+        return results[processes, device, pace]
 
     return start
 
 
-@pytest.mark.parametrize(("layout", "variant", "device"), ROWS)
-def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, device, started):
+@pytest.mark.parametrize(("layout", "variant", "device", "pace"), ROWS)
+def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, device, pace, started):
     expected = Whole(layout.data_ranks, VARIANTS[variant], detour=layout.key == "ddp").run()
     tolerance = TOLERANCE.get(variant, {"rel": 1e-9, "abs": 1e-11})
-    shown = [found[layout.key][variant]["shown"] for found in started(layout.processes, device)]
+    shown = [found[layout.key][variant]["shown"] for found in started(layout.processes, device, pace)]
     assert len(shown[0]) == len(expected) == 2
     for tick, numbers in enumerate(expected):
         compared = {key: value for key, value in numbers.items() if key[:2] not in layout.apart}
@@ -63,9 +68,9 @@ def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, devi
             assert {key: found[key] for key in compared} == pytest.approx(compared, **tolerance)
 
 
-@pytest.mark.parametrize(("layout", "variant", "device"), ROWS)
-def test_training_does_not_notice(layout, variant, device, started):
-    for found in started(layout.processes, device):
+@pytest.mark.parametrize(("layout", "variant", "device", "pace"), ROWS)
+def test_training_does_not_notice(layout, variant, device, pace, started):
+    for found in started(layout.processes, device, pace):
         assert found[layout.key][variant]["untouched"]
         assert (found[layout.key][variant]["graphs"] > 0) == VARIANTS[variant].compiled
 
@@ -73,8 +78,7 @@ def test_training_does_not_notice(layout, variant, device, started):
 @pytest.mark.parametrize("device", DEVICES)
 def test_collectives_of_a_tick_do_not_depend_on_layers_and_lenses(device, started):
     for found in started(2, device):
-        assert len(set(found["collectives"])) == 1
-        assert found["collectives"][0] > 0
+        assert found["collectives"] == [[2, 0]] * 4
 
 
 @pytest.mark.parametrize("device", DEVICES)

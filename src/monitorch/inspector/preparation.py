@@ -1,0 +1,78 @@
+"""What scripts and frameworks do to a model between watching it and training it."""
+
+import weakref
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import warn
+from ..gatherer.house import House
+from ..gatherer.reports import tell
+from ..gatherer.wrapped_optimizer import DEEPSPEED
+from .inspector_state import InspectorState
+from .module_tree import averaging_processes, is_partitioned
+from .vitals import Vitals
+
+
+class Preparation:
+    """Looks at a model when training passes begin: it may be wrapped, sharded, frozen or extended by then.
+
+    Args:
+        vitals: has to know how many processes train on batches of their own.
+    """
+
+    def __init__(self, state: InspectorState, house: House, model: nn.Module, vitals: Vitals) -> None:
+        self._state, self._house, self._vitals = state, house, vitals
+        self._model = weakref.ref(model)
+        self._kind: type | None = None  # fully_shard gives a module another class
+
+    def look(self) -> None:
+        """A training pass begins."""
+        model = self._model()
+        if model is None:
+            return
+        try:
+            if not self._state.averages and DistributedDataParallel._active_ddp_module is not None:
+                self._look_around(model, DistributedDataParallel._active_ddp_module)
+            if type(model) is not self._kind:
+                is_first, self._kind = self._kind is None, type(model)
+                if is_first:
+                    self._look_at_parameters(model)
+                if not self._state.averages:
+                    self._average_over(averaging_processes(model))
+        except Exception as error:
+            tell(self._state, "finding out how the model is trained", error)
+
+    def _look_around(self, model: nn.Module, parallel: DistributedDataParallel) -> None:
+        """Something of DistributedDataParallel is running: find out whether it trains this model."""
+        own = next(model.parameters(), None)
+        if any(own is parameter for parameter in parallel.parameters()):
+            self._average_over(dist.get_world_size(parallel.process_group))
+
+    def _average_over(self, processes: int) -> None:
+        if not processes:
+            return
+        self._state.average_over(processes)
+        self._house.average(self._state.loss_share)
+        self._vitals.processes = processes
+        if self._state.observed and processes > 1:
+            warn(
+                f"the model was made parallel after it had been watched for {self._state.observed} passes: in this "
+                f"tick gradients of their outputs are shown divided by {processes}. Make it parallel first",
+                stacklevel=2,
+            )
+
+    def _look_at_parameters(self, model: nn.Module) -> None:
+        if is_partitioned(model):
+            self._state.stop_recording()
+            warn(f"nothing is recorded any more: {DEEPSPEED}", stacklevel=2)
+            return
+        watched = {id(parameter): parameter.requires_grad for parameter in self._house.gradients.parameters}
+        others = [parameter for parameter in model.parameters() if id(parameter) not in watched]
+        if watched and not any(watched.values()) and any(parameter.requires_grad for parameter in others):
+            warn(
+                "all parameters whose gradients are watched are frozen, and others are trained. Where layers were "
+                "added after watching, as get_peft_model() does, watch the model that it returns",
+                stacklevel=2,
+            )
