@@ -1,7 +1,7 @@
 // Events of the run: what happened, where, why, and what to try.
 
-import { element } from "./dom.js";
-import { count, number } from "./format.js";
+import { element } from "page/dom.js";
+import { count, number } from "page/format.js";
 
 const FIRST = ["reason", "message", "evidence", "threshold", "remedy", "try"];
 const MOST = 200;

@@ -1,21 +1,21 @@
 // The page: keeps state, data and panels in step.
 
-import { convert, places, Ruler } from "./axis.js";
-import { Badge } from "./badge.js";
-import { ChartList } from "./chart_list.js";
-import { Cursor } from "./cursor.js";
-import { Data } from "./data.js";
-import { element } from "./dom.js";
-import { heatModel } from "./heat_model.js";
-import { HeatMap } from "./heat_map.js";
-import { Help, listen } from "./keys.js";
-import { Legend } from "./legend.js";
-import { matcher, title, WHOLE_RUN } from "./names.js";
-import { Navigation } from "./navigation.js";
-import { Notice } from "./notice.js";
-import { Side } from "./side.js";
-import { State } from "./state.js";
-import { HeatBar, nextTheme, TopBar } from "./toolbar.js";
+import { convert, places, Ruler } from "page/axis.js";
+import { Badge } from "page/badge.js";
+import { ChartList } from "page/chart_list.js";
+import { Cursor } from "page/cursor.js";
+import { Data } from "page/data.js";
+import { element } from "page/dom.js";
+import { HeatMap } from "page/heat_map.js";
+import { heatModel } from "page/heat_model.js";
+import { Help, listen } from "page/keys.js";
+import { Legend } from "page/legend.js";
+import { matcher, title, WHOLE_RUN } from "page/names.js";
+import { Navigation } from "page/navigation.js";
+import { Notice } from "page/notice.js";
+import { Side } from "page/side.js";
+import { State } from "page/state.js";
+import { HeatBar, nextTheme, TopBar } from "page/toolbar.js";
 
 const SLOW_MILLISECONDS = 5000;
 

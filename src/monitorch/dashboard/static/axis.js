@@ -1,7 +1,7 @@
 // Where a column is: at its step, its epoch or its time.
 
-import { upperBound } from "./blocks.js";
-import { logTicks, ticks } from "./format.js";
+import { upperBound } from "page/blocks.js";
+import { logTicks, ticks } from "page/format.js";
 
 export const KINDS = { step: "Step", epoch: "Epoch", time: "Time" };
 
@@ -15,7 +15,7 @@ export function places(block, kind, started) {
 function epochs(epoch) {
   const spread = new Float64Array(epoch.length);
   let width = 1;
-  for (let start = 0; start < epoch.length;) {
+  for (let start = 0; start < epoch.length; ) {
     let end = start;
     while (end < epoch.length && epoch[end] === epoch[start]) end++;
     width = end < epoch.length ? end - start : Math.max(width, end - start);

@@ -1,7 +1,7 @@
 // Whether the run is alive.
 
-import { element, iconButton } from "./dom.js";
-import { count, duration } from "./format.js";
+import { element, iconButton } from "page/dom.js";
+import { count, duration } from "page/format.js";
 
 const STALE_SECONDS = 10;
 

@@ -1,12 +1,12 @@
 // Curves of one tag over time.
 
-import { fade, lookOf } from "./chart_options.js";
-import { CURVES } from "./colours.js";
-import { curvesOf, isSigned, rangeOf } from "./curves.js";
-import { cssColour, download, element, saveButtons } from "./dom.js";
-import { number } from "./format.js";
-import { saveChartCsv } from "./exports.js";
-import { WHOLE_RUN } from "./names.js";
+import { fade, lookOf } from "page/chart_options.js";
+import { CURVES } from "page/colours.js";
+import { curvesOf, isSigned, rangeOf } from "page/curves.js";
+import { cssColour, download, element, saveButtons } from "page/dom.js";
+import { saveChartCsv } from "page/exports.js";
+import { number } from "page/format.js";
+import { WHOLE_RUN } from "page/names.js";
 
 const SCALES = { linear: "lin", log: "log", symlog: "sym" };
 

@@ -1,7 +1,7 @@
 // Charts one below, or beside, the other; they are kept while their kind stays.
 
-import { Chart } from "./chart.js";
-import { element } from "./dom.js";
+import { Chart } from "page/chart.js";
+import { element } from "page/dom.js";
 
 export class ChartList {
   constructor(app, name) {

@@ -1,7 +1,7 @@
 // How a chart draws: its scales, axes, curves and bands.
 
-import { cssColour } from "./dom.js";
-import { logTicks, number, position, symlogTicks, ticks } from "./format.js";
+import { cssColour } from "page/dom.js";
+import { logTicks, number, position, symlogTicks, ticks } from "page/format.js";
 
 const DISTRIBUTIONS = { linear: 1, log: 3, symlog: 4 };
 const OWN_DISTRIBUTION = 100;

@@ -1,8 +1,8 @@
 // What a chart draws: for each run and curve a band, the numbers, and the numbers smoothed.
 
-import { places } from "./axis.js";
-import { rowOf } from "./blocks.js";
-import { smooth } from "./smoothing.js";
+import { places } from "page/axis.js";
+import { rowOf } from "page/blocks.js";
+import { smooth } from "page/smoothing.js";
 
 /** Plain columns for the chart, and what each of them is. */
 export function curvesOf(spec, sources, { x, weight, isLog }) {

@@ -1,6 +1,6 @@
 // What the page knows of its runs. Numbers are asked for again only when they, or the question, are others.
 
-import { charts, family, favourite, WHOLE_RUN } from "./names.js";
+import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
 
 const RUNS_MILLISECONDS = 5000;
 

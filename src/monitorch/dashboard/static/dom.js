@@ -81,13 +81,11 @@ export function fillSelect(select, groups, chosen) {
   if (select.dataset.options !== wanted) {
     select.dataset.options = wanted;
     select.replaceChildren(
-      ...groups
-        .map(([label, options]) => {
-          const nodes = options.map(([value, text]) => element("option", { value, text }));
-          if (!label) return nodes;
-          return [element("optgroup", { label }, ...nodes)];
-        })
-        .flat(),
+      ...groups.flatMap(([label, options]) => {
+        const nodes = options.map(([value, text]) => element("option", { value, text }));
+        if (!label) return nodes;
+        return [element("optgroup", { label }, ...nodes)];
+      }),
     );
   }
   if (document.activeElement !== select || select.value !== chosen) select.value = chosen;
@@ -95,7 +93,7 @@ export function fillSelect(select, groups, chosen) {
 
 /** Hand a file to the browser's downloads. */
 export function download(name, blob) {
-  const link = element("a", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.\-]+/g, "_") });
+  const link = element("a", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.-]+/g, "_") });
   document.body.append(link);
   link.click();
   link.remove();

@@ -1,6 +1,6 @@
 // A report as a source of runs: everything is in the page itself.
 
-import { AXES, complete, cut } from "./blocks.js";
+import { AXES, complete, cut } from "page/blocks.js";
 
 // codes of what is no ordinary number
 const [ABSENT, NAN, PLUS, MINUS, ZERO, FIRST] = [0, 1, 2, 3, 4, 5];

@@ -1,6 +1,6 @@
 // Panels as files.
 
-import { cssColour, download } from "./dom.js";
+import { cssColour, download } from "page/dom.js";
 
 function quoted(text) {
   // a spreadsheet takes a cell that begins like this for a formula

@@ -1,8 +1,8 @@
 // Levels as pixels: one line of pixels for each row, as wide as the screen shows it.
 
-import { ABSENT } from "./colours.js";
-import { upperBound } from "./blocks.js";
-import { chooser, pooled, rowLevels } from "./heat_model.js";
+import { upperBound } from "page/blocks.js";
+import { ABSENT } from "page/colours.js";
+import { chooser, pooled, rowLevels } from "page/heat_model.js";
 
 /** An image with a line for each row; a pixel that covers several columns shows the worst of them. */
 export function heatImage(model, rows, ruler, width, colours, cell) {

@@ -1,6 +1,6 @@
 // Names beside the rows. Only those in sight are in the page, so a thousand layers cost no more than forty.
 
-import { element, icon } from "./dom.js";
+import { element, icon } from "page/dom.js";
 
 const INDENT = 12;
 const LAST_PARTS = /[^.]*(\.(weight|bias)[^.]*)?$/;

@@ -1,15 +1,15 @@
 // The model as a picture: a row for each layer, a column for each moment.
 
-import { element, cssColour } from "./dom.js";
-import { convert, Ruler } from "./axis.js";
-import { upperBound } from "./blocks.js";
-import { table } from "./colours.js";
-import { heatImage } from "./heat_image.js";
-import { brackets, build } from "./rows.js";
-import { matcher } from "./names.js";
-import { HeatPointer } from "./heat_pointer.js";
-import { HeatScales } from "./heat_scales.js";
-import { fillLabels } from "./heat_labels.js";
+import { convert, Ruler } from "page/axis.js";
+import { upperBound } from "page/blocks.js";
+import { table } from "page/colours.js";
+import { cssColour, element } from "page/dom.js";
+import { heatImage } from "page/heat_image.js";
+import { fillLabels } from "page/heat_labels.js";
+import { HeatPointer } from "page/heat_pointer.js";
+import { HeatScales } from "page/heat_scales.js";
+import { matcher } from "page/names.js";
+import { brackets, build } from "page/rows.js";
 
 export const LABEL_HEIGHT = 13;
 const [SMALLEST_ROW, READ_ROW, TALLEST_ROW] = [1, 20, 72];

@@ -1,8 +1,8 @@
 // From numbers to levels of colour: what the heat map shows, without any drawing.
 
-import { ABSENT, LEVELS, NONFINITE } from "./colours.js";
-import { upperBound } from "./blocks.js";
-import { edges, places } from "./axis.js";
+import { edges, places } from "page/axis.js";
+import { upperBound } from "page/blocks.js";
+import { ABSENT, LEVELS, NONFINITE } from "page/colours.js";
 
 const SAMPLE = 8000;
 const LOG_RATIO = 30;

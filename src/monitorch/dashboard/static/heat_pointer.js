@@ -1,8 +1,8 @@
 // Mouse on the heat map: point, click, brush.
 
-import { element } from "./dom.js";
-import { number, position } from "./format.js";
-import { NONFINITE } from "./colours.js";
+import { NONFINITE } from "page/colours.js";
+import { element } from "page/dom.js";
+import { number, position } from "page/format.js";
 
 const CLICK_PIXELS = 4;
 

@@ -1,7 +1,7 @@
 // Above the heat map alerts, below it the axis.
 
-import { element, cssColour } from "./dom.js";
-import { position } from "./format.js";
+import { cssColour, element } from "page/dom.js";
+import { position } from "page/format.js";
 
 const LANE = 14;
 const AXIS = 24;

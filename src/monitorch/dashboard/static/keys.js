@@ -1,6 +1,6 @@
 // The page without a mouse.
 
-import { element } from "./dom.js";
+import { element } from "page/dom.js";
 
 const HELP = [
   ["/", "filter layers by a regular expression"],

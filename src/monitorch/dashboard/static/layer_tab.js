@@ -1,8 +1,8 @@
 // One layer: what it is, and all that was measured of it.
 
-import { ChartList } from "./chart_list.js";
-import { element, iconButton } from "./dom.js";
-import { compact } from "./format.js";
+import { ChartList } from "page/chart_list.js";
+import { element, iconButton } from "page/dom.js";
+import { compact } from "page/format.js";
 
 export class LayerTab {
   constructor(app) {

@@ -1,8 +1,8 @@
 // What the colours of the heat map mean.
 
-import { css, LEVELS } from "./colours.js";
-import { choice, element } from "./dom.js";
-import { number } from "./format.js";
+import { css, LEVELS } from "page/colours.js";
+import { choice, element } from "page/dom.js";
+import { number } from "page/format.js";
 
 export class Legend {
   constructor(app) {

@@ -1,8 +1,8 @@
 // Where the page begins: with the numbers it carries in itself, or else with those of its server.
 
-import { App } from "./app.js";
-import { EmbeddedSource } from "./embedded_source.js";
-import { RemoteSource } from "./remote_source.js";
+import { App } from "page/app.js";
+import { EmbeddedSource } from "page/embedded_source.js";
+import { RemoteSource } from "page/remote_source.js";
 
 async function begin() {
   const embedded = document.getElementById("data");

@@ -1,6 +1,6 @@
 // Going from one layer, run, statistic or moment to another.
 
-import { menu } from "./names.js";
+import { menu } from "page/names.js";
 
 export class Navigation {
   constructor(app) {

@@ -1,6 +1,6 @@
 // A line on top of the page that says what is wrong, or for a moment what was done.
 
-import { element } from "./dom.js";
+import { element } from "page/dom.js";
 
 const PASSING_MILLISECONDS = 2500;
 

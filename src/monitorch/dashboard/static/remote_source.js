@@ -1,6 +1,6 @@
 // The server as a source of runs. Every address is relative, so that proxies may put the page anywhere.
 
-import { unpack } from "./blocks.js";
+import { unpack } from "page/blocks.js";
 
 const FALLBACK_MILLISECONDS = 2000;
 

@@ -83,7 +83,7 @@ function leaves(node) {
 export function brackets(rows, rowHeight, smallest) {
   const runs = [1, 2, 3, 4].map((depth) => sharing(rows, depth));
   const found = [];
-  for (let start = 0; start < rows.length;) {
+  for (let start = 0; start < rows.length; ) {
     const size = (depth) => (runs[depth - 1][start].end - runs[depth - 1][start].start) * rowHeight;
     let depth = 1;
     // deeper while that leaves room for a name, or where a bracket would say too little

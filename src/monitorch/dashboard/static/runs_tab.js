@@ -1,8 +1,8 @@
 // All runs, which of them to compare, and how their settings differ.
 
-import { CURVES } from "./colours.js";
-import { cssColour, element } from "./dom.js";
-import { bytes, count, duration } from "./format.js";
+import { CURVES } from "page/colours.js";
+import { cssColour, element } from "page/dom.js";
+import { bytes, count, duration } from "page/format.js";
 
 export class RunsTab {
   constructor(app) {

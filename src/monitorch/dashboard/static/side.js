@@ -1,10 +1,10 @@
 // The panel beside the heat map, with tabs.
 
-import { AlertsTab } from "./alerts_tab.js";
-import { element } from "./dom.js";
-import { LayerTab } from "./layer_tab.js";
-import { RunsTab } from "./runs_tab.js";
-import { TableTab } from "./table_tab.js";
+import { AlertsTab } from "page/alerts_tab.js";
+import { element } from "page/dom.js";
+import { LayerTab } from "page/layer_tab.js";
+import { RunsTab } from "page/runs_tab.js";
+import { TableTab } from "page/table_tab.js";
 
 export class Side {
   constructor(app) {

@@ -1,8 +1,8 @@
 // The numbers of the heat map as a table.
 
-import { element } from "./dom.js";
-import { count, number } from "./format.js";
-import { matcher } from "./names.js";
+import { element } from "page/dom.js";
+import { count, number } from "page/format.js";
+import { matcher } from "page/names.js";
 
 const MOST = 1000;
 

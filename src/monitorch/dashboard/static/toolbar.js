@@ -1,11 +1,11 @@
 // Everything above the heat map that can be chosen.
 
-import { KINDS } from "./axis.js";
-import { CURVES } from "./colours.js";
-import { choice, cssColour, element, fillSelect, iconButton, saveButtons } from "./dom.js";
-import { saveHeatCsv, saveHeatPng } from "./exports.js";
-import { matcher, menu } from "./names.js";
-import { STRONGEST } from "./smoothing.js";
+import { KINDS } from "page/axis.js";
+import { CURVES } from "page/colours.js";
+import { choice, cssColour, element, fillSelect, iconButton, saveButtons } from "page/dom.js";
+import { saveHeatCsv, saveHeatPng } from "page/exports.js";
+import { matcher, menu } from "page/names.js";
+import { STRONGEST } from "page/smoothing.js";
 
 const THEMES = ["system", "light", "dark"];
 
