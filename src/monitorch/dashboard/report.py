@@ -17,7 +17,6 @@ from .windows import COMPANION, Ask, Block, axes, blocks, describe, planes
 FEWEST_COLUMNS = 40
 _TRIES = 12
 _MARGIN = 0.93
-_ACCOMPANYING = ("-σ", "+σ", "min", "max", COMPANION)
 
 
 def page(runs: Sequence[Run], columns: int, max_bytes: int, title: str) -> str:
@@ -80,7 +79,7 @@ def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
 def _series(run: Run, share: float) -> tuple[tuple[str, str], ...]:
     """A share of all statistics: first those of the whole run, last those that merely accompany others."""
     names = [(lens.name, statistic.name) for lens in run.lenses.values() if lens.ticks for statistic in lens.statistics]
-    names.sort(key=lambda pair: (pair[0] != WHOLE_RUN, pair[1].endswith(_ACCOMPANYING)))
+    names.sort(key=lambda pair: (pair[0] != WHOLE_RUN, answers.is_accompanying(pair[1])))
     return tuple(names[: math.ceil(share * len(names))])
 
 
@@ -92,7 +91,8 @@ def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         lens["statistics"] = [known for known in lens["statistics"] if (lens["name"], known["name"]) in carried]
     size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
     facts = {"ticks": ticks, "size": size, **{name: head[name] for name in ("name", "status", "last_step", "age")}}
-    return {"info": facts, "head": head, "events": answers.events(run.events()), "blocks": described}
+    told = {"info": facts, "head": head, "events": answers.events(run.events()), "summary": answers.summary(run)}
+    return {**told, "blocks": described}
 
 
 def _codes(block: Block, codes: quantise.Codes) -> Iterator[bytes]:

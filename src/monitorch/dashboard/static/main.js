@@ -6,8 +6,8 @@ import { RemoteSource } from "page/remote_source.js";
 
 async function begin() {
   const embedded = document.getElementById("data");
-  const source = embedded ? await EmbeddedSource.read(embedded.textContent) : new RemoteSource();
-  new App(source, document.getElementById("page")).start();
+  const source = embedded ? await EmbeddedSource.read(embedded.textContent ?? "") : new RemoteSource();
+  new App(source, /** @type {HTMLElement} */ (document.getElementById("page"))).start();
 }
 
 begin();
