@@ -41,6 +41,7 @@ def test_a_report_zooms_and_compares(page, report, tmp_path):
     page.open(f"{report.save(tmp_path / 'report.html').as_uri()}#{RATE}&first=5&last=9&tab=table")
     assert page.texts("caption") == ["Rate, steps 5 to 9"]
     page.click("[role=tab]", "Runs")
+    assert sorted(page.texts(".run-list tbody .metric")) == ["0.0417", "0.2917"]  # losses of both
     page.click("input[aria-label='Compare with second']")
     assert page.texts(".chip bdi") == ["first", "second"]
 

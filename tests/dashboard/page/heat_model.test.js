@@ -122,11 +122,12 @@ test("layers that were not finite are the worst, then those with alerts, then th
   assert.deepEqual(order, [1, 2, 3, 0]);
 });
 
-test("zero, what is not finite and what was not measured look like nothing on any scale", () => {
-  const special = { neutral: "f2f1ee", zero: "dcdedb", nonfinite: "f0245c", absent: "ffffff" };
+test("what is not finite and what was not measured look like nothing on any scale, zero is left for its hatching", () => {
+  const special = { neutral: "f2f1ee", nonfinite: "f0245c", absent: "ffffff" };
   for (const map of ["viridis", "cividis", "signed"]) {
     const colours = table(map, special);
     const scale = new Set(colours.subarray(0, LEVELS));
     for (const level of [ZERO, NONFINITE, ABSENT]) assert.equal(scale.has(colours[level]), false);
+    assert.equal(colours[ZERO], 0);
   }
 });

@@ -58,6 +58,7 @@ export class App {
     this.isBusy = false;
     this.isStale = false;
     this.isMissing = false;
+    this.isEmpty = false;
     this.hasRevealed = false;
     this.askedResolution = 0;
     this.alertsShown = "";
@@ -109,7 +110,7 @@ export class App {
   }
   /** Which tab is open: where there is no run to look at, it is the list of those that there are. */
   get view() {
-    return this.isMissing || !this.state.run ? "runs" : this.state.tab;
+    return this.isMissing || this.isEmpty ? "runs" : this.state.tab;
   }
 
   start() {
@@ -187,8 +188,9 @@ export class App {
     const { missing, ...names } = await data.names(state, this.view === "runs");
     if (state.text() !== asked) return; // something was chosen meanwhile, and is asked for next
     this.isMissing = missing;
+    this.isEmpty = !names.run;
     this.follow([missing ? "" : names.run, ...names.compare].filter(Boolean));
-    if (missing || !names.run) {
+    if (this.isMissing || this.isEmpty) {
       await data.summarise();
       this.later();
       return;
@@ -234,12 +236,13 @@ export class App {
     const { heat, strip, layer = [], total = [] } = this.parts;
     this.apply();
     this.topBar.show();
-    if (this.isMissing || !state.run) {
+    if (this.isMissing || this.isEmpty) {
       this.strip.root.hidden = true;
       this.side.show({ specs: [], sources: [], ruler: null, total: undefined, model: null });
       document.title = "monitorch";
+      return;
     }
-    if (this.isMissing || !heat || !strip || !head) return;
+    if (!heat || !strip || !head) return;
     this.alertsShown = this.alertStamp();
     this.heatBar.show();
     const block = heat[0]?.[0]?.columns ? heat[0][0] : null;

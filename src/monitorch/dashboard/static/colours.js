@@ -52,16 +52,16 @@ function blend(stops, place) {
 }
 
 /**
- * 256 colours as pixels: levels, then zero, what is not finite, and what was not measured.
+ * 256 colours as pixels: levels, what is not finite, and what was not measured. Zero is transparent: it is hatched.
  * @param {"viridis" | "cividis" | "signed"} map
- * @param {{ neutral: string, zero: string, nonfinite: string, absent: string }} colours
+ * @param {{ neutral: string, nonfinite: string, absent: string }} colours
  */
 export function table(map, colours) {
   const signed = [ENDS.low, ENDS.lowMiddle, colours.neutral, ENDS.highMiddle, ENDS.high];
   const stops = { viridis: VIRIDIS, cividis: CIVIDIS, signed }[map].map(channels);
   const pixels = new Uint32Array(256);
   for (let level = 0; level < LEVELS; level++) pixels[level] = pixel(blend(stops, level / (LEVELS - 1)));
-  pixels[ZERO] = pixel(channels(colours.zero));
+  pixels[ZERO] = 0;
   pixels[NONFINITE] = pixel(channels(colours.nonfinite));
   pixels[ABSENT] = pixel(channels(colours.absent));
   return pixels;

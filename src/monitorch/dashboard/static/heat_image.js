@@ -1,7 +1,7 @@
 // Levels as pixels: one line of pixels for each row, as wide as the screen shows it.
 
 import { upperBound } from "page/blocks.js";
-import { ABSENT, ZERO } from "page/colours.js";
+import { ABSENT } from "page/colours.js";
 import { chooser, pooled, rowLevels } from "page/heat_model.js";
 
 /** @import { Ruler } from "page/axis.js" */
@@ -9,8 +9,7 @@ import { chooser, pooled, rowLevels } from "page/heat_model.js";
 /** @import { Row } from "page/rows.js" */
 
 /**
- * An image with a line for each row; a pixel that covers several columns shows the worst of them. `zeros` is the same
- * with nothing in it but what is zero, or null where nothing is.
+ * An image with a line for each row; a pixel that covers several columns shows the worst of them.
  * @param {HeatModel} model
  * @param {Row[]} rows
  * @param {Ruler} ruler
@@ -22,20 +21,14 @@ export function heatImage(model, rows, ruler, width, colours, cell) {
   const spans = pixelSpans(model.edges, ruler, width);
   const fill = spans.every((end, index) => index % 2 === 0 || end - spans[index - 1] === 1) ? copied : gathered;
   const worse = chooser(model, cell);
-  const levels = rows.map((row) => (row.members.length ? rowLevels(model, row.members, cell) : null));
-  const draw = (/** @type {Uint32Array} */ shown) => {
-    const image = new ImageData(width, Math.max(rows.length, 1));
-    const pixels = new Uint32Array(image.data.buffer);
-    levels.forEach((line, row) => {
-      if (line) fill(pixels.subarray(row * width, (row + 1) * width), line, spans, shown, worse);
-    });
-    return image;
-  };
-  const shown = colours.slice();
-  shown[ABSENT] = 0; // what lies behind is seen
-  const zerosOnly = new Uint32Array(256);
-  zerosOnly[ZERO] = colours[ZERO];
-  return { image: draw(shown), zeros: model.hasZeros ? draw(zerosOnly) : null };
+  const image = new ImageData(width, Math.max(rows.length, 1));
+  const pixels = new Uint32Array(image.data.buffer);
+  rows.forEach((row, line) => {
+    if (!row.members.length) return;
+    const levels = rowLevels(model, row.members, cell);
+    fill(pixels.subarray(line * width, (line + 1) * width), levels, spans, colours, worse);
+  });
+  return image;
 }
 
 /**

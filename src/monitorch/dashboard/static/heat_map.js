@@ -42,11 +42,11 @@ export class HeatMap {
     this.askedWidth = 0;
     this.colours = new Uint32Array(256);
     this.image = element("canvas");
-    this.zeros = element("canvas");
-    this.hatched = element("canvas");
     this.gutter = element("div", { class: "gutter", role: "tree", "aria-label": "Layers" });
     this.canvas = element("canvas", { class: "heat-canvas", role: "img" });
     this.line = element("div", { class: "cursor-line", hidden: true });
+    /** @type {CanvasPattern | null} */
+    this.hatching = null;
     this.brush = element("div", { class: "brush", hidden: true });
     this.plot = element("div", { class: "plot" }, this.canvas, this.line, this.brush);
     this.stage = element("div", { class: "stage" }, this.gutter, this.plot);
@@ -161,13 +161,14 @@ export class HeatMap {
     this.canvas.height = Math.max(Math.round(this.height * ratio), 1);
     this.colours = table(model.isSigned ? "signed" : map, {
       neutral: hex("--neutral"),
-      zero: hex("--zero"),
       nonfinite: hex("--nonfinite"),
       absent: hex("--absent"),
     });
-    const { image, zeros } = heatImage(model, this.rows, this.ruler, this.canvas.width, this.colours, cell);
-    copy(image, this.image);
-    if (zeros) copy(zeros, this.zeros);
+    const image = heatImage(model, this.rows, this.ruler, this.canvas.width, this.colours, cell);
+    this.image.width = image.width;
+    this.image.height = image.height;
+    contextOf(this.image).putImageData(image, 0, 0);
+    this.hatching = model.hasZeros ? hatching() : null;
     if (this.isCompact && sort === "model" && this.rowHeight < THINNEST_NAMED_ROW)
       this.brackets ??= brackets(this.rows, this.rowHeight, BRACKET);
     this.drawRows();
@@ -184,8 +185,7 @@ export class HeatMap {
   drawRows() {
     const context = contextOf(this.canvas);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    this.stretch(context, this.image);
-    if (this.model?.hasZeros) this.hatch(context);
+    this.stretch(context);
     this.scales.outline(context, devicePixelRatio || 1);
     this.drawThumb();
     fillLabels(this, ...this.visibleRows());
@@ -193,46 +193,24 @@ export class HeatMap {
   }
 
   /**
-   * A picture with a line for each row, drawn as tall as rows are.
+   * The picture, with its lines as tall as rows are. Zero is transparent in it, and hatched behind it.
    * @param {CanvasRenderingContext2D} context
-   * @param {HTMLCanvasElement} picture
    */
-  stretch(context, picture) {
+  stretch(context) {
     const ratio = devicePixelRatio || 1;
     const [first, end] = this.visibleRows();
     const gap = this.rowHeight >= 8 ? Math.max(Math.round(ratio), 1) : 0;
     const top = (/** @type {number} */ row) => Math.round((row * this.rowHeight - this.view.scrollTop) * ratio);
-    const { width } = picture;
+    const { width } = this.image;
+    const draw = (/** @type {number} */ row, /** @type {number} */ lines) => {
+      const [y, height] = [top(row), top(row + lines) - top(row) - gap];
+      if (this.hatching && this.rows[row].members.length) context.fillRect(0, y, width, height);
+      context.drawImage(this.image, 0, row, width, lines, 0, y, width, height);
+    };
     context.imageSmoothingEnabled = false;
-    if (!gap) {
-      context.drawImage(picture, 0, first, width, end - first, 0, top(first), width, top(end) - top(first));
-      return;
-    }
-    for (let row = first; row < end; row++)
-      context.drawImage(picture, 0, row, width, 1, 0, top(row), width, top(row + 1) - top(row) - gap);
-  }
-
-  /**
-   * Lines across all that is zero.
-   * @param {CanvasRenderingContext2D} target
-   */
-  hatch(target) {
-    this.hatched.width = this.canvas.width;
-    this.hatched.height = this.canvas.height;
-    const context = contextOf(this.hatched);
-    this.stretch(context, this.zeros);
-    context.globalCompositeOperation = "source-in";
-    context.strokeStyle = cssColour("--zero-line");
-    context.lineWidth = devicePixelRatio || 1;
-    const { width, height } = this.hatched;
-    const step = HATCH * (devicePixelRatio || 1);
-    context.beginPath();
-    for (let x = -height; x < width; x += step) {
-      context.moveTo(x, height);
-      context.lineTo(x + height, 0);
-    }
-    context.stroke();
-    target.drawImage(this.hatched, 0, 0);
+    if (this.hatching) context.fillStyle = this.hatching;
+    if (!gap) draw(first, end - first);
+    else for (let row = first; row < end; row++) draw(row, 1);
   }
 
   /** Where the view is, if there is more than it shows. */
@@ -307,12 +285,19 @@ function hex(name) {
   return cssColour(name).replace("#", "");
 }
 
-/**
- * @param {ImageData} image
- * @param {HTMLCanvasElement} canvas
- */
-function copy(image, canvas) {
-  canvas.width = image.width;
-  canvas.height = image.height;
-  contextOf(canvas).putImageData(image, 0, 0);
+/** What is behind zero: slanted lines, as in the legend. */
+function hatching() {
+  const size = HATCH * (devicePixelRatio || 1);
+  const tile = element("canvas", { width: String(size), height: String(size) });
+  const context = contextOf(tile);
+  context.fillStyle = cssColour("--zero");
+  context.fillRect(0, 0, size, size);
+  context.strokeStyle = cssColour("--zero-line");
+  context.lineWidth = devicePixelRatio || 1;
+  for (const start of [-size, 0, size]) {
+    context.moveTo(start - 1, size + 1);
+    context.lineTo(start + size + 1, -1);
+  }
+  context.stroke();
+  return context.createPattern(tile, "repeat");
 }

@@ -62,7 +62,7 @@ export class Side {
     for (const { tab, button, root } of this.tabs) {
       root.hidden = tab !== view;
       button.setAttribute("aria-selected", String(tab === view));
-      button.disabled = this.app.isMissing && tab !== "runs";
+      button.disabled = (this.app.isMissing || this.app.isEmpty) && tab !== "runs";
     }
     const events = this.app.alerts().filter((event) => event.severity !== "info");
     const count = events.length + (this.app.runError() ? 1 : 0);
