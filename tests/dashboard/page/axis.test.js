@@ -35,6 +35,7 @@ test("zero stands half-way before the first place that has a logarithm", () => {
   assert.equal(ruler.low, 1);
   assert.equal(ruler.share(0), 0);
   assert.deepEqual(ruler.ticks(5), [0, 2, 3, 4]);
+  assert.deepEqual(new Ruler([0, 1, 1000], "step", true).ticks(4), [0, 10, 100, 1000]); // 1 would touch the 0
 });
 
 test("from one axis to the other, between places and beyond them", () => {

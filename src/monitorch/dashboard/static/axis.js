@@ -49,6 +49,9 @@ export function edges(xs) {
   return all;
 }
 
+/** The label of zero is not at its place, so others keep away from it: so far, of the room that a label has. */
+const NEAREST_TO_ZERO = 0.6;
+
 /** Where places are between both ends of a panel: evenly, or by their logarithms. */
 export class Ruler {
   /**
@@ -99,8 +102,9 @@ export class Ruler {
    */
   ticks(wanted) {
     if (!this.isLog) return ticks(this.low, this.high, wanted, this.kind);
-    const zero = this.hasZero ? [0] : [];
-    return [...zero, ...logTicks(this.hasZero ? 2 * this.low : this.low, this.high, wanted, this.kind)];
+    if (!this.hasZero) return logTicks(this.low, this.high, wanted, this.kind);
+    const places = logTicks(2 * this.low, this.high, wanted, this.kind);
+    return [0, ...places.filter((place) => this.share(place) * wanted > NEAREST_TO_ZERO)];
   }
 }
 

@@ -235,9 +235,9 @@ export class Chart {
     ctx.save();
     ctx.font = `${11 * devicePixelRatio}px ${cssColour("--sans")}`;
     ctx.fillStyle = cssColour("--muted");
-    ctx.textAlign = "right";
+    ctx.textAlign = "left";
     ctx.textBaseline = "top";
-    ctx.fillText(this.ruler.kind, bbox.left - 14 * devicePixelRatio, bbox.top + bbox.height + 3 * devicePixelRatio);
+    ctx.fillText(this.ruler.kind, 0, bbox.top + bbox.height + 3 * devicePixelRatio);
     ctx.restore();
   }
 

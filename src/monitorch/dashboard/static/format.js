@@ -132,7 +132,7 @@ export function bytes(size) {
  * @param {AxisKind} kind
  */
 export function position(value, kind) {
-  if (kind === "time") return clock(value, 0);
+  if (kind === "time") return clock(value);
   return kind === "epoch" ? trim(value.toFixed(2)) : count(value);
 }
 
@@ -144,24 +144,17 @@ export function position(value, kind) {
 export function positionLabels(places, kind) {
   if (kind === "step") return places.map(count);
   if (kind === "epoch") return tickLabels(places);
-  const digits = [0, 1, 2, 3].find((decimals) => {
-    const texts = places.map((place) => clock(place, decimals));
-    return new Set(texts).size === places.length;
-  });
-  return places.map((place) => clock(place, digits ?? 3));
+  const texts = places.map(clock);
+  // a clock has no parts of a second
+  return new Set(texts).size === places.length ? texts : tickLabels(places).map((text) => `${text} s`);
 }
 
-/**
- * @param {number} seconds
- * @param {number} decimals
- */
-function clock(seconds, decimals) {
-  const unit = 10 ** decimals;
-  const whole = Math.max(Math.round(seconds * unit), 0);
-  const rest = ((whole / unit) % 60).toFixed(decimals).padStart(decimals ? decimals + 3 : 2, "0");
-  const minutes = Math.floor(whole / unit / 60);
-  const hours = Math.floor(minutes / 60);
-  return hours ? `${hours}:${String(minutes % 60).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+/** @param {number} seconds */
+function clock(seconds) {
+  const whole = Math.max(Math.round(seconds), 0);
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const two = (/** @type {number} */ part) => String(part).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
 const DAY = 86400;

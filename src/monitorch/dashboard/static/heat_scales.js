@@ -85,12 +85,10 @@ export class HeatScales {
     const { heat } = this;
     const rowOf = new Map(heat.rows.map((row, index) => [row.isGroup ? "" : row.name, index]));
     this.frame(context, ratio, rowOf.get(heat.chosen));
-    context.lineWidth = 1.5 * ratio;
     for (const event of heat.app.visibleAlerts()) {
       const row = event.layer === null ? undefined : rowOf.get(event.layer);
       if (row === undefined || heat.rowHeight < 6) continue;
       const top = row * heat.rowHeight - heat.view.scrollTop;
-      context.strokeStyle = cssColour("--outline");
       context.beginPath();
       context.arc(
         heat.xOf(event.step) * ratio,
@@ -99,7 +97,15 @@ export class HeatScales {
         0,
         7,
       );
-      context.stroke();
+      // light on dark, to be seen on any colour
+      for (const [colour, width] of /** @type {const} */ ([
+        ["rgb(0 0 0 / 45%)", 3.5],
+        [cssColour("--outline"), 1.5],
+      ])) {
+        context.strokeStyle = colour;
+        context.lineWidth = width * ratio;
+        context.stroke();
+      }
     }
   }
 
