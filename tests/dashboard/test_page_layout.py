@@ -33,14 +33,13 @@ def wordy(tmp_path_factory, serving):
 
 @pytest.fixture
 def window(page):
-    """Give the window a size, until the test ends."""
+    """Give the window a size; it goes with the tab."""
 
     def resize(width, height=900):
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 800}
         page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
-    yield resize
-    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    return resize
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1024, 1440, 2560])
