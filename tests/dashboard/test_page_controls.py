@@ -171,15 +171,20 @@ def test_a_chart_is_saved_as_numbers_and_as_a_picture(page, site, sample):
     assert (name, text[1:4]) == ("first_conv_Rate.png", "PNG")
 
 
-def test_a_filter_that_nothing_matches_says_so_and_can_be_mended(page, site):
+NO_EXPRESSION = "The filter is no regular expression, and no name contains it as it is."
+
+
+def test_a_filter_that_is_no_expression_or_matches_nothing_says_so_and_can_be_mended(page, site):
     page.open(f"{site}#run=first&{RATE}")
     search = page.driver.find_element(By.CSS_SELECTOR, ".search")
     search.send_keys("block\\")
-    page.wait(lambda: page.texts(".heat > .empty") == ["No layer matches the filter."])
+    page.wait(lambda: page.texts(".heat > .empty") == [NO_EXPRESSION])
     assert "is-invalid" in search.get_attribute("class")
     search.send_keys(".0")
     page.wait(lambda: page.rows() == ["block.0.fc", "block.0.norm"])
     assert page.texts(".heat > .empty") == []
+    search.send_keys("x")
+    page.wait(lambda: page.texts(".heat > .empty") == ["No layer matches the filter."])
 
 
 def test_what_is_chosen_while_an_answer_is_awaited_is_not_lost(page, site):

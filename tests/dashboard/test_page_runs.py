@@ -172,6 +172,19 @@ def test_a_link_to_a_run_that_does_not_exist_says_so_and_lists_those_that_do(pag
     assert len(page.texts(".runs-message")) == 1
 
 
+def test_a_link_to_a_run_that_cannot_be_read_says_so_and_lists_the_others(page, tmp_path, make_run, serving):
+    make_run(tmp_path / "first")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/rank0.db").write_bytes(b"no database" * 100)
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=broken&runsort=run")
+        assert page.texts(".runs-message")[0].startswith("The run broken is ")
+        assert column(page, "train loss") == ["–", "0.0417"]
+        page.click(".run-list .link", "first")
+        assert page.drawn_step() == 23
+        page.driver.get("about:blank")
+
+
 def test_a_run_that_begins_later_is_shown_by_the_link_that_waited_for_it(page, tmp_path, make_run, new_run, serving):
     make_run(tmp_path / "first")
     with serving(tmp_path) as client:

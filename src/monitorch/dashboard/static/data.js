@@ -33,7 +33,13 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
  * }} Head
  */
 
-/** @typedef {{ name: string, status: string, ticks: number, last_step: number | null, age: number, size: number }} RunInfo */
+/**
+ * A run in the list; `problem` is why it cannot be read, in words that go on after its name.
+ * @typedef {{
+ *   name: string, status: string, ticks: number, last_step: number | null, age: number, size: number,
+ *   problem?: string | null,
+ * }} RunInfo
+ */
 
 /**
  * What the list of runs says of one: its facts, and the newest number of each statistic of the whole run.

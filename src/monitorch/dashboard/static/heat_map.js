@@ -126,7 +126,9 @@ export class HeatMap {
     const needed = Math.max(this.rows.length * (state.rows === "fit" ? TALLEST_ROW : READ_ROW), LOWEST_VIEW);
     this.root.style.setProperty("--needed", `${Math.ceil(needed)}px`);
     this.empty.hidden = this.rows.length > 0;
-    this.empty.textContent = "No layer matches the filter.";
+    this.empty.textContent = matcher(state.search).isValid
+      ? "No layer matches the filter."
+      : "The filter is no regular expression, and no name contains it as it is.";
     this.stage.style.height = `${Math.min(this.view.clientHeight, Math.max(height, 1))}px`;
     this.draw(this.model);
   }

@@ -5,7 +5,7 @@ import { element } from "page/dom.js";
 /** @import { App } from "page/app.js" */
 
 const HELP = [
-  ["/", "filter layers by a regular expression"],
+  ["/", "filter layers by a regular expression, or runs"],
   ["j k ↓ ↑", "next or previous layer"],
   ["← →", "move the cursor"],
   ["Enter", "open the layer, open or close a group"],

@@ -64,8 +64,8 @@ export class RunsTab {
     const { state, runs, isMissing } = this.app;
     if (!isMissing) return runs.length ? [] : [EMPTY];
     const name = element("b", { text: state.run });
-    const status = runs.find((run) => run.name === state.run)?.status;
-    if (status) return ["The run ", name, ` cannot be read, it is ${status}. These are all runs:`];
+    const known = runs.find((run) => run.name === state.run);
+    if (known) return ["The run ", name, ` ${known.problem ?? `is ${known.status}`}. These are all runs:`];
     return [
       "There is no run ",
       name,
