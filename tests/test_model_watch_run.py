@@ -11,7 +11,7 @@ from torch import nn
 
 import monitorch
 from monitorch.cli.wording import command
-from monitorch.errors import OptionError
+from monitorch.errors import MonitorchWarning, OptionError
 from monitorch.store import list_runs, open_run
 
 
@@ -64,6 +64,26 @@ def test_a_run_is_stored_and_a_line_says_where(training, folder, capsys):
     assert means == pytest.approx(np.mean(np.reshape(training.losses, (4, 5)), axis=1), rel=1e-6)
     (info,) = list_runs(folder)
     assert (info.name, info.status, info.dropped) == ("first", "finished", 0)
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_once_and_nothing_else_is_claimed(training, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.warns(MonitorchWarning, match="the run cannot be stored in .*file/first: .*Not a directory") as told:
+        watched = training.watch(run="first", folder=tmp_path / "file", tick_every=2)
+    assert len(told) == 1
+    training.run(0, 6)  # no further warning
+    watched.close()
+    assert "storing" not in capsys.readouterr().out
+    assert training.losses[-1] < training.losses[0]
+
+
+def test_a_run_is_there_before_the_first_step_and_none_where_nothing_is_watched(training, folder, monkeypatch):
+    with training.watch(run="early"):
+        assert [(info.name, info.status, info.last_step) for info in list_runs(folder)] == [("early", "running", None)]
+    monkeypatch.setenv("MONITORCH", "off")
+    with training.watch(run="off"):
+        training.run(0, 3)
+    assert [info.name for info in list_runs(folder)] == ["early"]
 
 
 def test_ticks_are_frequent_at_first_and_rare_later(training, folder):

@@ -12,12 +12,13 @@ def judge(*rows, nonfinite=None, limits=None):
     return severities(values, ~np.isfinite(values) if nonfinite is None else np.array(nonfinite), limits)
 
 
-def plain_judge(row, broken, limits, largest):
+def plain_judge(row, nonfinite, limits, largest):
     """The rule again, number by number."""
     finite = [float(value) for value in row if math.isfinite(value)]
-    count, ticks = sum(broken), sum(math.isfinite(value) or bad for value, bad in zip(row, broken, strict=True))
+    measured = sum(math.isfinite(value) or count > 0 for value, count in zip(row, nonfinite, strict=True))
+    counts = sum(nonfinite), sum(count > 0 for count in nonfinite), measured
     if not finite:
-        return count, ticks, 0.0, math.nan, math.nan
+        return *counts, 0.0, math.nan, math.nan
     *history, newest = finite
     median = statistics.median(map(abs, history)) if history else math.nan
     floor = 0.01 * (limits[1] - limits[0]) if limits else 0.0
@@ -34,7 +35,7 @@ def plain_judge(row, broken, limits, largest):
             jump = 0.0
         if limits is None and not any(finite):
             jump = -math.inf
-    return count, ticks, jump if abs(jump) >= math.log10(CALM_FACTOR) else 0.0, median, newest
+    return *counts, jump if abs(jump) >= math.log10(CALM_FACTOR) else 0.0, median, newest
 
 
 @pytest.mark.parametrize("limits", [None, (-1.0, 1.0), (0.0, 1.0)])
@@ -46,9 +47,10 @@ def test_the_rule_holds_for_arbitrary_numbers(limits, shift):
     values[random.random(values.shape) < 0.1] = np.inf
     values[random.random(values.shape) < 0.2] = 0
     broken = np.isinf(values) | (np.isnan(values) & (random.random(values.shape) < 0.5))
-    found = severities(values, broken, limits)
+    counts = broken * random.integers(1, 9, values.shape)
+    found = severities(values, counts, limits)
     largest = max(abs(values[np.isfinite(values)]))
-    expected = [plain_judge(row, bad, limits, largest) for row, bad in zip(values, broken, strict=True)]
+    expected = [plain_judge(row, bad, limits, largest) for row, bad in zip(values, counts, strict=True)]
     np.testing.assert_allclose(np.array(found, float), np.array(expected, float), rtol=1e-6)
     assert any(severity.jump for severity in found)
 
@@ -117,14 +119,14 @@ def test_what_counts_as_a_jump(row, limits, jumps):
 @pytest.mark.parametrize(
     ("severity", "reason"),
     [
-        (Severity(3, 60, 0.0, 1.0, 1.0), "not finite 3 of 60"),
-        (Severity(0, 60, 0.0, 1.0, 1.0), ""),
-        (Severity(0, 60, 0.6, 1.0, 4.0), "4.0x its median"),
-        (Severity(0, 60, 3.1, 1.0, -1234.0), "1,234x its median"),
-        (Severity(0, 60, 9.0, 1.0, 1e9), "1e+09x its median"),
-        (Severity(0, 60, -2.0, 1.0, 0.01), "1/100 of its median"),
-        (Severity(0, 60, math.inf, 0.0, 2.0), "rose from 0"),
-        (Severity(0, 60, -math.inf, 2.0, 0.0), "fell to 0"),
+        (Severity(1200, 3, 60, 0.0, 1.0, 1.0), "1,200 not finite in 3 of 60 ticks"),
+        (Severity(0, 0, 60, 0.0, 1.0, 1.0), ""),
+        (Severity(0, 0, 60, 0.6, 1.0, 4.0), "4.0x its median"),
+        (Severity(0, 0, 60, 3.1, 1.0, -1234.0), "1,234x its median"),
+        (Severity(0, 0, 60, 9.0, 1.0, 1e9), "1e+09x its median"),
+        (Severity(0, 0, 60, -2.0, 1.0, 0.01), "1/100 of its median"),
+        (Severity(0, 0, 60, math.inf, 0.0, 2.0), "rose from 0"),
+        (Severity(0, 0, 60, -math.inf, 2.0, 0.0), "fell to 0"),
     ],
 )
 def test_reason(severity, reason):

@@ -52,6 +52,20 @@ class StoreError(MonitorchError, ValueError):
     """A file or folder is not a run that this version can read or continue."""
 
 
+class UnreadableRunError(StoreError):
+    """The file of a run cannot be read.
+
+    Args:
+        path: the file.
+        state: why, in a word: ``"empty"``, ``"newer"``, ``"foreign"``, ``"locked"``, ``"damaged"`` or ``"unreadable"``.
+        reason: why, in a sentence that begins after the name of the file.
+    """
+
+    def __init__(self, path: Any, state: str, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.state, self.reason = state, reason
+
+
 class SkippedSample(MonitorchError, ValueError):  # noqa: N818  # not an error of anybody
     """A tensor that holds nothing to measure: this sample is left out, the layer stays watched."""
 

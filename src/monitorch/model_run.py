@@ -19,7 +19,7 @@ from .cli.wording import command
 from .errors import OptionError
 from .inspector import PyTorchInspector
 from .store import DEFAULT_FOLDER
-from .store.library import free_name, time_name
+from .store.library import time_name
 from .store.status import ending
 from .visualizer.store_visualizer import StoreVisualizer
 
@@ -71,21 +71,37 @@ class RunOptions:
         asked = self._run, self._config, self._resume or None, self._max_size, not self._capture or None
         return self._folder != Path(DEFAULT_FOLDER) or any(option is not None for option in asked)
 
-    def open(self, model: nn.Module, optimizers: Sequence[Optimizer], *, per_rank: bool) -> tuple[StoreVisualizer, str]:
-        """The visualizer that stores the run, and a line that says how to look at it."""
-        name = self._run if self._resume and self._run else free_name(self._folder, self._run or time_name())
-        if per_rank:
-            name = _agreed(name)
-        facts = captured(model, optimizers) if self._capture else UNKNOWN
-        options: dict[str, Any] = {
-            "config": self._config,
-            "facts": facts,
-            "resume": self._resume,
-            "max_size": self._max_size,
-        }
+    def open(self, model: nn.Module, optimizers: Sequence[Optimizer], *, per_rank: bool) -> StoreVisualizer:
+        """The visualizer that stores the run; nothing is made yet."""
+        return StoreVisualizer(
+            self._folder,
+            self._run or time_name(),
+            numbered=not self._resume,
+            shared=per_rank,
+            config=self._config,
+            facts=captured(model, optimizers) if self._capture else UNKNOWN,
+            resume=self._resume,
+            max_size=self._max_size,
+        )
+
+    def begin(self, store: StoreVisualizer, inspector: PyTorchInspector) -> str:
+        """Make the run, or say now what prevents it; returns the line that tells how to look at it, if there is one."""
+        rank = dist.get_rank() if _is_distributed() else 0
+        is_active, is_main = not inspector.state.paused, inspector.is_main_process
+        if inspector.state.per_rank and _is_distributed():
+            names = [store.name]
+            if rank == 0 and is_active:
+                store.open()
+                names = [store.name]
+            dist.broadcast_object_list(names, src=0)  # each has a file in the folder that the first one has made
+            if rank and is_active:
+                store.open(rank, names[0])
+        elif is_main and is_active:
+            store.open(rank)
+        if store.path is None or not is_main:
+            return ""
         where = "" if self._folder == Path(DEFAULT_FOLDER) else f" {self._folder}"
-        hint = f"monitorch: storing the run {name!r}; to look at it: {command()} ui{where}"
-        return StoreVisualizer(self._folder, name, shared=per_rank, **options), hint
+        return f"monitorch: storing the run {store.name!r}; to look at it: {command()} ui{where}"
 
 
 def close_at_exit(watch: Any) -> Callable[[], None]:
@@ -102,9 +118,5 @@ def close_at_exit(watch: Any) -> Callable[[], None]:
     return partial(atexit.unregister, close)
 
 
-def _agreed(name: str) -> str:
-    """The name that the first process has chosen: each has a file in the same folder."""
-    names = [name]
-    if dist.is_available() and dist.is_initialized():
-        dist.broadcast_object_list(names, src=0)
-    return names[0]
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()

@@ -106,14 +106,14 @@ def watch(
     is_standard = isinstance(lenses, str)
     if isinstance(lenses, str):
         lenses = standard_lenses(root, trained_by, loss_fn, inspector_options.get("depth", -1))
-    hint, owns_visualizer = "", visualizer is None or isinstance(visualizer, str)
+    is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)
     if visualizer is None:
-        visualizer, hint = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
+        visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
     options = {"optimizer": trained_by, "every": every, "budget": budget, "visualizer": visualizer}
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
-    if hint and inspector.is_main_process and not inspector.state.paused:
+    if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
-    hints = is_standard and bool(hint) and inspector.is_main_process
+    hints = is_standard and is_stored and inspector.is_main_process
     return Watch(inspector, root, trained_by, tick_every, owns_visualizer=owns_visualizer, hints=hints)
 
 

@@ -30,7 +30,8 @@ class Severity(NamedTuple):
     """How bad a layer is, and why.
 
     Args:
-        nonfinite: at how many recent ticks it was not finite.
+        nonfinite: how many samples of the recent ticks were not finite.
+        broken: at how many recent ticks there were such samples.
         ticks: at how many it was measured.
         jump: decades between its newest number and its median, infinite if one of them is 0, and 0 if it is calm.
         median: of the magnitudes of the recent numbers before the newest.
@@ -38,6 +39,7 @@ class Severity(NamedTuple):
     """
 
     nonfinite: int
+    broken: int
     ticks: int
     jump: float
     median: float
@@ -46,17 +48,19 @@ class Severity(NamedTuple):
     @property
     def key(self) -> tuple[float, float, float]:
         """Greater is worse."""
-        return self.nonfinite, abs(self.jump), abs(self.value) if np.isfinite(self.value) else -1.0
+        return self.broken, abs(self.jump), abs(self.value) if np.isfinite(self.value) else -1.0
 
     @property
     def reason(self) -> str:
         """Why it is where it is; nothing to say about a calm layer.
 
-        >>> Severity(nonfinite=0, ticks=60, jump=2.0, median=0.5, value=50.0).reason
+        >>> Severity(nonfinite=0, broken=0, ticks=60, jump=2.0, median=0.5, value=50.0).reason
         '100x its median'
+        >>> Severity(nonfinite=83, broken=6, ticks=20, jump=0.0, median=0.5, value=0.5).reason
+        '83 not finite in 6 of 20 ticks'
         """
         if self.nonfinite:
-            return f"not finite {self.nonfinite} of {self.ticks}"
+            return f"{self.nonfinite:,} not finite in {self.broken} of {self.ticks} ticks"
         if not self.jump:
             return ""
         if not self.median or not self.value:
@@ -72,7 +76,7 @@ def severities(
 
     Args:
         values: recent numbers ``[layer, tick]``, such as the ``mean`` of a window.
-        nonfinite: how many of each are not finite; where that is 0, NaN means that nothing was measured.
+        nonfinite: how many samples of each are not finite; where that is 0, NaN means that nothing was measured.
         limits: of the statistic, if it has some.
 
     >>> calm, loud = [1.0, 1.1, 0.9, 1.0, 1.2], [1.0, 1.1, 0.9, 1.0, 40.0]
@@ -98,14 +102,15 @@ def severities(
     jump[(count < _FEWEST) | (np.abs(jump) < np.log10(CALM_FACTOR))] = 0.0
     if limits is None and largest > 0:
         jump[(count >= _FEWEST) & (latest == 0) & (_pick(history, count - 1) == 0)] = -np.inf
-    rows = broken.sum(axis=1), (finite | broken).sum(axis=1), jump, median, latest
+    rows = np.asarray(nonfinite).sum(axis=1), broken.sum(axis=1), (finite | broken).sum(axis=1), jump, median, latest
     return [Severity(*row) for row in zip(*(row.tolist() for row in rows), strict=True)]
 
 
 def worst_first(severities: Iterable[Severity]) -> list[int]:
     """Places in the order of the rule; equally bad ones keep theirs.
 
-    >>> worst_first([Severity(0, 9, 0.0, 1.0, 1.0), Severity(2, 9, 0.0, 1.0, 1.0), Severity(0, 9, -2.0, 1.0, 0.01)])
+    >>> calm, fallen = Severity(0, 0, 9, 0.0, 1.0, 1.0), Severity(0, 0, 9, -2.0, 1.0, 0.01)
+    >>> worst_first([calm, Severity(7, 2, 9, 0.0, 1.0, 1.0), fallen])
     [1, 2, 0]
     """
     keys = [severity.key for severity in severities]

@@ -1,14 +1,17 @@
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import monitorch
 from monitorch import cli
 from monitorch.errors import MonitorchError
+from monitorch.store import Writer
 
 
 @pytest.fixture
@@ -129,3 +132,51 @@ def test_a_reader_that_goes_away_is_no_traceback():
     result = subprocess.run([sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (result.returncode, result.stderr) == (1, b"")
+
+
+HOSTILE = "fc\u202e\x1b[31m\x07\u2066\x9b2J"
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """Runs whose names, and whatever else they hold, have orders for a terminal in them."""
+    tmp_path = tmp_path / "runs"
+    names = {"layers": [HOSTILE, "b"], "statistics": [f"{HOSTILE}/mean"]}
+    for number in range(2):
+        with Writer(tmp_path / f"{HOSTILE}{number}", meta={HOSTILE: HOSTILE, "config": {HOSTILE: [HOSTILE]}}) as writer:
+            for step in range(9):
+                writer.put(HOSTILE, step, [[1.0 + number, np.nan]], **names)
+                writer.put("run", step, [[1.0 + number]], layers=["run"], statistics=[f"{HOSTILE}/{HOSTILE} mean"])
+            writer.event(3, HOSTILE, "error", layer=HOSTILE, statistic=HOSTILE, body={HOSTILE: HOSTILE})
+            writer.close("crashed", error=type(HOSTILE, (Exception,), {})(HOSTILE))
+    return tmp_path
+
+
+@pytest.mark.parametrize("columns", ["40", "100", "300"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["runs", "DIR"],
+        ["show", "--runs", "DIR", "--all"],
+        ["top", "--runs", "DIR"],
+        ["compare", f"{HOSTILE}0", f"{HOSTILE}1", "--runs", "DIR"],
+        ["report", "--runs", "DIR", "-o", f"{HOSTILE}.html"],
+        ["export", f"{HOSTILE}0", "--runs", "DIR", "--to", "csv", "-o", f"{HOSTILE}.csv"],
+        ["export", f"{HOSTILE}0", "--runs", "DIR", "--to", "csv", "-o", "-", "--all"],
+        ["show", f"{HOSTILE}x", "--runs", "DIR"],
+        ["show", "--runs", "DIR", "--layers", re.escape(HOSTILE) + "x"],
+        ["runs", "DIR", "--prune", "--yes"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:1]),
+)
+def test_no_command_lets_a_terminal_obey_a_name(hostile, capsys, monkeypatch, tmp_path, arguments, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # without colours, which are orders, too
+    monkeypatch.chdir(tmp_path)
+    options = ["--once"] if arguments[0] == "top" else []
+    cli.main([str(hostile) if word == "DIR" else word for word in arguments] + options)
+    output = capsys.readouterr()
+    text = output.out + output.err
+    assert text
+    assert [character for character in text if not character.isprintable() and character != "\n"] == []

@@ -153,6 +153,27 @@ def test_several_ticks_at_one_step_belong_together_in_order(tmp_path, capsys):
     assert "in 3 numbers" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_statistics_and_layers_are_told_apart_on_a_narrow_screen(compare, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    names = [f"Parameter {what} {number}/mean" for what in ("Gradient", "Update") for number in ("Norm", "Correlation")]
+    layers = [f"transformer.blocks.{block}.attn.qkv.bias" for block in range(4)]
+    first = {"L": {name: {layer: [1.0] for layer in layers} for name in names}}
+    second = {
+        "L": {
+            name: {layer: [2.0 if place == which else 1.0] for which, layer in enumerate(layers)}
+            for place, name in enumerate(names)
+        }
+    }
+    _, text = compare(first, second)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    rows = [line for line in lines if "bias" in line and "part at" not in line and ":" not in line]
+    assert len(rows) == 4
+    assert len({line.split()[0] + line.split()[1] for line in rows}) == 4
+    assert "Paramet…  " not in text
+
+
 def test_many_statistics_are_cut_short(compare):
     first = {"L": {f"x{number}": {"fc": [1.0]} for number in range(30)}}
     second = {"L": {f"x{number}": {"fc": [2.0]} for number in range(30)}}

@@ -67,7 +67,7 @@ def test_summaries_and_the_worst_layers_by_default(folder, tmp_path):
     every = np.array([*samples().values()], float)
     finite = np.where(np.isfinite(every), every, np.nan)
     broken = (~np.isfinite(every)).sum(0)
-    broken[20] += 1  # samples behind a number that is finite
+    broken[20] += 3  # samples behind a number that is finite
     expected = {
         "min": np.nanmin(finite, 0),
         "median": np.nanmedian(finite, 0),

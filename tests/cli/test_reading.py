@@ -129,9 +129,10 @@ def test_a_number_with_bad_samples_behind_it_is_marked(write_run):
     lens = {"Norm/mean": {"a": [1, np.nan, 3], "b": [1, 1, 1]}, "Norm/nonfinite": {"a": [0, 9, 0], "b": [0, 0, 2]}}
     with open_run(write_run("first", {"L": lens})) as opened:
         choice = only_choice(opened)
-        assert recent(opened, choice, 60).broken.tolist() == [[False, True, False], [False, False, True]]
-        assert every_tick(opened, choice, ["a", "b"]).broken.sum() == 1
-        assert every_tick(opened, choice, ["a", "b"], with_samples=True).broken.sum() == 2
+        for numbers in (recent(opened, choice, 60), every_tick(opened, choice, ["a", "b"])):
+            assert numbers.nonfinite.tolist() == [[0, 9, 0], [0, 0, 2]]
+            assert numbers.measured.all()
+        assert outline(opened, choice, 1).nonfinite.tolist() == [[9], [2]]
 
 
 def test_numbers_that_come_while_reading_do_not_matter(tmp_path):

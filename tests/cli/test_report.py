@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from monitorch import cli
@@ -28,6 +30,18 @@ def test_a_report_is_one_file(runs, arguments, file, capsys):
     assert cli.main(["report", *arguments]) == 0
     assert capsys.readouterr().out.startswith(f"{file}: 0.")
     assert (runs / file).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_for_programs_it_says_what_it_has_written(runs, capsys):
+    assert cli.main(["report", "first", "second", "-o", "both.html", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == {"path": "both.html", "size": (runs / "both.html").stat().st_size, "runs": ["first", "second"]}
+
+
+def test_nothing_in_the_name_of_a_run_is_obeyed(runs, capsys):
+    (runs / "monitorch_runs" / "first").rename(runs / "monitorch_runs" / "evil\u202e\x1b[2J")
+    assert cli.main(["report", "evil\u202e\x1b[2J"]) == 0
+    assert capsys.readouterr().out.startswith(r"evil\u202e\x1b[2J.html: ")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
+import contextlib
 import io
 import json
 import os
+import sqlite3
 
 import pytest
 
 from monitorch import cli
-from monitorch.store import Writer, list_runs
+from monitorch.store import Writer, journal, list_runs
 
 ONE = {"Norm": {"Norm/mean": {"fc": [1.0, 2.0]}}}
 
@@ -36,6 +38,79 @@ def test_table_tells_status_ticks_and_steps(folder, capsys):
     assert lines["odd"][1] == "damaged"
     assert lines["live"][1:4] == ["running", "0", "-"]
     assert lines["5"][:2] == ["5", "runs"]
+
+
+@pytest.fixture
+def states(write_run, tmp_path, monkeypatch):
+    """A run in each state that a file can be in."""
+    monkeypatch.setattr(journal, "READ_SECONDS", 0)
+    runs = tmp_path / "runs"
+    for name in ("empty", "empty_log", "newer", "newer_log", "foreign", "flipped", "cut", "locked", "crashed"):
+        write_run(name, ONE, journal="log" if name.endswith("log") else None)
+    write_run("crashed_too", ONE).joinpath("rank0.db").unlink()
+    with Writer(runs / "crashed_too") as writer:
+        writer.close("crashed", error=ValueError("loss is NaN\nin step 7"))
+    files = {folder.name: next(folder.glob("rank0.*")) for folder in runs.iterdir()}
+    for name in ("empty", "empty_log"):
+        files[name].write_bytes(b"")
+    whole = files["newer"].read_bytes()
+    files["newer"].write_bytes(whole[:60] + (99).to_bytes(4, "big") + whole[64:])
+    files["newer_log"].write_bytes(b"monitorch frame log 9\n...")
+    files["foreign"].write_bytes(whole[:68] + (7).to_bytes(4, "big") + whole[72:])
+    files["flipped"].write_bytes(whole[:100] + bytes(byte ^ 0xFF for byte in whole[100:4000]) + whole[4000:])
+    files["cut"].write_bytes(whole[:5000])
+    with contextlib.closing(sqlite3.connect(files["locked"], isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield runs
+
+
+STATES = {
+    "empty": ("empty", "is empty: nothing was stored yet"),
+    "empty_log": ("empty", "is empty: nothing was stored yet"),
+    "newer": ("newer", "was written by a newer monitorch"),
+    "newer_log": ("newer", "was written by a newer monitorch"),
+    "foreign": ("foreign", "is a database of another program"),
+    "flipped": ("damaged", "is damaged or no run of monitorch"),
+    "cut": ("damaged", "is damaged or no run of monitorch"),
+    "locked": ("locked", "is locked by another program at the moment"),
+    "crashed_too": ("crashed", "ValueError: loss is NaN in step 7"),
+}
+
+
+def test_every_run_says_what_it_is(states, capsys):
+    assert cli.main(["runs", str(states)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, (status, why) in STATES.items():
+        place = next(place for place, line in enumerate(lines) if line.split()[:1] == [name])
+        assert lines[place].split()[1] == status
+        assert lines[place + 1].strip().startswith(why)
+    assert cli.main(["runs", str(states), "--json"]) == 0
+    found = {info["name"]: info for info in json.loads(capsys.readouterr().out)}
+    assert {name: found[name]["status"] for name in STATES} == {name: status for name, (status, _) in STATES.items()}
+    assert found["crashed_too"]["error"]["type"] == "ValueError"
+    assert (found["crashed"]["error"], found["crashed"]["problem"]) == (None, None)
+    assert found["newer"]["problem"].startswith("was written by")
+
+
+def test_what_cannot_be_read_is_never_pruned(states):
+    before = names(states)
+    assert cli.main(["runs", str(states), "--prune", "--yes", "--older-than", "0s"]) == 0
+    assert set(before) - set(names(states)) == {"crashed", "crashed_too"}
+
+
+@pytest.mark.parametrize("name", [name for name, (status, _) in STATES.items() if status != "crashed"])
+@pytest.mark.parametrize("command", ["show", "top", "export"])
+def test_commands_say_why_a_run_cannot_be_read(states, capsys, command, name):
+    options = ["--to", "csv", "-o", "-"] if command == "export" else []
+    assert cli.main([command, name, "--runs", str(states), *options]) == 1
+    assert STATES[name][1] in capsys.readouterr().err
+
+
+def test_a_folder_with_nothing_readable_says_why(tmp_path, capsys):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "rank0.db").touch()
+    assert cli.main(["show", "--runs", str(tmp_path)]) == 2
+    assert "; bad is empty: nothing was stored yet" in capsys.readouterr().err
 
 
 def test_json_tells_the_same_as_the_store(folder, capsys):

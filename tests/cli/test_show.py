@@ -98,3 +98,36 @@ def test_json_holds_what_the_reader_gives(folder, capsys):
     }
     assert [lens["name"] for lens in facts["lenses"]] == ["Lens [b]", "run"]
     assert facts["size"] == (folder / "first" / "rank0.db").stat().st_size
+
+
+def crash(folder, name="crashed"):
+    """A run that an exception has ended."""
+
+    def train():
+        with Writer(folder / name) as writer:
+            writer.put("Norm", 1, [[1.0]], layers=["fc"], statistics=["mean"])
+            raise RuntimeError("CUDA out of memory\x1b[2J\nTried to allocate 20 MiB")
+
+    with pytest.raises(RuntimeError):
+        train()
+    return folder
+
+
+@pytest.mark.parametrize("command", ["show", "top"])
+def test_what_ended_a_run_is_shown(tmp_path, capsys, command):
+    folder = crash(tmp_path)
+    assert cli.main([command, "--runs", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[1] == r"RuntimeError: CUDA out of memory\x1b[2J Tried to allocate 20 MiB"
+    assert ("in train" in text) is (command == "show")
+    assert "\x1b" not in text
+    assert cli.main([command, "--runs", str(folder), "--json"]) == 0
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["type"], error["message"]) == ("RuntimeError", "CUDA out of memory\x1b[2J\nTried to allocate 20 MiB")
+    assert error["traceback"][0].startswith("Traceback")
+
+
+def test_a_run_that_ended_well_has_nothing_to_say(folder, capsys):
+    assert json.loads(show(folder, capsys, "--json"))["error"] is None
+    assert "Traceback" not in show(folder, capsys)
+    assert "writer" not in show(folder, capsys)

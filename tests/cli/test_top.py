@@ -1,4 +1,6 @@
+import argparse
 import fcntl
+import io
 import json
 import os
 import pty
@@ -12,9 +14,12 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from monitorch import cli
-from monitorch.store import Writer
+from monitorch.cli.top_screen import Screen
+from monitorch.dashboard.windows import Ask, blocks, planes
+from monitorch.store import Writer, open_run
 
 STEADY = np.tile([1.0, 1.1, 0.9, 1.0], 20)
 SECONDS = 60
@@ -54,7 +59,7 @@ def folder(write_run):
 def test_worst_layers_come_first_with_the_reason(folder, capsys):
     rows = layers_of(top(folder, capsys))
     assert list(rows) == ["nan", "calm", "jump", "loud", "[red]"]
-    assert rows["nan"].split("  ")[-1].strip() == "not finite 1 of 60"
+    assert rows["nan"].split("  ")[-1].strip() == "1 not finite in 1 of 60 ticks"
     assert rows["calm"].rstrip().endswith("fell to 0")
     assert rows["jump"].rstrip().endswith("40x its median")
     assert "Rate" in rows["calm"]
@@ -87,7 +92,7 @@ def test_json_has_the_same_order_and_the_recent_numbers(folder, capsys):
     assert [row["layer"] for row in facts["layers"]] == ["nan", "calm", "jump", "loud", "[red]"]
     worst = facts["layers"][0]
     assert (worst["lens"], worst["statistic"], worst["step"]) == ("Gradients", "Norm/mean", 800)
-    assert (worst["reason"], worst["value"]) == ("not finite 1 of 60", 1.0)
+    assert (worst["reason"], worst["value"]) == ("1 not finite in 1 of 60 ticks", 1.0)
     assert len(worst["recent"]) == 60
     assert worst["recent"][-2:] == ["nan", 1.0]
     assert [row["statistic"] for row in facts["run"]] == ["Loss/loss mean"]
@@ -169,7 +174,7 @@ def test_on_a_terminal_it_follows_the_run_until_interrupted(tmp_path):
             assert b"[red]" in screen
             writer.put("L", 20, [[np.nan, 2.0]], layers=["first", "[red]"], statistics=["Norm/mean"])
             writer.flush()
-            terminal.read_until(b"not finite 1 of 21")
+            terminal.read_until(b"1 not finite in 1 of 21")
             terminal.process.send_signal(signal.SIGINT)
             rest = terminal.read_until(None)
             assert terminal.process.wait(SECONDS) == 0
@@ -177,3 +182,60 @@ def test_on_a_terminal_it_follows_the_run_until_interrupted(tmp_path):
             assert b"Traceback" not in rest
         finally:
             terminal.close()
+
+
+BIASES = [f"transformer.blocks.{block}.attn.{part}.bias" for block in range(8) for part in ("qkv", "proj")]
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80", "120"])
+def test_layers_are_told_apart_on_a_narrow_screen(write_run, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": dict.fromkeys(BIASES, STEADY)}}).parent
+    lines = top(folder, capsys).splitlines()
+    rows = [line for line in lines if "bias" in line]
+    assert len({row.split()[0] for row in rows}) == len(BIASES)
+    assert max(map(len, lines)) <= int(columns)
+
+
+@pytest.mark.parametrize("height", [14, 20, 30])
+@pytest.mark.parametrize(("width", "lines_per_row"), [(60, 2), (160, 1)])
+def test_a_screen_is_no_higher_than_the_terminal(write_run, height, width, lines_per_row):
+    norms = dict.fromkeys(BIASES, STEADY) | {BIASES[0]: with_end(STEADY, np.nan)}
+    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": norms}})
+    options = argparse.Namespace(lens=None, statistic=None, layers=None, sort="worst")
+    target = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    with open_run(folder) as run:
+        drawn = target.render_lines(Screen(run, options, target).draw(height))
+    text = "\n".join("".join(segment.text for segment in line) for line in drawn)
+    shown = text.count("Weight Gradient Norm")
+    assert len(drawn) <= height
+    # around the rows: title, headings, rule, how many layers there are, and two empty lines
+    assert shown == min((height - 5 - lines_per_row) // lines_per_row, len(BIASES))
+    assert f"{shown} of 16 layers" in text
+
+
+def test_not_finite_is_the_same_number_wherever_it_is_told(write_run, capsys, tmp_path):
+    """Samples that were NaN or infinite, summed over the ticks that are shown."""
+    counts, norms = [0, 21, 0, 40, 7, 0, 15, *[0] * 13], np.ones(20)
+    norms[[3, 6]] = np.nan
+    lens = {"Norm/mean": {"fc": norms, "fine": np.ones(20)}, "Norm/nonfinite": {"fc": counts, "fine": [0] * 20}}
+    path = write_run("first", {"L": lens})
+    facts = json.loads(top(path.parent, capsys, "--json"))["layers"][0]
+    assert (facts["layer"], facts["nonfinite"], facts["broken"], facts["ticks"]) == ("fc", 83, 4, 20)
+    assert facts["reason"] == "83 not finite in 4 of 20 ticks"
+    assert cli.main(["export", str(path), "--to", "csv", "-o", "-", "--worst", "0"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    assert sum(float(row[-1]) for row in rows if row[-2] == "nonfinite") == 83
+    with open_run(path) as run:
+        for resolution in (1, 3, 20):
+            (block,) = blocks(run, Ask((("L", "Norm/mean"),), resolution=resolution))
+            assert planes(block)["nonfinite"].sum(axis=1).tolist() == [83, 0]
+        assert "NaN !15" in "".join(capture_show(path, capsys, step=6))
+
+
+def capture_show(path, capsys, step):
+    """What ``show`` prints of a run that ends at a step."""
+    with Writer(path, resume=True, resume_step=step + 1):
+        pass
+    assert cli.main(["show", str(path)]) == 0
+    return capsys.readouterr().out

@@ -27,6 +27,14 @@ def test_a_head_tells_everything_but_numbers(run, sample):
     assert head["tick_age"] > 0
 
 
+def test_a_head_tells_what_ended_the_run(run, tmp_path, new_run):
+    assert answers.head(run)["error"] is None
+    new_run(tmp_path / "bad").close("crashed", error=KeyError("lr"))
+    with open_run(tmp_path / "bad") as crashed:
+        error = answers.head(crashed)["error"]
+    assert error == {"type": "KeyError", "message": "'lr'", "traceback": ["KeyError: 'lr'"]}
+
+
 def test_what_json_cannot_say_is_text(run):
     text = json.dumps([answers.head(run), answers.events(run.events())], allow_nan=False)
     config = json.loads(text)[0]["meta"]["config"]

@@ -1,4 +1,5 @@
 import http.client
+import json
 import shutil
 from urllib.parse import quote
 
@@ -65,6 +66,78 @@ def test_what_cannot_be_answered_says_why(client, path, status, message):
     answer = client.ask(f"/api/{path}")
     assert answer.status == status
     assert message in answer.body.decode()
+
+
+WINDOW = "windows?run=first&lens=Rates&statistic=Rate/value"
+NUMBERS = ["events?run=first&since=", f"{WINDOW}&first=", f"{WINDOW}&last=", f"{WINDOW}&resolution="]
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+@pytest.mark.parametrize(
+    "value",
+    ["x", "1.5", "1e3", "nan", "inf", "-", "0x10", "%00", "9" * 19, "-" + "9" * 30, "9" * 5000, "%F0%9F%A6%8A", "1;2"],
+)
+def test_what_is_no_number_is_a_bad_request(client, path, value):
+    answer = client.ask(f"/api/{path}{value}")
+    assert answer.status == 400
+    assert len(answer.body) < 300
+    assert "must be a whole number" in json.loads(answer.body)["error"]
+
+
+@pytest.mark.parametrize("path", NUMBERS[:3])
+@pytest.mark.parametrize("value", ["", "0", "-1", "999999999999999999", "-999999999999999999"])
+def test_any_number_of_a_step_is_answered(client, path, value):
+    assert client.ask(f"/api/{path}{value}").status == 200
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory, new_run, serving):
+    """Runs that cannot be read, each in its way, and one that crashed."""
+    folder = tmp_path_factory.mktemp("broken")
+    for name, content in (("empty", b""), ("text", b"no database" * 100), ("cut", None), ("newer", None)):
+        writer = new_run(folder / name)
+        writer.close()
+        whole = writer.path.read_bytes()
+        changed = {"cut": whole[:5000], "newer": whole[:60] + (99).to_bytes(4, "big") + whole[64:]}
+        writer.path.write_bytes(changed.get(name, content))
+    new_run(folder / "crashed").close("crashed", error=ValueError("loss is NaN\nsince step 3"))
+    (folder / "loop").symlink_to(folder / "loop")
+    with serving(folder) as asking:
+        yield folder, asking
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("empty", "the run 'empty' is empty: nothing was stored yet"),
+        ("text", "the run 'text' is damaged or no run of monitorch"),
+        ("cut", "the run 'cut' is damaged or no run of monitorch"),
+        ("newer", "the run 'newer' was written by a newer monitorch"),
+        ("loop", "there is no run 'loop'; there are crashed, cut, empty, newer, text"),
+    ],
+)
+@pytest.mark.parametrize("path", ["head?", "events?", "windows?lens=Rates&statistic=Rate/value&"])
+def test_a_run_that_cannot_be_read_is_told_without_its_place_on_the_disk(broken, path, name, message):
+    folder, client = broken
+    answer = client.ask(f"/api/{path}run={name}")
+    assert answer.status == 404
+    assert json.loads(answer.body)["error"].startswith(message)
+    assert str(folder) not in answer.body.decode()
+
+
+def test_runs_are_listed_with_what_is_wrong_with_them(broken):
+    folder, client = broken
+    infos = {info["name"]: info for info in client.json("/api/runs")}
+    states = {name: info["status"] for name, info in infos.items()}
+    assert states == {
+        "empty": "empty", "text": "damaged", "cut": "damaged", "newer": "newer", "crashed": "crashed",
+    }  # fmt: skip
+    assert infos["newer"]["problem"].startswith("was written by a newer monitorch")
+    assert (infos["crashed"]["problem"], infos["empty"]["error"]) == (None, None)
+    for error in (infos["crashed"]["error"], client.json("/api/head?run=crashed")["error"]):
+        assert (error["type"], error["message"]) == ("ValueError", "loss is NaN\nsince step 3")
+        assert error["traceback"][-2:] == ["ValueError: loss is NaN", "since step 3"]
+    assert str(folder) not in json.dumps(infos)
 
 
 TRAVERSALS = ["../secret", "..", "/etc", "first/../../secret", "%2e%2e%2fsecret", "....//secret", "..%5csecret"]

@@ -62,6 +62,28 @@ def test_losses_are_left_out_last_and_bands_first(tmp_path):
         assert report._series(run, 0.5) == (("run", "Loss/train_loss mean"), ("Norms", "N/mean"))
 
 
+@pytest.mark.parametrize("count", [3, 70_000, 3_000_000])
+def test_counts_are_carried_however_large_they_are(tmp_path, count):
+    with Writer(tmp_path / "run") as writer:
+        for step in range(3):
+            names = {"layers": ["a", "b"], "statistics": ["N/mean", "N/nonfinite"]}
+            writer.put("Norms", step, [[1.0, 2.0], [0, count * (step == 1)]], **names)
+    data = gzip.decompress(base64.b64decode(re.search(r'id="data">([^<]+)<', report_html(tmp_path / "run").html)[1]))
+    length = int.from_bytes(data[:4], "little")
+    found = json.loads(data[4 : 4 + length])["runs"][0]["blocks"]
+    mean = next(block for block in found if block["statistic"] == "N/mean")
+    offset = 4 + length + sum(4 * 8 * block["columns"] for block in found)
+    offset += sum(2 * 2 * block["columns"] * len(block["planes"]) for block in found[: found.index(mean)])
+    halves = []
+    for plane in mean["planes"]:
+        raw = np.frombuffer(data, np.uint8, 2 * 6, offset).astype(np.int64)
+        codes = np.cumsum((raw[:6] + 256 * raw[6:]).reshape(2, 3), axis=1) % 2**16
+        halves += [codes] if plane.startswith("nonfinite") else []
+        offset += 2 * 6
+    assert len(halves) == 1 + (count > 65535)
+    assert sum(half << 16 * place for place, half in enumerate(halves)).tolist() == [[0, 0, 0], [0, count, 0]]
+
+
 def test_only_the_scripts_and_the_sheet_of_the_page_may_run(tmp_path, make_run):
     html = report_html(make_run(tmp_path / "first")).html
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)[1]
@@ -85,6 +107,15 @@ def test_a_nonce_belongs_to_one_report(tmp_path, make_run):
         for name, shift in (("first", 0.0), ("second", 0.1))
     }
     assert len(nonces) == 2
+
+
+def test_a_report_of_a_crashed_run_carries_what_ended_it(tmp_path, new_run):
+    new_run(tmp_path / "bad").close("crashed", error=KeyError("lr"))
+    shown = report_html(tmp_path / "bad")
+    assert repr(shown) == "bad: crashed (KeyError: 'lr') at step 23, 5 layers"
+    (run,) = carried(shown.html)["runs"]
+    assert run["head"]["error"] == run["info"]["error"]
+    assert (run["info"]["error"]["type"], run["info"]["problem"]) == ("KeyError", None)
 
 
 def test_names_stay_inside_of_the_data(tmp_path, make_run):

@@ -1,7 +1,9 @@
+import json
 import shutil
 
 import pytest
 
+from monitorch import cli
 from monitorch.dashboard.shelf import RunShelf
 from monitorch.errors import StoreError
 
@@ -48,28 +50,49 @@ def test_absolute_paths_are_no_names(shelf, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_links_out_of_the_folder_are_not_followed(shelf, tmp_path, what):
+def test_links_that_somebody_has_put_into_the_folder_are_runs(shelf, tmp_path, what):
     link = tmp_path / "runs/link"
     if what == "folder":
         link.symlink_to(tmp_path / "secret")
     else:
         link.mkdir()
         (link / "rank0.db").symlink_to(tmp_path / "secret/rank0.db")
-    assert shelf.names() == ("first",)
-    assert [info.name for info in shelf.infos()] == ["first"]
-    with pytest.raises(StoreError, match="there is no run 'link'"):
-        shelf.run("link")
+    assert shelf.names() == ("first", "link")
+    assert shelf.run("link").last_step == 1
 
 
-def test_links_within_the_folder_are(shelf, tmp_path):
-    (tmp_path / "runs/best").symlink_to(tmp_path / "runs/first")
-    assert shelf.run("best").last_step == 1
+def test_links_that_lead_nowhere_or_to_no_run_are_none(shelf, tmp_path):
+    (tmp_path / "runs/gone").symlink_to(tmp_path / "nothing")
+    (tmp_path / "runs/home").symlink_to(tmp_path)
+    (tmp_path / "runs/notes").mkdir()
+    for name in ("gone", "home", "notes"):
+        with pytest.raises(StoreError, match=rf"^there is no run '{name}'; there are first$"):
+            shelf.run(name)
+
+
+def test_the_page_has_the_runs_that_the_terminal_lists(tmp_path, make_run, capsys):
+    folder = tmp_path / "runs"
+    make_run(folder / "good", steps=2)
+    make_run(tmp_path / "elsewhere", steps=2)
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    for name, content in (("empty", b""), ("text", b"no database" * 100)):
+        (folder / name).mkdir()
+        (folder / name / "rank0.db").write_bytes(content)
+    (folder / "notes").mkdir()
+    assert cli.main(["runs", str(folder), "--json"]) == 0
+    listed = {info["name"]: info["status"] for info in json.loads(capsys.readouterr().out)}
+    assert listed == {"good": "finished", "link": "finished", "empty": "empty", "text": "damaged"}
+    shelf = RunShelf(folder)
+    assert {info.name: info.status for info in shelf.infos()} == listed
+    assert set(shelf.names()) == set(listed)
 
 
 def test_the_folder_of_a_run_is_that_run_alone(tmp_path, make_run):
     make_run(tmp_path / "first", steps=2)
     make_run(tmp_path / "second", steps=2)
-    assert RunShelf(tmp_path / "second").names() == ("second",)
+    alone = RunShelf(tmp_path / "second")
+    assert alone.names() == ("second",)
+    assert [info.name for info in alone.infos()] == ["second"]
 
 
 def test_a_run_that_was_replaced_is_opened_again(shelf, tmp_path, make_run):

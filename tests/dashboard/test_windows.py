@@ -1,3 +1,6 @@
+import json
+import struct
+
 import numpy as np
 import pytest
 
@@ -72,3 +75,22 @@ def test_layers_that_a_lens_does_not_know_are_left_out(run):
 def test_a_wrong_question_is_told_the_right_ones(run, ask, message):
     with pytest.raises(OptionError, match=message):
         list(blocks(run, ask))
+
+
+@pytest.mark.parametrize("length", range(1, 18))
+def test_numbers_lie_where_a_browser_can_read_them(tmp_path, unpacked, length):
+    """Typed arrays begin at multiples of the size of their numbers, however long the names before them are."""
+    layer = "é" * (length % 3) + "n" * length
+    with Writer(tmp_path / "run") as writer:
+        for step in range(5):
+            writer.put("Norms", step, [[step], [1.0]], layers=[layer], statistics=["Norm/mean", "Rate/mean"], epoch=2)
+    with open_run(tmp_path / "run") as run:
+        body = pack(list(blocks(run, Ask((("Norms", "Norm/mean"), ("Norms", "Rate/mean"))))))
+    (header,) = struct.unpack_from("<I", body)
+    assert (4 + header) % 8 == 0
+    assert json.loads(body[4 : 4 + header])["blocks"][0]["layers"] == [layer]
+    first, second = unpacked(body)
+    assert first["step"].tolist() == second["last"].tolist() == [0, 1, 2, 3, 4]
+    assert (first["epoch"].tolist(), first["mean"].tolist(), second["mean"].tolist()) == (
+        [2] * 5, [[0, 1, 2, 3, 4]], [[1] * 5],
+    )  # fmt: skip

@@ -24,6 +24,11 @@ def oracle_columns(numbers, begin, end):
 
 
 @pytest.fixture
+def oracle():
+    return oracle_columns
+
+
+@pytest.fixture
 def numbers():
     """Numbers ``[tick, statistic, layer]`` with some that are not finite, the same ones every time."""
 

@@ -85,3 +85,16 @@ def test_very_small_file_keeps_columns_of_256_ticks_of_the_whole_run(tmp_path):
         ]  # fmt: skip
         assert window.mean.tolist() == [[127.5, 383.5, 639.5, 883.5]] * 2
         assert window.maximum.tolist() == [[255, 511, 767, 999]] * 2
+
+
+def test_ticks_of_all_lenses_go_in_the_order_of_their_age(tmp_path):
+    file = TableFile(tmp_path / "rank0.db", "wal", 3_000_000)
+    for step in range(2000):
+        lens = "Old" if step < 1000 else "New"
+        file.write([Frame(lens, step, 0, float(step), ("mean",), LAYERS, np.full((1, 500), step, np.float32))])
+    file.close()
+    with open_run(tmp_path) as run:
+        assert len(run.series("Old", "mean", "3").values) == 0
+        new = run.series("New", "mean", "3")
+        assert len(new.values) > 200
+        assert (new.values.tolist(), new.axis.step[-1]) == (new.axis.step.tolist(), 1999)

@@ -1,4 +1,5 @@
 import json
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -6,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from monitorch.errors import StoreError
-from monitorch.store import Writer, list_runs, open_run
+from monitorch.store import Writer, library, list_runs, open_run
 from monitorch.store.status import CRASHED_SECONDS
 
 
@@ -68,6 +69,29 @@ def test_status_is_derived_from_signs_of_life(tmp_path, facts, status):
     change(tmp_path / "run" / "rank0.db", status="running", **facts)
     with open_run(tmp_path / "run") as run:
         assert run.status == status
+
+
+def test_run_whose_clock_is_ahead_is_as_young_as_can_be(tmp_path):
+    make(tmp_path / "ahead")
+    make(tmp_path / "now")
+    change(tmp_path / "ahead" / "rank0.db", heartbeat=time.time() + 1e6, started=time.time() + 1e6)
+    first, _ = list_runs(tmp_path)
+    assert (first.name, first.age) == ("ahead", 0.0)
+
+
+def test_run_that_goes_away_while_runs_are_listed_does_not_hide_the_others(tmp_path, monkeypatch):
+    for name in ("stays", "goes"):
+        make(tmp_path / name)
+    found = library.ranks_of
+
+    def and_remove(folder):
+        ranks = found(folder)
+        if folder.name == "goes":
+            shutil.rmtree(folder)
+        return ranks
+
+    monkeypatch.setattr(library, "ranks_of", and_remove)
+    assert [info.name for info in list_runs(tmp_path)] == ["stays"]
 
 
 def test_run_is_opened_by_folder_rank_or_file(tmp_path):

@@ -1,11 +1,17 @@
+import itertools
+import sqlite3
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from monitorch.errors import OptionError, StoreError
-from monitorch.store import Event, Layer, Run, Statistic, Writer, is_absent, open_run
+from monitorch.errors import OptionError, StoreError, UnreadableRunError
+from monitorch.store import Event, Frame, Layer, Run, Statistic, Writer, is_absent, journal, list_runs, open_run
+from monitorch.store.backend import TableFile
+from monitorch.store.frame_log import FIRST_LINE
 from monitorch.store.journal import JOURNALS
+from monitorch.store.parts import Meta
 
 TICKS = 620  # two blocks and a part of one
 
@@ -140,7 +146,8 @@ def test_layers_and_statistics_may_come_later(tmp_path, ticks):
             late = step >= ticks // 2
             layers, statistics = ["a", "b"] if late else ["a"], ["max", "mean"] if late else ["mean"]
             values = [[step + 10.0 * row + column for column in range(len(layers))] for row in range(len(statistics))]
-            writer.put("Norm", step, values, layers=layers, statistics=statistics)
+            while not writer.put("Norm", step, values, layers=layers, statistics=statistics):
+                writer.flush()
         writer.flush()
         with open_run(tmp_path / "run") as run:
             check_late_comers(run, ticks)
@@ -159,6 +166,26 @@ def check_late_comers(run, ticks):
     window = run.window("Norm", "max", resolution=2)
     assert window.nonfinite.sum() == 0
     np.testing.assert_allclose(np.nanmax(window.maximum, 1), [ticks - 1, ticks])
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+@pytest.mark.parametrize("old", [40, 256, 300])
+def test_statistic_that_a_resumed_run_logs_for_the_first_time_has_no_older_numbers(tmp_path, one, journal, old):
+    np.full((1, 4096), 123.0, np.float32)  # memory that is used again holds numbers
+    with Writer(tmp_path / "run", journal=journal) as writer:
+        for step in range(old):
+            one(writer, step, step)
+    with Writer(tmp_path / "run", resume=True, journal=journal) as writer:
+        for step in range(old, old + 20):
+            writer.put("Norm", step, [[7.0], [step]], layers=["fc"], statistics=["new", "mean"])
+    with open_run(tmp_path / "run") as run:
+        for _ in range(5):
+            axis, values = run.series("Norm", "new", "fc")
+            assert (axis.step.tolist(), values.tolist()) == (list(range(old, old + 20)), [7.0] * 20)
+            window = run.window("Norm", "new", resolution=10**6)
+            assert is_absent(window.mean[0, :old]).all()
+            assert is_absent(run.frame_at(old // 2)["Norm"].values).tolist() == [[False], [True]]
+        assert run.series("Norm", "mean", "fc").values.tolist() == list(range(old + 20))
 
 
 def test_several_lenses_have_axes_of_their_own(tmp_path, numbers, put):
@@ -243,7 +270,8 @@ def test_reader_that_never_stops_looking_sees_a_beginning_without_gaps(tmp_path,
         reader = threading.Thread(target=look)
         reader.start()
         for step in range(3000):
-            writer.put("Norm", step, [[step]], layers=["fc"], statistics=["mean"])
+            while not writer.put("Norm", step, [[step]], layers=["fc"], statistics=["mean"]):
+                writer.flush()
             if step % 70 == 0:
                 writer.flush()
         writer.flush()
@@ -253,31 +281,232 @@ def test_reader_that_never_stops_looking_sees_a_beginning_without_gaps(tmp_path,
     assert (seen[0] >= 0, seen[-1]) == (True, 3000)
 
 
+def test_number_that_is_not_finite_counts_even_if_no_sample_was_counted(tmp_path):
+    with Writer(tmp_path / "run") as writer:
+        for step, (mean, count) in enumerate([(1.0, 0), (np.inf, 0), (np.nan, 4), (1.0, 2)]):
+            writer.put("L", step, [[mean], [count]], layers=["fc"], statistics=["Norm/mean", "Norm/nonfinite"])
+    with open_run(tmp_path / "run") as run:
+        assert run.window("L", "Norm/mean").nonfinite.tolist() == [[0, 1, 4, 2]]
+
+
+def test_counts_of_a_column_go_beyond_sixteen_bits(tmp_path):
+    ticks, moment = 70_000, (0, 0.0)
+    file = TableFile(tmp_path / "rank0.db", "wal", None)
+    values = np.zeros((ticks, 1, 3), np.float32)
+    values[:, 0, 1], values[::2, 0, 2] = np.nan, np.inf
+    names = ("mean",), ("fine", "broken", "half")
+    file.write([Frame("Norm", step, *moment, *names, frame) for step, frame in enumerate(values)])
+    file.close()
+    with open_run(tmp_path) as run:
+        for resolution, columns in ((1, 1), (2, 2), (3, 3)):
+            window = run.window("Norm", "mean", resolution=resolution)
+            assert len(window.last_step) == columns
+            assert window.nonfinite.sum(axis=1).tolist() == [0, ticks, ticks // 2]
+            assert window.finite.sum(axis=1).tolist() == [ticks, 0, ticks // 2]
+
+
+@pytest.mark.parametrize("journal", ["wal", "log"])
+def test_samples_that_are_not_finite_are_summed_at_every_resolution(tmp_path, journal):
+    chance, ticks = np.random.default_rng(0), 700
+    counts = chance.integers(0, 40, (ticks, 2)) * (chance.random((ticks, 2)) < 0.1)
+    means = np.where(chance.random((ticks, 2)) < 0.5, 1.0, np.where(counts > 0, np.nan, 1.0))
+    with Writer(tmp_path / "run", journal=journal) as writer:
+        for step in range(ticks):
+            names = {"layers": ["a", "b"], "statistics": ["Norm/mean", "Norm/nonfinite", "Other/mean"]}
+            while not writer.put("L", step, [means[step], counts[step], means[step]], **names):
+                writer.flush()
+        writer.flush()
+        check_counts(tmp_path / "run", counts, means)
+    check_counts(tmp_path / "run", counts, means)
+
+
+def check_counts(folder, counts, means):
+    with open_run(folder) as run:
+        for first, last, resolution in itertools.product((0, 300), (500, 699), (1, 3, 40, 1000)):
+            window = run.window("L", "Norm/mean", first, last, resolution)
+            parts = zip(window.axis.step, window.last_step, strict=True)
+            wanted = [counts[begin : end + 1].sum(axis=0) for begin, end in parts]
+            assert window.nonfinite.T.tolist() == np.array(wanted).tolist()
+            uncounted = run.window("L", "Other/mean", first, last, resolution)
+            assert uncounted.nonfinite.sum() == np.isnan(means[first : last + 1]).sum()
+
+
+def test_read_after_one_that_failed_in_the_middle_is_right(tmp_path, numbers, put):
+    values = numbers(700)
+    with Writer(tmp_path / "run") as writer, open_run(tmp_path / "run") as run:
+        for last, patience in zip(range(20, 700, 20), itertools.count(1), strict=False):
+            put(writer, values[last - 20 : last], first=last - 20)
+            writer.flush()
+            fail_once(run, patience)
+            np.testing.assert_array_equal(run.series("Norm", "mean", "layer0").values, values[:last, 0, 0])
+            assert run.window("Norm", "mean", resolution=1).last_step.tolist() == [last - 1]
+
+
+def fail_once(run, patience):
+    """Have SQLite give up in the middle of a read: later and later from call to call."""
+    calls = itertools.count()
+    run._source.connection.set_progress_handler(lambda: next(calls) >= patience, 10)
+    try:
+        with pytest.raises(StoreError, match=r"rank0\.db cannot be read: interrupted"):
+            look_on(run)
+    finally:
+        run._source.connection.set_progress_handler(None, 0)
+
+
+def look_on(run):
+    while True:
+        run._version = None  # as if there were news each time
+        assert run.last_step is not None
+
+
+def test_read_of_a_file_that_was_locked_is_right_when_it_is_not_any_more(tmp_path, numbers, put, monkeypatch):
+    monkeypatch.setattr(journal, "READ_SECONDS", 0)
+    values = numbers(300)
+    with Writer(tmp_path / "run", journal="truncate") as writer:
+        put(writer, values[:100])
+        writer.flush()
+        with open_run(tmp_path / "run") as run, closing(sqlite3.connect(writer.path, isolation_level=None)) as other:
+            for last in (200, 300):
+                put(writer, values[last - 100 : last], first=last - 100)
+                writer.flush()
+                other.execute("BEGIN EXCLUSIVE")
+                with pytest.raises(UnreadableRunError, match="is locked by another program at the moment") as caught:
+                    run.series("Norm", "mean", "layer0")
+                assert caught.value.state == "locked"
+                other.execute("ROLLBACK")
+                np.testing.assert_array_equal(run.series("Norm", "mean", "layer0").values, values[:last, 0, 0])
+
+
 # --- files that are none ---
+
+
+def test_locked_file_is_not_read_past_its_lock(tmp_path, numbers, put, monkeypatch):
+    monkeypatch.setattr(journal, "READ_SECONDS", 0)
+    with Writer(tmp_path / "run", journal="truncate") as writer:
+        put(writer, numbers(3))
+    path = tmp_path / "run" / "rank0.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UnreadableRunError, match="locked"):
+            open_run(path)
+    with open_run(path) as run:
+        assert run.last_step == 2
 
 
 def zeros_in_the_middle(path):
     data = bytearray(path.read_bytes())
     data[4096:] = bytes(len(data) - 4096)
-    return data
+    return bytes(data)
+
+
+def newer(path):
+    data = bytearray(path.read_bytes())
+    data[60:64] = (99).to_bytes(4, "big")  # where SQLite keeps the version
+    return bytes(data)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "state", "message"),
     [
-        (lambda path: b"hello world, this is no database" * 100, "is damaged or no run of monitorch"),
-        (zeros_in_the_middle, "is damaged or no run of monitorch"),
-        (lambda path: b"", "is empty: nothing was stored yet"),
+        (lambda path: b"hello world, this is no database" * 100, "damaged", "is damaged or no run of monitorch"),
+        (zeros_in_the_middle, "damaged", "is damaged or no run of monitorch"),
+        (lambda path: path.read_bytes()[:5000], "damaged", "is damaged or no run of monitorch"),
+        (lambda path: b"", "empty", "is empty: nothing was stored yet"),
+        (newer, "newer", "was written by a newer monitorch .*version 99"),
     ],
-    ids=["text", "damaged", "empty"],
+    ids=["text", "zeros", "cut", "empty", "newer"],
 )
-def test_damaged_file_is_named(stored, numbers, spoil, message):
+def test_file_that_cannot_be_read_says_why(stored, numbers, spoil, state, message):
     path = stored(numbers(300)).path
     path.write_bytes(spoil(path))
-    with pytest.raises(StoreError, match=rf"rank0\.db {message}"):
+    with pytest.raises(UnreadableRunError, match=rf"rank0\.db {message}") as caught:
         Run(path).series("Norm", "mean", "layer0")
+    assert caught.value.state == state
+    assert str(path) not in caught.value.reason
+    (info,) = list_runs(path.parent.parent)
+    assert (info.name, info.status, info.problem) == ("run", state, caught.value.reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "message"),
+    [
+        (b"", "empty", "is empty: nothing was stored yet"),
+        (b"monitorch frame log 7\nwhatever", "newer", "was written by a newer monitorch .*version 7"),
+        (b"2026-01-01 INFO started", "foreign", "is not a log of monitorch"),
+        (FIRST_LINE + bytes(50), "damaged", "is damaged at byte 22"),
+    ],
+    ids=["empty", "newer", "foreign", "damaged"],
+)
+def test_log_that_cannot_be_read_says_why(tmp_path, text, state, message):
+    path = tmp_path / "run" / "rank0.log"
+    path.parent.mkdir()
+    path.write_bytes(text)
+    with pytest.raises(UnreadableRunError, match=rf"rank0\.log {message}") as caught:
+        open_run(path)
+    (info,) = list_runs(tmp_path)
+    assert (info.status, info.problem) == (caught.value.state, caught.value.reason)
+    assert info.status == state
 
 
 def test_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(StoreError, match=r"rank0\.db cannot be opened"):
-        Run(tmp_path / "rank0.db")
+    for name in ("rank0.db", "rank0.log"):
+        with pytest.raises(UnreadableRunError, match=rf"{name} cannot be opened") as caught:
+            Run(tmp_path / name)
+        assert caught.value.state == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "block SET ticks = 1000000000",
+        "block SET times = x'00'",
+        "block SET epochs = CAST(epochs || x'00000000' AS BLOB)",
+        "hot SET statistics = 7",
+        "meta SET value = '{'",
+    ],
+)
+def test_rows_that_make_no_sense_are_damage(tmp_path, change):
+    file = TableFile(tmp_path / "rank0.db", "wal", None)
+    names = ("mean",), ("a", "b", "c", "d", "e")
+    file.write([Frame("Norm", step, 0, 0.0, *names, np.ones((1, 5), np.float32)) for step in range(300)])
+    file.write([Meta({"name": "x"})])
+    file.abandon()
+    with closing(sqlite3.connect(file.path)) as connection, connection:
+        connection.execute(f"UPDATE {change}")
+    with pytest.raises(UnreadableRunError, match="is damaged or no run of monitorch") as caught:
+        read_everything(file.path)
+    assert caught.value.state == "damaged"
+
+
+def read_everything(path):
+    """All that a reader can be asked."""
+    with Run(path) as run:
+        facts = run.meta, run.status, run.error, run.layers, run.events(), run.last_step, run.data_version()
+        frames = run.newest(), run.frame_at(100)
+        for lens in run.lenses.values():
+            for statistic in lens.statistics:
+                run.window(lens.name, statistic.name, resolution=7)
+                for layer in lens.layers:
+                    run.series(lens.name, statistic.name, layer)
+        return facts, frames
+
+
+@pytest.mark.parametrize("journal", ["wal", "log"])
+def test_file_of_which_any_bits_have_changed_is_read_or_refused(tmp_path, numbers, put, journal):
+    with Writer(tmp_path / "run", journal=journal) as writer:
+        writer.introduce_layers([Layer("layer0", "Linear", 3)])
+        writer.event(3, "spike", "warning", layer="layer0", body={"seen": 1})
+        put(writer, numbers(300, 2))
+    path = writer.path
+    whole, chance, refused = path.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for place in chance.integers(0, len(data), chance.integers(1, 60)):
+            data[place] ^= 1 << int(chance.integers(0, 8))
+        path.write_bytes(data)
+        try:
+            read_everything(path)
+        except UnreadableRunError:
+            refused += 1
+        assert len(list_runs(tmp_path)) == 1
+    assert refused > 30

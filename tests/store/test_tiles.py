@@ -66,6 +66,25 @@ def test_columns_survive_as_bytes():
         np.testing.assert_array_equal(before, after)
 
 
+def test_totals_are_sums_and_nothing_where_nothing_was_measured():
+    stream = np.random.default_rng(3)
+    values = stream.integers(0, 5000, 1600).astype(np.float32)
+    values[stream.random(1600) < 0.2] = absent([1])[0]
+    values[:32], values[32:48] = absent([1])[0], np.nan
+    wanted = [np.nansum(values[start : start + 16]) for start in range(0, 1600, 16)]
+    assert summarise(values, 16).totals().tolist() == wanted
+    assert merge(summarise(values, 16), 100).totals().tolist() == [np.nansum(values)]
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["finite", "not finite"])
+def test_columns_of_more_ticks_than_sixteen_bits_can_count_are_merged(broken):
+    ticks = 70_000
+    values = np.full(ticks, np.nan if broken else 3.0, np.float32)
+    columns = merge(summarise(values, 256), -(-ticks // 256))
+    assert columns.counts.tolist() == ([[0], [ticks]] if broken else [[ticks], [0]])
+    np.testing.assert_array_equal(columns.numbers, [[np.nan if broken else 3.0]] * 3)
+
+
 def test_joined_columns_stand_one_after_the_other():
     values = mixed(96).reshape(1, 96)
     parts = join([summarise(values[:, :32], 16), summarise(values[:, 32:], 16)])

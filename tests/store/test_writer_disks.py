@@ -1,10 +1,12 @@
 """Disks that are full, closed or small."""
 
+import subprocess
+
 import numpy as np
 import pytest
 
 from monitorch.errors import MonitorchWarning
-from monitorch.store import Writer, list_runs, open_run
+from monitorch.store import Layer, Statistic, Writer, list_runs, open_run
 from monitorch.store.journal import JOURNALS
 from monitorch.store.writer import SMALLEST_SIZE
 
@@ -82,6 +84,59 @@ def test_folder_that_cannot_be_made_is_a_warning(tmp_path, one):
     assert writer.dropped == 1
 
 
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_disk_that_is_full_from_the_beginning_is_used_once_it_has_room(mount, one, values_of, journal):
+    disk = mount("size=64k")
+    (disk / "ballast").write_bytes(bytes(52 * 1024))
+    with pytest.warns(MonitorchWarning, match="cannot be stored in .*run: ") as caught:
+        writer = fill_up(disk / "run", journal)
+    assert (len(caught), writer.dropped > 0) == (1, True)
+    (disk / "ballast").unlink()
+    subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
+    writer.flush()
+    one(writer, 10**6, 7.0)
+    writer.close()
+    assert values_of(disk / "run")[-1] == 7.0
+    assert [path.name for path in disk.iterdir()] == ["run"]
+    with open_run(disk / "run") as run:
+        assert (run.meta["config"], run.name, run.status) == (1, "run", "finished")
+
+
+def fill_up(folder, journal):
+    """A writer that has lost some of its numbers."""
+    writer, step = Writer(folder, journal=journal, meta={"config": 1}), 0
+    while not writer.dropped:
+        step += 1
+        writer.put("Norm", step, np.ones((1, 500)), layers=[str(n) for n in range(500)], statistics=["mean"])
+        writer.flush()
+    return writer
+
+
+def test_what_was_said_while_the_disk_was_full_is_said_again(tmp_path, numbers, put):
+    writer = Writer(tmp_path / "run")
+    writer.flush()
+    connection = writer._worker.backend._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.warns(MonitorchWarning, match="full"):
+        describe(writer)
+    connection.execute("PRAGMA max_page_count = 100000")
+    put(writer, numbers(3, 3))
+    writer.close()
+    with open_run(tmp_path / "run") as run:
+        assert [layer.kind for layer in run.layers] == ["Linear"] * 3
+        assert [layer.name for layer in run.layers] == ["layer2", "layer1", "layer0"]
+        assert run.lenses["Norm"].statistics[0].scale == "log"
+        assert run.meta["best"] == "x" * 20_000
+
+
+def describe(writer):
+    writer.note(best="x" * 20_000)
+    writer.introduce_layers([Layer(f"layer{number}", "Linear") for number in (2, 1, 0)])
+    writer.introduce_statistics("Norm", [Statistic("mean", "log")])
+    writer.flush()
+
+
 # --- a bounded run ---
 
 
@@ -111,3 +166,43 @@ def test_bounded_log_stops(tmp_path, numbers, put):
     assert writer.path.stat().st_size < 1.01 * SMALLEST_SIZE
     assert_readable(tmp_path / "run", numbers(256, 50))
     assert list_runs(tmp_path)[0].status == "finished"
+
+
+@pytest.mark.parametrize("max_size", [2 * SMALLEST_SIZE, SMALLEST_SIZE], ids=["columns of 16", "columns of 256"])
+@pytest.mark.parametrize("first", [1000, 1024, 5990])
+def test_bounded_run_that_is_resumed_among_its_averages_shows_nothing_that_is_hidden(
+    tmp_path, numbers, put, oracle, max_size, first
+):
+    old, new = numbers(6000, 64), -numbers(700, 64)
+    options = {"max_size": max_size}
+    with Writer(tmp_path / "run", **options) as writer:
+        put(writer, old)
+    with Writer(tmp_path / "run", resume=True, resume_step=first - 1, **options) as writer:
+        put(writer, new, first=first)
+        writer.flush()
+        check_bounded(tmp_path / "run", np.concatenate([old[:first], new]), first, oracle)
+    check_bounded(tmp_path / "run", np.concatenate([old[:first], new]), first, oracle)
+
+
+def check_bounded(folder, expected, first, oracle):
+    """Every column is that of the numbers that count; single ticks that are left are exact."""
+    layer = 5
+    with open_run(folder) as run:
+        axis, values = run.series("Norm", "mean", f"layer{layer}")
+        np.testing.assert_array_equal(values, expected[axis.step, 0, layer])
+        for resolution in (1, 20, 300, 7000):
+            window = run.window("Norm", "mean", resolution=resolution)
+            begin, end = window.axis.step, window.last_step
+            assert len(begin) <= resolution
+            assert end[-1] == len(expected) - 1
+            assert (begin[1:] > end[:-1]).all()
+            # no more is missing than the column in which the run was resumed
+            assert (begin[1:] - end[:-1] - 1).sum() < 256
+            if resolution == 7000:
+                assert not ((begin < first) & (end >= first)).any()
+                for column, parts in enumerate(oracle(expected[:, 0], begin, end)):
+                    _, low, high, nonfinite = parts
+                    if begin[column] < end[column]:
+                        np.testing.assert_array_equal(window.minimum[:, column], low)
+                        np.testing.assert_array_equal(window.maximum[:, column], high)
+                    np.testing.assert_array_equal(window.nonfinite[:, column], nonfinite)

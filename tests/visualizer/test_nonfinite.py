@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.lens import ParameterGradientGeometry
+from monitorch.lens import LossMetrics, ParameterGradientGeometry
 from monitorch.visualizer import (
     MatplotlibVisualizer,
     PlayerVisualizer,
@@ -61,6 +61,19 @@ def test_tensorboard_has_the_count(run, tmp_path):
         run(visualizer)
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("weight_gradient_norm/1/nonfinite")] == [(2, 1.0)]
+
+
+def test_tensorboard_counts_each_curve_of_a_tag(tmp_path):
+    lens = LossMetrics(metrics=["one", "two"])
+    with TensorBoardVisualizer(tmp_path) as visualizer:
+        inspector = PyTorchInspector([lens], module=nn.Linear(2, 1), visualizer=visualizer)
+        for name, broken in (("one", 3), ("two", 1)):
+            for sample in range(4):
+                inspector.push_metric(name, math.nan if sample < broken else 1.0)
+        inspector.tick_epoch()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    counts = {name: events.Scalars(name)[0].value for name in events.Tags()["scalars"] if "nonfinite" in name}
+    assert counts == {"metrics/metrics/one_nonfinite": 3.0, "metrics/metrics/two_nonfinite": 1.0}
 
 
 def test_recording_keeps_the_count_and_the_order_of_layers(run, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector, lens
-from monitorch.errors import LifecycleError, MonitorchWarning, OptionError, StoreError
+from monitorch.errors import MonitorchWarning, OptionError, StoreError
 from monitorch.store import WHOLE_RUN, Layer, list_runs, open_run
 from monitorch.visualizer import Record, StoreVisualizer, TagAttributes, TagType
 from monitorch.visualizer.record_sink import RecordSink
@@ -98,7 +98,7 @@ def test_nothing_else_is_in_the_store_than_numbers_and_counts_of_what_is_not_fin
     expected = {place_of(record, both.tags)[:2] for record in both.kept}
     found = {(name, statistic.name) for name, one in run.lenses.items() for statistic in one.statistics}
     assert expected <= found
-    assert all(statistic.endswith("/nonfinite") for _, statistic in found - expected)
+    assert all(statistic.endswith(("/nonfinite", " nonfinite")) for _, statistic in found - expected)
 
 
 def test_counts_of_nonfinite_samples_come_back(trained):
@@ -108,6 +108,38 @@ def test_counts_of_nonfinite_samples_come_back(trained):
     assert max(counts.values()) > 0
     axis, values = run.series("OutputNorm", "Output Norm/nonfinite", "1")
     assert dict(zip(axis.epoch.tolist(), values.tolist(), strict=True)) == counts
+
+
+def test_each_logged_name_has_a_count_of_its_own(tmp_path):
+    model = nn.Linear(2, 1)
+    store = StoreVisualizer(tmp_path, "a")
+    inspector = PyTorchInspector([lens.LossMetrics(metrics=["one", "two"])], module=model, visualizer=store)
+    for epoch in range(3):
+        for sample in range(9):
+            inspector.push_metric("one", math.nan if sample < 3 else 1.0)
+            inspector.push_metric("two", math.inf if sample < epoch else 1.0)
+        inspector.tick_epoch()
+    store.close()
+    with open_run(tmp_path / "a") as run:
+        assert run.series(WHOLE_RUN, "Metrics/one nonfinite", WHOLE_RUN).values.tolist() == [3, 3, 3]
+        assert run.series(WHOLE_RUN, "Metrics/two nonfinite", WHOLE_RUN).values.tolist() == [0, 1, 2]
+        for name, total in (("one", 9), ("two", 3)):
+            window = run.window(WHOLE_RUN, f"Metrics/{name} mean", resolution=1)
+            assert window.nonfinite.tolist() == [[total]]
+        told = {event.statistic: event.step for event in run.events()}
+    assert set(told) == {"Metrics/one", "Metrics/two"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e39])
+def test_number_that_cannot_be_stored_as_it_is_counts_as_one_sample(tmp_path, value):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(1, 1.0, statistic="mean"), record(1, value, statistic="max"), record(1, 0.5, "head")])
+        store.write([record(2, value, nonfinite=7), record(2, value, statistic="max", nonfinite=7)])
+    with open_run(tmp_path / "a") as run:
+        assert run.series("L", "Norm/nonfinite", "fc").values.tolist() == [1, 7]
+        assert run.series("L", "Norm/nonfinite", "head").values.tolist() == [0]
+        (event,) = run.events()
+        assert (event.kind, event.layer, event.statistic, event.step) == ("not finite", "fc", "Norm", 1)
 
 
 def test_model_as_a_whole_is_one_lens_with_one_layer(trained):
@@ -219,6 +251,62 @@ def test_run_that_another_process_made_first_does_not_end_the_training(tmp_path)
             assert run.series("L", "Norm/mean", "fc").values.tolist() == [value]
 
 
+def test_opening_tells_whether_it_works(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        assert (store.path, store.name) == (None, "a")
+        assert store.open()
+        assert store.open()
+        assert (store.path, store.name) == (tmp_path / "a", "a")
+        assert [(info.name, info.status) for info in list_runs(tmp_path)] == [("a", "running")]
+    (tmp_path / "file").touch()
+    with StoreVisualizer(tmp_path / "file", "b") as store:
+        with pytest.warns(MonitorchWarning, match="cannot be stored") as told:
+            assert not store.open()
+        assert (len(told), store.open(), store.path, store.name) == (1, False, None, "b")
+        store.write([record(1)])
+
+
+def test_closed_visualizer_opens_nothing(tmp_path):
+    store = StoreVisualizer(tmp_path, "a")
+    store.close()
+    assert not store.open()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_name_that_is_taken_gets_a_number_where_that_is_wanted(tmp_path):
+    (tmp_path / "a").mkdir()
+    for _ in range(2):
+        with StoreVisualizer(tmp_path, "a", numbered=True) as store:
+            store.write([record(1)])
+    assert sorted(info.name for info in list_runs(tmp_path)) == ["a_2", "a_3"]
+
+
+def test_run_that_is_open_already_goes_on_from_a_checkpoint(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(step, float(step)) for step in (1, 2, 3)])
+    with StoreVisualizer(tmp_path, "a", resume=True) as store:
+        assert store.open()
+        store.continue_from(2)
+        store.write([record(step, 10.0 * step) for step in (3, 4)])
+    with open_run(tmp_path / "a") as run:
+        axis, found = run.series("L", "Norm/mean", "fc")
+        assert (axis.step.tolist(), found.tolist()) == ([1, 2, 3, 4], [1.0, 2.0, 30.0, 40.0])
+
+
+def test_run_that_cannot_be_resumed_does_not_go_on_in_another_old_one(tmp_path):
+    for name in ("a", "a_2"):
+        with StoreVisualizer(tmp_path, name) as store:
+            store.write([record(1, 1.0)])
+    first = StoreVisualizer(tmp_path, "a", resume=True)
+    assert first.open()
+    second = StoreVisualizer(tmp_path, "a", resume=True, resume_step=1)
+    with pytest.warns(MonitorchWarning, match="is being written by the process .*This run is stored as 'a_3'"):
+        assert second.open()
+    for store in (first, second):
+        store.close()
+    assert sorted(info.name for info in list_runs(tmp_path)) == ["a", "a_2", "a_3"]
+
+
 def test_layers_can_be_described(tmp_path):
     with StoreVisualizer(tmp_path, "a") as store:
         store.describe_layers([Layer("stem", "Linear", 12), Layer("fc", "Linear", 6)])
@@ -236,14 +324,35 @@ def test_error_in_the_block_makes_it_a_crashed_run(tmp_path):
     with pytest.raises(ZeroDivisionError):
         train()
     with open_run(tmp_path / "a") as run:
-        assert (run.status, run.last_step) == ("crashed", 1)
+        assert (run.status, run.last_step, run.error.type) == ("crashed", 1, "ZeroDivisionError")
 
 
-def test_closed_visualizer_takes_no_numbers(tmp_path):
+def test_error_that_ended_the_training_is_kept(tmp_path):
+    store = StoreVisualizer(tmp_path, "a")
+    store.write([record(1)])
+    store.close("crashed", error=RuntimeError("CUDA out of memory"))
+    with open_run(tmp_path / "a") as run:
+        assert (run.status, run.error.line) == ("crashed", "RuntimeError: CUDA out of memory")
+
+
+def test_closed_visualizer_takes_no_numbers_and_says_so_once(tmp_path):
     store = StoreVisualizer(tmp_path, "a")
     store.close()
-    with pytest.raises(LifecycleError, match="closed and takes no more numbers"):
-        store.write([record(1)])
+    with pytest.warns(MonitorchWarning, match="closed and takes no more numbers") as caught:
+        _ = [store.write([record(step)]) for step in (1, 2)]
+    assert len(caught) == 1
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("value", [None, "text", [1.0]])
+def test_lens_that_shows_no_number_does_not_end_the_training(tmp_path, value):
+    with StoreVisualizer(tmp_path, "a") as store:
+        with pytest.warns(MonitorchWarning, match="cannot be stored: TypeError") as caught:
+            _ = [store.plot_numerical_values(step, "Norm", {"fc": {"mean": value}}) for step in (1, 2)]
+        assert len(caught) == 1
+        store.write([record(3, 3.0)])
+    with open_run(tmp_path / "a") as run:
+        assert run.series("L", "Norm/mean", "fc").values.tolist() == [3.0]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitorch.visualizer.layer_order import merge_order
+from monitorch.visualizer.names import cells
 from monitorch.visualizer.table import Column, headline_text, number_text, percent_text, table_text
 
 
@@ -85,9 +86,11 @@ def test_group_wider_than_the_terminal_is_split_under_the_same_title():
 @pytest.mark.parametrize(
     ("label", "shown"),
     [
-        ("transformer.h.11.attn.c_proj", "..h.11.attn.c_proj"),
-        ("a_name_without_any_dot_at_all", "..hout_any_dot_at_all"),
+        ("transformer.h.10.attn.c_proj", "transf...attn.c_proj"),
+        ("a_name_without_any_dot_at_all", "a_name..ny_dot_at_all"),
         ("two\nlines\x1b[31m", r"two\nlines\x1b[31m"),
+        ("\u202eright", r"\u202eright"),
+        ("größe", "größe"),
         ("слой", "слой"),
     ],
 )
@@ -109,6 +112,29 @@ def test_every_cell_is_shown_once_within_any_width(row_count, column_count, widt
     assert sorted(word for word in text.split() if word[0].isdigit()) == sorted(cells)
     narrowest = len("layer0 | group0")
     assert max(map(len, text.splitlines())) <= max(width, narrowest)
+
+
+def test_rows_are_told_apart_at_sixty_columns():
+    labels = [f"blocks.{block}.attn.{part}.bias" for block in range(12) for part in ("qkv", "proj")]
+    text = table_text(labels, {Column("gradient", "norm"): dict.fromkeys(labels, "1.000")}, 60)
+    rows = [line.split(" | ")[0] for line in text.splitlines()[3:]]
+    assert len(set(rows)) == len(labels)
+    assert max(map(len, text.splitlines())) <= 60
+
+
+def test_wide_characters_keep_columns_aligned():
+    columns = {Column("组", "norm"): {"层": "1.000", "fc": "2.000"}, Column("b", "x"): {"层": "3.000", "fc": "4.000"}}
+    lines = table_text(["层", "fc"], columns, 60).splitlines()
+    assert len({cells(line[: line.index("|")]) for line in (lines[0], *lines[3:])}) == 1
+    assert len({cells(line) for line in lines[2:]}) == 1
+
+
+def test_nothing_in_headings_is_obeyed():
+    hostile = "\x1b[2J\u202e"
+    text = table_text(["fc"], {Column(hostile, hostile): {"fc": "1.000"}}, 80)
+    text += headline_text("epoch 1", {hostile: [f"{hostile} 1.000"]}, 80)
+    assert text.count(r"\x1b[2J\u202e") == 4
+    assert text.replace("\n", "").isprintable()
 
 
 def test_headline_breaks_between_lists_and_never_inside_an_item():

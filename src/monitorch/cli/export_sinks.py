@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import compress
@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import MissingExtraError, OptionError
 from ..store import WHOLE_RUN
 from .export_tables import Piece
+from .wording import printable
 
 HEADINGS = ("step", "epoch", "time", "lens", "statistic", "layer", "summary", "value")
 _PACKAGES = {"parquet": "pyarrow", "tensorboard": "tensorboard"}
@@ -38,7 +39,7 @@ def open_sink(kind: str, out: str) -> Iterator[Sink]:
     if package is not None and find_spec(package) is None:
         raise MissingExtraError.needed_by(f"export --to {kind}", package, extra=kind)
     if out == "-":
-        yield CsvSink(sys.stdout)
+        yield CsvSink(sys.stdout, printable if sys.stdout.isatty() else str)
         return
     path = Path(out)
     if path.exists():
@@ -68,9 +69,11 @@ class CsvSink:
 
     Args:
         target: a path, or a text stream.
+        spell: how names are written; a terminal must not obey them.
     """
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, spell: Callable[[str], str] = str) -> None:
+        self._spell = spell
         self._own = isinstance(target, Path)
         self._file = target.open("w", newline="", encoding="utf-8", errors="backslashreplace") if self._own else target
         self._file.write(_csv_line(HEADINGS) + "\n")
@@ -82,7 +85,7 @@ class CsvSink:
             for step, epoch, time in zip(*(field.tolist() for field in piece.axis), strict=True)
         ]
         for (layer, summary), values, there in zip(piece.lines, piece.values, piece.there, strict=True):
-            names = _csv_line([piece.lens, piece.statistic, layer, summary]) + ","
+            names = _csv_line(map(self._spell, [piece.lens, piece.statistic, layer, summary])) + ","
             numbers = values[there].astype(str).tolist()  # the shortest text that is the same float32 again
             rows = zip(compress(moments, there.tolist()), numbers, strict=True)
             self._file.writelines(f"{moment}{names}{number}\n" for moment, number in rows)

@@ -46,8 +46,8 @@ def _series(choice: Choice, numbers: Numbers) -> Piece:
 
 
 def _summaries(run: Run, choice: Choice) -> Piece:
-    """Minimum, median and maximum over the layers that are finite, and how many are or have samples that are not."""
-    numbers = every_tick(run, choice, choice.layers, with_samples=True)
+    """Minimum, median and maximum over the layers that are finite, and how many samples of all layers are not."""
+    numbers = every_tick(run, choice, choice.layers)
     finite = np.isfinite(numbers.values)
     ordered = np.sort(np.where(finite, numbers.values, np.nan), axis=0)  # NaN goes to the end
     count = finite.sum(axis=0)
@@ -57,9 +57,9 @@ def _summaries(run: Run, choice: Choice) -> Piece:
         return np.where(count > 0, ordered[np.clip(place, 0, None), columns], np.nan).astype(np.float32)
 
     median = pick((count - 1) // 2) / 2 + pick(count // 2) / 2
-    broken = numbers.broken.sum(axis=0).astype(np.float32)
-    values = np.stack([pick(count * 0), median, pick(count - 1), broken])
-    there = np.broadcast_to((count > 0) | (broken > 0), values.shape)
+    nonfinite = numbers.nonfinite.sum(axis=0).astype(np.float32)
+    values = np.stack([pick(count * 0), median, pick(count - 1), nonfinite])
+    there = np.broadcast_to((count > 0) | (nonfinite > 0), values.shape)
     lines = tuple(("", summary) for summary in SUMMARIES)
     return Piece(choice.lens.name, choice.statistic.name, numbers.axis, lines, values, there)
 
@@ -67,5 +67,5 @@ def _summaries(run: Run, choice: Choice) -> Piece:
 def _worst(run: Run, choice: Choice, number: int) -> tuple[str, ...]:
     """The worst layers of the whole run, in the order of the model."""
     numbers = outline(run, choice, RECENT_TICKS)
-    order = worst_first(severities(numbers.values, numbers.broken, choice.statistic.limits))
+    order = worst_first(severities(numbers.values, numbers.nonfinite, choice.statistic.limits))
     return tuple(choice.layers[place] for place in sorted(order[:number]))

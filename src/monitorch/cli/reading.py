@@ -6,14 +6,14 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, Lens, Run, Statistic, Window, list_runs, open_run
-from .wording import EDGE
+from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, Lens, Run, Statistic, list_runs, open_run
+from ..store.names import is_edge
 
 T = TypeVar("T")
 
@@ -29,36 +29,39 @@ class Choice(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Numbers ``[layer, tick]``, and which of them are not finite or have a sample behind them that is not.
+    """Numbers ``[layer, tick]``, and how many samples behind each were not finite.
 
-    NaN that is not ``broken`` was not measured.
+    NaN of which no sample was counted was not measured.
     """
 
     layers: tuple[str, ...]
     axis: Axis
     last_step: NDArray[np.int64]
     values: NDArray[np.float32]
-    broken: NDArray[np.bool_]
+    nonfinite: NDArray[np.integer[Any]]
 
     @property
     def measured(self) -> NDArray[np.bool_]:
         """Where there is a number, finite or not."""
-        return ~np.isnan(self.values) | self.broken
+        return ~np.isnan(self.values) | (self.nonfinite > 0)
 
     def newest(self, ticks: int) -> Numbers:
         """The last ticks."""
         cut = slice(-ticks, None)
-        return Numbers(self.layers, self.axis.take(cut), self.last_step[cut], self.values[:, cut], self.broken[:, cut])
+        parts = self.last_step[cut], self.values[:, cut], self.nonfinite[:, cut]
+        return Numbers(self.layers, self.axis.take(cut), *parts)
 
 
 def find_run(options: argparse.Namespace, name: str | None) -> Run:
     """The run of that folder, file or name; the newest one without it."""
     folder = Path(options.runs or DEFAULT_FOLDER)
     if name is None:
-        runs = [info for info in list_runs(folder) if info.status != "damaged"]
-        if not runs:
-            raise OptionError(f"there is no run in {folder}: name a run, or --runs DIR to look elsewhere")
-        return open_run(runs[0].path, options.rank)
+        runs = list_runs(folder)
+        readable = [info for info in runs if info.problem is None]
+        if not readable:
+            why = "".join(f"; {info.name} {info.problem}" for info in runs)
+            raise OptionError(f"there is no run in {folder}: name a run, or --runs DIR to look elsewhere{why}")
+        return open_run(readable[0].path, options.rank)
     inside = folder / name
     if Path(name).is_file() or _is_run(Path(name)) or not _is_run(inside):
         inside = Path(name)
@@ -99,7 +102,7 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
 
 def central(lens: Lens) -> tuple[Statistic, ...]:
     """The statistics that do not merely accompany others; all, if there are no such ones."""
-    chosen = tuple(statistic for statistic in lens.statistics if not EDGE.search(statistic.name))
+    chosen = tuple(statistic for statistic in lens.statistics if not is_edge(statistic.name))
     return chosen or lens.statistics
 
 
@@ -115,29 +118,15 @@ def recent(run: Run, choice: Choice, ticks: int) -> Numbers:
     return numbers.newest(ticks)
 
 
-def every_tick(run: Run, choice: Choice, layers: Sequence[str], with_samples: bool = False) -> Numbers:
-    """All ticks of a statistic; what is not finite is told of the numbers, or also of the samples behind them."""
-    return _read(run, choice, layers, None, with_samples=with_samples)
+def every_tick(run: Run, choice: Choice, layers: Sequence[str]) -> Numbers:
+    """All ticks of a statistic."""
+    return _read(run, choice, layers, None)
 
 
-def _read(
-    run: Run,
-    choice: Choice,
-    layers: Sequence[str],
-    first: int | None,
-    resolution: int = _ALL_TICKS,
-    with_samples: bool = True,
-) -> Numbers:
-    lens, statistic = choice.lens, choice.statistic.name
-
-    def window(name: str) -> Window:
-        return run.window(lens.name, name, first, lens.last_step, resolution, layers)
-
-    found, count = window(statistic), statistic.rpartition("/")[0] + "/nonfinite"
-    broken = found.nonfinite > 0
-    if with_samples and count != statistic and count in {known.name for known in lens.statistics}:
-        broken |= window(count).maximum > 0
-    return Numbers(found.layers, found.axis, found.last_step, found.mean, broken)
+def _read(run: Run, choice: Choice, layers: Sequence[str], first: int | None, resolution: int = _ALL_TICKS) -> Numbers:
+    lens = choice.lens
+    found = run.window(lens.name, choice.statistic.name, first, lens.last_step, resolution, layers)
+    return Numbers(found.layers, found.axis, found.last_step, found.mean, found.nonfinite)
 
 
 def outline(run: Run, choice: Choice, columns: int) -> Numbers:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..errors import MonitorchError
-from .arguments import whole_number
+from .arguments import add_json, whole_number
 
 _LARGEST_BYTES = 6_000_000
 
@@ -19,6 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--columns", type=whole_number(40, 4000), default=500, metavar="N", help="moments to keep (%(default)s)")
     add("--runs", type=Path, metavar="DIR", help="folder of the runs (monitorch_runs)")
     add("--rank", type=whole_number(0), metavar="N", help="process of the runs (the lowest)")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -31,5 +32,14 @@ def run(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         runs = [stack.enter_context(find_run(options, name)) for name in options.run or [None]]
         report = report_html(*runs, columns=options.columns, max_bytes=_LARGEST_BYTES)
-        path = report.save(options.out or f"{runs[0].path.absolute().parent.name}.html")
-    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+        names = [one.path.absolute().parent.name for one in runs]
+        path = report.save(options.out or f"{names[0]}.html")
+    size = path.stat().st_size
+    if options.json:
+        from .strict_json import json_text
+
+        print(json_text({"path": path, "size": size, "runs": names}))
+    else:
+        from .wording import printable
+
+        print(f"{printable(path)}: {size / 1e6:.1f} MB")

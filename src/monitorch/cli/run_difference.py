@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store import Run
+from ..store.names import is_edge
 from .reading import Choice, Numbers, choose, every_tick, pieces
-from .wording import EDGE
 
 Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 
@@ -64,9 +64,7 @@ class RunDifference(NamedTuple):
     @property
     def parted(self) -> list[StatisticDifference]:
         """The statistics that differ, earliest first; of those at one step the ones that accompany others come last."""
-        keyed = [
-            (part.first.step, EDGE.search(part.statistic) is not None, part) for part in self.statistics if part.first
-        ]
+        keyed = [(part.first.step, is_edge(part.statistic), part) for part in self.statistics if part.first]
         return [part for *_, part in sorted(keyed, key=lambda one: one[:2])]
 
 

@@ -21,6 +21,7 @@ def headline(run: Run) -> dict[str, Any]:
         "name": run.name,
         "path": run.path,
         "status": status_text(run.status, age),
+        "error": run.error,
         "ticks": max((lens.ticks for lens in lenses.values()), default=0),
         "last_step": run.last_step,
         "age": age,

@@ -11,17 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..store import WHOLE_RUN, Event, Frame, Lens, Run, is_absent
+from ..store import WHOLE_RUN, Event, Failure, Frame, Lens, Run, is_absent
+from ..store.database import OWNER
+from ..store.names import find_count
 from ..visualizer.table import Column, number_text, table_text
 from .reading import Choice, choose
 from .run_facts import headline, newest_numbers
-from .screen import QUIET, SEVERITIES, TROUBLE, open_console, status_words, table, words
+from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
 from .wording import age_text, count_text, printable, size_text
 
 _MOST_LAYERS, _MOST_EVENTS = 40, 12
 _PROCESS = ("host", "pid", "rank")
 _MOMENTS = ("started", "resumed", "ended")
-_ELSEWHERE = ("name", "status", "heartbeat", "dropped", "id", *_PROCESS, *_MOMENTS)
+_ELSEWHERE = ("name", "status", "error", "heartbeat", "dropped", "id", OWNER, *_PROCESS, *_MOMENTS)
 _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 
 
@@ -29,6 +31,7 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
     """Print all there is, from the whole to the parts."""
     console = open_console()
     console.print(title(headline(run)))
+    _print_error(console, run.error)
     console.print(_facts({**run.meta, "file": run.path}))
     console.print()
     choices = choose(run, options, with_edges=options.all, whole_run=True)
@@ -49,6 +52,15 @@ def title(facts: Mapping[str, Any]) -> Text:
     rest = f"  {step}  {count_text(facts['ticks'], 'tick')}  {size_text(facts['size'])}  {age_text(facts['age'])} ago"
     drops = words(f"  {facts['dropped']:,} dropped", TROUBLE) if facts["dropped"] else Text()
     return Text.assemble(words(facts["name"], "bold"), "  ", status_words(facts["status"]), words(rest, QUIET), drops)
+
+
+def _print_error(console: Console, error: Failure | None) -> None:
+    """What ended the run, and where."""
+    if error is not None:
+        console.print(words(error.line, TROUBLE))
+        for line in error.traceback:
+            console.print(words(f"  {line}", QUIET), no_wrap=True, overflow="ellipsis")
+        console.print()
 
 
 def _facts(meta: Mapping[str, Any]) -> Table:
@@ -73,7 +85,7 @@ def _moment_text(seconds: Any) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(seconds)))
 
 
-def _lenses(console: Console, lenses: Iterable[Lens]) -> Table:
+def _lenses(console: Console, lenses: Iterable[Lens]) -> Sheet:
     headings = ("lens", "layers", "statistics", "ticks", "steps")
     rows = (
         (
@@ -116,18 +128,18 @@ def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Colum
         column = Column(printable(tag or choice.lens.name), printable(line))
         if column in made:  # two lenses that use one name
             column = Column(printable(f"{choice.lens.name}: {tag}"), column.name)
-        counts = _counts(frame, tag)
+        counts = _counts(frame, choice.statistic.name)
         made[column] = {
-            layer: number_text(float(value), counts.get(layer, 0) if line != "nonfinite" else 0)
+            layer: number_text(float(value), counts.get(layer, 0))
             for layer, value in newest_numbers(frame, choice).items()
             if not is_absent(np.array([value]))[0]
         }
     return made
 
 
-def _counts(frame: Frame, tag: str) -> dict[str, int]:
-    name = f"{tag}/nonfinite"
-    if name not in frame.statistics:
+def _counts(frame: Frame, statistic: str) -> dict[str, int]:
+    name = find_count(statistic, frame.statistics)
+    if name is None:
         return {}
     row = frame.values[frame.statistics.index(name)]
     return {layer: int(count) for layer, count in zip(frame.layers, row, strict=True) if count > 0}
@@ -142,7 +154,7 @@ def _print_events(console: Console, events: Sequence[Event], everything: bool) -
         console.print(words(f"{count_text(len(events) - len(shown), 'earlier event')}: --all", QUIET))
 
 
-def event_table(console: Console, events: Iterable[Event]) -> Table:
+def event_table(console: Console, events: Iterable[Event]) -> Sheet:
     """What happened, when and where."""
     rows = (
         (

@@ -105,7 +105,7 @@ def _print_table(folder: Path, runs: "list[RunInfo]") -> None:
         )
         for info in runs
     ]
-    console.print(table(console, _HEADINGS, rows, numbers=_HEADINGS[2:]))
+    console.print(table(console, _HEADINGS, rows, numbers=_HEADINGS[2:], notes=[info.why for info in runs]))
     total = sum(info.size for info in runs)
     console.print()
     console.print(words(f"{count_text(len(runs), 'run')} in {folder}, {size_text(total)}", QUIET))

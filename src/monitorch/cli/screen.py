@@ -2,23 +2,31 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from ..visualizer.names import printable, shortened
 from . import sparkline
-from .wording import printable
 
 _WITHOUT_TERMINAL = 160
-_LEAST_TEXT, _COMFORTABLE_TEXT = 8, 18
+_LEAST_TEXT, _COMFORTABLE_TEXT = 12, 18
 _GAP = "  "
-LAYER = "layer"
-"""The heading of columns with names of layers."""
+_INDENT = "    "
 
-COLOURS = {"running": "green", "finished": "cyan", "stale": "yellow", "crashed": "red", "damaged": "red"}
+NAMES = ("run", "lens", "statistic", "layer")
+"""Headings of columns with names: they are cut in the middle and stay different, where other texts lose their end."""
+
+COLOURS = {
+    "running": "green",
+    "finished": "cyan",
+    "stale": "yellow",
+    "empty": "yellow",
+    "locked": "yellow",
+    **dict.fromkeys(("crashed", "damaged", "newer", "foreign", "unreadable"), "red"),
+}
 SEVERITIES = {"warning": "yellow", "error": "red"}
 TROUBLE = "bold red"
 QUIET = "dim"
@@ -51,34 +59,112 @@ def status_words(status: str) -> Text:
     return Text(printable(status), COLOURS.get(status, ""))
 
 
+class Sheet:
+    """A table that is drawn; ``lines_per_row`` is how high its rows are, notes left aside."""
+
+    def __init__(self, lines: Sequence[Text], lines_per_row: int) -> None:
+        self._lines, self.lines_per_row = lines, lines_per_row
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._lines
+
+
 def table(
     console: Console,
     headings: Sequence[str],
     rows: Iterable[Sequence[Any]],
     numbers: Sequence[str] = (),
     curves: Sequence[str] = (),
-) -> Table:
+    notes: Sequence[str] = (),
+) -> Sheet:
     """A calm table: a rule below the headings and nothing else.
 
-    Columns of ``numbers`` and ``curves`` are never cut; where room is short, text is, names of layers last. Of those
-    the end is kept, which tells them apart.
+    Columns of ``numbers`` and ``curves`` are never cut; where room is short, text is. Where it would be cut so short
+    that it tells nothing, a row takes several lines, its names on the first one.
+
+    Args:
+        console: where it will be shown.
+        headings: one for each column.
+        rows: cells, texts or anything that is printed as text.
+        numbers: headings of the columns that are flush right.
+        curves: headings of others that are never cut.
+        notes: what stands below a row, one for each row; nothing where it is empty.
     """
     lines = [[cell if isinstance(cell, Text) else words(cell) for cell in row] for row in rows]
-    wanted = {name: max(len(name), *(line[place].cell_len for line in lines)) for place, name in enumerate(headings)}
+    wanted = {name: max([len(name), *(line[place].cell_len for line in lines)]) for place, name in enumerate(headings)}
     whole = {*numbers, *curves}
-    room = console.width - len(_GAP) * (len(headings) - 1)
-    comfortable = [wanted[name] if name in whole | {LAYER} else _COMFORTABLE_TEXT for name in headings]
-    least = [wanted[name] if name in whole else _LEAST_TEXT for name in headings]
-    widths = fitted(fitted(list(wanted.values()), comfortable, room), least, room)
-    made = Table.grid(padding=(0, len(_GAP), 0, 0), pad_edge=False)
-    for heading, width in zip(headings, widths, strict=True):
-        made.add_column(justify="right" if heading in numbers else "left", width=width, no_wrap=True)
-    made.add_row(*(Text(heading, "bold") for heading in headings))
+    least = {name: min(wanted[name], wanted[name] if name in whole else _LEAST_TEXT) for name in headings}
+    if sum(least.values()) + len(_GAP) * (len(headings) - 1) <= console.width:
+        groups = [list(headings)]
+    else:
+        names = [name for name in headings if name in NAMES]
+        others = _packed([name for name in headings if name not in NAMES], least, console.width - len(_INDENT))
+        groups = [names, *others] if names else others
+    widths = _widths(groups, wanted, least, whole, console.width)
+    columns = {
+        name: _cut([line[place] for line in lines], widths[name], name, "…" if _has_blocks(console) else "..")
+        for place, name in enumerate(headings)
+    }
     rule = "─" if _has_blocks(console) else "-"
-    made.add_row(*(Text(rule * width, QUIET) for width in widths))
-    for line in lines:
-        made.add_row(*(_cut(*cell) for cell in zip(line, widths, headings, strict=True)))
+    top = {name: Text(name, "bold") for name in headings}
+    rules = [Text(_GAP, QUIET).join(Text(rule * widths[name], QUIET) for name in groups[-1])]
+    made = [*_drawn(top, groups, widths, numbers), *_indented(rules, len(groups) > 1)]
+    for place in range(len(lines)):
+        made += _drawn({name: column[place] for name, column in columns.items()}, groups, widths, numbers)
+        if notes and notes[place]:
+            note = words(_INDENT + notes[place], QUIET)
+            note.truncate(console.width, overflow="ellipsis")
+            made.append(note)
+    return Sheet(made, len(groups))
+
+
+def _packed(names: Sequence[str], widths: Mapping[str, int], room: int) -> list[list[str]]:
+    """Columns in groups that fit side by side, at least one in each."""
+    groups: list[list[str]] = []
+    used = 0
+    for name in names:
+        if not groups or used + len(_GAP) + widths[name] > room:
+            groups.append([])
+            used = -len(_GAP)
+        groups[-1].append(name)
+        used += len(_GAP) + widths[name]
+    return groups
+
+
+def _widths(
+    groups: Sequence[Sequence[str]], wanted: Mapping[str, int], least: Mapping[str, int], whole: set[str], room: int
+) -> dict[str, int]:
+    """Text gives way where there is no room, names of layers last."""
+    found: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        free = room - len(_GAP) * (len(group) - 1) - (len(_INDENT) if number else 0)
+        comfortable = [wanted[name] if name in whole | {"layer"} else _COMFORTABLE_TEXT for name in group]
+        widths = fitted([wanted[name] for name in group], comfortable, free)
+        found |= zip(group, fitted(widths, [least[name] for name in group], free), strict=True)
+    return found
+
+
+def _drawn(
+    cells: Mapping[str, Text], groups: Sequence[Sequence[str]], widths: Mapping[str, int], numbers: Sequence[str]
+) -> list[Text]:
+    """A row as lines, those after the first one indented."""
+    lines = []
+    for number, group in enumerate(groups):
+        padded = [_aligned(cells[name], widths[name], name in numbers) for name in group]
+        lines += _indented([Text(_GAP).join(padded)], number > 0)
+    return lines
+
+
+def _indented(lines: Sequence[Text], really: bool) -> list[Text]:
+    made = [Text.assemble(_INDENT if really else "", line, no_wrap=True, overflow="crop") for line in lines]
+    for line in made:
+        line.rstrip()
     return made
+
+
+def _aligned(text: Text, width: int, right: bool) -> Text:
+    space = " " * max(width - text.cell_len, 0)
+    return Text.assemble(space, text) if right else Text.assemble(text, space)
 
 
 def fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
@@ -96,8 +182,13 @@ def fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     return widths
 
 
-def _cut(text: Text, width: int, heading: str) -> Text:
-    if heading == LAYER and text.cell_len > width:
-        return Text("…" + text.plain[1 - width :], text.style)
-    text.truncate(width, overflow="ellipsis")
-    return text
+def _cut(texts: Sequence[Text], width: int, heading: str, mark: str) -> list[Text]:
+    """A column whose texts fit."""
+    if heading in NAMES:
+        names = shortened([text.plain for text in texts], width, mark)
+        return [text if text.plain == name else Text(name, text.style) for text, name in zip(texts, names, strict=True)]
+    for text in texts:
+        if text.cell_len > width:
+            text.truncate(width - len(mark))
+            text.append(mark)
+    return list(texts)

@@ -77,8 +77,8 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
 def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterator[Row]:
     for choice in choices:
         numbers = recent(run, choice, RECENT_TICKS)
-        judged = severities(numbers.values, numbers.broken, choice.statistic.limits)
-        seen = zip(numbers.layers, numbers.values, numbers.broken, numbers.measured, judged, strict=True)
+        judged = severities(numbers.values, numbers.nonfinite, choice.statistic.limits)
+        seen = zip(numbers.layers, numbers.values, numbers.nonfinite > 0, numbers.measured, judged, strict=True)
         for layer, values, broken, measured, severity in seen:
             if measured.any():
                 newest = np.flatnonzero(measured)[-1]

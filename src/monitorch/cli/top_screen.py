@@ -8,11 +8,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..store import Event, Run
+from ..store import Event, Failure, Run
 from ..visualizer.table import number_text
 from .run_facts import headline
 from .run_sheet import event_table, title
-from .screen import QUIET, TROUBLE, blocks_of, table, words
+from .screen import QUIET, TROUBLE, Sheet, blocks_of, table, words
 from .sparkline import sparkline
 from .top_rows import Row, layer_rows, whole_run_rows
 from .wording import count_text
@@ -38,15 +38,21 @@ class Screen:
     def draw(self, height: int | None = None) -> RenderableType:
         """The whole screen, at most ``height`` lines."""
         self._refresh()
-        head: list[RenderableType] = [title(headline(self._run)), Text()]
+        facts = headline(self._run)
+        head: list[RenderableType] = [title(facts), *self._error(facts["error"]), Text()]
         if self._whole:
             head += [self._whole_run(), Text()]
         tail: list[RenderableType] = [Text(), event_table(self._console, self._events)] if self._events else []
         used = len(head) + min(len(self._whole), _MOST_OF_RUN) + (len(self._events) + 3 if self._events else 0) + 4
         room = _MOST_LAYERS if height is None else max(min(height - used, _MOST_LAYERS), 1)
-        body: list[RenderableType] = (
-            [self._layers(self._rows[:room])] if self._rows else [words("no numbers yet", QUIET)]
-        )
+        body: list[RenderableType] = [words("no numbers yet", QUIET)]
+        if self._rows:
+            layers = self._layers(self._rows[:room])
+            high = layers.lines_per_row
+            if height is not None and high > 1:  # the headings, too
+                room = max(min((height - used - high + 1) // high, room), 1)
+                layers = self._layers(self._rows[:room])
+            body = [layers]
         leave = "" if height is None else "   Ctrl-C leaves"
         shown = f"{min(room, len(self._rows))} of {count_text(len(self._rows), 'layer')}, {self._order()}{leave}"
         return Group(*head, *body, Text(), words(shown, QUIET), *tail)
@@ -59,6 +65,14 @@ class Screen:
             self._events: Sequence[Event] = alarming[-_MOST_EVENTS:]
             self._version = version
 
+    def _error(self, error: Failure | None) -> list[Text]:
+        """What ended the run, on one line."""
+        if error is None:
+            return []
+        line = words(error.line, TROUBLE)
+        line.truncate(self._console.width, overflow="ellipsis")
+        return [line]
+
     def _order(self) -> str:
         words = {"worst": "worst first", "value": "largest first", "name": "by name", "depth": "in the model's order"}
         return words[self._options.sort]
@@ -70,7 +84,7 @@ class Screen:
             grid.add_row(words(name, QUIET), _number(row), self._curve(row))
         return grid
 
-    def _layers(self, rows: Sequence[Row]) -> Table:
+    def _layers(self, rows: Sequence[Row]) -> Sheet:
         headings = ("layer", "statistic", "now", "recent", "reason")
         cells = [
             (

@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> None:
     from ..dashboard.serving import serve
     from ..dashboard.shelf import RunShelf
     from ..store import DEFAULT_FOLDER
+    from .wording import count_text, printable
 
     folder = options.runs or Path(DEFAULT_FOLDER)
     if options.runs is not None and not folder.is_dir():
@@ -39,8 +40,8 @@ def run(options: argparse.Namespace) -> None:
     opens = _has_screen() if options.browser is None else options.browser
 
     def start(url: str) -> None:
-        count = len(shelf.names())
-        print(f"{count} run{'' if count == 1 else 's'} in {folder}: {url}\nCtrl-C ends the server.", flush=True)
+        where = f"{count_text(len(shelf.names()), 'run')} in {printable(folder)}"
+        print(f"{where}: {url}\nCtrl-C ends the server.", flush=True)
         if opens:
             webbrowser.open(url)
 

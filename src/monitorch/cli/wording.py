@@ -1,32 +1,19 @@
 """Facts as short text, safe to print."""
 
-import re
 import shutil
 import sys
 
+from ..visualizer.names import printable
+
+__all__ = ["age_text", "command", "count_text", "printable", "size_text", "status_text"]
+
 STALE_SECONDS = 10.0
 """A run that lives gives a sign every two seconds; one that has been silent for so long may be gone."""
-
-EDGE = re.compile(r"(?:^|[/ ])(?:[-+]σ|Q1|Q3|min|max|share|nonfinite)$")
-"""Statistics that accompany another one: ends of bands, comparisons and counts."""
 
 
 def command() -> str:
     """What to type to run this program here."""
     return "monitorch" if shutil.which("monitorch") else f"{sys.executable} -m monitorch"
-
-
-def printable(text: object) -> str:
-    r"""Text of which a terminal obeys nothing: what is no visible character is written as its code.
-
-    >>> printable("fc1")
-    'fc1'
-    >>> print(printable(chr(27) + "[2J"))
-    \x1b[2J
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in str(text)
-    )
 
 
 def status_text(status: str, age: float) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..store import WHOLE_RUN, Event, Lens, Run, RunInfo
-
-_ACCOMPANYING = ("-σ", "+σ", "Q1", "Q3", "min", "max", "nonfinite")
+from ..store.names import is_edge
 
 
 def plain(value: Any) -> Any:
@@ -16,6 +15,8 @@ def plain(value: Any) -> Any:
     >>> plain({"clip": float("inf"), "rates": (0.1, float("nan"))})
     {'clip': 'Infinity', 'rates': [0.1, 'NaN']}
     """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -26,7 +27,11 @@ def plain(value: Any) -> Any:
 
 
 def runs(infos: Iterable[RunInfo]) -> list[dict[str, Any]]:
-    """All runs at a glance; where they are on the disk is nobody's business."""
+    """All runs at a glance; where they are on the disk is nobody's business.
+
+    ``error`` is what ended a run: its ``type``, ``message`` and ``traceback``, a list of lines. ``problem`` says why a
+    run cannot be read. Both are None if there is nothing to say.
+    """
     return [plain({**info._asdict(), "path": None}) for info in infos]
 
 
@@ -36,6 +41,7 @@ def head(run: Run) -> dict[str, Any]:
     facts = {
         "name": run.path.parent.name,
         "status": run.status,
+        "error": run.error,
         "last_step": run.last_step,
         "age": max(now - float(meta.get("heartbeat", now)), 0.0),
         "tick_age": _tick_age(run, lenses.values(), now),
@@ -51,18 +57,9 @@ def head(run: Run) -> dict[str, Any]:
 def summary(run: Run) -> dict[str, Any]:
     """What a list of runs says of one: its facts, and the newest number of each statistic of the whole run."""
     lens = run.lenses.get(WHOLE_RUN)
-    names = [known.name for known in lens.statistics if not is_accompanying(known.name)] if lens else []
+    names = [known.name for known in lens.statistics if not is_edge(known.name)] if lens else []
     newest = {name: number for name in names if lens and (number := _newest(run, lens, name)) is not None}
     return {"meta": plain(run.meta), "newest": plain(newest)}
-
-
-def is_accompanying(statistic: str) -> bool:
-    """Whether a statistic merely goes with another one, as the ends of a band and counts do.
-
-    >>> is_accompanying("Loss/train_loss +σ"), is_accompanying("Loss/train_loss mean")
-    (True, False)
-    """
-    return statistic.endswith(_ACCOMPANYING)
 
 
 def events(found: Iterable[Event]) -> list[dict[str, Any]]:

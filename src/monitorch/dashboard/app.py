@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..errors import MonitorchError, OptionError, StoreError
+from ..errors import MonitorchError, OptionError, StoreError, UnreadableRunError
 from ..store import Run
 from . import answers
 from .guard import Guard
@@ -23,6 +23,7 @@ from .windows import PLANES, Ask, blocks, pack
 
 STATIC = Path(__file__).parent / "static"
 _FRESH = {"Cache-Control": "no-store"}
+_LARGEST = 10**18 - 1
 
 
 def create_app(
@@ -53,7 +54,12 @@ def create_app(
     return Starlette(
         routes=[*routes, Mount("/", _Pages(directory=STATIC, html=True))],
         middleware=[Middleware(Guard, host=host, token=token)],
-        exception_handlers={StoreError: _refuse(404), OptionError: _refuse(400), MonitorchError: _refuse(400)},
+        exception_handlers={
+            UnreadableRunError: _refuse(404),
+            StoreError: _refuse(404),
+            OSError: _refuse(404),
+            MonitorchError: _refuse(400),
+        },
         lifespan=life,
     )
 
@@ -113,7 +119,20 @@ def _json(value: Any) -> Response:
 
 
 def _refuse(status: int) -> Callable[[Request, Exception], Response]:
-    return lambda request, error: JSONResponse({"error": str(error)}, status, headers=_FRESH)
+    def answer(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": _message(request, error)}, status, headers=_FRESH)
+
+    return answer
+
+
+def _message(request: Request, error: Exception) -> str:
+    """What is wrong, without a path: where things are on this machine is nobody's business."""
+    name = request.query_params.get("run")
+    if isinstance(error, UnreadableRunError):
+        return f"the run {name!r} {error.reason}"
+    if isinstance(error, OSError):
+        return f"the run {name!r} cannot be read: {error.strerror or type(error).__name__}"
+    return str(error)
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -121,9 +140,13 @@ def _number(request: Request, name: str) -> int | None:
     if not text:
         return None
     try:
-        return int(text)
-    except ValueError:
-        raise OptionError(f"{name}={text!r} must be a whole number") from None
+        value = int(text)
+    except ValueError:  # also where there are thousands of digits
+        value = _LARGEST + 1
+    if abs(value) > _LARGEST:
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise OptionError(f"{name}={shown!r} must be a whole number of at most 18 digits")
+    return value
 
 
 def _ask(request: Request) -> Ask:

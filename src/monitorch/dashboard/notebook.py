@@ -82,4 +82,5 @@ def _opened(runs: Sequence[AnyRun], stack: ExitStack) -> Iterator[Run]:
 
 def _line(run: Run) -> str:
     where = "no numbers yet" if run.last_step is None else f"at step {run.last_step}"
-    return f"{run.path.parent.name}: {run.status} {where}, {len(run.layers)} layers"
+    why = f" ({run.error.line})" if run.error else ""
+    return f"{run.path.parent.name}: {run.status}{why} {where}, {len(run.layers)} layers"

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..store import WHOLE_RUN, Run
+from ..store.names import NONFINITE, is_edge
 from . import answers, bundle, quantise
-from .windows import COMPANION, Ask, Block, axes, blocks, describe, planes
+from .windows import Ask, Block, axes, blocks, describe, planes
 
 FEWEST_COLUMNS = 40
 _TRIES = 12
@@ -65,10 +67,11 @@ def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
     for run in runs:
         described = []
         for block in blocks(run, Ask(_series(run, share), resolution=columns)):
-            codes = quantise.plan(*(plane for name, plane in planes(block).items() if name != COMPANION))
-            described.append({**describe(block), "codes": codes._asdict()})
+            carried = _planes(block)
+            codes = quantise.plan(*(plane for name, plane in carried.items() if not name.startswith(NONFINITE)))
+            described.append({**describe(block), "planes": list(carried), "codes": codes._asdict()})
             axis_bytes += [np.asarray(axis, "<f8").tobytes() for axis in axes(block.window)]
-            code_bytes += _codes(block, codes)
+            code_bytes += _codes(carried, codes)
         facts.append(_facts(run, described))
     header = json.dumps({"runs": facts}, allow_nan=False).encode()
     header += b" " * (-(len(header) + 4) % 8)
@@ -79,7 +82,7 @@ def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
 def _series(run: Run, share: float) -> tuple[tuple[str, str], ...]:
     """A share of all statistics: first those of the whole run, last those that merely accompany others."""
     names = [(lens.name, statistic.name) for lens in run.lenses.values() if lens.ticks for statistic in lens.statistics]
-    names.sort(key=lambda pair: (pair[0] != WHOLE_RUN, answers.is_accompanying(pair[1])))
+    names.sort(key=lambda pair: (pair[0] != WHOLE_RUN, is_edge(pair[1])))
     return tuple(names[: math.ceil(share * len(names))])
 
 
@@ -90,17 +93,28 @@ def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for lens in head["lenses"]:
         lens["statistics"] = [known for known in lens["statistics"] if (lens["name"], known["name"]) in carried]
     size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
-    facts = {"ticks": ticks, "size": size, **{name: head[name] for name in ("name", "status", "last_step", "age")}}
+    shared = {name: head[name] for name in ("name", "status", "error", "last_step", "age")}
+    facts = {"ticks": ticks, "size": size, "problem": None, **shared}
     told = {"info": facts, "head": head, "events": answers.events(run.events()), "summary": answers.summary(run)}
     return {**told, "blocks": described}
 
 
-def _codes(block: Block, codes: quantise.Codes) -> Iterator[bytes]:
+def _planes(block: Block) -> dict[str, NDArray[Any]]:
+    """The arrays of a block; counts that do not fit into 16 bits have a second plane, with the upper bits."""
+    found = planes(block)
+    counts = found.pop(NONFINITE, None)
+    if counts is not None:
+        high, low = np.divmod(counts.astype(np.int64), 2**16)
+        found |= {NONFINITE: low, **({f"{NONFINITE}_high": high} if high.any() else {})}
+    return found
+
+
+def _codes(carried: Mapping[str, NDArray[Any]], codes: quantise.Codes) -> Iterator[bytes]:
     """The mean, and how far the others are from it; counts are codes already."""
     mean = None
-    for name, plane in planes(block).items():
-        if name == COMPANION:
-            yield quantise.squeeze(np.minimum(plane.astype(np.int64), 2**16 - 1).astype(np.uint16))
+    for name, plane in carried.items():
+        if name.startswith(NONFINITE):
+            yield quantise.squeeze(plane.astype(np.uint16))
             continue
         found = quantise.encode(np.ascontiguousarray(plane, np.float32), codes)
         yield quantise.squeeze(found, mean)

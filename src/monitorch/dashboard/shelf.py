@@ -6,13 +6,14 @@ from pathlib import Path
 
 from ..errors import StoreError
 from ..store import Run, RunInfo, list_runs, open_run
+from ..store.library import ranks_of
 
 
 class RunShelf:
     """Opens runs by name and keeps them open; may be used by several threads.
 
-    A name is looked up among the entries of the folder, so a path is never made of what a browser sends. Links that
-    lead out of the folder are not followed.
+    A name is looked up among the entries of the folder, so a path is never made of what a browser sends. An entry may
+    be a link that leads elsewhere: whoever has put it there wants that run to be seen.
 
     Args:
         folder: of the runs, or of one run, which is the only one then.
@@ -20,15 +21,15 @@ class RunShelf:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         folder = Path(folder).absolute()
-        is_run = any(folder.glob("rank*.db")) or any(folder.glob("rank*.log"))
+        is_run = bool(ranks_of(folder))
         self.folder = folder.parent if is_run else folder
         self._only = folder.name if is_run else None
         self._lock = threading.Lock()
         self._open: dict[str, tuple[tuple[int, int], Run]] = {}
 
     def names(self) -> tuple[str, ...]:
-        """All folders that may be runs."""
-        return tuple(name for name, _ in sorted(self.entries()) if self._is_inside(self.folder / name))
+        """The names of all runs, whether they can be read or not."""
+        return tuple(name for name, _ in sorted(self.entries()) if ranks_of(self.folder / name))
 
     def entries(self) -> frozenset[tuple[str, int]]:
         """What is in the folder, and when each was last changed; asking costs next to nothing."""
@@ -40,12 +41,11 @@ class RunShelf:
 
     def infos(self) -> list[RunInfo]:
         """All runs at a glance, newest first."""
-        names = set(self.names())
-        return [info for info in list_runs(self.folder) if info.name in names]
+        return [info for info in list_runs(self.folder) if self._only in (None, info.name)]
 
     def run(self, name: str) -> Run:
         """The run of that name, opened again if its file is another one by now."""
-        if name not in {known for known, _ in self.entries()} or not self._is_inside(self.folder / name):
+        if name not in {known for known, _ in self.entries()} or not ranks_of(self.folder / name):
             raise StoreError(f"there is no run {name!r}; there are {', '.join(self.names()) or 'none'}")
         with self._lock:
             identity, run = self._open.get(name, (None, None))
@@ -63,17 +63,6 @@ class RunShelf:
             for _, run in self._open.values():
                 run.close()
             self._open.clear()
-
-    def _is_inside(self, path: Path) -> bool:
-        """Whether it is a folder here and all its files are where they seem to be."""
-        root = self.folder.resolve()
-        try:
-            return path.is_dir() and all(
-                entry.resolve().is_relative_to(root)
-                for entry in (path, *path.glob("rank*.db"), *path.glob("rank*.log"))
-            )
-        except (OSError, ValueError):
-            return False
 
 
 def _changed(entry: "os.DirEntry[str]") -> int:

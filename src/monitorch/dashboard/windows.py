@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..store import Run, Window
-
-COMPANION = "nonfinite"
-"""The statistic ``<tag>/nonfinite`` counts the samples that the others of its tag leave out."""
+from ..store.names import NONFINITE
 
 HIGHEST_RESOLUTION = 4000
 PLANES = ("mean", "minimum", "maximum")
@@ -57,20 +55,8 @@ def blocks(run: Run, ask: Ask) -> Iterator[Block]:
         layers = lens.layers if ask.layers is None else [layer for layer in ask.layers if layer in lens.layers]
         if not layers:
             continue
-        span = ask.first, ask.last, ask.resolution
-        window = run.window(name, statistic, *span, layers=layers)
-        companion = f"{statistic.rpartition('/')[0]}/{COMPANION}"
-        if companion != statistic and companion in {known.name for known in lens.statistics}:
-            window = _with_companion(window, run.window(name, companion, *span, layers=layers))
+        window = run.window(name, statistic, ask.first, ask.last, ask.resolution, layers)
         yield Block(name, statistic, window, ask.planes)
-
-
-def _with_companion(window: Window, counts: Window) -> Window:
-    """A tick whose samples were not all finite is marked, even though its mean is."""
-    if counts.maximum.shape != window.mean.shape:  # a commit came in between
-        return window
-    missed = np.nan_to_num(counts.maximum, nan=0.0).astype(np.int32)
-    return window._replace(nonfinite=np.maximum(window.nonfinite, missed))
 
 
 def pack(found: Sequence[Block]) -> bytes:
@@ -101,4 +87,4 @@ def planes(block: Block) -> dict[str, NDArray[Any]]:
     window = block.window
     wanted = PLANES[:1] if block.is_raw else block.wanted
     found: dict[str, NDArray[Any]] = {name: getattr(window, name) for name in wanted}
-    return found | {"nonfinite": window.nonfinite} if window.nonfinite.any() else found
+    return found | {NONFINITE: window.nonfinite} if window.nonfinite.any() else found

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..store import open_run
 from ..visualizer.store_visualizer import StoreVisualizer
 
 
@@ -20,4 +21,5 @@ def displayed(visualizer: Any) -> dict[str, str]:
     from ..dashboard import report_html  # only who looks at it needs it
 
     stores[0].sync()
-    return report_html(stores[0].path)._repr_mimebundle_()
+    with open_run(stores[0].path) as run:
+        return {} if run.last_step is None else report_html(run)._repr_mimebundle_()

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ..numerical import Accumulator, extract_point, extract_range, parse_range_name
 from ..numerical.extraction import count_nonfinite
@@ -29,6 +30,8 @@ class Frame:
     values: OrderedDict[str, Lines] = field(default_factory=OrderedDict)
     ranges: OrderedDict[str, Bands] | None = None
     nonfinite: dict[str, int] = field(default_factory=dict)
+    nonfinite_lines: dict[str, int] = field(default_factory=dict)
+    """The counts of single lines, where a tag has several curves."""
 
     def show(self, visualizer: AbstractVisualizer, epoch: int) -> None:
         """Hand the numbers over by the method that fits their type, after what is missing from them."""
@@ -45,7 +48,7 @@ class Frame:
     def numbers(self) -> Iterator[tuple[str, str, float, int]]:
         """``(layer, statistic, value, non-finite samples behind it)`` for every line and band edge."""
         for layer, statistic, value in flatten(self.values, self.ranges):
-            yield layer, statistic, value, self.nonfinite.get(layer, 0)
+            yield layer, statistic, value, self.nonfinite_lines.get(statistic, self.nonfinite.get(layer, 0))
 
 
 @dataclass(frozen=True)
@@ -194,17 +197,24 @@ class NamedLines(View):
         values: Lines = {}
         bands: Bands = {}
         for name, acc in self.named().items():
-            frame.nonfinite[self.tag] = frame.nonfinite.get(self.tag, 0) + count_nonfinite(acc)
+            count = count_nonfinite(acc)
+            frame.nonfinite[self.tag] = frame.nonfinite.get(self.tag, 0) + count
             if not _has_samples(acc):
                 continue
-            values.update({f"{name} {method}": extract_point(acc, method) for method in self.lines})
-            for method in self.ranges:
-                low, high = parse_range_name(method)
-                bands[f"{name} {low}", f"{name} {high}"] = extract_range(acc, method)
+            lines = {f"{name} {method}": extract_point(acc, method) for method in self.lines}
+            edges = {_edges(name, method): extract_range(acc, method) for method in self.ranges}
+            values.update(lines)
+            bands.update(edges)
+            frame.nonfinite_lines.update(dict.fromkeys([*lines, *chain(*edges)], count))
         if values:
             frame.values[self.tag] = values
             frame.ranges = OrderedDict({self.tag: bands})
         return frame
+
+
+def _edges(name: str, method: str) -> tuple[str, str]:
+    low, high = parse_range_name(method)
+    return f"{name} {low}", f"{name} {high}"
 
 
 def _has_samples(acc: Accumulator) -> bool:

@@ -1,16 +1,19 @@
 """Where a writer's operations end: a SQLite file, or a log where no SQLite file works."""
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from .database import Database
+from ..errors import StoreError
+from .database import Database, owner_of
 from .frame_log import FrameLog
-from .journal import BUSY_SECONDS, Journal, connect, probe
-from .parts import Operation
-from .schema import identify, migrate
+from .journal import BUSY_SECONDS, SIDE_FILES, Journal, connect, connect_to_read, probe
+from .library import file_of
+from .parts import FirstOperations, Operation
+from .schema import migrate
 
 
 class Backend(Protocol):
@@ -22,14 +25,23 @@ class Backend(Protocol):
     def last_step(self) -> int | None:
         """The newest step that is stored."""
 
+    def begin(self, first: FirstOperations) -> None:
+        """Become the only one who writes, and store the first operations; refused while somebody else is writing."""
+
     def write(self, operations: Sequence[Operation]) -> None:
         """Store operations as a whole or not at all."""
+
+    def is_lost(self) -> bool:
+        """Whether the file is not in its place any more: then nobody could read what is written."""
 
     def maintain(self) -> None:
         """Do what is to be done every minute or so."""
 
     def close(self) -> None:
         """Store what is left, and leave one file."""
+
+    def abandon(self) -> None:
+        """Let go of the file as it is."""
 
 
 class TableFile:
@@ -45,8 +57,9 @@ class TableFile:
         self.path = path
         self._connection = connect(path, journal)
         try:
-            migrate(self._connection, identify(self._connection, path))
+            migrate(self._connection, path)
             self._database = Database(self._connection, max_size)
+            self._identity = _identity(path)
         except BaseException:
             self._connection.close()
             raise
@@ -56,9 +69,30 @@ class TableFile:
         """The newest step that is stored."""
         return self._database.last_step
 
+    def begin(self, first: FirstOperations) -> None:
+        """Become the only one who writes: looking and taking are one transaction."""
+        self._database.begin(first, self.path)
+
     def write(self, operations: Sequence[Operation]) -> None:
         """Store operations in one transaction."""
         self._database.write(operations)
+
+    def is_lost(self) -> bool:
+        """Whether it was removed or moved, or another file is in its place."""
+        found = _identity(self.path)
+        if found == self._identity:
+            return False
+        if found is not None and self._is_ours():  # some file systems number a file anew now and then
+            self._identity = found
+            return False
+        return True
+
+    def _is_ours(self) -> bool:
+        try:
+            with closing(connect_to_read(self.path)) as connection:
+                return owner_of(connection) == self._database.owner
+        except (sqlite3.Error, OSError):
+            return False
 
     def maintain(self) -> None:
         """Give the space of the write-ahead log back, unless somebody is reading from it right now."""
@@ -75,6 +109,10 @@ class TableFile:
         finally:
             self._connection.close()
 
+    def abandon(self) -> None:
+        """Let go of the file as it is."""
+        self._connection.close()
+
 
 @contextmanager
 def _patience(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
@@ -86,9 +124,108 @@ def _patience(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
         connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}")
 
 
-def open_backend(stem: Path, journal: Journal | None, max_size: int | None) -> Backend:
-    """Open ``<stem>.db`` or ``<stem>.log``: the one that exists, else what the folder allows."""
-    log = stem.with_suffix(".log")
-    if journal is None:
-        journal = "log" if log.exists() else probe(stem.parent)
-    return FrameLog(log, max_size) if journal == "log" else TableFile(stem.with_suffix(".db"), journal, max_size)
+class Place(NamedTuple):
+    """Where the file of one process of a run is, or shall be.
+
+    Args:
+        folder: of the run.
+        rank: of the process.
+        journal: how the file is kept consistent; None tries what the file system can do.
+        max_size: how many bytes the file may take.
+    """
+
+    folder: Path
+    rank: int = 0
+    journal: Journal | None = None
+    max_size: int | None = None
+
+
+def create(place: Place, first: FirstOperations) -> Backend:
+    """A file that was not there before, with its first operations; of several who try at once one gets it."""
+    _refuse_existing(file_of(place.folder, place.rank))
+    is_new_folder = _make(place.folder)
+    path = None
+    try:
+        journal = place.journal or probe(place.folder)
+        wanted = place.folder / f"rank{place.rank}{'.log' if journal == 'log' else '.db'}"
+        try:
+            os.close(os.open(wanted, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except FileExistsError:
+            _refuse_existing(wanted)
+        path = wanted
+        return _begun(_open(path, journal, place.max_size), first)
+    except BaseException:
+        if path is not None and not _is_taken(path):
+            _remove(path)
+        if is_new_folder:
+            with suppress(OSError):  # somebody else has put a file into it
+                place.folder.rmdir()
+        raise
+
+
+def resume(place: Place, first: FirstOperations) -> Backend:
+    """The file of a run that is there, or else a new one."""
+    path = file_of(place.folder, place.rank)
+    if path is None:
+        try:
+            return create(place, first)
+        except StoreError:
+            path = file_of(place.folder, place.rank)
+            if path is None:
+                raise
+    journal: Journal = "log" if path.suffix == ".log" else place.journal or probe(place.folder)
+    if path.suffix != ".log" and journal == "log":
+        journal = "truncate"
+    return _begun(_open(path, journal, place.max_size), first)
+
+
+def _begun(backend: Backend, first: FirstOperations) -> Backend:
+    try:
+        backend.begin(first)
+    except BaseException:
+        backend.abandon()
+        raise
+    return backend
+
+
+def _open(path: Path, journal: Journal, max_size: int | None) -> Backend:
+    return FrameLog(path, max_size) if journal == "log" else TableFile(path, journal, max_size)
+
+
+def _make(folder: Path) -> bool:
+    """Make a folder; tells whether it is new."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    return True
+
+
+def _refuse_existing(file: Path | None) -> None:
+    if file is not None:
+        raise StoreError(f"there is a run in {file} already: choose another name, or resume=True to continue it")
+
+
+def _is_taken(path: Path) -> bool:
+    """Whether somebody else goes on with a file that was made here, and could not be opened here."""
+    try:
+        with closing(connect_to_read(path)) as connection:
+            return owner_of(connection) is not None
+    except sqlite3.Error as error:
+        return "locked" in str(error)
+
+
+def _remove(path: Path) -> None:
+    for ending in SIDE_FILES:
+        with suppress(OSError):
+            path.with_name(path.name + ending).unlink()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino

@@ -3,15 +3,20 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
+from ..errors import StoreError
 from .buffer import LensBuffer, Tick
-from .parts import Event, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
+from .parts import Event, FirstOperations, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
 from .schema import transaction
+from .status import derive_status
 from .tiles import TILE_LAYERS, WIDTHS, Columns, merge, summarise
 
 _HOT = "INSERT INTO hot (lens, seq, segment, step, epoch, time, statistics, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -23,6 +28,14 @@ _EVENT = (
     "INSERT INTO event (segment, step, epoch, time, severity, kind, layer, statistic, body) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+
+
+OWNER = "writer"
+"""The fact that says which writer a file belongs to."""
+
+
+class OwnerChangedError(StoreError):
+    """Somebody else writes to the file by now: this process seemed dead to them, such as after a sleep."""
 
 
 class Database:
@@ -43,30 +56,54 @@ class Database:
             Looks: self._take_looks,
             Segment: self._take_segment,
         }
-        self._is_stale = False
+        self.owner: str | None = None
         self._lenses: dict[str, LensBuffer] = {}
         self._load()
+        self._is_stale = False
 
     @property
     def last_step(self) -> int | None:
         """The newest step of all lenses."""
         return max((lens.last_step for lens in self._lenses.values() if lens.last_step is not None), default=None)
 
+    def begin(self, first: FirstOperations, path: Path) -> None:
+        """Become the owner of the tables and store the first operations, unless somebody else is writing."""
+        owner = uuid4().hex
+        with self._changing():
+            meta = read_meta(self.connection)
+            if derive_status(meta) == "running":
+                pid = meta.get("pid")
+                raise StoreError(f"{path} is being written by the process {pid}: a run has one writer at a time")
+            self._load()  # it may have changed since the file was opened
+            self._take_meta(Meta({OWNER: owner}))
+            self._take(first(self.last_step))
+        self.owner = owner
+
     def write(self, operations: Iterable[Operation], *, seal: bool = False) -> None:
         """Store everything in one transaction, or nothing; ``seal`` makes blocks of all ticks."""
-        if self._is_stale:
-            self._load()
-        self._is_stale = True
+        with self._changing():
+            if self.owner is not None and owner_of(self.connection) != self.owner:
+                raise OwnerChangedError("another process has taken the run over")
+            self._take(operations, seal=seal)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction; if it fails, what is in memory is read again before the next one."""
         with transaction(self.connection):
-            for operation in operations:
-                self._takers[type(operation)](operation)
-            for lens in self._lenses.values():
-                (self._seal if seal else self._save)(lens)
+            if self._is_stale:
+                self._load()
+            self._is_stale = True
+            yield
         self._is_stale = False
+
+    def _take(self, operations: Iterable[Operation], *, seal: bool = False) -> None:
+        for operation in operations:
+            self._takers[type(operation)](operation)
+        for lens in self._lenses.values():
+            (self._seal if seal else self._save)(lens)
 
     def _load(self) -> None:
         ask = self.connection.execute
-        self._is_stale = False
         self._layers: dict[str, int] = dict(ask("SELECT name, id FROM layer"))
         (self._segment,) = ask("SELECT coalesce(max(id), 0) FROM segment").fetchone()
         self._lenses = {name: LensBuffer(number) for number, name in ask("SELECT id, name FROM lens ORDER BY id")}
@@ -233,6 +270,12 @@ def _tiles(values: Floats) -> Iterator[tuple[int, int, int, bytes]]:
         for level, columns in enumerate(levels, start=1):
             part = Columns(columns.numbers[:, statistic, layers], columns.counts[:, statistic, layers])
             yield level, statistic, first // TILE_LAYERS, part.to_bytes()
+
+
+def owner_of(connection: sqlite3.Connection) -> str | None:
+    """Which writer the tables belong to."""
+    found = connection.execute("SELECT value FROM meta WHERE key = ?", [OWNER]).fetchone()
+    return None if found is None else str(json.loads(found[0]))
 
 
 def _ask(connection: sqlite3.Connection, lens: int, question: str) -> Iterator[Any]:

@@ -5,18 +5,29 @@ After the first line each record is ``length, checksum, kind, text, numbers``; s
 
 import json
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import StoreError
-from .parts import Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
+from ..errors import StoreError, UnreadableRunError
+from .parts import Event, FirstOperations, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
+from .status import derive_status
 
-FIRST_LINE = b"monitorch frame log 1\n"
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+VERSION = 1
+FIRST_LINE = b"monitorch frame log %d\n" % VERSION
+_ANY_FIRST_LINE = re.compile(rb"monitorch frame log (\d+)\n")
 _HEAD = struct.Struct("<III")  # length and CRC-32 of what follows, and the CRC-32 of these two
 _TEXT = struct.Struct("<I")  # length of the JSON text, before the numbers
 
@@ -34,14 +45,27 @@ class FrameLog:
     def __init__(self, path: Path, max_size: int | None) -> None:
         self.path, self._max_size = path, max_size
         self.last_step: int | None = None
-        reader = LogReader(path) if path.exists() and path.stat().st_size >= len(FIRST_LINE) else None
-        for operation in reader.operations() if reader else ():
-            self._follow(operation)
-        self._columns: dict[str, Columns] = reader.columns if reader else {}
-        self._file: BinaryIO = path.open("r+b" if reader else "wb", buffering=0)
-        self._end = reader.offset if reader else 0
-        if reader is None:
-            self._append(FIRST_LINE)
+        self._facts: dict[str, Any] = {}
+        self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+        try:
+            _hold(self._file, path)
+            reader = LogReader(path) if os.fstat(self._file.fileno()).st_size >= len(FIRST_LINE) else None
+            for operation in reader.operations() if reader else ():
+                self._follow(operation)
+            self._columns: dict[str, Columns] = reader.columns if reader else {}
+            self._end = reader.offset if reader else 0
+            if reader is None:
+                self._append(FIRST_LINE)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def begin(self, first: FirstOperations) -> None:
+        """Store the first operations, unless somebody else is writing."""
+        if derive_status(self._facts) == "running":
+            pid = self._facts.get("pid")
+            raise StoreError(f"{self.path} is being written by the process {pid}: a run has one writer at a time")
+        self.write(first(self.last_step))
 
     def write(self, operations: Sequence[Operation]) -> None:
         """Append operations; a part of them that does not fit on the disk is taken back."""
@@ -59,13 +83,22 @@ class FrameLog:
         """Bring everything to the disk."""
         os.fsync(self._file.fileno())
 
+    def is_lost(self) -> bool:
+        """Whether it was removed or moved."""
+        return os.fstat(self._file.fileno()).st_nlink == 0 or not self.path.exists()
+
     def close(self) -> None:
         """Close the file."""
+        _release(self._file)
         self._file.close()
+
+    abandon = close
 
     def _follow(self, operation: Operation) -> None:
         if isinstance(operation, Frame):
             self.last_step = operation.step
+        elif isinstance(operation, Meta):
+            self._facts.update(operation.facts)
         elif isinstance(operation, Segment) and self.last_step is not None:
             self.last_step = min(self.last_step, operation.after)
 
@@ -76,6 +109,26 @@ class FrameLog:
         while rest:
             rest = rest[self._file.write(rest) :]
         self._end += len(data)
+
+
+def _hold(file: BinaryIO, path: Path) -> None:
+    """Keep other writers away, where the file system can."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = f"{path} is being written by another process: a run has one writer at a time"
+        raise StoreError(text) from None
+    except OSError:  # no such locks here
+        return
+
+
+def _release(file: BinaryIO) -> None:
+    """Closing is not enough: children of this process may have the file, too."""
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 class LogReader:
@@ -89,8 +142,17 @@ class LogReader:
         self.path, self.offset = path, len(FIRST_LINE)
         self.columns: dict[str, Columns] = {}
         with path.open("rb") as file:
-            if not FIRST_LINE.startswith(file.read(len(FIRST_LINE))):
-                raise StoreError(f"{path} is not a log of monitorch: it does not begin with {FIRST_LINE!r}")
+            begin = file.readline(2 * len(FIRST_LINE))
+        if not FIRST_LINE.startswith(begin):
+            known = _ANY_FIRST_LINE.fullmatch(begin)
+            if known is None:
+                reason = f"is not a log of monitorch: it does not begin with {FIRST_LINE!r}"
+                raise UnreadableRunError(path, "foreign", reason)
+            reason = (
+                f"was written by a newer monitorch (version {int(known[1])} of the log, this one reads {VERSION}): "
+                "upgrade monitorch to read it"
+            )
+            raise UnreadableRunError(path, "newer", reason)
 
     def operations(self) -> Iterator[Operation]:
         """Everything that is complete and new since the last time."""
@@ -104,7 +166,8 @@ class LogReader:
                 if content is not None and len(content) < length:
                     return  # still being written, or cut when its writer was killed
                 if content is None or zlib.crc32(content) != checksum:
-                    raise StoreError(f"{self.path} is damaged at byte {self.offset}: cut there, it can be read")
+                    reason = f"is damaged at byte {self.offset}: cut there, it can be read"
+                    raise UnreadableRunError(self.path, "damaged", reason)
                 self.offset = end
                 yield from self._decoded(content)
 

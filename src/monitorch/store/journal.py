@@ -10,7 +10,12 @@ Journal: TypeAlias = Literal["wal", "truncate", "log"]
 JOURNALS: tuple[Journal, ...] = ("wal", "truncate", "log")
 
 BUSY_SECONDS = 30
-_SIDE_FILES = ("", "-wal", "-shm", "-journal")
+"""How long a writer waits for others who lock its file."""
+
+READ_SECONDS = 5
+"""How long a reader does: a commit takes milliseconds, and somebody is waiting for a list of runs."""
+
+SIDE_FILES = ("", "-wal", "-shm", "-journal")
 
 
 def probe(folder: Path) -> Journal:
@@ -30,7 +35,7 @@ def probe(folder: Path) -> Journal:
         else:
             return "wal" if journal == "wal" else "truncate"
         finally:
-            for ending in _SIDE_FILES:
+            for ending in SIDE_FILES:
                 with suppress(OSError):
                     path.with_name(path.name + ending).unlink()
     return "log"
@@ -57,6 +62,8 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     try:
         return _reader(f"{uri}?mode=ro")
     except sqlite3.OperationalError as error:
+        if "locked" in str(error):  # by somebody who is changing it: reading on would show half of the change
+            raise
         if "readonly" in str(error):  # a journal to be rolled back, which takes the right to write
             with closing(connect_again(uri)) as recovering:
                 recovering.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -69,19 +76,17 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 def connect_again(uri: str) -> sqlite3.Connection:
     """Open a file that exists, with the right to write."""
-    return sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    return sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=READ_SECONDS, isolation_level=None)
 
 
 def _reader(uri: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, timeout=READ_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
+    except BaseException:
         connection.close()
         raise
-    except sqlite3.DatabaseError:  # no database at all: whoever looks into it says so
-        return connection
     return connection
 
 

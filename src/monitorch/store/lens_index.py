@@ -15,9 +15,7 @@ from .buffer import Tick, padded
 from .parts import Floats, Statistic
 from .tiles import absent
 
-_BLOCKS = (
-    "SELECT id, segment, seq, ticks, layers, steps, epochs, times FROM block WHERE lens = ? AND id >= ? ORDER BY id"
-)
+_BLOCKS = "SELECT id, segment, seq, ticks, steps, epochs, times FROM block WHERE lens = ? AND id >= ? ORDER BY id"
 _HOT = "SELECT seq, step, epoch, time, statistics, data FROM hot WHERE lens = ? AND seq >= ? ORDER BY seq"
 _NAMES = "SELECT name, scale, low, high FROM statistic WHERE lens = ? ORDER BY place"
 _LAYERS = "SELECT name FROM lens_layer JOIN layer ON layer.id = layer WHERE lens = ? ORDER BY lens_layer.place"
@@ -44,7 +42,6 @@ class Block:
     segment: int
     seq: int
     ticks: int
-    layers: int
     shown: int = 0
     start: int = 0
 
@@ -64,18 +61,20 @@ class LensIndex:
 
     def refresh(self, connection: sqlite3.Connection, end_of: Callable[[int], int | None]) -> None:
         """Read what is new; ``end_of`` tells the last step of a segment that still counts."""
-        vars(self).pop("axis", None)
-        self.statistics = [_statistic(*row) for row in connection.execute(_NAMES, [self.id])]
-        self.layers = [name for (name,) in connection.execute(_LAYERS, [self.id])]
+        statistics = [_statistic(*row) for row in connection.execute(_NAMES, [self.id])]
+        layers = [name for (name,) in connection.execute(_LAYERS, [self.id])]
         first = "SELECT raw_from, fine_from FROM lens WHERE id = ?"
-        self.raw_from, self.fine_from = connection.execute(first, [self.id]).fetchone()
-        for *numbers, steps, epochs, times in connection.execute(_BLOCKS, (self.id, len(self.blocks))):
-            axis = Axis(np.frombuffer(steps, np.int64), np.frombuffer(epochs, np.int32), np.frombuffer(times))
-            self.blocks.append(Block(axis, *numbers))
-        sealed = self.blocks[-1].seq + self.blocks[-1].ticks if self.blocks else 0
-        self.tail = [tick for tick in self.tail if tick.seq >= sealed]
-        known = self.tail[-1].seq + 1 if self.tail else 0
-        self.tail += [Tick.load(*row) for row in connection.execute(_HOT, (self.id, known))]
+        raw_from, fine_from = connection.execute(first, [self.id]).fetchone()
+        new = [_block(*row) for row in connection.execute(_BLOCKS, (self.id, len(self.blocks)))]
+        sealed = new[-1].seq + new[-1].ticks if new else 0
+        tail = [tick for tick in self.tail if tick.seq >= sealed]
+        known = tail[-1].seq + 1 if tail else 0
+        tail += [Tick.load(*row) for row in connection.execute(_HOT, (self.id, known))]
+        # nothing is kept of a refresh that fails in the middle
+        self.statistics, self.layers, self.raw_from, self.fine_from = statistics, layers, raw_from, fine_from
+        self.blocks += new
+        self.tail = tail
+        vars(self).pop("axis", None)
         self._place_blocks(end_of)
 
     def _place_blocks(self, end_of: Callable[[int], int | None]) -> None:
@@ -113,6 +112,13 @@ class LensIndex:
         if not ticks:
             return absent((len(rows), 0))
         return np.stack([padded(tick.values[: shape[0]], shape)[statistic, rows] for tick in ticks], -1)
+
+
+def _block(number: int, segment: int, seq: int, ticks: int, steps: bytes, epochs: bytes, times: bytes) -> Block:
+    axis = Axis(np.frombuffer(steps, np.int64), np.frombuffer(epochs, np.int32), np.frombuffer(times))
+    if any(len(moments) != ticks for moments in axis):
+        raise ValueError(f"block {number} has another number of ticks than of steps, epochs or times")
+    return Block(axis, number, segment, seq, ticks)
 
 
 def _statistic(name: str, scale: Any, low: float | None, high: float | None) -> Statistic:

@@ -3,11 +3,14 @@
 import os
 import re
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from ..errors import StoreError
+from ..errors import StoreError, UnreadableRunError
+from .failure import Failure
 from .reader import Run
 from .status import age, derive_status
 
@@ -18,14 +21,17 @@ _FILE = re.compile(r"rank(\d+)\.(db|log)")
 
 
 class RunInfo(NamedTuple):
-    """A run at a glance; of one that cannot be read only name, path, size and age are known.
+    """A run at a glance; of one that cannot be read only name, path, size, age and the reason are known.
 
     Args:
-        status: running, finished, crashed, or damaged.
+        status: ``"running"``, ``"finished"`` or ``"crashed"``; of one that cannot be read the state of its file:
+            ``"empty"``, ``"newer"``, ``"foreign"``, ``"locked"``, ``"damaged"`` or ``"unreadable"``.
         ticks: how many ticks are stored, of the lens that has most.
         age: seconds since its last sign of life.
         size: bytes of all its files.
         dropped: how many frames were lost.
+        error: the exception that ended it.
+        problem: why it cannot be read; None if it can.
     """
 
     name: str
@@ -37,12 +43,23 @@ class RunInfo(NamedTuple):
     size: int
     dropped: int
     ranks: tuple[int, ...]
+    error: Failure | None = None
+    problem: str | None = None
+
+    @property
+    def why(self) -> str:
+        """What ended the run, or why it cannot be read, on one line; nothing if all is well."""
+        return self.problem or (self.error.line if self.error else "")
 
 
 def list_runs(folder: FilePath = DEFAULT_FOLDER) -> list[RunInfo]:
-    """All runs in a folder, the one with the newest sign of life first."""
-    folders = [path for path in Path(folder).iterdir() if path.is_dir()] if Path(folder).is_dir() else []
-    return sorted((_info(path) for path in folders if ranks_of(path)), key=lambda info: info.age)
+    """All runs in a folder, linked ones included, the one with the newest sign of life first."""
+    found = []
+    for path in _entries(Path(folder)):
+        with suppress(OSError):  # removed while we look
+            if files := ranks_of(path):
+                found.append(_info(path, files))
+    return sorted(found, key=lambda info: info.age)
 
 
 def open_run(path: FilePath, rank: int | None = None) -> Run:
@@ -52,7 +69,7 @@ def open_run(path: FilePath, rank: int | None = None) -> Run:
         return Run(path)
     ranks = ranks_of(path)
     if not ranks:
-        beside = [info.name for info in path.parent.iterdir() if ranks_of(info)] if path.parent.is_dir() else []
+        beside = [other.name for other in _entries(path.parent) if ranks_of(other)]
         hint = f"; runs beside it: {', '.join(sorted(beside))}" if beside else ""
         raise StoreError(f"there is no run in {path}{hint}")
     chosen = min(ranks) if rank is None else rank
@@ -63,16 +80,26 @@ def open_run(path: FilePath, rank: int | None = None) -> Run:
 
 def ranks_of(folder: Path) -> dict[int, Path]:
     """The files of a run by rank."""
-    if not folder.is_dir():
-        return {}
-    found = [(match, path) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))]
-    return {int(match[1]): path for match, path in sorted(found, key=lambda pair: int(pair[0][1]))}
+    found = [(int(match[1]), path) for path in _entries(folder) if (match := _FILE.fullmatch(path.name))]
+    return dict(sorted(found))
 
 
-def free_name(folder: Path, name: str) -> str:
-    """The name, with a number if there is such a run."""
-    names = chain([name], (f"{name}_{number}" for number in count(2)))
-    return next(name for name in names if not (folder / name).exists())
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing if it is none, or cannot be looked into."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def numbered(name: str) -> Iterator[str]:
+    """The name, and then the same with numbers, for whoever needs one that is not taken.
+
+    >>> from itertools import islice
+    >>> list(islice(numbered("baseline"), 3))
+    ['baseline', 'baseline_2', 'baseline_3']
+    """
+    return chain([name], (f"{name}_{number}" for number in count(2)))
 
 
 def time_name() -> str:
@@ -85,24 +112,22 @@ def file_of(folder: Path, rank: int) -> Path | None:
     return ranks_of(folder).get(rank)
 
 
-def status_of(file: Path) -> tuple[str, int]:
-    """Whether a file is being written, and by which process."""
-    with Run(file) as run:
-        meta = run.meta
-    return derive_status(meta), int(meta.get("pid", 0))
-
-
-def _info(folder: Path) -> RunInfo:
-    files = ranks_of(folder)
-    size = sum(path.stat().st_size for path in folder.iterdir() if path.name.startswith("rank"))
-    first = files[min(files)]
-    ranks = tuple(files)
+def _info(folder: Path, files: Mapping[int, Path]) -> RunInfo:
+    first, size = files[min(files)], 0
+    for path in folder.iterdir():
+        if path.name.startswith("rank"):
+            with suppress(OSError):  # side files come and go
+                size += path.stat().st_size
+    unknown = time.time() - first.stat().st_mtime
+    blank = RunInfo(folder.name, folder, "damaged", 0, None, max(unknown, 0.0), size, 0, tuple(files))
     try:
         with Run(first) as run:
             meta, lenses, last = run.meta, run.lenses.values(), run.last_step
-    except (StoreError, OSError):
-        seen = time.time() - first.stat().st_mtime
-        return RunInfo(folder.name, folder, "damaged", 0, None, seen, size, 0, ranks)
-    ticks = max((lens.ticks for lens in lenses), default=0)
-    status, dropped = derive_status(meta), int(meta.get("dropped", 0))
-    return RunInfo(folder.name, folder, status, ticks, last, age(meta), size, dropped, ranks)
+        ticks = max((lens.ticks for lens in lenses), default=0)
+        status, dropped = derive_status(meta), int(meta.get("dropped", 0))
+        found = blank._replace(status=status, ticks=ticks, last_step=last, age=age(meta), dropped=dropped)
+    except UnreadableRunError as error:
+        return blank._replace(status=error.state, problem=error.reason)
+    except (TypeError, ValueError) as error:
+        return blank._replace(problem=f"is damaged: {error}")
+    return found._replace(error=Failure.from_meta(meta))

@@ -1,6 +1,6 @@
 """The plain shapes that go into a store and come out of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -87,3 +87,6 @@ class Segment(NamedTuple):
 
 
 Operation: TypeAlias = Frame | Event | Meta | ModelLayers | Looks | Segment
+
+FirstOperations: TypeAlias = Callable[[int | None], Sequence[Operation]]
+"""With what a writer begins, given the newest step of the file."""

@@ -64,10 +64,7 @@ class Query:
         """The numbers of each tick, ``[row, tick]``; of sealed ticks those that are still there."""
         sealed = max(min(end, self._lens.sealed), begin)
         blocks = {block.id: block for block in self._blocks(begin, sealed) if block.id >= self._lens.raw_from}
-        shape = len(self._places), end - begin
-        covers = sum(_length(block, begin, sealed) for block in blocks.values()) == sealed - begin
-        full = covers and all(block.layers > max(self._places, default=-1) for block in blocks.values())
-        values = np.empty(shape, np.float32) if full else absent(shape)
+        values = absent((len(self._places), end - begin))  # a block may lack the statistic, a layer, or all its ticks
         for rows, number, data in self._tiles(0, blocks):
             block = blocks[number]
             low, high = _cut(block, begin, sealed)

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OptionError, StoreError
+from ..errors import OptionError
 from .buffer import padded
 from .database import read_meta
+from .failure import Failure
 from .lens_index import Axis, LensIndex
+from .names import find_count
 from .parts import WHOLE_RUN, Event, Floats, Frame, Layer, Statistic
 from .query import Query, column_axis
-from .schema import damaged
+from .schema import naming
 from .source import open_source
 from .status import derive_status
 from .tiles import is_absent
@@ -40,8 +42,9 @@ class Window(NamedTuple):
     """Numbers of many layers in columns; arrays are ``[layer, column]``.
 
     ``axis`` says when a column begins, ``last_step`` where it ends. ``mean``, ``minimum`` and ``maximum`` are over the
-    finite numbers, ``nonfinite`` counts the others. A column that is one tick has the number itself, infinite or not.
-    NaN and a count of 0 mean that nothing was measured.
+    finite numbers, of which there are ``finite``. ``nonfinite`` is how many samples of all its ticks were NaN or
+    infinite; where samples were not counted, how many of its numbers are. A column that is one tick has the number
+    itself, infinite or not. NaN and counts of 0 mean that nothing was measured.
     """
 
     layers: tuple[str, ...]
@@ -51,6 +54,7 @@ class Window(NamedTuple):
     minimum: Floats
     maximum: Floats
     nonfinite: NDArray[np.integer[Any]]
+    finite: NDArray[np.integer[Any]]
 
 
 class Lens(NamedTuple):
@@ -100,6 +104,11 @@ class Run:
         return derive_status(self.meta)
 
     @property
+    def error(self) -> Failure | None:
+        """The exception that ended the run; None if it ended well, goes on, or could not say."""
+        return Failure.from_meta(self.meta)
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of which there are numbers, in the order of the model."""
         seen = "SELECT layer FROM lens_layer JOIN lens ON lens.id = lens WHERE lens.name != ?"
@@ -123,7 +132,7 @@ class Run:
 
     def data_version(self) -> int:
         """A number that is another one after something was stored; asking costs next to nothing."""
-        with self._lock:
+        with self._lock, naming(self.path):
             return self._source.version()
 
     def series(
@@ -155,10 +164,18 @@ class Run:
         with self._moment() as connection:
             names = self._in_order(connection, lens) if layers is None else tuple(layers)
             index, place, rows = self._find(lens, statistic, names)
-            span = Query(connection, index, place, rows).window(*index.span(first, last), resolution)
+            ticks = *index.span(first, last), resolution
+            span = Query(connection, index, place, rows).window(*ticks)
             axis, last_step = column_axis(index.axis, span)
+            finite, nonfinite = span.columns.counts
+            known = [one.name for one in index.statistics]
+            count = find_count(statistic, known)
+            if count is not None:
+                counted = Query(connection, index, known.index(count), rows).window(*ticks).columns
+                if (counted.numbers[0] > 0).any():  # they are zero in all but a few runs
+                    nonfinite = np.maximum(nonfinite, counted.totals())
         mean, minimum, maximum = span.columns.numbers
-        return Window(names, axis, last_step, mean, minimum, maximum, span.columns.counts[1])
+        return Window(names, axis, last_step, mean, minimum, maximum, nonfinite, finite)
 
     def newest(self) -> dict[str, Frame]:
         """The newest frame of each lens."""
@@ -201,19 +218,15 @@ class Run:
     def _moment(self) -> Iterator[sqlite3.Connection]:
         """One short read transaction, with everything in memory brought up to it."""
         connection = self._source.connection
-        with self._lock:
+        with self._lock, naming(self.path):
             try:
                 version = self._source.begin()
                 if version != self._version:
                     self._refresh(connection)
                     self._version = version
                 yield connection
-            except sqlite3.OperationalError as error:
-                raise StoreError(f"{self.path} cannot be read at the moment: {error}") from error
-            except sqlite3.DatabaseError as error:
-                raise damaged(self.path, error) from error
             finally:
-                with suppress(sqlite3.Error):
+                with suppress(sqlite3.Error):  # a transaction that does not end is ended before the next one begins
                     connection.execute("COMMIT")
 
     def _refresh(self, connection: sqlite3.Connection) -> None:

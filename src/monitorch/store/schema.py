@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..errors import StoreError
+from ..errors import MonitorchError, UnreadableRunError
 
 APPLICATION_ID = 0x4D4F4E49
 """Says in the header of a file whose it is."""
@@ -49,37 +49,74 @@ def identify(connection: sqlite3.Connection, path: object) -> int:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:  # the disk or somebody who locks the file: to a writer that is another matter
+        raise
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
-            raise
-        raise damaged(path, error) from error
+        raise unreadable(path, error) from error
     if not tables and not application:
         return -1
     if application != APPLICATION_ID:
-        raise StoreError(f"{path} is a database of another program, not a run of monitorch")
+        raise UnreadableRunError(path, "foreign", "is a database of another program, not a run of monitorch")
     if version > VERSION:
-        raise StoreError(
-            f"{path} was written by a newer monitorch (version {version} of the file format, this one reads up to "
-            f"{VERSION}): upgrade monitorch to read it"
+        raise UnreadableRunError(
+            path,
+            "newer",
+            f"was written by a newer monitorch (version {version} of the file format, this one reads up to {VERSION}): "
+            "upgrade monitorch to read it",
         )
     return int(version)
 
 
-def damaged(path: object, error: Exception) -> StoreError:
-    """The error for a file that SQLite cannot make sense of."""
-    return StoreError(f"{path} is damaged or no run of monitorch: {error}")
+_OUTSIDE = {
+    "unable to open": "cannot be opened: {}; a copy in a folder of your own can",
+    "readonly": "cannot be opened: {}; a copy in a folder of your own can",
+    "disk I/O": "cannot be read: {}",
+    "out of memory": "cannot be read: {}",
+    "interrupted": "cannot be read: {}",
+}
+"""What SQLite says where the file itself may be in order."""
 
 
-def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring a file to the newest version, all of it or nothing."""
-    if version >= VERSION:
+def unreadable(path: object, error: Exception) -> UnreadableRunError:
+    """The error for a file of which SQLite, or what is in it, says something is wrong."""
+    text = str(error)
+    if isinstance(error, sqlite3.ProgrammingError):
+        return UnreadableRunError(path, "unreadable", f"cannot be read: {text}")  # closed by another thread
+    if isinstance(error, sqlite3.OperationalError):  # also where tables are missing, which is damage
+        if "locked" in text or "busy" in text:
+            return UnreadableRunError(path, "locked", f"is locked by another program at the moment: {text}")
+        for sign, reason in _OUTSIDE.items():
+            if sign in text:
+                return UnreadableRunError(path, "unreadable", reason.format(text))
+    return UnreadableRunError(path, "damaged", f"is damaged or no run of monitorch: {text}")
+
+
+_SIGNS_OF_DAMAGE = (sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError)
+"""What reading a file ends in whose bits have changed; SQLite does not check what is in its rows."""
+
+
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Whatever goes wrong with a file in the block is told with its name and the state that it is in."""
+    try:
+        yield
+    except MonitorchError:
+        raise
+    except OSError as error:
+        raise UnreadableRunError(path, "unreadable", f"cannot be opened: {error.strerror or error}") from error
+    except _SIGNS_OF_DAMAGE as error:
+        raise unreadable(path, error) from error
+
+
+def migrate(connection: sqlite3.Connection, path: object) -> None:
+    """Bring a file to the newest version, all of it or nothing; of several who try at once one does it."""
+    if identify(connection, path) == VERSION:
         return
-    statements = [
-        statement for script in MIGRATIONS[version + 1 :] for statement in script.split(";") if statement.strip()
-    ]
     with transaction(connection):
-        for statement in statements:
-            connection.execute(statement)
+        version = identify(connection, path)  # again: nobody else can change it now
+        for script in MIGRATIONS[version + 1 :]:
+            for statement in filter(str.strip, script.split(";")):
+                connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -5,11 +5,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import StoreError
+from ..errors import UnreadableRunError
 from .database import Database
 from .frame_log import LogReader
 from .journal import connect_to_read
-from .schema import VERSION, damaged, identify, migrate
+from .schema import VERSION, identify, migrate, naming
 
 
 class Source(Protocol):
@@ -24,8 +24,7 @@ class Source(Protocol):
         """Begin to read at one moment, until ``COMMIT``; returns the version of it."""
 
 
-class NothingStoredError(StoreError):
-    """A file that a writer made and has not come to write to."""
+EMPTY = "is empty: nothing was stored yet"
 
 
 class TableSource:
@@ -36,26 +35,23 @@ class TableSource:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.connection = connect_to_read(path)
-        except sqlite3.OperationalError as error:
-            raise StoreError(f"{path} cannot be opened: {error}; a copy in a folder of your own can") from error
+        self.connection = connect_to_read(path)
         try:
             version = identify(self.connection, path)
             if version < 0:
-                raise NothingStoredError(f"{path} is empty: nothing was stored yet")
+                raise UnreadableRunError(path, "empty", EMPTY)
             if version < VERSION:
-                self._copy(version)
+                self._copy(path)
         except BaseException:
             self.connection.close()
             raise
 
-    def _copy(self, version: int) -> None:
+    def _copy(self, path: Path) -> None:
         memory = _memory()
         with closing(self.connection):
             self.connection.backup(memory)
         self.connection = memory
-        migrate(memory, version)
+        migrate(memory, path)
 
     def version(self) -> int:
         """Changes with every commit of another process."""
@@ -64,7 +60,7 @@ class TableSource:
 
     def begin(self) -> int:
         """Asking for the version takes the snapshot."""
-        self.connection.execute("BEGIN")
+        _begin(self.connection)
         return self.version()
 
 
@@ -76,9 +72,11 @@ class LogSource:
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.stat().st_size:
+            raise UnreadableRunError(path, "empty", EMPTY)
         self._log = LogReader(path)
         self.connection = _memory()
-        migrate(self.connection, -1)
+        migrate(self.connection, path)
         self._database = Database(self.connection)
 
     def version(self) -> int:
@@ -91,16 +89,20 @@ class LogSource:
     def begin(self) -> int:
         """Replay first, since that writes."""
         version = self.version()
-        self.connection.execute("BEGIN")
+        _begin(self.connection)
         return version
 
 
 def open_source(path: Path) -> Source:
     """The tables of a file."""
-    try:
+    with naming(path):
         return LogSource(path) if path.suffix == ".log" else TableSource(path)
-    except sqlite3.DatabaseError as error:
-        raise damaged(path, error) from error
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # the end of the one before has failed
+        connection.execute("ROLLBACK")
+    connection.execute("BEGIN")
 
 
 def _memory() -> sqlite3.Connection:

@@ -59,6 +59,12 @@ class Columns(NamedTuple):
         """Some of the columns."""
         return Columns(self.numbers[..., which], self.counts[..., which])
 
+    def totals(self) -> NDArray[np.int64]:
+        """The sum of the finite numbers of each column, for numbers that are whole."""
+        known = self.counts[0] > 0
+        means = np.where(known, self.numbers[0], 0).astype(np.float64)
+        return np.asarray(np.rint(means * self.counts[0]), np.int64)
+
     def to_bytes(self) -> bytes:
         """The blob of a tile."""
         return self.numbers.tobytes() + self.counts.astype(np.uint16).tobytes()

@@ -2,14 +2,18 @@
 
 import os
 import queue
+import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from .backend import Backend
-from .parts import Frame, Meta, Operation
+from .database import OwnerChangedError
+from .parts import Frame, Looks, Meta, ModelLayers, Operation, Statistic
 
 COMMIT_SECONDS = 0.5
 """Operations are stored in groups, the first of which waits so long."""
@@ -23,21 +27,36 @@ QUEUE_LENGTH = 512
 GROUP_LENGTH = 512
 GROUP_BYTES = 8 * 2**20
 
+_OF_THE_DISK = (OSError, sqlite3.OperationalError)
+
 
 class Worker(threading.Thread):
-    """Takes operations from a bounded queue and stores them in groups; without a backend it drops them."""
+    """Takes operations from a bounded queue and stores them in groups.
 
-    def __init__(self) -> None:
+    Where there is no file, or the file is gone, it makes a new one; while that does not work it drops what comes.
+    Nothing that goes wrong here is raised: it is left in ``notices`` for whoever calls next.
+
+    Args:
+        folder: of the run, for notices.
+        renew: makes a new file that begins with these operations.
+    """
+
+    def __init__(self, folder: Path, renew: Callable[[Sequence[Operation]], Backend]) -> None:
         super().__init__(name="monitorch store", daemon=True)
         self.queue: queue.Queue[Any] = queue.Queue(QUEUE_LENGTH)
         self.backend: Backend | None = None
+        self.prologue = Prologue()
         self.pid = os.getpid()
-        self.problem: str | None = None
+        self.notices: deque[str] = deque()
         self.dropped = 0
+        self._folder, self._renew = folder, renew
+        self._told: set[str] = set()
         self._lock = threading.Lock()
         self._group: list[Operation] = []
         self._bytes = 0
         self._retry_at = 0.0
+        self._owes_prologue = False
+        self._commit_at = self._maintain_at = time.monotonic()
 
     def drop(self, frames: int) -> None:
         """Count frames that are lost."""
@@ -48,31 +67,48 @@ class Worker(threading.Thread):
         """What goes with everything that is stored."""
         return Meta({"heartbeat": time.time(), "dropped": self.dropped, **facts})
 
+    def fail(self, error: Exception) -> None:
+        """Leave a notice of the first failure, and try again later."""
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        reason = f"{type(error).__name__}: {error}"
+        self._tell("failure", f"the run cannot be stored in {self._folder}: {reason}. Training goes on without it")
+
     def run(self) -> None:
         """Live until somebody asks for the end."""
-        commit_at = maintain_at = time.monotonic()
-        while True:
-            item = self._next(commit_at - time.monotonic())
-            if isinstance(item, Request):
-                self._retry_at = 0.0  # whoever asks wants it tried
-                self._commit()
-                if item.is_last:
-                    self._commit(item.facts)
-                    self._end()
+        is_over = False
+        while not is_over:
+            item = self._next(self._commit_at - time.monotonic())
+            try:
+                is_over = self._turn(item)
+            except Exception as error:  # whatever it is, training goes on, and so does this thread
+                self.fail(error)
+                is_over = isinstance(item, Request) and item.is_last
+            finally:
+                if isinstance(item, Request):
                     item.done.set()
-                    return
-                item.done.set()
-            elif item is not None:
-                if not self._group:
-                    commit_at = min(commit_at, time.monotonic() + COMMIT_SECONDS)
-                self._group.append(item)
-                self._bytes += item.values.nbytes if isinstance(item, Frame) else 0
-            if time.monotonic() >= commit_at or self._is_large():
-                self._commit()
-                commit_at = time.monotonic() + HEARTBEAT_SECONDS
-                if commit_at > maintain_at:
-                    self._maintain()
-                    maintain_at = commit_at + MAINTAIN_SECONDS
+
+    def _turn(self, item: Any) -> bool:
+        """Deal with what has come, and with what is due; tells whether it was the last."""
+        if isinstance(item, Request):
+            self._retry_at = 0.0  # whoever asks wants it tried
+            self._commit()
+            if item.is_last:
+                self._commit(item.facts)
+                self._end()
+                return True
+        elif item is not None:
+            if not self._group:
+                self._commit_at = min(self._commit_at, time.monotonic() + COMMIT_SECONDS)
+            self._group.append(item)
+            self._bytes += item.values.nbytes if isinstance(item, Frame) else 0
+        if time.monotonic() >= self._commit_at or len(self._group) >= GROUP_LENGTH or self._bytes >= GROUP_BYTES:
+            self._commit()
+            self._commit_at = time.monotonic() + HEARTBEAT_SECONDS
+            if self._commit_at > self._maintain_at:
+                self._maintain_at = self._commit_at + MAINTAIN_SECONDS
+                if self.backend is not None:
+                    self.backend.maintain()
+        return False
 
     def _next(self, seconds: float) -> Any:
         try:
@@ -80,37 +116,93 @@ class Worker(threading.Thread):
         except queue.Empty:
             return None
 
-    def _is_large(self) -> bool:
-        return len(self._group) >= GROUP_LENGTH or self._bytes >= GROUP_BYTES
-
     def _commit(self, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
         group, self._group, self._bytes = self._group, [], 0
-        if self.backend is None or time.monotonic() < self._retry_at:
+        for operation in group:
+            self.prologue.keep(operation)
+        if time.monotonic() < self._retry_at:
             self.drop(_frames(group))
             return
         try:
-            self.backend.write([*group, self.sign_of_life(facts)])
-        except Exception as error:  # whatever it is, training goes on, and so does this thread
-            self._fail(error)
+            self._write([*group, self.sign_of_life(facts)])
+        except _OF_THE_DISK as error:
+            self._owes_prologue = True
             self.drop(_frames(group))
+            self.fail(error)
+        except Exception as error:  # something in the group: the rest shall not suffer
+            self._tell("failure", f"something cannot be stored: {type(error).__name__}: {error}. It is left out")
+            self._write_each([*group, self.sign_of_life(facts)])
 
-    def _maintain(self) -> None:
-        if self.backend is not None:
+    def _write(self, operations: Sequence[Operation]) -> None:
+        backend = self._present()
+        owed = self.prologue.operations() if self._owes_prologue else []
+        try:
+            backend.write([*owed, *operations])
+        except OwnerChangedError:
+            self._replace(backend, f"another process has taken over {backend.path}").write(operations)
+        self._owes_prologue = False
+
+    def _write_each(self, operations: Sequence[Operation]) -> None:
+        for operation in operations:
             try:
-                self.backend.maintain()
+                self._write([operation])
             except Exception as error:
-                self._fail(error)
+                self.drop(_frames([operation]))
+                if isinstance(error, _OF_THE_DISK):
+                    self.fail(error)
+
+    def _present(self) -> Backend:
+        """The file, or a new one if it is gone, or was never there."""
+        if self.backend is None:
+            self.backend = self._renew(self.prologue.operations())
+        elif self.backend.is_lost():
+            return self._replace(self.backend, f"{self.backend.path} was removed or moved while it was being written")
+        return self.backend
+
+    def _replace(self, backend: Backend, reason: str) -> Backend:
+        self.backend = None
+        backend.abandon()
+        self.backend = self._renew(self.prologue.operations())
+        self._tell("replaced", f"{reason}. What comes next is stored in {self.backend.path}")
+        return self.backend
 
     def _end(self) -> None:
         if self.backend is not None:
             try:
                 self.backend.close()
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
 
-    def _fail(self, error: Exception) -> None:
-        self._retry_at = time.monotonic() + RETRY_SECONDS
-        self.problem = self.problem or f"{type(error).__name__}: {error}"
+    def _tell(self, kind: str, text: str) -> None:
+        """Leave a notice, the first of its kind only."""
+        if kind not in self._told:
+            self._told.add(kind)
+            self.notices.append(text)
+
+
+class Prologue:
+    """What a file has to be told before numbers make sense; kept, since a new file may be needed at any time."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Any] = {}
+        self._layers: dict[tuple[str, ...], ModelLayers] = {}
+        self._looks: dict[tuple[str, str], Statistic] = {}
+
+    def keep(self, operation: Operation) -> None:
+        """Remember what is no number and no event."""
+        if isinstance(operation, Meta):
+            self._facts.update(operation.facts)
+        elif isinstance(operation, ModelLayers):
+            names = tuple(layer.name for layer in operation.layers)
+            self._layers.pop(names, None)
+            self._layers[names] = operation
+        elif isinstance(operation, Looks):
+            self._looks.update({(operation.lens, statistic.name): statistic for statistic in operation.statistics})
+
+    def operations(self) -> list[Operation]:
+        """All of it."""
+        looks = [Looks(lens, (statistic,)) for (lens, _), statistic in self._looks.items()]
+        return [Meta(dict(self._facts)), *self._layers.values(), *looks]
 
 
 class Request:
@@ -126,5 +218,5 @@ class Request:
         self.is_last, self.facts = is_last, facts
 
 
-def _frames(operations: list[Operation]) -> int:
+def _frames(operations: Sequence[Operation]) -> int:
     return sum(isinstance(operation, Frame) for operation in operations)

@@ -1,6 +1,7 @@
 """Storing a run while it trains."""
 
 import json
+import math
 import os
 import platform
 import queue
@@ -8,8 +9,10 @@ import socket
 import sqlite3
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -17,13 +20,15 @@ from uuid import uuid4
 import numpy as np
 
 from .. import __version__
-from ..errors import LifecycleError, OptionError, StoreError, warn
-from .backend import open_backend
+from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, warn
+from .backend import Backend, Place, create
+from .backend import resume as open_again
+from .failure import Failure
 from .journal import JOURNALS, Journal
-from .library import file_of, status_of
+from .library import file_of, numbered
 from .parts import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
-from .source import NothingStoredError
-from .status import ending
+from .reader import Run
+from .status import ending, uncaught
 from .worker import Request, Worker
 
 FilePath: TypeAlias = str | os.PathLike[str]
@@ -39,7 +44,8 @@ SMALLEST_SIZE = 2**20
 class Writer:
     """Stores frames and events of one process of a run, in a thread of its own.
 
-    What goes wrong with the disk is a warning, once; training goes on and what was stored stays readable.
+    Only the constructor raises, for options that are wrong and for a run that is not to be had. What goes wrong later,
+    with a disk or with what a call is given, is a warning, once; training goes on and what was stored stays readable.
 
     Args:
         folder: of the run; it is made, its name is the name of the run.
@@ -63,15 +69,20 @@ class Writer:
         journal: Journal | None = None,
     ) -> None:
         self.check(meta, resume, resume_step, max_size, journal)
-        self.folder, self.rank = Path(folder).absolute(), rank
-        self._closed = self._is_full = self._warned = False
+        self._place, self.rank = Place(Path(folder).absolute(), rank, journal, max_size), rank
+        self._closed = self._is_full = False
+        self._told: set[str] = set()
         self.resumed_step: int | None = None
-        self._worker = Worker()
+        self._worker = Worker(self._place.folder, partial(_renewed, self._place))
+        facts = _named(meta or {})
+        self._worker.prologue.keep(Meta(facts))
         try:
-            self._open(resume, resume_step, max_size, journal, dict(meta or {}))
-        except (OSError, sqlite3.Error) as error:
-            self._worker.problem = f"{type(error).__name__}: {error}"
-        self._worker.start()
+            self._worker.backend = self._open(resume, resume_step, facts)
+            self._worker.start()
+        except (OSError, sqlite3.Error, RuntimeError) as error:  # the last one: no thread can be had any more
+            self._worker.fail(error)
+            with suppress(RuntimeError):
+                self._worker.start()
         # a writer that nobody closes is closed when it is dropped, at the latest when Python ends
         self._ending = weakref.finalize(self, _end, self._worker, None)
         self._warn(stacklevel=3)
@@ -85,7 +96,7 @@ class Writer:
         journal: str | None = None,
     ) -> None:
         """Refuse options that are wrong, before anything is made."""
-        json_checked("meta", dict(meta or {}))
+        json_checked("meta", _named(meta or {}))
         if max_size is not None and (not isinstance(max_size, int) or max_size < SMALLEST_SIZE):
             raise OptionError(f"max_size={max_size!r} must be a number of bytes, at least {SMALLEST_SIZE}")
         if journal is not None and journal not in JOURNALS:
@@ -94,9 +105,19 @@ class Writer:
             raise OptionError(f"resume_step={resume_step!r} is for resume=True")
 
     @property
+    def folder(self) -> Path:
+        """The folder of the run; another one if somebody else has taken its place."""
+        return self._place.folder if self.path is None else self.path.parent
+
+    @property
     def path(self) -> Path | None:
         """The file; None if it could not be made."""
         return self._worker.backend.path if self._worker.backend else None
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether there is a file that takes what comes."""
+        return self._worker.backend is not None and self._worker.is_alive()
 
     @property
     def dropped(self) -> int:
@@ -115,112 +136,217 @@ class Writer:
         time: float | None = None,
     ) -> bool:
         """Store the numbers of a lens at a tick, ``values[statistic, layer]``; False if they had to be dropped."""
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and counted as such
-            numbers = np.array(values, np.float32, order="C")
-        names = tuple(statistics), tuple(layers)
-        if numbers.shape != (len(names[0]), len(names[1])):
-            wanted = f"one row for each of {len(names[0])} statistics and one column for each of {len(names[1])} layers"
-            raise OptionError(f"values has the shape {numbers.shape}; it takes {wanted}")
-        return self._put(Frame(lens, int(step), int(epoch), _now() if time is None else float(time), *names, numbers))
+        try:
+            frame = _frame(lens, step, values, layers, statistics, epoch, time)
+        except Exception as error:
+            self._worker.drop(1)
+            return self._refuse("put", error)
+        return self._put("put", frame)
 
     def event(self, step: int, kind: str, severity: str = "info", **details: Any) -> bool:
         """Store an event; ``details`` are the other fields of :class:`Event`."""
-        if severity not in SEVERITIES:
-            raise OptionError.unknown("severity", severity, SEVERITIES)
-        json_checked("body", details.get("body", {}))
-        return self._put(Event(int(step), kind, severity, **{"time": _now(), **details}))
+        try:
+            event = _event(step, kind, severity, details)
+        except Exception as error:
+            return self._refuse("event", error)
+        return self._put("event", event)
 
     def introduce_layers(self, layers: Iterable[Layer | str]) -> None:
         """Tell the order of the model and, where known, what its layers are."""
-        self._put(ModelLayers(tuple(Layer(layer) if isinstance(layer, str) else layer for layer in layers)))
+        try:
+            known = tuple(_layer(layer) for layer in layers)
+        except Exception as error:
+            self._refuse("introduce_layers", error)
+        else:
+            self._put("introduce_layers", ModelLayers(known))
 
     def introduce_statistics(self, lens: str, statistics: Iterable[Statistic]) -> None:
         """Tell how statistics want to be drawn."""
-        self._put(Looks(lens, tuple(statistics)))
+        try:
+            looks = Looks(_text(lens), tuple(known._replace(name=_text(known.name)) for known in statistics))
+        except Exception as error:
+            self._refuse("introduce_statistics", error)
+        else:
+            self._put("introduce_statistics", looks)
 
     def note(self, **facts: Any) -> None:
         """Store further facts about the run."""
-        self._put(Meta(json_checked("facts", facts)))
+        try:
+            meta = Meta(_named(json_checked("facts", facts)))
+        except OptionError as error:
+            self._refuse("note", error)
+        else:
+            self._put("note", meta)
+
+    def resume_from(self, step: int) -> None:
+        """Training goes on from this step: what is stored for later ones is hidden from readers."""
+        self._put("resume_from", Segment(int(step), _now()))
 
     def flush(self) -> None:
         """Wait until everything is stored."""
-        self._check_open()
-        request = Request()
-        self._worker.queue.put(request)
-        while not request.done.wait(1) and self._worker.is_alive():
-            pass
+        if not self._closed and self._is_here():
+            request = Request()
+            self._worker.queue.put(request)
+            while not request.done.wait(1) and self._worker.is_alive():
+                pass
         self._warn(stacklevel=3)
 
-    def close(self, status: str = "finished") -> None:
-        """Store what is left and make the run one file; calling it again does nothing."""
+    def close(self, status: str = "finished", error: BaseException | None = None) -> None:
+        """Store what is left and make the run one file; calling it again does nothing.
+
+        Args:
+            status: how the run ended, ``"finished"`` or ``"crashed"``.
+            error: the exception that ended it: its type, message and the end of its traceback are kept.
+        """
         if status not in ENDS:
-            raise OptionError.unknown("status", status, ENDS)
+            self._refuse("close", OptionError.unknown("status", status, ENDS))
+            status = ENDS[0] if error is None else ENDS[1]
         self._closed = True
         if self._ending.detach():
-            _end(self._worker, status)
-        self._warn(stacklevel=3)
+            _end(self._worker, status, error)
 
     def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close("finished" if kind is None else "crashed")
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self.close("finished" if kind is None else "crashed", error)
 
-    def _open(
-        self,
-        resume: bool,
-        resume_step: int | None,
-        max_size: int | None,
-        journal: Journal | None,
-        facts: dict[str, Any],
-    ) -> None:
+    def _open(self, resume: bool, resume_step: int | None, facts: dict[str, Any]) -> Backend:
         """Make or find the file, and store who is writing to it."""
-        existing = file_of(self.folder, self.rank)
-        if existing is not None:
-            _check_existing(existing, resume)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        backend = open_backend(self.folder / f"rank{self.rank}", journal, max_size)
-        self.resumed_step = backend.last_step
-        after = self.resumed_step if resume_step is None else resume_step
-        beginning = [] if after is None else [Segment(after, _now())]
-        facts = _facts(self.folder.name, self.rank, is_new=after is None) | facts
-        try:
-            backend.write([*beginning, self._worker.sign_of_life(facts)])
-        except (OSError, sqlite3.Error):
-            backend.close()
-            raise
-        self._worker.backend = backend
+        folder, rank = self._place.folder, self.rank
 
-    def _put(self, operation: Operation) -> bool:
-        self._check_open()
-        if os.getpid() != self._worker.pid:
-            return False  # a child process has the object, but not the thread
+        def first(last_step: int | None) -> Sequence[Operation]:
+            self.resumed_step = last_step
+            after = last_step if resume_step is None else resume_step
+            beginning = [] if after is None else [Segment(after, _now())]
+            known = _facts(folder.name, rank, is_new=after is None) | facts
+            self._worker.prologue.keep(Meta(known))
+            return [*beginning, self._worker.sign_of_life(known)]
+
+        if not resume:
+            return create(self._place, first)
+        existing = file_of(folder, rank)
+        if existing is not None:
+            _check_existing(existing)
+        return open_again(self._place, first)
+
+    def _put(self, call: str, operation: Operation) -> bool:
         self._warn(stacklevel=4)
+        if self._closed:
+            error = LifecycleError(f"the run {self.folder} is closed and takes no more")
+            return self._refuse(call, error, stacklevel=4)
+        is_frame = isinstance(operation, Frame)
+        if not self._is_here():
+            self._worker.drop(is_frame)
+            return False
         try:
             self._worker.queue.put(operation, timeout=0 if self._is_full else PUT_SECONDS)
         except queue.Full:
             self._is_full = True
-            self._worker.drop(isinstance(operation, Frame))
+            self._worker.drop(is_frame)
             return False
         self._is_full = False
         return True
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LifecycleError(f"the run {self.folder} is closed and takes no more numbers")
+    def _is_here(self) -> bool:
+        """Whether there is a thread to do it: a child process has the object, but not the thread."""
+        return os.getpid() == self._worker.pid and self._worker.is_alive()
+
+    def _refuse(self, call: str, error: Exception, stacklevel: int = 3) -> bool:
+        """Say once what is wrong with a call: training goes on."""
+        if call not in self._told:
+            self._told.add(call)
+            text = f"Writer.{call} leaves out what it was given: {error}. Training goes on"
+            warn(text, stacklevel=stacklevel)
+        return False
 
     def _warn(self, stacklevel: int) -> None:
-        if self._worker.problem is not None and not self._warned:
-            self._warned = True
-            text = f"the run cannot be stored in {self.folder}: {self._worker.problem}. Training goes on without it"
-            warn(text, stacklevel=stacklevel)
+        _pass_on(self._worker, stacklevel + 1)
+
+
+def _pass_on(worker: Worker, stacklevel: int) -> None:
+    """What the thread has to say becomes warnings in the thread that trains."""
+    if os.getpid() == worker.pid:
+        while worker.notices:
+            warn(worker.notices.popleft(), stacklevel=stacklevel)
+
+
+def _frame(
+    lens: str,
+    step: int,
+    values: Any,
+    layers: Sequence[str],
+    statistics: Sequence[str],
+    epoch: int,
+    time: float | None,
+) -> Frame:
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and counted as such
+        numbers = np.array(values, np.float32, order="C")
+    rows, columns = _names(tuple(statistics)), _names(tuple(layers))
+    if numbers.shape != (len(rows), len(columns)):
+        wanted = f"one row for each of {len(rows)} statistics and one column for each of {len(columns)} layers"
+        raise OptionError(f"values has the shape {numbers.shape}; it takes {wanted}")
+    return Frame(_text(lens), _whole(step, 64), _whole(epoch, 32), _moment(time), rows, columns, numbers)
+
+
+def _event(step: int, kind: str, severity: str, details: Mapping[str, Any]) -> Event:
+    if severity not in SEVERITIES:
+        raise OptionError.unknown("severity", severity, SEVERITIES)
+    event = Event(_whole(step, 64), _text(kind), severity, **details)
+    json_checked("body", event.body)
+    layer, statistic = (None if name is None else _text(name) for name in (event.layer, event.statistic))
+    moment = _moment(details.get("time"))
+    body = dict(event.body)
+    return event._replace(epoch=_whole(event.epoch, 32), time=moment, layer=layer, statistic=statistic, body=body)
+
+
+def _layer(layer: Layer | str) -> Layer:
+    if isinstance(layer, str):
+        return Layer(_text(layer))
+    kind, parameters = layer[1:]
+    return Layer(
+        _text(layer.name), None if kind is None else _text(kind), None if parameters is None else int(parameters)
+    )
+
+
+@lru_cache(maxsize=256)
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names as a file can hold them; those of a lens are the same at every tick."""
+    safe = tuple(map(_text, names))
+    twice = [name for name, count in Counter(safe).items() if count > 1]
+    if twice:
+        raise OptionError(f"the name {twice[0]!r} comes twice")
+    return safe
+
+
+def _text(name: Any) -> str:
+    """A name that a file can hold: halves of characters, which some file names have, are written as their codes."""
+    if not isinstance(name, str):
+        raise OptionError(f"a name must be text, not {name!r}")
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {_text(name): value for name, value in facts.items()}
+
+
+def _whole(number: Any, bits: int) -> int:
+    value = int(number)
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise OptionError(f"{number!r} is too large for a whole number of {bits} bits")
+    return value
+
+
+def _moment(seconds: float | None) -> float:
+    moment = _now() if seconds is None else float(seconds)
+    return moment if math.isfinite(moment) else _now()
 
 
 def json_checked(what: str, value: Any) -> Any:
     """Refuse what JSON cannot say, now and not in the thread."""
     try:
         json.dumps(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"{what} takes what JSON can say: {error}") from error
     return value
 
@@ -229,20 +355,40 @@ def _now() -> float:
     return time.time()
 
 
-def _end(worker: Worker, status: str | None) -> None:
+def _end(worker: Worker, status: str | None, error: BaseException | None = None) -> None:
     """Finish; without a status it is what the end of the program looks like."""
     if os.getpid() != worker.pid or not worker.is_alive():
         return
-    request = Request(is_last=True, status=status or ending(), ended=_now())
-    try:
+    status = status or ending()
+    error = error or (uncaught() if status == "crashed" else None)
+    facts = {} if error is None else {"error": Failure.of(error)._asdict()}
+    request = Request(is_last=True, status=status, ended=_now(), **facts)
+    with suppress(queue.Full):
         worker.queue.put(request, timeout=CLOSE_SECONDS)
-    except queue.Full:
-        return
-    request.done.wait(CLOSE_SECONDS)
+        until = time.monotonic() + CLOSE_SECONDS
+        while not request.done.wait(1) and worker.is_alive() and time.monotonic() < until:
+            pass
+    _pass_on(worker, stacklevel=4)
+
+
+def _renewed(place: Place, operations: Sequence[Operation]) -> Backend:
+    """A new file in mid-run, in its old place or, if somebody else is there by now, under a name with a number."""
+    for name in numbered(place.folder.name):
+        first = partial(_again, name, place.rank, operations)
+        with suppress(StoreError):
+            return create(place._replace(folder=place.folder.with_name(name)), first)
+    raise AssertionError("names never end")
+
+
+def _again(name: str, rank: int, operations: Sequence[Operation], _: int | None) -> Sequence[Operation]:
+    """What a new file is told of a run that has begun already."""
+    known = {fact: value for one in operations if isinstance(one, Meta) for fact, value in one.facts.items()}
+    facts = _facts(name, rank, is_new=True) | known | {"name": name, "heartbeat": _now()}
+    return [Meta(facts), *(one for one in operations if not isinstance(one, Meta))]
 
 
 def _facts(name: str, rank: int, is_new: bool) -> dict[str, Any]:
-    birth = {"id": uuid4().hex, "name": name, "started": _now()} if is_new else {"resumed": _now()}
+    birth = {"id": uuid4().hex, "name": name, "started": _now()} if is_new else {"resumed": _now(), "error": None}
     process = {"pid": os.getpid(), "host": socket.gethostname(), "rank": rank}
     return {**birth, **process, "status": "running", "versions": _versions()}
 
@@ -256,12 +402,14 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _check_existing(file: Path, resume: bool) -> None:
-    if not resume:
-        raise StoreError(f"there is a run in {file} already: choose another name, or resume=True to continue it")
+def _check_existing(file: Path) -> None:
+    """Refuse early what is not to be continued; whether somebody is writing is asked again when the file is taken."""
     try:
-        status, pid = status_of(file)
-    except NothingStoredError:
-        return
-    if status == "running":
-        raise StoreError(f"{file} is being written by the process {pid}: a run has one writer at a time")
+        with Run(file) as run:
+            status, pid = run.status, run.meta.get("pid")
+    except UnreadableRunError as error:
+        if error.state != "empty":
+            raise
+    else:
+        if status == "running":
+            raise StoreError(f"{file} is being written by the process {pid}: a run has one writer at a time")

@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LifecycleError, OptionError, StoreError, warn
+from ..errors import OptionError, StoreError, warn
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Statistic, Writer
-from ..store.library import free_name, ranks_of, time_name
+from ..store.library import numbered as numbered_names
+from ..store.library import ranks_of, time_name
+from ..store.names import SHARE, count_name, parse
 from ..store.tiles import absent
 from .abstract_visualizer import TagAttributes, TagType
 from .record import Record
 from .record_sink import RecordSink
 
-SHARE = "share"
-NONFINITE = "nonfinite"
 MOST_TOLD = 20
 """How many numbers that are not finite are told as events: one makes others."""
 _NAME = re.compile(r"[^/\\\x00]+")
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class StoreVisualizer(RecordSink):
@@ -30,9 +31,12 @@ class StoreVisualizer(RecordSink):
     ``<tag>/nonfinite``, the number of samples that were NaN or infinite. A comparison is the statistic ``<tag>/share``
     of each layer. What belongs to the model as a whole, such as losses, is in the lens and layer ``"run"``.
 
+    Nothing is made before the first number, or before :meth:`open`.
+
     Args:
         folder: of all runs.
         name: of this run; the date and time if None.
+        numbered: a name that is taken gets a number, instead of being an error.
         config: what to keep beside the numbers; anything JSON can say.
         facts: what else is known of the run, by name.
         shared: other processes write to the same run, each to a file of its own.
@@ -47,6 +51,7 @@ class StoreVisualizer(RecordSink):
         folder: str | os.PathLike[str] = DEFAULT_FOLDER,
         name: str | None = None,
         *,
+        numbered: bool = False,
         config: Mapping[str, Any] | None = None,
         facts: Mapping[str, Any] | None = None,
         shared: bool = False,
@@ -63,21 +68,41 @@ class StoreVisualizer(RecordSink):
         self._options["max_size"] = max_size
         self._folder, self._name = Path(folder).absolute(), name  # the working directory may change before it is used
         Writer.check(**self._options)
-        if name is not None and not resume and not shared and ranks_of(self._folder / name):
+        self._numbered = (numbered or name is None) and not resume
+        if name is not None and not (resume or shared or numbered) and ranks_of(self._folder / name):
             raise StoreError(f"there is a run in {self._folder / name} already: choose another name, or resume=True")
         self._writer: Writer | None = None
-        self._closed = False
+        self._closed = self._warned = False
         self._first_step, self._counts_on = 0, False
         self._moment = 0, 0, 0.0
         self._layers: tuple[Layer, ...] = ()
         self._tick: dict[str, Grid] = {}
         self._grids: dict[str, Grid] = {}
+        self._names: dict[tuple[str, str], tuple[str, str]] = {}
         self._nonfinite: set[tuple[str, str]] = set()
 
     @property
     def path(self) -> Path | None:
-        """The folder of the run; None before the first number."""
-        return self._writer.folder if self._writer else None
+        """The folder of the run; None before there is one, and where none can be made."""
+        return self._writer.folder if self._writer is not None and self._writer.path is not None else None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the run, or the one that it will be given if it is free; None if that is the date and time."""
+        return self._name if self.path is None else self.path.name
+
+    def open(self, rank: int = 0, name: str | None = None) -> bool:
+        """Make the run now, and not with the first number; tells whether it works. If not, a warning has said why.
+
+        Args:
+            rank: of this process.
+            name: of the run that another process has made, to store beside it.
+        """
+        if self._writer is None and not self._closed:
+            if name is not None:
+                self._name, self._numbered = name, False
+            self._open(rank)
+        return self._writer is not None and self._writer.is_storing
 
     @property
     def writer(self) -> Writer:
@@ -100,8 +125,13 @@ class StoreVisualizer(RecordSink):
     def continue_from(self, step: int) -> None:
         """The inspector goes on from a checkpoint of this step and counts on: what a run has of later is hidden."""
         self._counts_on = True
-        if self._options["resume"] and self._writer is None:
+        if not self._options["resume"]:
+            return
+        if self._writer is None:
             self._options["resume_step"] = step
+        elif not self._closed:
+            self._first_step = 0
+            self._writer.resume_from(step)
 
     def note(self, **facts: Any) -> None:
         """Store further facts, if there is a run already."""
@@ -109,26 +139,36 @@ class StoreVisualizer(RecordSink):
             self._writer.note(**facts)
 
     def write(self, records: Sequence[Record]) -> None:
-        """Keep records until their tick is complete."""
+        """Keep records until their tick is complete; after the end they are left out, with a warning."""
         if self._closed:
-            raise LifecycleError("this StoreVisualizer is closed and takes no more numbers")
-        if records and self._writer is None:
-            self._open(records[0].rank)
-        for record in records:
-            if self._tick and (record.step, record.epoch) != self._moment[:2]:
-                self.flush()
-            self._moment = record.step, record.epoch, record.time
-            self._keep(record)
+            self._warn("this StoreVisualizer is closed and takes no more numbers")
+            return
+        try:
+            if records and self._writer is None:
+                self._open(records[0].rank)
+            for record in records:
+                if self._tick and (record.step, record.epoch) != self._moment[:2]:
+                    self.flush()
+                self._moment = record.step, record.epoch, record.time
+                self._keep(record)
+        except Exception as error:  # whatever a lens of one's own shows, training goes on
+            self._warn(f"numbers cannot be stored: {type(error).__name__}: {error}. They are left out")
 
     def flush(self) -> None:
         """Hand the tick over to the writer."""
         ticks, self._tick = self._tick, {}
-        if not ticks:
-            return
         step, epoch, moment = self._moment
         for lens, grid in ticks.items():
-            self._tell_of_nonfinite(lens, grid, step + self._first_step, epoch)
-            self.writer.put(lens, step + self._first_step, **grid.frame(), epoch=epoch, time=moment)
+            try:
+                self._tell_of_nonfinite(lens, grid, step + self._first_step, epoch)
+                self.writer.put(lens, step + self._first_step, **grid.frame(), epoch=epoch, time=moment)
+            except Exception as error:
+                self._warn(f"{lens} cannot be stored: {type(error).__name__}: {error}. It is left out")
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(text, stacklevel=3)
 
     def _tell_of_nonfinite(self, lens: str, grid: "Grid", step: int, epoch: int) -> None:
         """Keep where and when numbers were not finite for the first time: what follows is only a consequence."""
@@ -144,28 +184,41 @@ class StoreVisualizer(RecordSink):
         if self._writer is not None and not self._closed:
             self._writer.flush()
 
-    def close(self, status: str = "finished") -> None:
-        """Store what is left; calling it again does nothing."""
+    def close(self, status: str = "finished", error: BaseException | None = None) -> None:
+        """Store what is left; calling it again does nothing.
+
+        Args:
+            status: how the run ended, ``"finished"`` or ``"crashed"``.
+            error: the exception that ended it, to be kept with the run.
+        """
         if not self._closed:
             self.flush()
             self._closed = True
             if self._writer is not None:
-                self._writer.close(status)
+                self._writer.close(status, error)
 
     def __enter__(self) -> "StoreVisualizer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close("finished" if kind is None else "crashed")
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self.close("finished" if kind is None else "crashed", error)
 
     def _open(self, rank: int) -> Writer:
-        name = self._name or free_name(self._folder, time_name())
-        try:
-            self._writer = Writer(self._folder / name, rank=rank, **self._options)
-        except StoreError as error:  # somebody was faster; training must not end for that
-            other = free_name(self._folder, name)
-            warn(f"{error}. This run is stored as {other!r}", stacklevel=3)
-            self._writer = Writer(self._folder / other, rank=rank, **self._options)
+        """Make the run, under the name that was asked for or, if that is taken, under one with a number."""
+        reason: StoreError | None = None
+        options = self._options
+        for name in numbered_names(self._name or time_name()):
+            if self._numbered and (self._folder / name).exists():
+                continue
+            try:
+                self._writer = Writer(self._folder / name, rank=rank, **options)
+                break
+            except StoreError as error:  # somebody was faster; training must not end for that
+                reason = reason or error
+                options = {**options, "resume": False, "resume_step": None}
+        assert self._writer is not None  # names never end
+        if reason is not None and not self._numbered:
+            warn(f"{reason}. This run is stored as {name!r}", stacklevel=3)
         asked = self._options["resume_step"]
         if not self._counts_on:
             self._first_step = (self._writer.resumed_step or 0) if asked is None else asked
@@ -185,12 +238,15 @@ class StoreVisualizer(RecordSink):
         if grid is None:
             grid = self._grids[lens] = Grid()
         self._tick[lens] = grid
-        if grid.set(f"{record.tag}/{line}", layer, record.value):
-            self.writer.introduce_statistics(lens, [_look(f"{record.tag}/{line}", attributes)])
+        names = self._names.get((record.tag, line))
+        if names is None:
+            name = f"{record.tag}/{line}"
+            names = self._names[record.tag, line] = name, count_name(name)
+        if grid.set(names[0], layer, record.value):
+            self.writer.introduce_statistics(lens, [_look(names[0], attributes)])
         if not is_share:
-            grid.set(f"{record.tag}/{NONFINITE}", layer, record.nonfinite)
-            if record.nonfinite:
-                grid.broken.add((record.tag, layer))
+            # a number that float32 cannot hold is not finite either, and at least one sample is to blame
+            grid.count(names[1], layer, record.nonfinite or int(not abs(record.value) <= _LARGEST))
 
 
 class Grid:
@@ -200,22 +256,34 @@ class Grid:
         self._statistics: dict[str, int] = {}
         self._layers: dict[str, int] = {}
         self._cells: dict[tuple[int, int], float] = {}
-        self.broken: set[tuple[str, str]] = set()
-        """Tags and layers with samples that are not finite."""
+        self._broken: set[tuple[str, str]] = set()
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def set(self, statistic: str, layer: str, value: float) -> bool:
         """Keep a number; True if its statistic is a new one."""
         is_new = statistic not in self._statistics
-        row = self._statistics.setdefault(statistic, len(self._statistics))
-        column = self._layers.setdefault(layer, len(self._layers))
-        self._cells[row, column] = value
+        self._cells[self._place(statistic, layer)] = value
         return is_new
 
+    def count(self, statistic: str, layer: str, number: int) -> None:
+        """Keep how many samples were not finite; lines of one curve say the same, or one of them more."""
+        place = self._place(statistic, layer)
+        self._cells[place] = max(number, self._cells.get(place, 0))
+        if number:
+            self._broken.add((statistic, layer))
+
+    def _place(self, statistic: str, layer: str) -> tuple[int, int]:
+        row = self._statistics.setdefault(statistic, len(self._statistics))
+        return row, self._layers.setdefault(layer, len(self._layers))
+
     def nonfinite(self) -> list[tuple[str, str]]:
-        """Tags and layers whose samples were not all finite, in the order of the layers; none are left then."""
-        found, self.broken = self.broken, set()
-        return sorted(found, key=lambda pair: (self._layers[pair[1]], pair[0]))
+        """Tags, with their curves, and layers whose samples were not all finite, in the order of the layers.
+
+        None are left then.
+        """
+        found, self._broken = self._broken, set()
+        ordered = sorted(found, key=lambda pair: (self._layers[pair[1]], pair[0]))
+        return [(_plot(statistic), layer) for statistic, layer in ordered]
 
     def frame(self) -> dict[str, Any]:
         """What the writer is given; the cells are empty then."""
@@ -226,6 +294,12 @@ class Grid:
         with np.errstate(over="ignore"):
             values[tuple(np.array(list(cells), np.intp).T)] = list(cells.values())
         return {"values": values, "statistics": self._names[0], "layers": self._names[1]}
+
+
+def _plot(statistic: str) -> str:
+    """What a count is of: the tag and, if it has several, the curve."""
+    tag, curve, _ = parse(statistic)
+    return f"{tag}/{curve}" if curve else tag
 
 
 def _look(statistic: str, attributes: TagAttributes | None) -> Statistic:

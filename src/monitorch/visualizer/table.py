@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from .names import cells, padded, printable, shortened
+
 
 class Column(NamedTuple):
     """A heading of two lines; neighbouring columns of one group share the upper one."""
@@ -17,6 +19,8 @@ Box: TypeAlias = list[str]
 
 _BETWEEN_COLUMNS = "  "
 _BETWEEN_GROUPS = " | "
+_CUT = ".."
+_LEAST_LABEL = 12
 
 
 def number_text(value: float, nonfinite: int = 0) -> str:
@@ -50,14 +54,16 @@ def percent_text(share: float, nonfinite: int = 0) -> str:
 def table_text(labels: Sequence[str], columns: Mapping[Column, Mapping[str, str]], width: int) -> str:
     """Draw a table with a row for every label; what is wider than ``width`` continues in further blocks below.
 
-    Columns of one group stand together. A block leaves out the rows that have nothing in it.
+    Columns of one group stand together. A block leaves out the rows that have nothing in it. Of what names contain a
+    terminal obeys nothing.
     """
-    row_names = _flush_left(["", "layer", *(_label_text(label, width // 3) for label in labels)])
+    shown = shortened([printable(label) for label in labels], max(width // 3, _LEAST_LABEL), _CUT)
+    row_names = _flush_left(["", "layer", *shown])
     groups: dict[str, list[Box]] = {}
-    for column, cells in columns.items():
-        box = _column_box(column.name, [cells.get(label, "") for label in labels])
-        groups.setdefault(column.group, []).append(box)
-    room = width - len(row_names[0]) - len(_BETWEEN_GROUPS)
+    for column, texts in columns.items():
+        box = _column_box(printable(column.name), [texts.get(label, "") for label in labels])
+        groups.setdefault(printable(column.group), []).append(box)
+    room = width - cells(row_names[0]) - len(_BETWEEN_GROUPS)
     panels = [
         _titled(title, run) for title, boxes in groups.items() for run in _packed(boxes, room, len(_BETWEEN_COLUMNS))
     ]
@@ -68,43 +74,33 @@ def headline_text(start: str, segments: Mapping[str, Sequence[str]], width: int)
     """Put titled lists on few lines, broken between lists where possible and never inside an item."""
     room = width - len(start) - len(_BETWEEN_GROUPS)
     pieces: list[Box] = []
-    for title, items in segments.items():
-        runs = _packed([[item] for item in items], room - len(title) - 2, gap=2)
+    for title, items in ((printable(title), map(printable, items)) for title, items in segments.items()):
+        runs = _packed([[item] for item in items], room - cells(title) - 2, gap=2)
         texts = [", ".join(item for (item,) in run) for run in runs]
         pieces += [[f"{title}: {text}"] for text in texts]
     lines = [_BETWEEN_GROUPS.join(piece for (piece,) in run) for run in _packed(pieces, room, len(_BETWEEN_GROUPS))]
     return _BETWEEN_GROUPS.join([start, f"\n{' ' * len(start)}{_BETWEEN_GROUPS}".join(lines)]) if lines else start
 
 
-def _label_text(label: str, limit: int) -> str:
-    """Keep the end of a long name, from a dot on if there is one: it is what tells layers apart."""
-    limit = max(limit, 12)
-    printable = label if label.isprintable() else label.encode("unicode_escape").decode()
-    if len(printable) <= limit:
-        return printable
-    end = printable[2 - limit :]
-    return ".." + (end.partition(".")[2] or end)
-
-
 def _flush_left(lines: Sequence[str]) -> Box:
-    width = max(map(len, lines))
-    return [line.ljust(width) for line in lines]
+    width = max(map(cells, lines))
+    return [padded(line, width) for line in lines]
 
 
-def _column_box(name: str, cells: Sequence[str]) -> Box:
+def _column_box(name: str, texts: Sequence[str]) -> Box:
     """Numbers end at one edge, with the marks behind it."""
-    parts = [cell.partition(" ") for cell in cells]
+    parts = [text.partition(" ") for text in texts]
     marks = _flush_left([space + mark for _, space, mark in parts])
     width = max(len(number) for number, _, _ in parts)
     lines = [name, *(number.rjust(width) + mark for (number, _, _), mark in zip(parts, marks, strict=True))]
-    width = max(map(len, lines))
-    return [line.rjust(width) for line in lines]
+    width = max(map(cells, lines))
+    return [padded(line, width, right=True) for line in lines]
 
 
 def _titled(title: str, boxes: Sequence[Box]) -> Box:
     lines = [_BETWEEN_COLUMNS.join(line) for line in zip(*boxes, strict=True)]
-    width = max(len(title), len(lines[0]))
-    return [title.ljust(width), *(line.rjust(width) for line in lines)]
+    width = max(cells(title), cells(lines[0]))
+    return [padded(title, width), *(padded(line, width, right=True) for line in lines)]
 
 
 def _packed(boxes: Iterable[Box], room: int, gap: int) -> list[list[Box]]:
@@ -112,7 +108,7 @@ def _packed(boxes: Iterable[Box], room: int, gap: int) -> list[list[Box]]:
     runs: list[list[Box]] = []
     used = 0
     for box in boxes:
-        size = len(box[0]) + gap
+        size = cells(box[0]) + gap
         if not runs or used + size > room + gap:
             runs.append([])
             used = 0
@@ -124,7 +120,7 @@ def _packed(boxes: Iterable[Box], room: int, gap: int) -> list[list[Box]]:
 def _block_text(labels: Box, panels: Sequence[Box]) -> str:
     parts = [labels, *panels]
     titles, names, *lines = [_BETWEEN_GROUPS.join(line) for line in zip(*parts, strict=True)]
-    rule = "-+-".join("-" * len(part[0]) for part in parts)
-    cells = list(zip(*panels, strict=True))[2:]
-    filled = [line for line, row in zip(lines, cells, strict=True) if any(cell.strip() for cell in row)]
+    rule = "-+-".join("-" * cells(part[0]) for part in parts)
+    rows = list(zip(*panels, strict=True))[2:]
+    filled = [line for line, row in zip(lines, rows, strict=True) if any(text.strip() for text in row)]
     return "\n".join(line.rstrip() for line in [titles, names, rule, *filled])

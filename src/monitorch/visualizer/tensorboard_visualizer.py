@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingExtraError
+from ..store.names import count_name
 from .abstract_visualizer import TagType
 from .record import Record
 from .record_sink import RecordSink
@@ -81,7 +82,8 @@ class TensorBoardVisualizer(RecordSink):
         return f"{general_tag}{delimiter}{subtag}".lower().replace(" ", "_").replace("σ", "std")
 
     def _count_name(self, record: Record) -> str:
-        return self.transform_tag_str(self.transform_tag_str(record.tag, record.layer), "nonfinite")
+        name = count_name(f"{record.tag}/{record.statistic}").rpartition("/")[2]
+        return self.transform_tag_str(self.transform_tag_str(record.tag, record.layer), name)
 
     def _name(self, record: Record) -> str:
         """``tag/layer/line``; in a comparison the lines are the layers, so ``tag/layer``."""

@@ -2,12 +2,17 @@
 
 import { complete, cut, header, readAxes } from "page/blocks.js";
 
-/** @import { Block } from "page/blocks.js" */
+/** @import { Block, Plane } from "page/blocks.js" */
 /** @import { Head, Question, RunEvent, RunInfo, Summary } from "page/data.js" */
 
 /** @typedef {{ kind: "log" | "asinh", low: number, step: number, unit: number }} Codes */
 
-/** @typedef {{ info: RunInfo, head: Head, events: RunEvent[], summary: Summary, blocks: (Block & { codes: Codes })[] }} CarriedRun */
+/**
+ * A block whose counts have a second plane where they are larger than a code.
+ * @typedef {Block & { codes: Codes, nonfinite_high?: Float32Array }} CarriedBlock
+ */
+
+/** @typedef {{ info: RunInfo, head: Head, events: RunEvent[], summary: Summary, blocks: CarriedBlock[] }} CarriedRun */
 
 // codes of what is no ordinary number
 const [ABSENT, NAN, PLUS, MINUS, ZERO, FIRST] = [0, 1, 2, 3, 4, 5];
@@ -84,16 +89,28 @@ function unpackRuns(buffer) {
     const cells = block.layers.length * block.columns;
     /** @type {Uint16Array | null} */
     let mean = null;
-    for (const plane of block.planes) {
-      const isCount = plane === "nonfinite";
+    for (const plane of /** @type {(Plane | "nonfinite_high")[]} */ (block.planes)) {
+      const isCount = plane.startsWith("nonfinite");
       const codes = unsqueeze(new Uint8Array(buffer, place, 2 * cells), block.columns, isCount ? null : mean);
       block[plane] = isCount ? Float32Array.from(codes) : numbers(codes, block.codes);
       if (!isCount) mean ??= codes;
       place += 2 * cells;
     }
+    joinHalves(block);
     complete(block);
   }
   return runs;
+}
+
+/**
+ * Counts that came as two planes are one.
+ * @param {CarriedBlock} block
+ */
+function joinHalves(block) {
+  const { nonfinite_high: high } = block;
+  if (!high) return;
+  block.planes = block.planes.filter((plane) => block[plane] !== high);
+  block.nonfinite = block.nonfinite?.map((low, index) => low + 65536 * high[index]) ?? null;
 }
 
 /**

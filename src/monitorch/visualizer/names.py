@@ -1,0 +1,119 @@
+"""Names as text: safe to print, and short enough without becoming the same."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from string import digits
+
+_ENDS_OF_PARTS = ". "
+
+
+def printable(text: object) -> str:
+    r"""Text of which a terminal obeys nothing: what is no visible character is written as its code.
+
+    >>> printable("fc1")
+    'fc1'
+    >>> print(printable(chr(27) + "[2J"))
+    \x1b[2J
+    """
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal a text takes.
+
+    >>> cells("fc1"), cells("层1")
+    (3, 3)
+    """
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """Text that takes so many columns, at their left or right end."""
+    space = " " * (width - cells(text))
+    return space + text if right else text + space
+
+
+def shortened(names: Sequence[str], width: int, mark: str = "…") -> list[str]:
+    """Names that take at most ``width`` columns, cut in the middle; different names stay different.
+
+    What all long names begin with tells nothing and goes first.
+
+    >>> shortened(["encoder.0.attn.qkv.bias", "decoder.0.attn.qkv.bias", "head"], 16)
+    ['encod…n.qkv.bias', 'decod…n.qkv.bias', 'head']
+    >>> shortened(["encoder.0.attn.qkv.bias", "encoder.1.attn.qkv.bias", "head"], 16)
+    ['…0.attn.qkv.bias', '…1.attn.qkv.bias', 'head']
+    """
+    long = [name for name in dict.fromkeys(names) if cells(name) > width]
+    short = {name: name for name in names if cells(name) <= width}
+    taken = set(short.values())
+    prefix = _common_parent(long)
+    rest = {name: mark + name[len(prefix) :] if cells(prefix) > cells(mark) else name for name in long}
+    head = _best_head([*rest.values()], width, mark, taken)
+    for name, text in rest.items():
+        fits = cells(text) <= width and text not in taken
+        short[name] = text if fits else next(cut for cut in _cuts(text, width, mark, head) if cut not in taken)
+        taken.add(short[name])
+    return [short[name] for name in names]
+
+
+def _common_parent(names: Sequence[str]) -> str:
+    """What all names begin with, up to the end of a part; nothing of a single one."""
+    if len(names) < 2:
+        return ""
+    first, last = min(names), max(names)
+    same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return first[: max(first.rfind(end, 0, same) for end in _ENDS_OF_PARTS) + 1]
+
+
+def _best_head(names: Sequence[str], width: int, mark: str, taken: set[str]) -> int:
+    """How many columns of the beginnings to keep, so that the fewest names become the same; about a third if all do."""
+    room = max(width - cells(mark), 1)
+    heads = sorted(range(room + 1), key=lambda head: abs(head - room // 3))
+    long = [name for name in names if cells(name) > width]
+    return max(heads, key=lambda head: len({_cut(name, head, room - head, mark) for name in long} - taken))
+
+
+def _cuts(name: str, width: int, mark: str, head: int) -> Iterator[str]:
+    """Ways to cut a name, the best first: another place for the cut, then a number at the end."""
+    room = max(width - cells(mark), 1)
+    for kept in (head, *sorted(range(room + 1), key=lambda kept: abs(kept - head))):
+        yield _cut(name, kept, room - kept, mark)
+    number = 2
+    while True:
+        ending = f"~{number}"
+        rest = max(room - len(ending), 0)
+        yield _cut(name, min(head, rest), max(rest - head, 0), mark) + ending
+        number += 1
+
+
+def _cut(name: str, head: int, tail: int, mark: str) -> str:
+    """Beginning and end of a name; of a number that is cut nothing is left, or layer 11 would look like layer 1."""
+    start, end = _beginning(name, head), _beginning(name[::-1], tail)[::-1]
+    after, before = name[len(start) :], name[: len(name) - len(end)]
+    if start[-1:].isdigit() and after[:1].isdigit():
+        start = start.rstrip(digits)
+    if end[:1].isdigit() and before[-1:].isdigit():
+        end = end.lstrip(digits)
+    return start + mark + end
+
+
+def _beginning(text: str, width: int) -> str:
+    if text.isascii():
+        return text[:width]
+    taken = 0
+    for place, character in enumerate(text):
+        taken += _cells(character)
+        if taken > width:
+            return text[:place]
+    return text
+
+
+def _cells(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
