@@ -223,7 +223,7 @@ def test_an_unknown_statistic_is_replaced_by_the_one_that_the_list_shows(page, s
     assert "statistic=Rate%2Fvalue" in page.driver.current_url
 
 
-@pytest.mark.parametrize("traceback", [["  File 'train.py', line 7", "    loss.backward()"], "one\ntwo", None])
+@pytest.mark.parametrize("traceback", [["  File 'train.py', line 7", "    loss.backward()"], []])
 def test_the_exception_that_ended_a_run_is_on_the_page(page, tmp_path, new_run, serving, traceback):
     writer = new_run(tmp_path / "first")
     writer.note(error={"type": "OutOfMemoryError", "message": "tried to allocate <b>2 GiB</b>", "traceback": traceback})
@@ -234,6 +234,5 @@ def test_the_exception_that_ended_a_run_is_on_the_page(page, tmp_path, new_run, 
         assert page.texts(".count") == ["1"]
         page.click(".error-line")
         assert page.texts(".run-error b") == ["OutOfMemoryError"]
-        lines = [traceback] if isinstance(traceback, str) else ["\n".join(traceback)] if traceback else []
-        assert page.texts(".run-error pre") == lines
+        assert page.texts(".run-error pre") == (["\n".join(traceback)] if traceback else [])
         page.driver.get("about:blank")

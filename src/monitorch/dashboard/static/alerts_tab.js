@@ -65,18 +65,17 @@ export class AlertsTab {
  * @param {RunError} error
  */
 function errorItem({ type, message, traceback }) {
-  const lines = Array.isArray(traceback) ? traceback.join("\n") : traceback;
   return element(
     "div",
     { class: "alert is-error run-error" },
     element(
       "span",
       { class: "alert-head" },
-      element("b", { text: type || "exception" }),
+      element("b", { text: type }),
       element("span", { class: "muted", text: "ended the run" }),
     ),
     message ? element("p", { text: message }) : null,
-    lines ? element("pre", { text: lines.replace(/\n+$/, "") }) : null,
+    traceback.length ? element("pre", { text: traceback.join("\n") }) : null,
   );
 }
 

@@ -340,8 +340,7 @@ export class App {
    * @returns {RunError | null}
    */
   runError() {
-    const error = this.head?.error ?? this.head?.meta.error ?? null;
-    return typeof error === "string" ? { message: error } : error;
+    return this.head?.error ?? this.head?.meta.error ?? null;
   }
 
   /** Changes with the events and with the list of runs. */

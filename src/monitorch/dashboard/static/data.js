@@ -19,8 +19,8 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
  */
 
 /**
- * The exception that ended a run.
- * @typedef {{ type?: string, message?: string, traceback?: string | string[] }} RunError
+ * The exception that ended a run, with the last lines of its traceback.
+ * @typedef {{ type: string, message: string, traceback: string[] }} RunError
  */
 
 /** @typedef {Record<string, unknown> & { id?: string, started?: number, ended?: number, heartbeat?: number }} Meta */
@@ -29,7 +29,7 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
  * All that is known of a run but its numbers; `at` is when this page was told.
  * @typedef {{
  *   name: string, status: string, last_step: number | null, age: number, tick_age: number | null, dropped: number,
- *   overhead: number | null, meta: Meta & { error?: RunError | string | null }, layers: LayerFacts[], lenses: LensFacts[], error?: RunError | string | null, at?: number,
+ *   overhead: number | null, meta: Meta & { error?: RunError | null }, layers: LayerFacts[], lenses: LensFacts[], error?: RunError | null, at?: number,
  * }} Head
  */
 

@@ -151,7 +151,7 @@ class Badge {
     this.facts.textContent = facts.join(" · ");
     const error = this.app.runError();
     this.error.hidden = !error;
-    this.error.textContent = this.error.title = error ? [error.type, error.message].filter(Boolean).join(": ") : "";
+    this.error.textContent = this.error.title = error ? `${error.type}: ${error.message}` : "";
     this.pause.hidden = !source.isLive || head.status !== "running";
     this.pause.setAttribute("aria-pressed", String(isPaused));
   }
