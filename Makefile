@@ -10,15 +10,15 @@ export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all browser check format bench bench-gpu clean
+.PHONY: demo test test-all test-page browser check check-page format bench bench-gpu clean
 
 demo: $(READY)
 	$(BIN)/monitorch demo
 
-test: $(READY) browser
+test: $(READY) browser test-page
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
 
-test-all: $(READY) browser
+test-all: $(READY) browser test-page
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov -m "slow or not slow"
 
 # for the tests of the page; where this may not install it, they say how to get it
@@ -27,7 +27,7 @@ browser:
 	@{ command -v chromium && command -v chromedriver; } >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 		$(INSTALL_BROWSER) || { apt-get -qq update && $(INSTALL_BROWSER); }
 
-check: $(READY)
+check: $(READY) check-page
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -35,6 +35,22 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(call with_node,$(MAKE) --no-print-directory node_modules/.ready && npm run --silent format)
+
+# the page's modules are checked and tested where there is node; the page itself needs none
+with_node = @if command -v node >/dev/null && command -v npm >/dev/null; then $(1); \
+	elif test -n "$$CI"; then echo "the page's modules are checked and tested with node: install node and npm" >&2; exit 1; \
+	else echo "without node and npm the page's modules are neither checked nor tested"; fi
+
+check-page:
+	$(call with_node,$(MAKE) --no-print-directory node_modules/.ready && npm run --silent check)
+
+test-page:
+	$(call with_node,npm run --silent test)
+
+node_modules/.ready: package.json package-lock.json
+	npm ci --silent
+	touch $@
 
 # a machine without an index finds the packages to compare with in a folder: BENCH_OPTIONS="--peers DIR"
 bench: $(READY)
@@ -44,7 +60,7 @@ bench-gpu: $(READY)
 	$(BIN)/python -m bench --device cuda $(BENCH_OPTIONS)
 
 clean:
-	rm -rf $(VENV) build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) node_modules build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from monitorch.dashboard.serving import listen, make_server
@@ -188,19 +189,59 @@ def site(tmp_path_factory, new_run, serving, sample):
 
 
 class Page:
-    """The page in a browser, with the words of somebody who looks at it."""
+    """The page in a browser, with the words of somebody who looks at it.
+
+    The page says when it has drawn all that belongs to its present state: ``<html data-drawn>`` is how often it has,
+    and is missing while something is on its way. Nothing here waits for time.
+    """
 
     def __init__(self, driver):
         self.driver = driver
 
-    def open(self, url, step=None):
-        """Open an address and wait until the heat map is drawn, up to a step if one is given."""
+    def open(self, url):
+        """Open an address and wait until all that it asks for is drawn."""
         self.driver.get("about:blank")
         self.driver.get(url)
-        self.wait(lambda: self.drawn_step() is not None if step is None else self.drawn_step() == step)
+        self.settle()
+
+    def drawn(self):
+        """How often the page has drawn everything; None while it has something left to draw."""
+        text = self.run("return document.documentElement.dataset.drawn")
+        return int(text) if text else None
+
+    def settle(self):
+        """Wait until the page has drawn everything."""
+        self.until(lambda: self.drawn() is not None)
+
+    def redraw(self, action):
+        """Do what makes the page draw something, and wait until it has."""
+        before = self.drawn()
+        action()
+        self.until(lambda: self.drawn() not in (None, before))
 
     def wait(self, condition):
-        return WebDriverWait(self.driver, 20, poll_frequency=0.02).until(lambda _: condition())
+        """Wait until something holds on a page that has drawn everything."""
+
+        def holds():
+            before = self.drawn()
+            return before is not None and condition() and self.drawn() == before
+
+        return self.until(holds)
+
+    def until(self, condition):
+        """Wait until something holds, whether or not the page has drawn everything."""
+        return WebDriverWait(self.driver, 60, poll_frequency=0.02).until(lambda _: condition())
+
+    def keys(self, *keys):
+        """Press keys, one after the other."""
+        for key in keys:
+            self.driver.find_element(By.TAG_NAME, "body").send_keys(key)
+            self.settle()
+
+    def mouse(self, actions):
+        """Do what a chain of actions says."""
+        actions.perform()
+        self.settle()
 
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
@@ -222,7 +263,8 @@ class Page:
             "const found = all.find(e => arguments[1] === null || e.textContent.trim() === arguments[1]);"
             "found?.click(); return Boolean(found)"
         )
-        self.wait(lambda: self.run(script, selector, text))
+        self.until(lambda: self.run(script, selector, text))
+        self.settle()
 
     def rows(self):
         """The names of the layers beside the heat map."""
@@ -248,12 +290,15 @@ class Page:
 
 @pytest.fixture
 def page(chromium):
-    """The page; a test that leaves complaints in the console, or reaches for another host, fails."""
+    """The page in a new tab; a test that leaves complaints in the console, or reaches for another host, fails."""
     chromium.get_log("browser")
+    first = chromium.current_window_handle
+    chromium.switch_to.new_window("tab")  # a history that is full forgets what a script has added
     opened = Page(chromium)
     yield opened
     complaints = opened.complaints()
     script = "return performance.getEntriesByType('resource').map(e => e.name)"
     foreign = [name for name in opened.run(script) if not name.startswith(("http://127.0.0.1:", "blob:", "data:"))]
-    chromium.get("about:blank")  # before its server ends, which it would complain about in the next test
+    chromium.close()
+    chromium.switch_to.window(first)
     assert (complaints, foreign) == ([], [])

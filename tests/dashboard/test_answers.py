@@ -1,9 +1,10 @@
 import json
 
+import numpy as np
 import pytest
 
 from monitorch.dashboard import answers
-from monitorch.store import open_run
+from monitorch.store import Writer, open_run
 
 
 @pytest.fixture
@@ -45,3 +46,37 @@ def test_a_run_without_numbers_has_a_head(tmp_path, new_run):
     with new_run(tmp_path / "empty", steps=0), open_run(tmp_path / "empty") as run:
         head = answers.head(run)
     assert (head["status"], head["last_step"], head["tick_age"]) == ("running", None, None)
+
+
+@pytest.mark.parametrize(("ticks", "every"), [(10, 3), (3000, 7), (3000, 2999)])
+def test_a_summary_has_the_last_number_of_each_statistic_of_the_whole_run(tmp_path, ticks, every):
+    losses = np.random.default_rng(0).normal(size=ticks).astype(np.float32)
+    with Writer(tmp_path / "run", meta={"config": {"lr": 0.1}}) as writer:
+        for step, loss in enumerate(losses):
+            values, names = [[loss], [0.0]], ["Loss/train_loss mean", "Loss/train_loss +σ"]
+            if step % every == 0:
+                values, names = [*values, [step]], [*names, "Logged/accuracy mean"]
+            writer.put("run", step, values, layers=["run"], statistics=names)
+            writer.put("Norms", step, [[1.0]], layers=["fc"], statistics=["Norm/mean"])
+            if step % 500 == 0:
+                writer.flush()
+    with open_run(tmp_path / "run") as run:
+        summary = answers.summary(run)
+    last = (ticks - 1) // every * every
+    assert summary["newest"] == {"Loss/train_loss mean": losses[-1], "Logged/accuracy mean": last}
+    assert summary["meta"]["config"] == {"lr": 0.1}
+
+
+def test_a_summary_says_nan_where_the_last_number_was(tmp_path):
+    with Writer(tmp_path / "run") as writer:
+        for step, loss in enumerate([1.0, float("nan")]):
+            writer.put("run", step, [[loss]], layers=["run"], statistics=["Loss/train_loss mean"])
+    with open_run(tmp_path / "run") as run:
+        assert json.loads(json.dumps(answers.summary(run), allow_nan=False))["newest"] == {
+            "Loss/train_loss mean": "NaN"
+        }
+
+
+def test_a_run_without_numbers_has_a_summary(tmp_path, new_run):
+    with new_run(tmp_path / "empty", steps=0), open_run(tmp_path / "empty") as run:
+        assert answers.summary(run)["newest"] == {}

@@ -1,5 +1,6 @@
 import http.client
 import json
+import shutil
 from urllib.parse import quote
 
 import pytest
@@ -28,6 +29,16 @@ def test_names_and_events_are_json(client):
     (event,) = client.json("/api/events?run=first")
     assert (event["kind"], event["layer"], event["body"]) == ("spike", "conv", {"limit": "Infinity"})
     assert client.json(f"/api/events?run=first&since={event['id']}") == []
+
+
+def test_summaries_are_those_of_runs_that_can_be_read(client, folder):
+    (folder / "broken").mkdir()
+    (folder / "broken/rank0.db").write_bytes(b"no database" * 100)
+    found = client.json("/api/summaries?run=first&run=nothing&run=broken")
+    assert list(found) == ["first"]
+    assert found["first"]["newest"] == {"Loss/train_loss mean": pytest.approx(1 / 24)}
+    assert client.json("/api/summaries") == {}
+    shutil.rmtree(folder / "broken")
 
 
 def test_numbers_are_bytes(client, sample):

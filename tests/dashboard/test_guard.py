@@ -1,5 +1,7 @@
 """Who is let in."""
 
+import base64
+import hashlib
 import re
 from urllib.parse import urlencode
 
@@ -72,16 +74,20 @@ def test_what_a_foreign_page_embeds_is_refused_but_its_links_work(client, site, 
 
 
 @pytest.mark.parametrize("path", ["/", "/main.js", "/api/runs", "/nothing"])
-def test_nothing_inline_and_nothing_foreign_may_run(client, path):
+def test_nothing_foreign_and_nothing_inline_but_the_import_map_may_run(client, path):
     policy = client.ask(path).headers["content-security-policy"]
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
-    assert (rules["default-src"], rules["script-src"], rules["style-src"]) == ("'none'", "'self'", "'self'")
+    text = client.ask("/").body.decode()
+    (map_text,) = re.findall(r'<script type="importmap">(.*?)</script>', text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(map_text.encode()).digest()).decode()
+    assert (rules["default-src"], rules["style-src"]) == ("'none'", "'self'")
+    assert rules["script-src"] == f"'self' 'sha256-{digest}'"
     assert "unsafe" not in policy
 
 
-def test_the_page_has_no_inline_script(client):
+def test_the_page_has_no_inline_script_but_the_import_map(client):
     text = client.ask("/").body.decode()
-    assert re.findall(r"<script[^>]*>[^<]", text) == []
+    assert re.findall(r"<script([^>]*)>[^<]", text) == [' type="importmap"']
     assert re.search(r"\son\w+=|style=", text) is None
 
 

@@ -16,9 +16,9 @@ def test_a_filter_applies_to_rows_table_and_alerts(page, site):
     search = page.driver.find_element(By.CSS_SELECTOR, ".search")
     search.send_keys(r"block\.\d\.fc$")
     page.wait(lambda: page.rows() == ["block.0.fc", "block.1.fc"])
-    page.wait(lambda: page.texts(".table-tab tbody th") == ["block.0.fc", "block.1.fc"])
+    assert page.texts(".table-tab tbody th") == ["block.0.fc", "block.1.fc"]
     page.click("[role=tab]", "Alerts1")
-    page.wait(lambda: page.texts(".alert bdi") == ["block.0.fc"])
+    assert page.texts(".alert bdi") == ["block.0.fc"]
     search.send_keys(Keys.BACKSPACE * 20 + "head")
     page.wait(lambda: page.texts(".alert bdi") == [])
 
@@ -26,16 +26,16 @@ def test_a_filter_applies_to_rows_table_and_alerts(page, site):
 def test_an_alert_leads_to_its_layer_and_step(page, site):
     page.open(f"{site}#run=broken&{RATE}&tab=alerts")
     page.click(".alert")
-    page.wait(lambda: page.texts(".layer-name") == ["block.0.fc"])
+    assert page.texts(".layer-name") == ["block.0.fc"]
     assert "at=24" in page.driver.current_url
 
 
 def test_groups_close_and_pins_stay_on_top(page, site):
     page.open(f"{site}#run=first&{RATE}&rows=read")
     page.click(".label.is-group .name", "block")
-    page.wait(lambda: page.rows() == ["conv", "head"])
+    assert page.rows() == ["conv", "head"]
     page.click(".label[title=head] .pin")
-    page.wait(lambda: page.rows() == ["head", "conv"])
+    assert page.rows() == ["head", "conv"]
     assert "pins=head" in page.driver.current_url
     assert "closed=block" in page.driver.current_url
 
@@ -43,10 +43,12 @@ def test_groups_close_and_pins_stay_on_top(page, site):
 def test_another_run_is_overlaid_subtracted_and_its_settings_compared(page, site, sample):
     page.open(f"{site}#run=first&{RATE}&tab=runs&layer=conv&theme=light")
     page.click("input[aria-label='Compare with second']")
-    page.wait(lambda: page.texts(".chip bdi") == ["second"])
-    page.wait(lambda: page.texts(".is-different tbody tr > *")[:3] == ["lr", "0.1", "0.35"])
+    assert page.texts(".chip bdi") == ["first", "second"]
+    assert page.texts(".is-different thead th") == ["", "first", "second"]
+    assert page.texts(".is-different tbody tr > *")[:3] == ["lr", "0.1", "0.35"]
+    page.click("[role=tab]", "Alerts")
     page.click("button.toggle", "Difference")
-    page.wait(lambda: page.texts(".legend .muted") == ["other run − this run"])
+    assert page.texts(".legend .muted") == ["second − first"]
     low, high = (float(text.replace("−", "-")) for text in page.texts(".legend > span")[:2])
     assert (low, high) == (-0.75, 0.75)  # 0.25 more, or 0.75 less where that passes 1
     tick = 4
@@ -54,12 +56,12 @@ def test_another_run_is_overlaid_subtracted_and_its_settings_compared(page, site
     colours = [page.cell(layer, (tick + 0.5) / 24) for layer in sample.layers]
     assert [colour[0] > colour[2] for colour in colours] == signs  # more is orange, less is blue
     page.click("[role=tab]", "Layer")
-    page.wait(lambda: page.run("return document.querySelectorAll('.charts .value .dot').length") == 4)
+    assert page.run("return document.querySelectorAll('.charts .value .dot').length") == 4
 
 
 def test_smoothing_keeps_the_numbers_faintly_behind(page, site):
     page.open(f"{site}#run=first&{RATE}&layer=conv&smooth=0.9")
-    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    assert page.texts(".charts h3") == ["Rate", "Norm"]
     assert page.texts(".charts .value b")[0] == "0.3833"  # the newest number, not the smoothed one
     inked = page.run(
         "const c = document.querySelector('.charts canvas'), copy = document.createElement('canvas');"
@@ -76,10 +78,8 @@ def test_smoothing_keeps_the_numbers_faintly_behind(page, site):
 @pytest.mark.parametrize(("axis", "first_label"), [("step", "0"), ("epoch", "0"), ("time", "0:00")])
 def test_the_axis_is_chosen_for_all_panels(page, site, axis, first_label):
     page.open(f"{site}#run=first&{RATE}&layer=conv&x={axis}")
-    page.wait(lambda: page.run("return document.querySelector('.choice [aria-checked=true]').dataset.value") == axis)
-    tip = ActionChains(page.driver).move_to_element(page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas"))
-    tip.perform()
-    page.wait(lambda: page.texts(".tip .muted"))
+    assert page.run("return document.querySelector('.choice [aria-checked=true]').dataset.value") == axis
+    page.mouse(ActionChains(page.driver).move_to_element(page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas")))
     assert page.texts(".tip .muted")[0].startswith(axis)
     assert (":" in page.texts(".tip .muted")[0]) == (":" in first_label)
 
@@ -101,31 +101,29 @@ def test_the_theme_of_the_system_is_followed(page, site):
 
 def test_a_link_shows_what_its_sender_saw(page, site):
     page.open(f"{site}#run=first&{RATE}")
-    body = page.driver.find_element(By.TAG_NAME, "body")
-    body.send_keys("j", "j", "s", "p", "4", "x")
-    page.wait(lambda: "x=epoch" in page.driver.current_url)
+    page.keys("j", "j", "s", "p", "4", "x")
+    assert "x=epoch" in page.driver.current_url
     link, rows = page.driver.current_url, page.rows()
     page.open(link)
-    page.wait(lambda: page.rows() == rows)
+    assert page.rows() == rows
     assert page.texts("[role=tab][aria-selected=true]") == ["Table"]
     assert page.run("return document.querySelector('.choice [aria-checked=true]').dataset.value") == "epoch"
 
 
 def test_keys_are_listed_and_work(page, site):
     page.open(f"{site}#run=first&{RATE}")
-    body = page.driver.find_element(By.TAG_NAME, "body")
-    body.send_keys("?")
-    page.wait(lambda: page.run("return document.querySelector('dialog').open"))
+    page.keys("?")
+    assert page.run("return document.querySelector('dialog').open")
     assert "copy a link to this view" in page.texts(".help td")
-    body.send_keys(Keys.ESCAPE)
-    page.wait(lambda: not page.run("return document.querySelector('dialog').open"))
-    body.send_keys("/")
-    page.wait(lambda: page.run("return document.activeElement.className") == "search")
+    page.keys(Keys.ESCAPE)
+    assert not page.run("return document.querySelector('dialog').open")
+    page.keys("/")
+    assert page.run("return document.activeElement.className") == "search"
 
 
 def test_the_table_has_the_numbers(page, site, sample):
     page.open(f"{site}#run=first&{RATE}&tab=table")
-    page.wait(lambda: len(page.texts(".table-tab tbody th")) == 5)
+    assert len(page.texts(".table-tab tbody th")) == 5
     cells = page.run(
         "return [...document.querySelector('.table-tab tbody tr').children].slice(1, 5).map(c => Number(c.textContent))"
     )
@@ -164,7 +162,7 @@ def test_the_heat_map_is_saved_as_numbers_and_as_a_picture(page, site, sample):
 
 def test_a_chart_is_saved_as_numbers_and_as_a_picture(page, site, sample):
     page.open(f"{site}#run=first&{RATE}&layer=conv&x=epoch")
-    page.wait(lambda: page.texts(".charts h3") == ["Rate", "Norm"])
+    assert page.texts(".charts h3") == ["Rate", "Norm"]
     name, text = saved(page, ".charts", "CSV")
     assert name == "first_conv_Rate.csv"
     assert text.splitlines()[0] == "epoch,first low,first high,first"
@@ -198,8 +196,10 @@ def test_what_is_chosen_while_an_answer_is_awaited_is_not_lost(page, site):
         "  return ask(address); }"
     )
     page.driver.find_element(By.TAG_NAME, "body").send_keys("x")
-    page.wait(lambda: page.run("return window.isHeld"))
-    page.click("input[aria-label='Compare with second']")
+    page.until(lambda: page.run("return window.isHeld"))
+    page.run("document.querySelector(`input[aria-label='Compare with second']`).click()")
+    assert page.drawn() is None  # the answer is still awaited
     page.run("window.free()")
-    page.wait(lambda: page.texts(".chip bdi") == ["second"])
+    page.settle()
+    assert page.texts(".chip bdi") == ["first", "second"]
     assert "x=epoch" in page.driver.current_url

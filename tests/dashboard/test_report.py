@@ -84,16 +84,29 @@ def test_counts_are_carried_however_large_they_are(tmp_path, count):
     assert sum(half << 16 * place for place, half in enumerate(halves)).tolist() == [[0, 0, 0], [0, count, 0]]
 
 
-def test_only_the_script_and_sheet_of_the_page_may_run(tmp_path, make_run):
+def test_only_the_scripts_and_the_sheet_of_the_page_may_run(tmp_path, make_run):
     html = report_html(make_run(tmp_path / "first")).html
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)[1]
     assert policy.startswith("default-src 'none'; ")
-    assert "unsafe" not in policy
-    assert "connect-src" not in policy
-    for tag, rule in (("script", "script-src"), ("style", "style-src")):
-        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert f"{rule} 'sha256-{digest}'" in policy
+    assert re.findall("unsafe|connect-src|data: *;", policy.replace("img-src data: blob:", "")) == []
+    (sheet,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
+    assert f"style-src 'sha256-{base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()}'" in policy
+    (nonce,) = re.findall(r"script-src 'nonce-([^']+)';", policy)
+    opened = re.findall(r"<script( [^>]*)?>", html)
+    assert opened == [
+        f' type="importmap" nonce="{nonce}"',
+        f' nonce="{nonce}"',
+        ' type="text/plain" id="data"',
+        f' type="module" nonce="{nonce}"',
+    ]
+
+
+def test_a_nonce_belongs_to_one_report(tmp_path, make_run):
+    nonces = {
+        re.search(r"'nonce-([^']+)'", report_html(make_run(tmp_path / name, shift=shift)).html)[1]
+        for name, shift in (("first", 0.0), ("second", 0.1))
+    }
+    assert len(nonces) == 2
 
 
 def test_a_report_of_a_crashed_run_carries_what_ended_it(tmp_path, new_run):

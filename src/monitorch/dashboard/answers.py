@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..store import Event, Lens, Run, RunInfo
+from ..store import WHOLE_RUN, Event, Lens, Run, RunInfo
+from ..store.names import is_edge
 
 
 def plain(value: Any) -> Any:
@@ -53,6 +54,14 @@ def head(run: Run) -> dict[str, Any]:
     return {**plain(facts), "layers": layers, "lenses": [_lens(lens) for lens in lenses.values()]}
 
 
+def summary(run: Run) -> dict[str, Any]:
+    """What a list of runs says of one: its facts, and the newest number of each statistic of the whole run."""
+    lens = run.lenses.get(WHOLE_RUN)
+    names = [known.name for known in lens.statistics if not is_edge(known.name)] if lens else []
+    newest = {name: number for name in names if lens and (number := _newest(run, lens, name)) is not None}
+    return {"meta": plain(run.meta), "newest": plain(newest)}
+
+
 def events(found: Iterable[Event]) -> list[dict[str, Any]]:
     """Events, oldest first."""
     return [plain(event._asdict()) for event in found]
@@ -66,6 +75,18 @@ def _tick_age(run: Run, lenses: Iterable[Lens], now: float) -> float | None:
     newest = max(ticked, key=lambda lens: lens.last_step or 0)
     window = run.window(newest.name, newest.statistics[0].name, newest.last_step, layers=newest.layers[:1])
     return max(now - float(window.axis.time[-1]), 0.0)
+
+
+def _newest(run: Run, lens: Lens, statistic: str) -> float | None:
+    """The last number that was measured; looks at few ticks first, since most are measured at most of them."""
+    if lens.first_step is None or lens.last_step is None:
+        return None
+    span = lens.last_step - lens.first_step
+    for share in (256, 16, 1):
+        values = run.series(lens.name, statistic, WHOLE_RUN, lens.last_step - span // share).values
+        if len(values):
+            return float(values[-1])
+    return None
 
 
 def _lens(lens: Lens) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,10 @@ def create_app(
         shelf.close()
 
     answering = _Endpoints(shelf, is_ending)
-    routes = [Route(f"/api/{name}", getattr(answering, name)) for name in ("runs", "head", "events", "windows", "live")]
+    routes = [
+        Route(f"/api/{name}", getattr(answering, name))
+        for name in ("runs", "summaries", "head", "events", "windows", "live")
+    ]
     return Starlette(
         routes=[*routes, Mount("/", _Pages(directory=STATIC, html=True))],
         middleware=[Middleware(Guard, host=host, token=token)],
@@ -69,6 +72,13 @@ class _Endpoints:
 
     def runs(self, request: Request) -> Response:
         return _json(answers.runs(self._shelf.infos()))
+
+    def summaries(self, request: Request) -> Response:
+        found = {}
+        for name in request.query_params.getlist("run"):
+            with suppress(StoreError):  # one that cannot be read is still a line in the list
+                found[name] = answers.summary(self._shelf.run(name))
+        return _json(found)
 
     def head(self, request: Request) -> Response:
         return _json(answers.head(self._run(request)))

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import hashlib
 import html
 import json
 import math
@@ -39,9 +38,11 @@ def page(runs: Sequence[Run], columns: int, max_bytes: int, title: str) -> str:
 
 
 def _page(data: bytes, title: str) -> str:
-    script, sheet = bundle.script(), bundle.sheet()
+    sheet, carried = bundle.sheet(), base64.b64encode(data).decode()
+    # modules inherit the nonce of the script that imports them; nothing in a report can know it beforehand
+    nonce = bundle.digest(bundle.embedded_map() + carried)
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(sheet)}'; img-src data: blob:; "
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src '{bundle.digest(sheet)}'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     return (
@@ -49,14 +50,13 @@ def _page(data: bytes, title: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="color-scheme" content="light dark">\n<title>{html.escape(title)}</title>\n'
-        f'<style>{sheet}</style>\n</head>\n<body>\n<div id="page"></div>\n'
-        f'<script type="text/plain" id="data">{base64.b64encode(data).decode()}</script>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
+        f"<style>{sheet}</style>\n"
+        f'<script type="importmap" nonce="{nonce}">{bundle.embedded_map()}</script>\n'
+        f'<script nonce="{nonce}">{bundle.chart_library()}</script>\n'
+        '</head>\n<body>\n<div id="page"></div>\n'
+        f'<script type="text/plain" id="data">{carried}</script>\n'
+        f'<script type="module" nonce="{nonce}">import "page/main.js";</script>\n</body>\n</html>\n'
     )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
@@ -95,7 +95,8 @@ def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
     shared = {name: head[name] for name in ("name", "status", "error", "last_step", "age")}
     facts = {"ticks": ticks, "size": size, "problem": None, **shared}
-    return {"info": facts, "head": head, "events": answers.events(run.events()), "blocks": described}
+    told = {"info": facts, "head": head, "events": answers.events(run.events()), "summary": answers.summary(run)}
+    return {**told, "blocks": described}
 
 
 def _planes(block: Block) -> dict[str, NDArray[Any]]:

@@ -1,22 +1,29 @@
 // Events of the run: what happened, where, why, and what to try.
 
-import { element } from "./dom.js";
-import { count, number } from "./format.js";
+import { element } from "page/dom.js";
+import { count, number } from "page/format.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { RunError, RunEvent } from "page/data.js" */
 
 const FIRST = ["reason", "message", "evidence", "threshold", "remedy", "try"];
 const MOST = 200;
 
 export class AlertsTab {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
     this.root = element("div", { class: "alerts" });
   }
 
   show() {
+    const error = this.app.runError();
     const all = [...this.app.alerts()].sort((one, other) => other.step - one.step || other.id - one.id);
     const shown = all.slice(0, MOST);
+    /** @type {HTMLElement[]} */
     const nodes = shown.map((event) => this.item(event));
-    if (!all.length)
+    if (error) nodes.unshift(errorItem(error));
+    if (!nodes.length)
       nodes.push(
         element("p", {
           class: "empty",
@@ -28,6 +35,7 @@ export class AlertsTab {
     this.root.replaceChildren(...nodes);
   }
 
+  /** @param {RunEvent} event */
   item(event) {
     const keys = [
       ...FIRST.filter((key) => key in event.body),
@@ -52,6 +60,26 @@ export class AlertsTab {
   }
 }
 
+/**
+ * What ended the run, with the last lines of where.
+ * @param {RunError} error
+ */
+function errorItem({ type, message, traceback }) {
+  return element(
+    "div",
+    { class: "alert is-error run-error" },
+    element(
+      "span",
+      { class: "alert-head" },
+      element("b", { text: type }),
+      element("span", { class: "muted", text: "ended the run" }),
+    ),
+    message ? element("p", { text: message }) : null,
+    traceback.length ? element("pre", { text: traceback.join("\n") }) : null,
+  );
+}
+
+/** @param {unknown} value */
 function shownValue(value) {
   if (typeof value === "number") return number(value);
   return typeof value === "object" ? JSON.stringify(value) : String(value);

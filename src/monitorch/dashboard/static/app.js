@@ -1,42 +1,90 @@
 // The page: keeps state, data and panels in step.
 
-import { convert, places, Ruler } from "./axis.js";
-import { Badge } from "./badge.js";
-import { ChartList } from "./chart_list.js";
-import { Cursor } from "./cursor.js";
-import { Data } from "./data.js";
-import { element } from "./dom.js";
-import { heatModel } from "./heat_model.js";
-import { HeatMap } from "./heat_map.js";
-import { Help, listen } from "./keys.js";
-import { Legend } from "./legend.js";
-import { matcher, title, WHOLE_RUN } from "./names.js";
-import { Navigation } from "./navigation.js";
-import { Notice } from "./notice.js";
-import { Side } from "./side.js";
-import { State } from "./state.js";
-import { HeatBar, nextTheme, TopBar } from "./toolbar.js";
+import { convert, edges, places, Ruler } from "page/axis.js";
+import { ChartList } from "page/chart.js";
+import { Data } from "page/data.js";
+import { element } from "page/dom.js";
+import { Drawing } from "page/drawing.js";
+import { HeatMap } from "page/heat_map.js";
+import { heatModel } from "page/heat_model.js";
+import { Help, listen } from "page/keys.js";
+import { Legend } from "page/legend.js";
+import { matcher, title, WHOLE_RUN } from "page/names.js";
+import { Navigation } from "page/navigation.js";
+import { Notice } from "page/notice.js";
+import { Refusal } from "page/remote_source.js";
+import { Side } from "page/side.js";
+import { State } from "page/state.js";
+import { HeatBar, TopBar } from "page/toolbar.js";
 
-const SLOW_MILLISECONDS = 5000;
+/** @import { Block } from "page/blocks.js" */
+/** @import { Source } from "page/curves.js" */
+/** @import { Part, RunError, RunSource } from "page/data.js" */
+/** @import { HeatModel } from "page/heat_model.js" */
+
+const SECOND = 1000;
+const SLOW_SECONDS = 5;
+const CHART_COLUMNS = 300;
+
+/** The moment that the mouse points at, shared by all panels. Steps are the one axis that all of them know. */
+class Cursor extends EventTarget {
+  /** @type {number | null} */
+  step = null;
+
+  /**
+   * Point at a step, or at none; `from` is who says so and need not listen.
+   * @param {number | null} step
+   * @param {unknown} from
+   */
+  point(step, from) {
+    if (step === this.step) return;
+    this.step = step;
+    this.dispatchEvent(new CustomEvent("move", { detail: from }));
+  }
+}
 
 export class App {
+  /**
+   * @param {RunSource} source
+   * @param {HTMLElement} root
+   */
   constructor(source, root) {
     this.source = source;
+    this.drawing = new Drawing();
     this.state = new State();
     this.cursor = new Cursor();
-    this.data = new Data(source);
+    this.data = new Data(source, this.drawing, () => this.later());
     this.isPaused = false;
-    this.parts = { layer: [], total: [] };
-    this.badge = new Badge(this);
-    this.legend = new Legend(this);
+    this.isBusy = false;
+    this.isStale = false;
+    this.isMissing = false;
+    this.isEmpty = false;
+    this.hasRevealed = false;
+    this.askedResolution = 0;
+    this.alertsShown = "";
+    this.followed = "";
+    /** @type {(() => void) | undefined} */
+    this.unfollow = undefined;
+    /** @type {Partial<Record<Part, Block[][]>>} */
+    this.parts = {};
+    /** @type {Block | null} */
+    this.axisBlock = null;
+    /** @type {Float64Array | null} */
+    this.axisPlaces = null;
+    /** @type {unknown[]} */
+    this.modelParts = [];
+    /** @type {HeatModel | null} */
+    this.modelBefore = null;
+    this.draw = () => this.render();
+    this.navigation = new Navigation(this);
+    this.notice = new Notice();
     this.help = new Help();
+    this.legend = new Legend(this);
     this.heat = new HeatMap(this);
     this.heatBar = new HeatBar(this);
     this.topBar = new TopBar(this);
     this.side = new Side(this);
     this.strip = new ChartList(this, "strip");
-    this.notice = new Notice();
-    this.navigation = new Navigation(this);
     const heat = element(
       "section",
       { class: "heat-panel panel", "aria-label": "Heat map" },
@@ -44,12 +92,8 @@ export class App {
       this.heat.root,
       this.legend.root,
     );
-    root.replaceChildren(
-      this.topBar.root,
-      this.notice.root,
-      element("main", {}, element("div", { class: "main-column" }, this.strip.root, heat), this.side.root),
-      this.help.root,
-    );
+    this.main = element("main", {}, element("div", { class: "main-column" }, this.strip.root, heat), this.side.root);
+    root.replaceChildren(this.topBar.root, this.notice.root, this.main, this.help.root);
     this.state.addEventListener("change", () => this.changed());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.later());
     listen(this);
@@ -64,29 +108,45 @@ export class App {
   get head() {
     return this.heads.get(this.state.run);
   }
-  get headAt() {
-    return this.head?.at;
+  /** Which tab is open: where there is no run to look at, it is the list of those that there are. */
+  get view() {
+    return this.isMissing || this.isEmpty ? "runs" : this.state.tab;
   }
 
   start() {
-    this.applyTheme();
+    this.apply();
+    this.cursor.point(this.state.at, null);
     this.refresh();
     if (!this.source.isLive) return;
-    setInterval(() => this.refresh(), SLOW_MILLISECONDS); // a run that dies says nothing
+    let seconds = 0;
+    setInterval(() => {
+      // a run that dies says nothing, and those in the list are followed by nobody
+      const isWatched = this.view === "runs" && !document.hidden;
+      if (isWatched || ++seconds % SLOW_SECONDS === 0) this.refresh();
+    }, SECOND);
   }
 
   /** Something was chosen: show it with what is known, then ask for what is not. */
   changed() {
-    this.applyTheme();
+    this.apply();
     this.later();
     this.refresh(true);
   }
 
-  resized() {
-    if (this.parts.heat && this.heat.resolution !== this.askedResolution) this.refresh(true);
+  /** What the whole page looks like, which sizes depend on. */
+  apply() {
+    document.documentElement.dataset.theme = this.state.theme;
+    this.main.dataset.view = this.view;
   }
 
-  /** Ask for news, one question at a time. */
+  resized() {
+    if (this.parts.heat?.length && this.heat.resolution !== this.askedResolution) this.refresh(true);
+  }
+
+  /**
+   * Ask for news, one question at a time.
+   * @param {boolean} isForced
+   */
   async refresh(isForced = false) {
     if (this.isPaused && !isForced) return;
     if (this.isBusy) {
@@ -94,60 +154,77 @@ export class App {
       return;
     }
     this.isBusy = true;
+    const end = this.drawing.begin();
     try {
       await this.pull();
       this.notice.tell("");
     } catch (error) {
-      this.notice.tell(
-        error instanceof TypeError
-          ? "The server does not answer. It may have ended; this page tries again."
-          : error.message,
-      );
-      if (!(error instanceof TypeError) && !error.status) console.error(error);
-      this.topBar.show(); // another run can still be chosen
+      this.complain(error);
     }
     this.isBusy = false;
-    if (this.isStale) {
-      this.isStale = false;
-      this.refresh(true);
-    }
+    const isStale = this.isStale;
+    this.isStale = false;
+    if (isStale) this.refresh(true);
+    end();
+  }
+
+  /** @param {unknown} error */
+  complain(error) {
+    const isOffline = error instanceof TypeError;
+    if (!isOffline && !(error instanceof Refusal)) console.error(error);
+    this.notice.tell(
+      isOffline
+        ? "The server does not answer. It may have ended; this page tries again."
+        : error instanceof Error
+          ? error.message
+          : String(error),
+    );
+    this.topBar.show(); // another run can still be chosen
   }
 
   async pull() {
     const { state, data } = this;
     const asked = state.text();
-    const names = await data.names(state);
+    const { missing, ...names } = await data.names(state, this.view === "runs");
     if (state.text() !== asked) return; // something was chosen meanwhile, and is asked for next
-    this.follow([names.run, ...names.compare].filter(Boolean));
-    if (!names.run) {
-      this.heat.show(null, "No runs yet. This page shows the first one as soon as it begins.");
+    this.isMissing = missing;
+    this.isEmpty = !names.run;
+    this.follow([missing ? "" : names.run, ...names.compare].filter(Boolean));
+    if (this.isMissing || this.isEmpty) {
+      await data.summarise();
+      this.later();
       return;
     }
-    state.set({
+    const lost = state.compare.filter((name) => name !== names.run && !names.compare.includes(name));
+    if (lost.length) this.notice.tell(`There is no run ${lost.join(", ")} to compare with.`, true);
+    const { isStale } = this;
+    state.adjust({
       ...names,
       ...data.statistic(names.run, state),
       difference: state.difference && names.compare.length > 0,
     });
+    this.isStale = isStale; // the question that follows is about what was adjusted
+    this.apply();
     this.askedResolution = this.heat.resolution;
-    await data.numbers(state, { heat: this.askedResolution, chart: 300 }, (part, blocks) => {
+    await data.numbers(state, { heat: this.askedResolution, chart: CHART_COLUMNS }, (part, blocks) => {
       const before = this.parts[part];
-      if (before?.length === blocks.length && blocks.every((block, index) => block === before[index])) return;
+      if (before && isSame(before, blocks)) return;
       this.parts[part] = blocks;
       this.later();
     });
-    if (this.alertsShown !== this.alertStamp()) this.later();
-    else this.badge.show();
+    if (this.view === "runs" || this.alertsShown !== this.alertStamp()) this.later();
+    else this.topBar.badge.show();
   }
 
-  /** Draw before the next frame, once for all that has arrived; a page that nobody sees has no frames. */
+  /** Draw before the next frame, once for all that has arrived. */
   later() {
-    if (document.hidden) this.render();
-    else this.frame ??= requestAnimationFrame(() => this.render());
+    this.drawing.soon(this.draw);
   }
 
+  /** @param {string[]} names */
   follow(names) {
     const wanted = JSON.stringify(names);
-    if (wanted === this.followed || !this.source.isLive) return;
+    if (wanted === this.followed || !this.source.follow) return;
     this.followed = wanted;
     this.unfollow?.();
     this.unfollow = this.source.follow(names, () => this.refresh());
@@ -155,71 +232,67 @@ export class App {
 
   /** Draw everything from what is known. */
   render() {
-    this.frame = null;
-    const { state, parts: numbers } = this;
-    if (!numbers.heat || !numbers.strip || !this.head) return;
-    this.alertsShown = this.alertStamp();
+    const { state, head } = this;
+    const { heat, strip, layer = [], total = [] } = this.parts;
+    this.apply();
     this.topBar.show();
+    if (this.isMissing || this.isEmpty) {
+      this.strip.root.hidden = true;
+      this.side.show({ specs: [], sources: [], ruler: null, total: undefined, model: null });
+      document.title = "monitorch";
+      return;
+    }
+    if (!heat || !strip || !head) return;
+    this.alertsShown = this.alertStamp();
     this.heatBar.show();
-    this.badge.show();
-    const [block] = numbers.heat[0] ?? [];
-    this.other = state.difference ? numbers.heat[1]?.[0] : null;
-    const model = block?.columns ? this.model(block) : null;
-    this.axisBlock = block?.columns ? block : numbers.strip[0]?.[0];
+    const block = heat[0]?.[0]?.columns ? heat[0][0] : null;
+    const model = block ? this.model(block, state.difference ? (heat[1]?.[0] ?? null) : null) : null;
+    this.axisBlock = block ?? strip[0]?.[0] ?? null;
     this.axisPlaces = this.axisBlock?.columns ? places(this.axisBlock, state.x, this.started(state.run)) : null;
     this.heat.show(
       model,
-      this.head?.lenses.length ? "There are no numbers of layers in these steps." : "This run has no numbers yet.",
+      head.lenses.length ? "There are no numbers of layers in these steps." : "This run has no numbers yet.",
     );
     const ruler = model ? this.heat.ruler : this.ownRuler();
-    if (ruler) this.strip.show(this.data.specs(state.run, WHOLE_RUN), this.sources(numbers.strip), WHOLE_RUN, ruler);
-    this.strip.root.hidden = !ruler || !numbers.strip[0]?.length;
+    if (ruler) this.strip.show(this.data.specs(state.run, WHOLE_RUN), this.sources(strip), WHOLE_RUN, ruler);
+    this.strip.root.hidden = !ruler || !strip[0]?.length;
     if (model && !this.hasRevealed) this.heat.reveal(state.layer); // a link may lead to a layer far below
-    this.hasRevealed ||= Boolean(model);
+    this.hasRevealed ||= model !== null;
     this.side.show({
       specs: this.data.specs(state.run, state.layer, state),
-      sources: this.sources(numbers.layer),
+      sources: this.sources(layer),
       ruler,
-      total: numbers.total[0]?.[0],
+      total: total[0]?.[0],
       model,
     });
     document.title = `${state.run} · monitorch`;
   }
 
-  /** The same one as before while nothing it depends on has changed. */
-  model(block) {
-    const { state } = this;
-    const parts = [
-      block,
-      this.other,
-      state.cell,
-      state.colour,
-      state.x,
-      state.search,
-      state.lens,
-      state.statistic,
-      this.alertsShown,
-      this.started(state.run),
-    ];
-    if (this.modelParts?.every((part, index) => part === parts[index])) return this.modelBefore;
-    this.modelParts = parts;
-    const look = this.head.lenses
-      .find((lens) => lens.name === state.lens)
-      ?.statistics.find(({ name }) => name === state.statistic);
+  /**
+   * The same one as before while nothing it depends on has changed.
+   * @param {Block} block
+   * @param {Block | null} other
+   */
+  model(block, other) {
+    const { cell, colour, x, search, lens, statistic, run } = this.state;
+    const started = this.started(run);
+    const depends = [block, other, cell, colour, x, search, lens, statistic, this.alertsShown, started];
+    if (this.modelBefore && isSame(this.modelParts, depends)) return this.modelBefore;
+    this.modelParts = depends;
+    const look = this.head?.lenses
+      .find((candidate) => candidate.name === lens)
+      ?.statistics.find(({ name }) => name === statistic);
+    /** @type {Map<string | null, number>} */
     const alerts = new Map();
     for (const event of this.alerts()) alerts.set(event.layer, (alerts.get(event.layer) ?? 0) + 1);
-    this.modelBefore = heatModel(block, {
-      cell: state.cell,
-      colour: state.colour,
-      look,
-      x: state.x,
-      started: this.started(state.run),
-      other: this.other,
-      alerts,
-    });
+    this.modelBefore = heatModel(block, { cell, colour, look, x, started, other, alerts });
     return this.modelBefore;
   }
 
+  /**
+   * @param {Block[][]} parts
+   * @returns {Source[]}
+   */
   sources(parts) {
     return parts.map((blocks, index) => {
       const name = [this.state.run, ...this.state.compare][index];
@@ -227,23 +300,26 @@ export class App {
     });
   }
 
+  /** @param {string} run */
   started(run) {
     return Number(this.heads.get(run)?.meta.started ?? 0);
   }
 
-  /** The axis of a run that has no layers. */
+  /** The axis where no heat map has one. */
   ownRuler() {
     const all = this.axisPlaces;
     if (!all?.length) return null;
-    return new Ruler(all.length > 1 ? all : [all[0], all[0] + 1], this.state.x, this.state.logx);
+    return new Ruler(edges(all), this.state.x, this.state.logx);
   }
 
+  /** @param {number} step */
   placeOf(step) {
-    return this.axisPlaces ? convert(step, this.axisBlock.step, this.axisPlaces) : step;
+    return this.axisPlaces && this.axisBlock ? convert(step, this.axisBlock.step, this.axisPlaces) : step;
   }
 
+  /** @param {number} place */
   stepOf(place) {
-    return this.axisPlaces ? convert(place, this.axisPlaces, this.axisBlock.step) : place;
+    return this.axisPlaces && this.axisBlock ? convert(place, this.axisPlaces, this.axisBlock.step) : place;
   }
 
   /** Events of the run that concern a layer which is shown. */
@@ -254,8 +330,17 @@ export class App {
 
   /** Those in the steps that are shown. */
   visibleAlerts() {
-    const { step, last, columns } = this.axisBlock ?? { columns: 0 };
-    return columns ? this.alerts().filter((event) => event.step >= step[0] && event.step <= last[columns - 1]) : [];
+    if (!this.axisBlock?.columns) return [];
+    const { step, last, columns } = this.axisBlock;
+    return this.alerts().filter((event) => event.step >= step[0] && event.step <= last[columns - 1]);
+  }
+
+  /**
+   * The exception that ended the run, if one did.
+   * @returns {RunError | null}
+   */
+  runError() {
+    return this.head?.error ?? this.head?.meta.error ?? null;
   }
 
   /** Changes with the events and with the list of runs. */
@@ -270,23 +355,35 @@ export class App {
     return title(this.state.statistic);
   }
 
+  focusFilter() {
+    (this.view === "runs" ? this.side.runs.search : this.heatBar.search).focus();
+  }
+
   togglePause() {
     if (!this.source.isLive) return;
     this.isPaused = !this.isPaused;
-    this.badge.show();
+    this.topBar.badge.show();
     this.refresh();
-  }
-
-  nextTheme() {
-    this.state.set({ theme: nextTheme(this.state.theme) });
-  }
-
-  applyTheme() {
-    document.documentElement.dataset.theme = this.state.theme;
   }
 
   /** Charts keep their colours, so they are made anew with another theme. */
   get themeKey() {
     return `${this.state.theme}/${matchMedia("(prefers-color-scheme: dark)").matches}`;
   }
+}
+
+/**
+ * Whether two lists hold the same things, or lists of the same things.
+ * @param {unknown[]} one
+ * @param {unknown[]} other
+ * @returns {boolean}
+ */
+function isSame(one, other) {
+  return (
+    one.length === other.length &&
+    one.every((item, index) => {
+      const beside = other[index];
+      return item === beside || (Array.isArray(item) && Array.isArray(beside) && isSame(item, beside));
+    })
+  );
 }

@@ -1,42 +1,90 @@
 // Numbers as they travel: a header with names, then float64 axes, then float32 planes.
 
+/**
+ * The numbers of one statistic; planes are `[layer][column]`, one row after the other. `step`, `epoch` and `time` are
+ * where a column begins, `last` is its last step. `nonfinite` is null where all is finite.
+ * @typedef {{
+ *   lens: string, statistic: string, layers: string[], columns: number, raw: boolean, planes: Plane[],
+ *   step: Float64Array, epoch: Float64Array, time: Float64Array, last: Float64Array,
+ *   mean: Float32Array, minimum: Float32Array, maximum: Float32Array, nonfinite: Float32Array | null,
+ * }} Block
+ */
+
+/** @typedef {"mean" | "minimum" | "maximum" | "nonfinite"} Plane */
+
+/** @type {("step" | "epoch" | "time" | "last")[]} */
 export const AXES = ["step", "epoch", "time", "last"];
 
-/** The blocks in a buffer; planes are `[layer][column]`, one after the other. */
-export function unpack(buffer) {
+/**
+ * The header of a buffer, and where its numbers begin.
+ * @param {ArrayBuffer} buffer
+ */
+export function header(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  let offset = 4 + length;
-  for (const block of header.blocks) {
+  return { facts: JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length))), offset: 4 + length };
+}
+
+/**
+ * Give all blocks their axes; returns where the planes begin.
+ * @param {Block[]} blocks
+ * @param {ArrayBuffer} buffer
+ * @param {number} offset
+ */
+export function readAxes(blocks, buffer, offset) {
+  let place = offset;
+  for (const block of blocks) {
     for (const axis of AXES) {
-      block[axis] = new Float64Array(buffer, offset, block.columns);
-      offset += 8 * block.columns;
+      block[axis] = new Float64Array(buffer, place, block.columns);
+      place += 8 * block.columns;
     }
   }
-  for (const block of header.blocks) {
+  return place;
+}
+
+/**
+ * The blocks in a buffer.
+ * @param {ArrayBuffer} buffer
+ * @returns {Block[]}
+ */
+export function unpack(buffer) {
+  const { facts, offset } = header(buffer);
+  let place = readAxes(facts.blocks, buffer, offset);
+  for (const block of facts.blocks) {
     const cells = block.layers.length * block.columns;
     for (const plane of block.planes) {
-      block[plane] = new Float32Array(buffer, offset, cells);
-      offset += 4 * cells;
+      block[plane] = new Float32Array(buffer, place, cells);
+      place += 4 * cells;
     }
     complete(block);
   }
-  return header.blocks;
+  return facts.blocks;
 }
 
-/** Columns of one tick have one plane; where all is finite there is none that counts the rest. */
+/**
+ * Columns of one tick have one plane; where all is finite there is none that counts the rest.
+ * @param {Block} block
+ */
 export function complete(block) {
   if (block.raw) block.minimum = block.maximum = block.mean;
   block.nonfinite ??= null;
   return block;
 }
 
-/** One layer's part of a plane. */
+/**
+ * One layer's part of a plane; null where the block has no such plane.
+ * @param {Block} block
+ * @param {Plane} plane
+ * @param {number} row
+ */
 export function rowOf(block, plane, row) {
   return block[plane]?.subarray(row * block.columns, (row + 1) * block.columns) ?? null;
 }
 
-/** The first index whose value is greater than `value`, in a sorted array. */
+/**
+ * The first index whose value is greater than `value`, in a sorted array.
+ * @param {ArrayLike<number>} sorted
+ * @param {number} value
+ */
 export function upperBound(sorted, value) {
   let [low, high] = [0, sorted.length];
   while (low < high) {
@@ -47,7 +95,11 @@ export function upperBound(sorted, value) {
   return low;
 }
 
-/** Some layers and steps of a block that is in memory. */
+/**
+ * Some layers and steps of a block that is in memory.
+ * @param {Block} block
+ * @param {{ layers?: string[], first: number | null, last: number | null }} wanted
+ */
 export function cut(block, { layers, first, last }) {
   const rows = layers
     ? layers.map((name) => block.layers.indexOf(name)).filter((row) => row >= 0)
@@ -57,8 +109,12 @@ export function cut(block, { layers, first, last }) {
   const part = { ...block, layers: rows.map((row) => block.layers[row]), columns: end - begin };
   for (const axis of AXES) part[axis] = block[axis].subarray(begin, end);
   for (const plane of block.planes) {
-    part[plane] = new Float32Array(rows.length * part.columns);
-    rows.forEach((row, place) => part[plane].set(rowOf(block, plane, row).subarray(begin, end), place * part.columns));
+    const numbers = new Float32Array(rows.length * part.columns);
+    rows.forEach((row, place) => {
+      const known = rowOf(block, plane, row);
+      if (known) numbers.set(known.subarray(begin, end), place * part.columns);
+    });
+    part[plane] = numbers;
   }
   return complete(part);
 }

@@ -1,18 +1,86 @@
 // Curves of one tag over time.
 
-import { fade, lookOf } from "./chart_options.js";
-import { CURVES } from "./colours.js";
-import { curvesOf, isSigned, rangeOf } from "./curves.js";
-import { cssColour, download, element, saveButtons } from "./dom.js";
-import { number } from "./format.js";
-import { saveChartCsv } from "./exports.js";
-import { WHOLE_RUN } from "./names.js";
+import { lookOf } from "page/chart_options.js";
+import { CURVES, fade } from "page/colours.js";
+import { curvesOf, isNumber, isSigned, rangeOf } from "page/curves.js";
+import { arrange, cssColour, dot, download, element, saveButtons } from "page/dom.js";
+import { saveChartCsv } from "page/exports.js";
+import { number } from "page/format.js";
+import { WHOLE_RUN } from "page/names.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { Ruler } from "page/axis.js" */
+/** @import { ScaleKind } from "page/chart_options.js" */
+/** @import { Column, Curves, Series, Source } from "page/curves.js" */
+/** @import { ChartSpec } from "page/names.js" */
 
 const SCALES = { linear: "lin", log: "log", symlog: "sym" };
 
-export class Chart {
-  constructor(app) {
+/** Charts one below, or beside, the other; they are kept while their kind stays. */
+export class ChartList {
+  /**
+   * @param {App} app
+   * @param {string} name
+   */
+  constructor(app, name) {
     this.app = app;
+    /** @type {Map<string, Chart>} */
+    this.charts = new Map();
+    this.root = element("div", { class: name });
+  }
+
+  /**
+   * @param {ChartSpec[]} specs
+   * @param {Source[]} sources
+   * @param {string} layer
+   * @param {Ruler} ruler
+   */
+  show(specs, sources, layer, ruler) {
+    const keys = new Set(specs.map((spec) => spec.key));
+    for (const [key, chart] of this.charts) {
+      if (keys.has(key)) continue;
+      chart.remove();
+      this.charts.delete(key);
+    }
+    for (const spec of specs)
+      if (!this.charts.has(spec.key)) this.charts.set(spec.key, new Chart(this.app, spec, ruler));
+    const charts = specs.flatMap((spec) => this.charts.get(spec.key) ?? []);
+    arrange(
+      this.root,
+      charts.map((chart) => chart.root),
+    );
+    charts.forEach((chart, place) => {
+      chart.show(specs[place], sources, layer, ruler);
+    });
+  }
+}
+
+export class Chart {
+  /**
+   * @param {App} app
+   * @param {ChartSpec} spec
+   * @param {Ruler} ruler
+   */
+  constructor(app, spec, ruler) {
+    this.app = app;
+    this.spec = spec;
+    this.ruler = ruler;
+    /** @type {Source[]} */
+    this.sources = [];
+    this.layer = "";
+    this.isAlone = false;
+    /** @type {ScaleKind[]} */
+    this.kinds = ["linear"];
+    /** @type {ScaleKind} */
+    this.kind = "linear";
+    /** @type {Curves} */
+    this.curves = { tables: [], series: [], broken: [] };
+    /** @type {[number[], ...Column[]]} */
+    this.data = [[]];
+    this.signature = "";
+    /** @type {uPlot | null} */
+    this.plot = null;
+    this.isFollowing = false;
     this.name = element("h3");
     this.values = element("div", { class: "values" });
     this.scale = element("button", {
@@ -34,14 +102,20 @@ export class Chart {
       this.values,
       this.body,
     );
-    this.onMove = (event) => {
-      if (event.detail !== this) this.follow();
+    this.onMove = (/** @type {Event} */ event) => {
+      if (/** @type {CustomEvent} */ (event).detail !== this) this.follow();
     };
     app.cursor.addEventListener("move", this.onMove);
     new ResizeObserver(() => this.resize()).observe(this.body);
   }
 
-  /** Show what sources know of a layer; `ruler` is the visible part of the axis. */
+  /**
+   * Show what sources know of a layer; `ruler` is the visible part of the axis.
+   * @param {ChartSpec} spec
+   * @param {Source[]} sources
+   * @param {string} layer
+   * @param {Ruler} ruler
+   */
   show(spec, sources, layer, ruler) {
     const { state } = this.app;
     this.spec = spec;
@@ -52,9 +126,10 @@ export class Chart {
     this.chooseScale();
     this.name.textContent = this.name.title = spec.title.replaceAll("_", " ");
     this.curves = curvesOf(spec, sources, { x: state.x, weight: state.smooth, isLog: this.kind === "log" });
-    this.root.hidden = !this.curves.tables.length;
+    const { tables } = this.curves;
+    this.root.hidden = !tables.length;
     if (this.root.hidden) return;
-    this.data = this.curves.tables.length > 1 ? globalThis.uPlot.join(this.curves.tables) : this.curves.tables[0];
+    this.data = tables.length > 1 ? /** @type {[number[], ...Column[]]} */ (uPlot.join(tables)) : tables[0];
     const signature = JSON.stringify([
       this.curves.series,
       this.kind,
@@ -62,12 +137,14 @@ export class Chart {
       state.x,
       ruler.isLog,
       state.smooth > 0,
+      this.name.title,
     ]);
-    if (signature !== this.signature || !this.plot) this.rebuild(signature);
-    else this.plot.setData(this.data, false);
-    this.plot.batch(() => {
-      this.plot.setScale("x", { min: ruler.low, max: ruler.high });
-      this.plot.setScale("y", this.range());
+    const isSame = signature === this.signature;
+    const plot = isSame && this.plot ? this.plot : this.rebuild(signature);
+    if (isSame) plot.setData(this.data, false);
+    plot.batch(() => {
+      plot.setScale("x", { min: ruler.low, max: ruler.high });
+      plot.setScale("y", this.range());
     });
     this.follow();
   }
@@ -77,22 +154,25 @@ export class Chart {
     const { spec, sources } = this;
     const asked = this.app.state.scales[spec.key] ?? spec.scale;
     this.kinds = isSigned(spec, sources) ? ["linear", "symlog"] : ["linear", "log", "symlog"];
-    this.kind = this.kinds.includes(asked) ? asked : asked === "log" ? "symlog" : "linear";
+    this.kind = this.kinds.find((kind) => kind === asked) ?? (asked === "log" ? "symlog" : "linear");
     this.scale.textContent = SCALES[this.kind];
     this.scale.setAttribute("aria-label", `Scale of ${spec.title}: ${this.kind}`);
     this.scale.title = `Scale: ${this.kind}; a click changes it (${this.kinds.join(", ")})`;
   }
 
+  /** @param {string} signature */
   rebuild(signature) {
     this.signature = signature;
     this.plot?.destroy();
-    this.plot = new globalThis.uPlot(this.options(), this.data, this.body);
+    this.plot = new uPlot(this.options(), this.data, this.body);
+    return this.plot;
   }
 
   range() {
-    const shown = this.data.slice(1).filter((_, index) => this.curves.series[index].kind !== "smooth");
-    let [low, high] = rangeOf(shown, this.app.state.robust);
-    if (low === null) return { min: 0, max: 1 };
+    const shown = this.columns().filter((_, index) => this.curves.series[index].kind !== "smooth");
+    const found = rangeOf(shown, this.app.state.robust);
+    if (!found) return { min: 0, max: 1 };
+    let [low, high] = found;
     const { limits } = this.spec;
     if (
       limits &&
@@ -107,10 +187,16 @@ export class Chart {
     return { min: low - margin, max: high + margin };
   }
 
+  columns() {
+    return /** @type {Column[]} */ (this.data.slice(1));
+  }
+
+  /** @param {Series} series */
   colour({ run, number: place }) {
     return cssColour(CURVES[(this.sources.length > 1 ? run : place) % CURVES.length]);
   }
 
+  /** @returns {uPlot.Options} */
   options() {
     const { state } = this.app;
     return {
@@ -120,50 +206,78 @@ export class Chart {
         y: false,
         drag: { x: true, y: false, setScale: false },
         points: { size: 5 },
-        bind: { dblclick: () => () => state.set({ first: null, last: null }) },
+        bind: {
+          dblclick: () => () => {
+            state.set({ first: null, last: null });
+            return null;
+          },
+        },
       },
       hooks: {
         setCursor: [(plot) => this.point(plot)],
         setSelect: [(plot) => this.zoom(plot)],
-        draw: [(plot) => this.mark(plot)],
+        draw: [(plot) => this.nameAxis(plot), (plot) => this.mark(plot)],
       },
     };
   }
 
   /** Below this a symlog scale is linear: a thousandth of the largest number. */
   linearPart() {
-    const [low, high] = rangeOf(this.data.slice(1), false);
-    return Math.max(Math.abs(low ?? 0), Math.abs(high ?? 0), 1e-30) / 1000;
+    const [low, high] = rangeOf(this.columns(), false) ?? [0, 0];
+    return Math.max(Math.abs(low), Math.abs(high), 1e-30) / 1000;
   }
 
-  /** Moments that were not finite, and alerts, as lines from top to bottom. */
+  /**
+   * What the axis below is, in the corner that both axes leave free.
+   * @param {uPlot} plot
+   */
+  nameAxis({ ctx, bbox }) {
+    ctx.save();
+    ctx.font = `${11 * devicePixelRatio}px ${cssColour("--sans")}`;
+    ctx.fillStyle = cssColour("--muted");
+    ctx.textAlign = "left";
+    ctx.textBaseline = "top";
+    ctx.fillText(this.ruler.kind, 0, bbox.top + bbox.height + 3 * devicePixelRatio);
+    ctx.restore();
+  }
+
+  /**
+   * Moments that were not finite as stretches from top to bottom, and alerts as lines.
+   * @param {uPlot} plot
+   */
   mark(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    for (const { xs, counts } of this.curves.broken) {
-      if (!counts) continue;
-      ctx.fillStyle = cssColour("--nonfinite");
-      counts.forEach((count, index) => {
-        if (count > 0)
-          ctx.fillRect(plot.valToPos(xs[index], "x", true) - 1, bbox.top, 2 * devicePixelRatio, bbox.height);
+    ctx.fillStyle = cssColour("--nonfinite");
+    const x = (/** @type {number} */ place) => plot.valToPos(place, "x", true);
+    for (const { edges, counts } of this.curves.broken) {
+      counts?.forEach((count, index) => {
+        if (!count) return;
+        const isStretch = counts[index + 1] > 0;
+        const width = isStretch ? x(edges[index + 1]) - x(edges[index]) : 0;
+        ctx.fillRect(x(edges[index]) - 1, bbox.top, Math.max(width + 1, 2 * devicePixelRatio), bbox.height);
       });
     }
     for (const event of this.app.visibleAlerts()) {
       if (event.layer && !this.spec.curves.some((curve) => curve.layer === event.layer)) continue;
       ctx.fillStyle = fade(cssColour(`--${event.severity}`), 0.7);
-      ctx.fillRect(plot.valToPos(this.app.placeOf(event.step), "x", true), bbox.top, devicePixelRatio, bbox.height);
+      ctx.fillRect(x(this.app.placeOf(event.step)), bbox.top, devicePixelRatio, bbox.height);
     }
     ctx.restore();
   }
 
-  /** The mouse is on this chart: tell the others. */
+  /**
+   * The mouse is on this chart: tell the others.
+   * @param {uPlot} plot
+   */
   point(plot) {
     this.writeValues(plot.cursor.idx);
     if (!this.isHere()) return;
-    const place = plot.cursor.left < 0 ? null : plot.posToVal(plot.cursor.left, "x");
+    const { left } = plot.cursor;
+    const place = left === undefined || left < 0 ? null : plot.posToVal(left, "x");
     this.app.cursor.point(place === null ? this.app.state.at : this.app.stepOf(place), this);
   }
 
@@ -182,6 +296,7 @@ export class Chart {
     this.writeValues(step === null ? null : this.plot.posToIdx(left));
   }
 
+  /** @param {uPlot} plot */
   zoom(plot) {
     const { left, width } = plot.select;
     if (width < 4) return;
@@ -190,31 +305,42 @@ export class Chart {
     this.app.state.set({ first, last: Math.max(last, first + 1) });
   }
 
-  /** Names and numbers of the curves, at the cursor or at the end. */
+  /**
+   * Names and numbers of the curves, at the cursor or at the end.
+   * @param {number | null | undefined} index
+   */
   writeValues(index) {
+    const columns = this.columns();
     const shown = this.curves.series
-      .map((item, place) => [item, this.data[place + 1]])
-      .filter(([item]) => item.kind === "raw");
-    const names = [...new Set(shown.map(([item]) => item.name))];
+      .map((item, place) => ({ item, column: columns[place] ?? [] }))
+      .filter(({ item }) => item.kind === "raw");
+    const names = [...new Set(shown.map(({ item }) => item.name))];
     this.values.replaceChildren(
       ...names.map((name) =>
         element(
           "span",
           { class: "value" },
           name && names.length > 1 ? element("bdi", { class: "muted", text: name.replaceAll("_", " ") }) : null,
-          ...shown.filter(([item]) => item.name === name).flatMap(([item, column]) => this.value(item, column, index)),
+          ...shown
+            .filter(({ item }) => item.name === name)
+            .map(({ item, column }) => this.value(item, column, index ?? null)),
         ),
       ),
     );
   }
 
+  /**
+   * Where a curve has few numbers, the last one counts until the next.
+   * @param {Series} item
+   * @param {Column} column
+   * @param {number | null} index
+   */
   value(item, column, index) {
-    const atEnd = index === null || index === undefined;
-    const found = atEnd ? column.findLast((candidate) => candidate !== null && candidate !== undefined) : column[index];
-    const dot = element("span", { class: "dot", title: item.source });
-    dot.style.background = this.colour(item);
-    if (atEnd && item.endsBroken) return [dot, element("b", { class: "broken", text: "NaN" })];
-    return [dot, element("b", { text: found === null || found === undefined ? "–" : number(found) })];
+    const until = index === null ? column : item.isSparse ? column.slice(0, index + 1) : [column[index]];
+    const isBroken = index === null && item.endsBroken;
+    const text = isBroken ? "NaN" : number(until.findLast(isNumber));
+    const value = element("b", { class: isBroken ? "broken" : null, text });
+    return element("span", { class: "pair" }, dot(this.colour(item), item.source), value);
   }
 
   nextScale() {
@@ -222,10 +348,11 @@ export class Chart {
     this.app.state.set({ scales: { ...this.app.state.scales, [this.spec.key]: next } });
   }
 
+  /** @param {"PNG" | "CSV"} kind */
   save(kind) {
     const name = `${this.app.state.run} ${this.layer} ${this.spec.title}`;
     if (kind === "CSV") saveChartCsv(name, this.app.state.x, this.data, this.curves.series);
-    else this.plot.ctx.canvas.toBlob((blob) => download(`${name}.png`, blob));
+    else this.plot?.ctx.canvas.toBlob((blob) => download(`${name}.png`, blob));
   }
 
   resize() {

@@ -1,14 +1,29 @@
 // How a chart draws: its scales, axes, curves and bands.
 
-import { cssColour } from "./dom.js";
-import { logTicks, number, position, symlogTicks, ticks } from "./format.js";
+import { fade } from "page/colours.js";
+import { isNumber } from "page/curves.js";
+import { cssColour } from "page/dom.js";
+import { logTicks, positionLabels, symlogTicks, tickLabels, ticks } from "page/format.js";
 
+/** @import { Chart } from "page/chart.js" */
+
+/** @typedef {"linear" | "log" | "symlog"} ScaleKind */
+
+/** @type {Record<ScaleKind, 1 | 3 | 4>} */
 const DISTRIBUTIONS = { linear: 1, log: 3, symlog: 4 };
 const OWN_DISTRIBUTION = 100;
-const LABEL_PIXELS = { x: 64, y: 30 };
-const AXIS_PIXELS = { letter: 6.3, least: 28, usual: 50 };
+const LABEL_PIXELS = { x: 64, y: 24 };
+const AXIS_PIXELS = { letter: 6.3, least: 32, usual: 50, name: 15 };
+const BELOW_AND_ABOVE = 28;
+const MARKER_PIXELS = 4;
+const ROOM_PER_MARKER = 9;
 
-/** Everything but sizes and what happens; `unit` is where a symlog scale begins to be linear. */
+/**
+ * Everything but sizes and what happens; `unit` is where a symlog scale begins to be linear.
+ * @param {Chart} chart
+ * @param {number} unit
+ * @returns {Pick<uPlot.Options, "legend" | "padding" | "scales" | "axes" | "series" | "bands">}
+ */
 export function lookOf(chart, unit) {
   const { series, bands } = curveLooks(chart);
   return {
@@ -30,45 +45,78 @@ export function lookOf(chart, unit) {
   };
 }
 
+/**
+ * @param {Chart} chart
+ * @param {number} unit
+ * @returns {uPlot.Axis[]}
+ */
 function axesOf(chart, unit) {
   const common = {
     stroke: cssColour("--muted"),
     grid: { stroke: cssColour("--grid"), width: 1 },
     ticks: { show: false },
     font: `11px ${cssColour("--sans")}`,
-    filter: (_, places) => places,
+    filter: (/** @type {uPlot} */ _, /** @type {number[]} */ places) => places,
   };
+  /** @type {(low: number, high: number, wanted: number) => number[]} */
   const splits = {
     linear: ticks,
     log: logTicks,
-    symlog: (low, high, wanted) => symlogTicks(low, high, wanted, unit),
+    symlog: (/** @type {number} */ low, /** @type {number} */ high, /** @type {number} */ wanted) =>
+      symlogTicks(low, high, wanted, unit),
   }[chart.kind];
-  const x = {
-    size: 22,
-    gap: 3,
-    values: (_, places) => places.map((place) => position(place, chart.ruler.kind)),
-    splits: (plot) => chart.ruler.ticks(plot.width / LABEL_PIXELS.x),
-  };
-  const y = {
-    size: (_, texts) => (chart.isAlone ? fitting(texts) : AXIS_PIXELS.usual),
-    gap: 4,
-    values: (_, places) => places.map((place) => (place === null ? "" : number(place))),
-    splits: (plot, _, low, high) => splits(low, high, plot.height / LABEL_PIXELS.y),
-  };
   return [
-    { ...common, ...x },
-    { ...common, ...y },
+    {
+      ...common,
+      size: 20,
+      gap: 3,
+      values: (_, places) => positionLabels(places, chart.ruler.kind),
+      splits: (plot) => chart.ruler.ticks(plot.width / LABEL_PIXELS.x),
+    },
+    {
+      ...common,
+      size: (_, texts) => (chart.isAlone ? fitting(texts) : AXIS_PIXELS.usual),
+      gap: 4,
+      label: (plot) => fittingName(plot, chart.name.title),
+      labelFont: `11px ${cssColour("--sans")}`,
+      labelSize: AXIS_PIXELS.name,
+      labelGap: 0,
+      values: (_, places) => tickLabels(places),
+      splits: (plot, _, low, high) => splits(low, high, plot.height / LABEL_PIXELS.y),
+    },
   ];
 }
 
-/** Charts below each other keep their axes in line; one that stands beside others need not. */
+/**
+ * Charts below each other keep their axes in line; one that stands beside others need not.
+ * @param {string[] | null} texts
+ */
 function fitting(texts) {
   const letters = Math.max(...(texts ?? []).map((text) => text.length), 0);
   return Math.max(Math.ceil(letters * AXIS_PIXELS.letter) + 8, AXIS_PIXELS.least);
 }
 
+/**
+ * The name of what is measured, or as many of its last words as fit beside the axis: they say what kind of thing it is.
+ * It is the heading of the chart as well, so where nothing fits nothing is lost.
+ * @param {uPlot} plot
+ * @param {string} name
+ */
+function fittingName(plot, name) {
+  const words = name.split(" ");
+  const { ctx } = plot;
+  ctx.save();
+  ctx.font = `${11 * devicePixelRatio}px ${cssColour("--sans")}`;
+  const room = (plot.height - BELOW_AND_ABOVE) * devicePixelRatio;
+  while (words.length && ctx.measureText(words.join(" ")).width > room) words.shift();
+  ctx.restore();
+  return words.join(" ");
+}
+
+/** @param {Chart} chart */
 function curveLooks(chart) {
   const isSmooth = chart.app.state.smooth > 0;
+  /** @type {uPlot.Band[]} */
   const bands = [];
   const series = chart.curves.series.map((item, index) => {
     const colour = chart.colour(item);
@@ -82,14 +130,40 @@ function curveLooks(chart) {
       stroke: isFaint ? fade(colour, 0.35) : colour,
       width: isFaint ? 1 : 1.5,
       dash: chart.sources.length > 1 && item.number ? [6, 3] : undefined,
-      points: { show: false },
+      points: {
+        show: item.kind === "raw",
+        size: MARKER_PIXELS,
+        width: 0,
+        fill: isFaint ? fade(colour, 0.35) : colour,
+        filter: (/** @type {uPlot} */ plot, /** @type {number} */ place) => marked(plot, place, item.isSparse ?? false),
+      },
     };
   });
   return { series, bands };
 }
 
-/** A colour that lets the background through. */
-export function fade(colour, alpha) {
-  const [red, green, blue] = [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
-  return `rgba(${red}, ${green}, ${blue}, ${alpha})`;
+/**
+ * The numbers that a line alone would not show: those that stand alone, and where there are few all of them.
+ * @param {uPlot} plot
+ * @param {number} place
+ * @param {boolean} isSparse
+ */
+export function marked(plot, place, isSparse) {
+  const column = plot.data[place];
+  const [first, last] = plot.series[0].idxs ?? [0, column.length - 1];
+  /** @type {number[]} */
+  const all = [];
+  /** @type {number[]} */
+  const alone = [];
+  let isJoined = false;
+  for (let index = first; index <= last; index++) {
+    const value = column[index];
+    if (value === null) isJoined = false;
+    if (!isNumber(value)) continue;
+    if (isJoined && alone.at(-1) === all.at(-1)) alone.pop();
+    if (!isJoined) alone.push(index);
+    all.push(index);
+    isJoined = true;
+  }
+  return isSparse && all.length * ROOM_PER_MARKER < plot.width ? all : alone;
 }

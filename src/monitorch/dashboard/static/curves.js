@@ -1,14 +1,46 @@
 // What a chart draws: for each run and curve a band, the numbers, and the numbers smoothed.
 
-import { places } from "./axis.js";
-import { rowOf } from "./blocks.js";
-import { smooth } from "./smoothing.js";
+import { places } from "page/axis.js";
+import { rowOf } from "page/blocks.js";
+import { WHOLE_RUN } from "page/names.js";
 
-/** Plain columns for the chart, and what each of them is. */
+/** @import { Block, Plane } from "page/blocks.js" */
+/** @import { AxisKind } from "page/format.js" */
+/** @import { ChartSpec, CurveSpec } from "page/names.js" */
+
+/**
+ * One number for each place of the axis: null where the curve is broken, undefined where nothing was measured and the
+ * curve goes on.
+ * @typedef {(number | null | undefined)[]} Column
+ */
+
+/**
+ * What a column is.
+ * @typedef {{
+ *   run: number, number: number, name: string, source: string, kind: "low" | "high" | "raw" | "smooth",
+ *   strength?: "weak" | "strong", isSparse?: boolean, endsBroken?: boolean,
+ * }} Series
+ */
+
+/** @typedef {{ name: string, blocks: Block[], started: number }} Source */
+
+/** @typedef {{ tables: [number[], ...Column[]][], series: Series[], broken: Broken[] }} Curves */
+
+/** @typedef {{ edges: number[], counts: Float32Array | null }} Broken */
+
+export const STRONGEST = 0.999;
+const HOLE = 4;
+
+/**
+ * Plain columns for the chart, and what each of them is.
+ * @param {ChartSpec} spec
+ * @param {Source[]} sources
+ * @param {{ x: AxisKind, weight: number, isLog: boolean }} look
+ * @returns {Curves}
+ */
 export function curvesOf(spec, sources, { x, weight, isLog }) {
-  const tables = [];
-  const series = [];
-  const broken = [];
+  /** @type {Curves} */
+  const found = { tables: [], series: [], broken: [] };
   sources.forEach((source, run) => {
     const blocks = new Map(
       source.blocks.filter((block) => block.lens === spec.lens).map((block) => [block.statistic, block]),
@@ -16,49 +48,71 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
     const main = mainBlock(spec, blocks);
     if (!main) return;
     const xs = Array.from(places(main, x, source.started));
+    /** @type {[number[], ...Column[]]} */
     const columns = [xs];
     spec.curves.forEach((curve, number) => {
-      const plane = (statistic, name) => column(blocks.get(statistic), name, curve.layer, isLog);
       const statistic = mainLine(curve.lines);
-      const values = plane(statistic, "mean");
-      if (!values) return;
-      const common = { run, number, name: curve.name, source: source.name };
-      for (const [strength, low, high] of bands(curve.lines, statistic)) {
-        const edges = [plane(low, "minimum"), plane(high, "maximum")];
-        if (!edges[0] || !edges[1]) continue;
-        columns.push(...edges);
-        series.push({ ...common, kind: "low", strength }, { ...common, kind: "high", strength });
-      }
       const block = blocks.get(statistic);
-      const counts = rowOf(block, "nonfinite", block.layers.indexOf(curve.layer));
+      const row = block?.layers.indexOf(curve.layer) ?? -1;
+      if (!block || row < 0) return;
+      const counts = rowOf(block, "nonfinite", row);
+      const values = column(rowOf(block, "mean", row) ?? [], counts, curve.layer === WHOLE_RUN, isLog);
+      const common = { run, number, name: curve.name, source: source.name };
+      const range = possible(spec, curve, blocks, row);
+      for (const [strength, low, high] of bands(curve.lines, statistic)) {
+        const edges = [edge(blocks.get(low), "minimum", curve.layer), edge(blocks.get(high), "maximum", curve.layer)];
+        if (!edges[0] || !edges[1]) continue;
+        columns.push(...clipped(edges[0], edges[1], values, range, isLog));
+        found.series.push({ ...common, kind: "low", strength }, { ...common, kind: "high", strength });
+      }
       const lastBroken = counts?.findLastIndex((count) => count > 0) ?? -1;
-      const endsBroken = lastBroken > values.findLastIndex((value) => value !== null);
+      const measured = values.filter(isNumber).length;
+      const isSparse = 2 * measured < values.length;
+      const endsBroken = lastBroken > values.findLastIndex(isNumber);
       columns.push(values, smooth(xs, values, weight));
-      series.push({ ...common, kind: "raw", statistic, endsBroken }, { ...common, kind: "smooth", statistic });
-      broken.push({ xs, counts });
+      found.series.push({ ...common, kind: "raw", isSparse, endsBroken }, { ...common, kind: "smooth", isSparse });
+      const last = xs[xs.length - 1] + (xs.length > 1 ? (xs[xs.length - 1] - xs[0]) / (xs.length - 1) : 1);
+      found.broken.push({ edges: [...xs, last], counts });
     });
-    tables.push(columns);
+    found.tables.push(columns);
   });
-  return { tables, series, broken };
+  return found;
 }
 
-/** Whether the numbers themselves, not only their bands, are on both sides of zero. */
+/**
+ * @param {number | null | undefined} value
+ * @returns {value is number}
+ */
+export function isNumber(value) {
+  return value !== null && value !== undefined;
+}
+
+/**
+ * Whether the numbers themselves, not only their bands, are on both sides of zero.
+ * @param {ChartSpec} spec
+ * @param {Source[]} sources
+ */
 export function isSigned(spec, sources) {
   if (spec.limits) return spec.limits[0] < 0;
   return sources.some(({ blocks }) =>
     spec.curves.some(({ lines, layer }) => {
       const block = blocks.find((known) => known.lens === spec.lens && known.statistic === mainLine(lines));
       const row = block?.layers.indexOf(layer) ?? -1;
-      return row >= 0 && rowOf(block, "mean", row).some((value) => value < 0);
+      return block && row >= 0 && rowOf(block, "mean", row)?.some((value) => value < 0);
     }),
   );
 }
 
+/** @param {Record<string, string>} lines */
 function mainLine(lines) {
-  return lines.mean ?? lines.value ?? Object.values(lines)[0];
+  return lines.mean ?? lines.value ?? lines.median ?? Object.values(lines)[0];
 }
 
-/** A block that has one of the curves; all of a lens have the same columns. */
+/**
+ * A block that has one of the curves; all of a lens have the same columns.
+ * @param {ChartSpec} spec
+ * @param {Map<string, Block>} blocks
+ */
 function mainBlock(spec, blocks) {
   for (const { lines, layer } of spec.curves) {
     const found = Object.values(lines)
@@ -69,28 +123,153 @@ function mainBlock(spec, blocks) {
   return null;
 }
 
-/** The widest first: from the smallest to the largest, then a deviation to both sides. */
+/**
+ * The widest first: from the smallest to the largest, then the middle half, then a deviation to both sides.
+ * @param {Record<string, string>} lines
+ * @param {string} statistic
+ * @returns {["weak" | "strong", string, string][]}
+ */
 function bands(lines, statistic) {
+  /** @type {["weak" | "strong", string, string][]} */
   const found = [];
   if (lines.min && lines.max) found.push(["weak", lines.min, lines.max]);
-  if (lines["-σ"] && lines["+σ"]) found.push(["strong", lines["-σ"], lines["+σ"]]);
+  if (lines.Q1 && lines.Q3) found.push(["strong", lines.Q1, lines.Q3]);
+  else if (lines["-σ"] && lines["+σ"]) found.push(["strong", lines["-σ"], lines["+σ"]]);
   return found.length ? found : [["strong", statistic, statistic]];
 }
 
-function column(block, plane, layer, isLog) {
-  const row = block?.layers.indexOf(layer) ?? -1;
-  if (row < 0) return null;
-  return Array.from(rowOf(block, plane, row) ?? rowOf(block, "mean", row), (value) =>
-    Number.isFinite(value) && !(isLog && value <= 0) ? value : null,
-  );
+/**
+ * A curve's numbers. What was not measured is passed over, unless it is a hole in what is measured all the time: a layer
+ * that was frozen for a while. What is logged for the whole run now and then has no holes.
+ * @param {ArrayLike<number>} numbers
+ * @param {Float32Array | null} counts
+ * @param {boolean} isWholeRun
+ * @param {boolean} isLog
+ * @returns {Column}
+ */
+function column(numbers, counts, isWholeRun, isLog) {
+  /** @type {Column} */
+  const values = Array.from(numbers, (value, index) => {
+    if (Number.isFinite(value)) return isLog && value <= 0 ? null : value;
+    return (counts?.[index] ?? 0) > 0 || !Number.isNaN(value) ? null : undefined;
+  });
+  const known = values.map((value, index) => (isNumber(value) ? index : -1)).filter((index) => index >= 0);
+  if (isWholeRun) return values;
+  for (let place = 1; place < known.length; place++) {
+    const distance = known[place] - known[place - 1];
+    const before = place > 1 ? known[place - 1] - known[place - 2] : 0;
+    const after = place + 1 < known.length ? known[place + 1] - known[place] : 0;
+    const usual = Math.max(before, after);
+    if (usual && distance > HOLE * usual) values.fill(null, known[place - 1] + 1, known[place]);
+  }
+  return values;
 }
 
-/** The range of an axis: all numbers, or without the outermost hundredth on each side. */
+/**
+ * @param {Block | undefined} block
+ * @param {Plane} plane
+ * @param {string} layer
+ */
+function edge(block, plane, layer) {
+  const row = block?.layers.indexOf(layer) ?? -1;
+  return block && row >= 0 ? (rowOf(block, plane, row) ?? rowOf(block, "mean", row)) : null;
+}
+
+/** @typedef {(index: number) => [number, number]} Range */
+
+/**
+ * Between which numbers samples can be: those that are known to be the smallest and the largest, else the limits of the
+ * statistic. Where not even a mean is negative, no sample is taken to be.
+ * @param {ChartSpec} spec
+ * @param {CurveSpec} curve
+ * @param {Map<string, Block>} blocks
+ * @param {number} row
+ * @returns {Range}
+ */
+function possible(spec, curve, blocks, row) {
+  const { min, max } = curve.lines;
+  const low = min ? edge(blocks.get(min), "minimum", curve.layer) : null;
+  const high = max ? edge(blocks.get(max), "maximum", curve.layer) : null;
+  const main = blocks.get(mainLine(curve.lines));
+  const isPositive = !spec.limits && main && !rowOf(main, "minimum", row)?.some((value) => value < 0);
+  const [least, most] = spec.limits ?? [isPositive ? 0 : -Infinity, Infinity];
+  return (index) => [finite(low?.[index]) ?? least, finite(high?.[index]) ?? most];
+}
+
+/** @param {number | undefined} value */
+function finite(value) {
+  return value !== undefined && Number.isFinite(value) ? value : null;
+}
+
+/**
+ * The edges of a band where there is a number between them, inside of what is possible.
+ * @param {Float32Array} low
+ * @param {Float32Array} high
+ * @param {Column} values
+ * @param {Range} range
+ * @param {boolean} isLog
+ * @returns {[Column, Column]}
+ */
+function clipped(low, high, values, range, isLog) {
+  // a logarithm needs a number to end at
+  const floor = isLog ? smallestPositive(low, values) : -Infinity;
+  const inside = (/** @type {number} */ value, /** @type {number} */ index) => {
+    if (!isNumber(values[index]) || !Number.isFinite(value)) return values[index] === undefined ? undefined : null;
+    const [least, most] = range(index);
+    return Math.max(Math.min(Math.max(value, least), most), floor);
+  };
+  return [Array.from(low, inside), Array.from(high, inside)];
+}
+
+/** @param {...Iterable<number | null | undefined>} columns */
+function smallestPositive(...columns) {
+  let smallest = Infinity;
+  for (const numbers of columns) {
+    for (const value of numbers) if (isNumber(value) && value > 0 && value < smallest) smallest = value;
+  }
+  return smallest;
+}
+
+/**
+ * The range of an axis: all numbers, or without the outermost hundredth on each side.
+ * @param {Column[]} columns
+ * @param {boolean} isRobust
+ * @returns {[number, number] | null}
+ */
 export function rangeOf(columns, isRobust) {
-  const all = columns.flat().filter((value) => value !== null && value !== undefined);
-  if (!all.length) return [null, null];
-  if (!isRobust || all.length < 20)
-    return all.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+  const all = columns.flat().filter(isNumber);
+  if (!all.length) return null;
+  if (!isRobust || all.length < 20) {
+    let [low, high] = [Infinity, -Infinity];
+    for (const value of all) {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+    return [low, high];
+  }
   all.sort((one, other) => one - other);
   return [all[Math.floor(0.01 * (all.length - 1))], all[Math.ceil(0.99 * (all.length - 1))]];
+}
+
+/**
+ * A running average that forgets, corrected for its start and for uneven distances; gaps stay gaps.
+ * @param {number[]} xs
+ * @param {Column} values
+ * @param {number} weight
+ * @returns {Column}
+ */
+export function smooth(xs, values, weight) {
+  if (!(weight > 0)) return values;
+  const typical = xs.length > 1 ? (xs[xs.length - 1] - xs[0]) / (xs.length - 1) : 1;
+  let [sum, mass] = [0, 0];
+  /** @type {number | null} */
+  let before = null;
+  return values.map((value, index) => {
+    if (!isNumber(value)) return value;
+    const keep = Math.min(weight, STRONGEST) ** (before === null || !typical ? 1 : (xs[index] - before) / typical);
+    sum = sum * keep + value * (1 - keep);
+    mass = mass * keep + (1 - keep);
+    before = xs[index];
+    return mass > 0 ? sum / mass : value;
+  });
 }

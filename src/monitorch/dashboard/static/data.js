@@ -1,52 +1,176 @@
 // What the page knows of its runs. Numbers are asked for again only when they, or the question, are others.
 
-import { charts, family, favourite, WHOLE_RUN } from "./names.js";
+import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
 
-const RUNS_MILLISECONDS = 5000;
+/** @import { Block, Plane } from "page/blocks.js" */
+/** @import { Drawing } from "page/drawing.js" */
+/** @import { ChartSpec, Family } from "page/names.js" */
+/** @import { State } from "page/state.js" */
+
+/** @typedef {{ name: string, kind: string | null, parameters: number | null }} LayerFacts */
+
+/** @typedef {{ name: string, scale: string, limits: [number, number] | null }} StatisticFacts */
+
+/**
+ * @typedef {{
+ *   name: string, statistics: StatisticFacts[], layers: string[], ticks: number,
+ *   first_step: number | null, last_step: number | null,
+ * }} LensFacts
+ */
+
+/**
+ * The exception that ended a run, with the last lines of its traceback.
+ * @typedef {{ type: string, message: string, traceback: string[] }} RunError
+ */
+
+/** @typedef {Record<string, unknown> & { id?: string, started?: number, ended?: number, heartbeat?: number }} Meta */
+
+/**
+ * All that is known of a run but its numbers; `at` is when this page was told.
+ * @typedef {{
+ *   name: string, status: string, last_step: number | null, age: number, tick_age: number | null, dropped: number,
+ *   overhead: number | null, meta: Meta & { error?: RunError | null }, layers: LayerFacts[], lenses: LensFacts[], error?: RunError | null, at?: number,
+ * }} Head
+ */
+
+/**
+ * A run in the list; `problem` is why it cannot be read, in words that go on after its name.
+ * @typedef {{
+ *   name: string, status: string, ticks: number, last_step: number | null, age: number, size: number,
+ *   problem?: string | null,
+ * }} RunInfo
+ */
+
+/**
+ * What the list of runs says of one: its facts, and the newest number of each statistic of the whole run.
+ * @typedef {{ meta: Meta, newest: Record<string, number | string> }} Summary
+ */
+
+/**
+ * @typedef {{
+ *   id: number, step: number, epoch: number, time: number, kind: string, severity: "info" | "warning" | "error",
+ *   layer: string | null, statistic: string | null, body: Record<string, unknown>,
+ * }} RunEvent
+ */
+
+/** @typedef {[lens: string, statistic: string][]} Pairs */
+
+/**
+ * @typedef {{
+ *   run: string, series: Pairs, layers?: string[], first: number | null, last: number | null, resolution: number,
+ *   planes?: Plane[],
+ * }} Question
+ */
+
+/**
+ * Where runs come from.
+ * @typedef {{
+ *   isLive: boolean,
+ *   runs(): Promise<RunInfo[]>,
+ *   head(run: string): Promise<Head>,
+ *   events(run: string): Promise<RunEvent[]>,
+ *   summaries(runs: string[]): Promise<Record<string, Summary>>,
+ *   windows(question: Question): Promise<Block[]>,
+ *   follow?(runs: string[], callback: () => void): () => void,
+ * }} RunSource
+ */
+
+/** @typedef {"heat" | "strip" | "layer" | "total"} Part */
+
+const RUNS_MILLISECONDS = { shown: 900, hidden: 5000 };
+const READABLE = ["running", "finished", "crashed"];
 
 export class Data {
-  constructor(source) {
+  /**
+   * @param {RunSource} source
+   * @param {Drawing} drawing
+   * @param {() => void} onlist  called when the list of runs has come
+   */
+  constructor(source, drawing, onlist) {
     this.source = source;
+    this.drawing = drawing;
+    this.onlist = onlist;
+    /** @type {RunInfo[]} */
     this.runs = [];
+    this.runsAt = 0;
+    /** @type {Map<string, Head>} */
     this.heads = new Map();
+    /** @type {Map<string, { stamp: string, list: RunEvent[] }>} */
     this.events = new Map();
+    /** @type {Map<string, { stamp: string, summary: Summary | null }>} */
+    this.summaries = new Map();
+    /** @type {Map<string, { key: string, blocks: Block[] }>} */
     this.answers = new Map();
   }
 
-  /** The list of runs, the heads of those that are shown; drops names that do not exist. */
-  async names(state) {
-    const isKnown = this.runs.some((run) => run.name === state.run);
-    if (!isKnown) await this.list();
-    else if (performance.now() - this.runsAt > RUNS_MILLISECONDS) this.list().catch(() => {}); // nobody waits for it
-    const known = new Set(this.runs.map((run) => run.name));
-    const run = known.has(state.run)
-      ? state.run
-      : (this.runs.find((candidate) => !candidate.problem)?.name ?? "");
-    const compare = state.compare.filter((name) => known.has(name) && name !== run);
-    await Promise.all([run, ...compare].filter(Boolean).map((name) => this.head(name)));
-    return { run, compare };
+  /**
+   * The names to show, and the heads of those runs. A run that was asked for and cannot be shown is `missing`; such runs
+   * are left out of those to compare with.
+   * @param {State} state
+   * @param {boolean} isListShown
+   * @returns {Promise<{ run: string, compare: string[], missing: boolean }>}
+   */
+  async names(state, isListShown) {
+    const isOld = performance.now() - this.runsAt > RUNS_MILLISECONDS[isListShown ? "shown" : "hidden"];
+    if (!this.isReadable(state.run) || (isListShown && isOld)) await this.list();
+    else if (isOld) this.list().catch(() => {}); // nobody waits for it
+    const run = state.run || (this.runs.find(({ name }) => this.isReadable(name))?.name ?? "");
+    const missing = Boolean(run) && !this.isReadable(run);
+    const compare = state.compare.filter((name) => this.isReadable(name) && name !== run);
+    await Promise.all([missing ? "" : run, ...compare].filter(Boolean).map((name) => this.head(name)));
+    return { run, compare, missing };
+  }
+
+  /** @param {string} name */
+  isReadable(name) {
+    return READABLE.includes(this.runs.find((run) => run.name === name)?.status ?? "");
   }
 
   async list() {
     this.runsAt = performance.now();
-    this.runs = await this.source.runs();
+    const end = this.drawing.begin();
+    try {
+      this.runs = await this.source.runs();
+      this.onlist();
+    } finally {
+      end();
+    }
   }
 
+  /** @param {string} name */
   async head(name) {
     const head = await this.source.head(name);
     head.at = performance.now();
     this.heads.set(name, head);
   }
 
-  /** Events change only when something was stored, which the heartbeat tells. */
+  /**
+   * Events change only when something was stored, which the heartbeat tells.
+   * @param {string} name
+   */
   async eventsOf(name) {
-    const { heartbeat, id } = this.heads.get(name).meta;
+    const { heartbeat, id } = this.heads.get(name)?.meta ?? {};
     const stamp = `${id}/${heartbeat}`;
     const before = this.events.get(name);
     if (before?.stamp !== stamp) this.events.set(name, { stamp, list: await this.source.events(name) });
   }
 
-  /** The statistic to show: the chosen one if the run has it. */
+  /** What the list of runs tells of each; those that have not changed are not asked for again. */
+  async summarise() {
+    const stamps = new Map(
+      this.runs.map((run) => [run.name, `${run.status}/${run.ticks}/${run.last_step}/${run.size}`]),
+    );
+    const wanted = [...stamps].filter(([name, stamp]) => this.summaries.get(name)?.stamp !== stamp);
+    if (!wanted.length) return;
+    const found = await this.source.summaries(wanted.map(([name]) => name));
+    for (const [name, stamp] of wanted) this.summaries.set(name, { stamp, summary: found[name] ?? null });
+  }
+
+  /**
+   * The statistic to show: the chosen one if the run has it.
+   * @param {string} run
+   * @param {State} state
+   */
   statistic(run, state) {
     const lenses = this.heads.get(run)?.lenses ?? [];
     const lens = lenses.find((candidate) => candidate.name === state.lens);
@@ -56,60 +180,80 @@ export class Data {
     return { lens: name, statistic };
   }
 
-  /** All numbers that are on the page; calls back for each part when it is there. */
+  /**
+   * All numbers that are on the page; calls back for each part when it is there.
+   * @param {State} state
+   * @param {{ heat: number, chart: number }} sizes
+   * @param {(part: Part, blocks: Block[][]) => void} onpart
+   */
   async numbers(state, sizes, onpart) {
     const names = [state.run, ...state.compare];
     const span = { first: state.first, last: state.last };
+    /** @type {Pairs} */
     const heatSeries = state.lens ? [[state.lens, state.statistic]] : [];
     const specs = this.specs(state.run, state.layer);
     const { members } = this.family(state.run, state.layer);
-    const wanted = {
-      heat: names
-        .slice(0, state.difference ? 2 : 1)
-        .map((run) => this.blocks("heat", run, heatSeries, { ...span, resolution: sizes.heat, planes: [state.cell] })),
-      strip: names.map((run) =>
-        this.blocks("strip", run, seriesOf(this.specs(run, WHOLE_RUN)), {
-          ...span,
-          layers: [WHOLE_RUN],
-          resolution: sizes.chart,
-        }),
-      ),
-      layer:
-        state.tab !== "layer" || !state.layer
-          ? []
-          : names.map((run) =>
-              this.blocks("layer", run, seriesOf(specs), { ...span, layers: members, resolution: sizes.chart }),
-            ),
-      total: state.tab !== "table" ? [] : [this.blocks("total", state.run, heatSeries, { ...span, resolution: 1 })],
-    };
-    const parts = Object.entries(wanted).map(async ([part, blocks]) => onpart(part, await Promise.all(blocks)));
-    await Promise.all(parts);
-    await this.eventsOf(state.run); // not at once: numbers would come later
+    const layer = { ...span, layers: members, resolution: sizes.chart };
+    const wholeRun = { ...span, layers: [WHOLE_RUN], resolution: sizes.chart };
+    const heat = { ...span, resolution: sizes.heat, planes: [state.cell] };
+    const heatRuns = state.tab === "runs" ? [] : names.slice(0, state.difference ? 2 : 1);
+    const layerRuns = state.tab === "layer" && state.layer ? names : [];
+    const totalRuns = state.tab === "table" ? [state.run] : [];
+    /** @type {[Part, Promise<Block[]>[]][]} */
+    const wanted = [
+      ["heat", heatRuns.map((run) => this.blocks("heat", run, heatSeries, heat))],
+      ["strip", names.map((run) => this.blocks("strip", run, seriesOf(this.specs(run, WHOLE_RUN)), wholeRun))],
+      ["layer", layerRuns.map((run) => this.blocks("layer", run, seriesOf(specs), layer))],
+      ["total", totalRuns.map((run) => this.blocks("total", run, heatSeries, { ...span, resolution: 1 }))],
+    ];
+    await Promise.all(wanted.map(async ([part, blocks]) => onpart(part, await Promise.all(blocks))));
+    // not at once: numbers would come later
+    await Promise.all([this.eventsOf(state.run), state.tab === "runs" ? this.summarise() : null]);
   }
 
-  /** The charts of a layer, the one of the chosen statistic first. */
+  /**
+   * The charts of a layer, the one of the chosen statistic first.
+   * @param {string} run
+   * @param {string} layer
+   * @param {State | null} state
+   */
   specs(run, layer, state = null) {
     const all = charts(this.heads.get(run)?.lenses ?? [], this.family(run, layer));
-    const isChosen = (spec) =>
-      spec.lens === state?.lens && spec.curves.some((curve) => Object.values(curve.lines).includes(state.statistic));
+    const isChosen = (/** @type {ChartSpec} */ spec) =>
+      state !== null &&
+      spec.lens === state.lens &&
+      spec.curves.some((curve) => Object.values(curve.lines).includes(state.statistic));
     return [...all.filter(isChosen), ...all.filter((spec) => !isChosen(spec))];
   }
 
+  /**
+   * @param {string} run
+   * @param {string} layer
+   * @returns {Family}
+   */
   family(run, layer) {
     return layer === WHOLE_RUN ? { module: layer, members: [layer] } : family(this.heads.get(run)?.layers ?? [], layer);
   }
 
-  /** Blocks of a run, from before if nothing has changed. */
+  /**
+   * Blocks of a run, from before if nothing has changed.
+   * @param {Part} part
+   * @param {string} run
+   * @param {Pairs} series
+   * @param {Omit<Question, "run" | "series">} options
+   */
   async blocks(part, run, series, options) {
-    const lenses = new Map((this.heads.get(run)?.lenses ?? []).map((lens) => [lens.name, lens]));
+    const head = this.heads.get(run);
+    const lenses = new Map((head?.lenses ?? []).map((lens) => [lens.name, lens]));
     const known = series.filter(([lens, statistic]) =>
       lenses.get(lens)?.statistics.some(({ name }) => name === statistic),
     );
     if (!known.length) return [];
-    const stamp = known
-      .map(([lens]) => `${lenses.get(lens).ticks}/${lenses.get(lens).last_step}/${lenses.get(lens).layers.length}`)
-      .join();
-    const key = JSON.stringify([known, options, stamp, this.heads.get(run).meta.id]);
+    const stamp = known.map(([name]) => {
+      const lens = lenses.get(name);
+      return `${lens?.ticks}/${lens?.last_step}/${lens?.layers.length}`;
+    });
+    const key = JSON.stringify([known, options, stamp, head?.meta.id]);
     const before = this.answers.get(`${part}/${run}`);
     if (before?.key === key) return before.blocks;
     const blocks = await this.source.windows({ run, series: known, ...options });
@@ -118,9 +262,15 @@ export class Data {
   }
 }
 
+/**
+ * @param {ChartSpec[]} specs
+ * @returns {Pairs}
+ */
 function seriesOf(specs) {
   const pairs = specs.flatMap((spec) =>
-    spec.curves.flatMap((curve) => Object.values(curve.lines).map((statistic) => [spec.lens, statistic])),
+    spec.curves.flatMap((curve) =>
+      Object.values(curve.lines).map((statistic) => /** @type {[string, string]} */ ([spec.lens, statistic])),
+    ),
   );
   return [...new Map(pairs.map((pair) => [pair.join("/"), pair])).values()];
 }

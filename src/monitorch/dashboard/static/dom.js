@@ -6,28 +6,43 @@ const ICONS = {
   pin: "M8 1.5l1.9 4 4.4.6-3.2 3.1.8 4.4L8 11.5l-3.9 2.1.8-4.4L1.7 6.1l4.4-.6z",
   link: "M6.5 9.5l3-3M7 4.5l1.6-1.6a2.5 2.5 0 013.5 3.5L10.5 8M9 11.5l-1.6 1.6a2.5 2.5 0 01-3.5-3.5L5.5 8",
   pause: "M5.5 3.5v9M10.5 3.5v9",
-  play: "M5 3.2v9.6l8-4.8z",
   down: "M8 2.5v7.5M4.8 7l3.2 3.2L11.2 7M3 13.5h10",
   close: "M4 4l8 8M12 4l-8 8",
   help: "M5.8 6a2.2 2.2 0 114 1.3c-.8.7-1.8 1-1.8 2.2M8 12v.6",
-  sun: "M8 5a3 3 0 100 6 3 3 0 000-6zM8 1v1.5M8 13.5V15M1 8h1.5M13.5 8H15M3 3l1 1M12 12l1 1M3 13l1-1M12 4l1-1",
-  moon: "M13 9.6A5.6 5.6 0 016.4 3 5.6 5.6 0 1013 9.6z",
+  light: "M8 5a3 3 0 100 6 3 3 0 000-6zM8 1v1.5M8 13.5V15M1 8h1.5M13.5 8H15M3 3l1 1M12 12l1 1M3 13l1-1M12 4l1-1",
+  dark: "M13 9.6A5.6 5.6 0 016.4 3 5.6 5.6 0 1013 9.6z",
   system: "M2 3h12v8H2zM6 14h4M8 11v3",
 };
 
-/** Make an element; `text` is its text, `on…` its listeners, the rest are attributes. */
+/** @typedef {keyof typeof ICONS} IconName */
+
+/**
+ * What an element is given: `text` is its text, `on…` its listeners, the rest are attributes.
+ * @typedef {Record<string, string | boolean | null | undefined | ((event: any) => void)>} Properties
+ */
+
+/** @typedef {Node | string | null | undefined} Child */
+
+/**
+ * Make an element.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Properties} properties
+ * @param {...Child} children
+ */
 export function element(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "text") node.textContent = value;
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    if (typeof value === "function") node.addEventListener(name.slice(2), value);
+    else if (name === "text") node.textContent = String(value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  for (const child of children) if (child !== null && child !== undefined) node.append(child);
   return node;
 }
 
+/** @param {IconName} name */
 export function icon(name) {
   const drawing = document.createElementNS(SVG, "svg");
   drawing.setAttribute("viewBox", "0 0 16 16");
@@ -39,31 +54,44 @@ export function icon(name) {
   return drawing;
 }
 
-/** A button with a drawing, whose name is what screen readers and the mouse are told. */
-export function iconButton(name, label, onclick, properties = {}) {
-  return element(
-    "button",
-    { type: "button", class: "icon-button", title: label, "aria-label": label, onclick, ...properties },
-    icon(name),
-  );
+/**
+ * A button with a drawing, whose name is what screen readers and the mouse are told.
+ * @param {IconName} name
+ * @param {string} label
+ * @param {(event: any) => void} onclick
+ */
+export function iconButton(name, label, onclick) {
+  const properties = { type: "button", class: "icon-button", title: label, "aria-label": label, onclick };
+  return element("button", properties, icon(name));
 }
 
-/** A few choices side by side; calls back with the chosen value. */
-export function choice(label, options, onchoose) {
-  const group = element("div", { class: "choice", role: "radiogroup", "aria-label": label });
-  const buttons = Object.entries(options).map(([value, text]) =>
-    element("button", { type: "button", role: "radio", "data-value": value, text, onclick: () => onchoose(value) }),
-  );
-  group.append(...buttons);
-  group.show = (value) => {
-    for (const button of buttons) button.setAttribute("aria-checked", String(button.dataset.value === value));
-  };
-  return group;
+/** A few choices side by side. */
+export class Choice {
+  /**
+   * @param {string} label
+   * @param {Record<string, string>} options
+   * @param {(value: any) => void} onchoose
+   */
+  constructor(label, options, onchoose) {
+    this.buttons = Object.entries(options).map(([value, text]) =>
+      element("button", { type: "button", role: "radio", "data-value": value, text, onclick: () => onchoose(value) }),
+    );
+    this.root = element("div", { class: "choice", role: "radiogroup", "aria-label": label }, ...this.buttons);
+  }
+
+  /** @param {string} value */
+  show(value) {
+    for (const button of this.buttons) button.setAttribute("aria-checked", String(button.dataset.value === value));
+  }
 }
 
-/** Save a panel, as a picture or as numbers; calls back with "PNG" or "CSV". */
+/**
+ * Save a panel, as a picture or as numbers; calls back with which.
+ * @param {string} what
+ * @param {(kind: "PNG" | "CSV") => void} onsave
+ */
 export function saveButtons(what, onsave) {
-  const button = (kind, as) =>
+  const button = (/** @type {"PNG" | "CSV"} */ kind, /** @type {string} */ as) =>
     element("button", {
       type: "button",
       class: "mini",
@@ -75,33 +103,85 @@ export function saveButtons(what, onsave) {
   return element("div", { class: "save", role: "group", "aria-label": `Save ${what}` }, icon("down"), ...buttons);
 }
 
-/** The list of a select, in groups; it keeps its nodes while nothing changes. */
+/**
+ * The list of a select, in groups; it keeps its nodes while nothing changes.
+ * @param {HTMLSelectElement} select
+ * @param {[group: string, options: [value: string, text: string][]][]} groups
+ * @param {string} chosen
+ */
 export function fillSelect(select, groups, chosen) {
   const wanted = JSON.stringify(groups);
   if (select.dataset.options !== wanted) {
     select.dataset.options = wanted;
     select.replaceChildren(
-      ...groups
-        .map(([label, options]) => {
-          const nodes = options.map(([value, text]) => element("option", { value, text }));
-          if (!label) return nodes;
-          return [element("optgroup", { label }, ...nodes)];
-        })
-        .flat(),
+      ...groups.flatMap(([label, options]) => {
+        const nodes = options.map(([value, text]) => element("option", { value, text }));
+        return label ? [element("optgroup", { label }, ...nodes)] : nodes;
+      }),
     );
   }
   if (document.activeElement !== select || select.value !== chosen) select.value = chosen;
 }
 
-/** Hand a file to the browser's downloads. */
+/**
+ * The colour that a run, or a curve, has everywhere.
+ * @param {string} colour
+ * @param {string} [title]
+ */
+export function dot(colour, title) {
+  const node = element("span", { class: "dot", title });
+  node.style.background = colour;
+  return node;
+}
+
+/**
+ * Text that may break after what separates its parts, and nowhere inside of a word.
+ * @param {string} text
+ */
+export function breakable(text) {
+  const pieces = text.split(/(?<=[./_,:-])(?=[^\s./_,:-])/);
+  return element("bdi", {}, ...pieces.flatMap((part) => [part, element("wbr")]));
+}
+
+/**
+ * Give a parent these children, in this order, moving as few as possible. What has the focus keeps it.
+ * @param {Element} parent
+ * @param {Element[]} children
+ */
+export function arrange(parent, children) {
+  const focused = document.activeElement;
+  const wanted = new Set(children);
+  for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
+  children.forEach((child, place) => {
+    if (parent.children[place] !== child) parent.insertBefore(child, parent.children[place] ?? null);
+  });
+  if (focused !== document.activeElement && focused instanceof HTMLElement && parent.contains(focused))
+    focused.focus({ preventScroll: true });
+}
+
+/**
+ * Hand a file to the browser's downloads.
+ * @param {string} name
+ * @param {Blob | null} blob
+ */
 export function download(name, blob) {
-  const link = element("a", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.\-]+/g, "_") });
+  if (!blob) return;
+  const link = element("a", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.-]+/g, "_") });
   document.body.append(link);
   link.click();
   link.remove();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+/** @param {string} name */
 export function cssColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/**
+ * A canvas to draw on.
+ * @param {HTMLCanvasElement} canvas
+ */
+export function contextOf(canvas) {
+  return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
 }

@@ -1,31 +1,54 @@
 // Levels as pixels: one line of pixels for each row, as wide as the screen shows it.
 
-import { ABSENT } from "./colours.js";
-import { upperBound } from "./blocks.js";
-import { chooser, pooled, rowLevels } from "./heat_model.js";
+import { upperBound } from "page/blocks.js";
+import { ABSENT } from "page/colours.js";
+import { chooser, pooled, rowLevels } from "page/heat_model.js";
 
-/** An image with a line for each row; a pixel that covers several columns shows the worst of them. */
+/** @import { Ruler } from "page/axis.js" */
+/** @import { Cell, Chooser, HeatModel } from "page/heat_model.js" */
+/** @import { Row } from "page/rows.js" */
+
+/**
+ * An image with a line for each row; a pixel that covers several columns shows the worst of them.
+ * @param {HeatModel} model
+ * @param {Row[]} rows
+ * @param {Ruler} ruler
+ * @param {number} width
+ * @param {Uint32Array} colours
+ * @param {Cell} cell
+ */
 export function heatImage(model, rows, ruler, width, colours, cell) {
-  const image = new ImageData(width, Math.max(rows.length, 1));
-  const pixels = new Uint32Array(image.data.buffer);
   const spans = pixelSpans(model.edges, ruler, width);
-  const shown = colours.slice();
-  shown[ABSENT] = 0; // what lies behind is seen
   const fill = spans.every((end, index) => index % 2 === 0 || end - spans[index - 1] === 1) ? copied : gathered;
   const worse = chooser(model, cell);
+  const image = new ImageData(width, Math.max(rows.length, 1));
+  const pixels = new Uint32Array(image.data.buffer);
   rows.forEach((row, line) => {
     if (!row.members.length) return;
     const levels = rowLevels(model, row.members, cell);
-    fill(pixels.subarray(line * width, (line + 1) * width), levels, spans, shown, worse);
+    fill(pixels.subarray(line * width, (line + 1) * width), levels, spans, colours, worse);
   });
   return image;
 }
 
-/** Each pixel shows one column: the usual case, and the quick one. */
+/**
+ * Each pixel shows one column: the usual case, and the quick one.
+ * @param {Uint32Array} pixels
+ * @param {Uint8Array} levels
+ * @param {Int32Array} spans
+ * @param {Uint32Array} shown
+ */
 function copied(pixels, levels, spans, shown) {
   for (let x = 0; x < pixels.length; x++) pixels[x] = shown[levels[spans[2 * x]]];
 }
 
+/**
+ * @param {Uint32Array} pixels
+ * @param {Uint8Array} levels
+ * @param {Int32Array} spans
+ * @param {Uint32Array} shown
+ * @param {Chooser} worse
+ */
 function gathered(pixels, levels, spans, shown, worse) {
   for (let x = 0; x < pixels.length; x++) {
     let level = ABSENT;
@@ -34,7 +57,12 @@ function gathered(pixels, levels, spans, shown, worse) {
   }
 }
 
-/** Which columns each pixel covers: from one index to another. */
+/**
+ * Which columns each pixel covers: from one index to another.
+ * @param {Float64Array} edges
+ * @param {Ruler} ruler
+ * @param {number} width
+ */
 function pixelSpans(edges, ruler, width) {
   const columns = edges.length - 1;
   const spans = new Int32Array(2 * width);

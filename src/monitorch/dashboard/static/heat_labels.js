@@ -1,35 +1,58 @@
 // Names beside the rows. Only those in sight are in the page, so a thousand layers cost no more than forty.
 
-import { element, icon } from "./dom.js";
+import { element, icon } from "page/dom.js";
+
+/** @import { HeatMap } from "page/heat_map.js" */
+/** @import { Bracket, Row } from "page/rows.js" */
 
 const INDENT = 12;
 const LAST_PARTS = /[^.]*(\.(weight|bias)[^.]*)?$/;
 
-/** Write the labels of the rows from `first` to `end`. */
+/**
+ * Write the labels of the rows from `first` to `end`.
+ * @param {HeatMap} heat
+ * @param {number} first
+ * @param {number} end
+ */
 export function fillLabels(heat, first, end) {
-  const nodes = heat.brackets ? bracketLabels(heat) : [];
+  const nodes = heat.brackets ? bracketLabels(heat, heat.brackets) : [];
   const stride = Math.max(Math.ceil(11 / heat.rowHeight), 1);
   if (!heat.brackets) {
     for (let row = first; row < end; row++) if (row % stride === 0) nodes.push(rowLabel(heat, row, stride > 1));
   }
   const selected = heat.rows.findIndex((row) => !row.isGroup && row.name === heat.chosen);
   if (selected >= 0) nodes.push(marker(heat, selected));
-  heat.gutter.replaceChildren(...nodes.filter(Boolean));
+  heat.gutter.replaceChildren(...nodes);
 }
 
+/**
+ * @param {HTMLElement} node
+ * @param {HeatMap} heat
+ * @param {number} start
+ * @param {number} height
+ */
 function place(node, heat, start, height) {
   node.style.top = `${start * heat.rowHeight - heat.view.scrollTop}px`;
   node.style.height = `${height}px`;
   return node;
 }
 
+/**
+ * @param {HeatMap} heat
+ * @param {number} index
+ * @param {boolean} isSparse
+ */
 function rowLabel(heat, index, isSparse) {
   const { state } = heat.app;
   const row = heat.rows[index];
   const isSelected = !row.isGroup && row.name === heat.chosen;
-  const looks = { "is-group": row.isGroup, "is-pinned": row.isPinned, "is-selected": isSelected };
+  const looks = [
+    ["is-group", row.isGroup],
+    ["is-pinned", row.isPinned],
+    ["is-selected", isSelected],
+  ];
   const node = element("div", {
-    class: ["label", ...Object.keys(looks).filter((look) => looks[look])].join(" "),
+    class: ["label", ...looks.filter(([, isSo]) => isSo).map(([look]) => look)].join(" "),
     role: "treeitem",
     "aria-level": String(row.depth + 1),
     "aria-selected": String(isSelected),
@@ -48,7 +71,11 @@ function rowLabel(heat, index, isSparse) {
   return place(node, heat, index, isSparse ? 13 : heat.rowHeight);
 }
 
-/** Where there is no tree, the end of a name says most: its last part, with the module's if that is a parameter. */
+/**
+ * Where there is no tree, the end of a name says most: its last part, with the module's if that is a parameter.
+ * @param {Row} row
+ * @param {boolean} isTree
+ */
 function nameNode(row, isTree) {
   const text = row.isPinned || !isTree ? row.name : row.label;
   const cut = text.search(LAST_PARTS);
@@ -60,6 +87,10 @@ function nameNode(row, isTree) {
   );
 }
 
+/**
+ * @param {HeatMap} heat
+ * @param {Row} row
+ */
 function pinButton(heat, row) {
   const label = row.isPinned ? `Unpin ${row.name}` : `Pin ${row.name}`;
   return element(
@@ -79,18 +110,27 @@ function pinButton(heat, row) {
   );
 }
 
-/** A line for each bracket, with a name where there is room for one. */
-function bracketLabels(heat) {
+/**
+ * A line for each bracket, with a name where there is room for one.
+ * @param {HeatMap} heat
+ * @param {Bracket[]} brackets
+ */
+function bracketLabels(heat, brackets) {
   let free = -Infinity;
   const bottom = heat.rows.length * heat.rowHeight;
-  return heat.brackets.map((bracket) => {
+  return brackets.flatMap((bracket) => {
     const middle = ((bracket.start + bracket.end) / 2) * heat.rowHeight;
     const hasName = middle - 7 >= Math.max(free, -1) && middle + 7 <= bottom + 1;
     if (hasName) free = middle + 7;
-    return bracketLabel(heat, bracket, hasName);
+    return bracketLabel(heat, bracket, hasName) ?? [];
   });
 }
 
+/**
+ * @param {HeatMap} heat
+ * @param {Bracket} bracket
+ * @param {boolean} hasName
+ */
 function bracketLabel(heat, { label, start, end }, hasName) {
   const height = (end - start) * heat.rowHeight;
   const top = start * heat.rowHeight - heat.view.scrollTop;
@@ -108,6 +148,10 @@ function bracketLabel(heat, { label, start, end }, hasName) {
   return place(node, heat, start, height);
 }
 
+/**
+ * @param {HeatMap} heat
+ * @param {number} row
+ */
 function marker(heat, row) {
   return place(
     element("div", { class: "selected-row", "aria-hidden": "true" }),

@@ -1,33 +1,52 @@
 // The model as a picture: a row for each layer, a column for each moment.
 
-import { element, cssColour } from "./dom.js";
-import { convert, Ruler } from "./axis.js";
-import { upperBound } from "./blocks.js";
-import { table } from "./colours.js";
-import { heatImage } from "./heat_image.js";
-import { brackets, build } from "./rows.js";
-import { matcher } from "./names.js";
-import { HeatPointer } from "./heat_pointer.js";
-import { HeatScales } from "./heat_scales.js";
-import { fillLabels } from "./heat_labels.js";
+import { convert, Ruler } from "page/axis.js";
+import { upperBound } from "page/blocks.js";
+import { table } from "page/colours.js";
+import { contextOf, cssColour, element } from "page/dom.js";
+import { heatImage } from "page/heat_image.js";
+import { fillLabels } from "page/heat_labels.js";
+import { HeatPointer } from "page/heat_pointer.js";
+import { HeatScales } from "page/heat_scales.js";
+import { matcher } from "page/names.js";
+import { brackets, build } from "page/rows.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { HeatModel } from "page/heat_model.js" */
+/** @import { Bracket, Row } from "page/rows.js" */
 
 export const LABEL_HEIGHT = 13;
 const [SMALLEST_ROW, READ_ROW, TALLEST_ROW] = [1, 20, 72];
 const BRACKET = 5;
 const THINNEST_NAMED_ROW = 11;
 const LOWEST_VIEW = 160;
+const HATCH = 6;
 
 export class HeatMap {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
+    /** @type {HeatModel | null} */
     this.model = null;
+    /** @type {Row[]} */
     this.rows = [];
-    this.tasks = new Set();
+    /** @type {Bracket[] | null} */
+    this.brackets = null;
+    this.isCompact = false;
     this.rowHeight = READ_ROW;
+    this.rowsKey = "";
+    this.looks = "";
     this.chosen = "";
+    this.width = 0;
+    this.height = 0;
+    this.askedWidth = 0;
+    this.colours = new Uint32Array(256);
+    this.image = element("canvas");
     this.gutter = element("div", { class: "gutter", role: "tree", "aria-label": "Layers" });
     this.canvas = element("canvas", { class: "heat-canvas", role: "img" });
     this.line = element("div", { class: "cursor-line", hidden: true });
+    /** @type {CanvasPattern | null} */
+    this.hatching = null;
     this.brush = element("div", { class: "brush", hidden: true });
     this.plot = element("div", { class: "plot" }, this.canvas, this.line, this.brush);
     this.stage = element("div", { class: "stage" }, this.gutter, this.plot);
@@ -46,23 +65,16 @@ export class HeatMap {
       this.scales.lane,
       this.view,
       this.thumb,
+      this.scales.name,
       this.scales.ticks,
       this.empty,
     );
-    this.view.addEventListener("scroll", () => this.later(this.drawRows), { passive: true });
-    new ResizeObserver(() => this.later(this.resize)).observe(this.view);
+    const redraw = () => this.model && this.drawRows();
+    const resize = () => this.resize();
+    this.view.addEventListener("scroll", () => app.drawing.soon(redraw), { passive: true });
+    new ResizeObserver(() => app.drawing.soon(resize)).observe(this.view);
     this.pointer = new HeatPointer(this);
     app.cursor.addEventListener("move", () => this.drawCursor());
-  }
-
-  /** Call a method before the next frame, once. */
-  later(task) {
-    if (this.tasks.has(task)) return;
-    this.tasks.add(task);
-    requestAnimationFrame(() => {
-      this.tasks.delete(task);
-      task.call(this);
-    });
   }
 
   resize() {
@@ -70,18 +82,23 @@ export class HeatMap {
     this.app.resized();
   }
 
-  /** Columns worth asking for: two pixels each. */
+  /** Columns worth asking for: two pixels each. While the panel is not shown it has the width that it had. */
   get resolution() {
-    return Math.min(Math.max(Math.floor(this.plot.clientWidth / 2), 50), 1000);
+    this.askedWidth = this.plot.clientWidth || this.askedWidth;
+    return Math.min(Math.max(Math.floor(this.askedWidth / 2), 50), 1000);
   }
 
   /** The visible part of the axis. */
   get ruler() {
     const { x, logx } = this.app.state;
-    return new Ruler(this.model.edges, x, logx);
+    return new Ruler(this.model?.edges ?? [0, 1], x, logx);
   }
 
-  /** Show a model; null while there is none. */
+  /**
+   * Show a model; null while there is none.
+   * @param {HeatModel | null} model
+   * @param {string} message
+   */
   show(model, message) {
     const { sort, search, pins, closed, rows, layer, map, cell, logx } = this.app.state;
     const looks = JSON.stringify([sort, search, pins, closed, rows, layer, map, cell, logx, this.app.themeKey]);
@@ -89,26 +106,19 @@ export class HeatMap {
     this.looks = looks;
     this.model = model;
     this.empty.hidden = Boolean(model);
-    this.empty.textContent = message ?? "";
+    this.empty.textContent = message;
     this.root.classList.toggle("is-empty", !model);
     if (model) this.layout();
+    else this.rows = [];
   }
 
   /** Choose rows and their height, then draw everything. */
   layout() {
     if (!this.model || !this.view.clientHeight) return;
     const { state } = this.app;
-    const options = {
-      layers: this.model.layers,
-      matches: matcher(state.search).test,
-      pins: state.pins,
-      closed: state.closed,
-      sort: state.sort,
-      scores: this.model.scores,
-    };
     const room = this.view.clientHeight;
-    this.chooseRows(options, room);
-    this.chosen = this.chosenRow();
+    this.chooseRows(this.model, room);
+    this.chosen = this.chosenRow(this.model);
     const fitting = Math.min(Math.max(room / Math.max(this.rows.length, 1), SMALLEST_ROW), TALLEST_ROW);
     this.rowHeight = state.rows === "fit" ? fitting : READ_ROW;
     const height = this.rows.length * this.rowHeight;
@@ -120,92 +130,89 @@ export class HeatMap {
       ? "No layer matches the filter."
       : "The filter is no regular expression, and no name contains it as it is.";
     this.stage.style.height = `${Math.min(this.view.clientHeight, Math.max(height, 1))}px`;
-    this.draw();
+    this.draw(this.model);
   }
 
-  /** The same rows as before while nothing they depend on has changed: with many layers they take time. */
-  chooseRows(options, room) {
+  /**
+   * The same rows as before while nothing they depend on has changed: with many layers they take time.
+   * @param {HeatModel} model
+   * @param {number} room
+   */
+  chooseRows({ layers, scores }, room) {
     const { sort, search, pins, closed, rows } = this.app.state;
-    const scores = sort === "worst" ? [...options.scores] : null;
-    const key = JSON.stringify([sort, search, pins, closed, rows, room, options.layers, scores]);
+    const key = JSON.stringify([sort, search, pins, closed, rows, room, layers, sort === "worst" ? scores : null]);
     if (key === this.rowsKey) return;
     this.rowsKey = key;
+    const options = { layers, matches: matcher(search).test, pins, closed, sort, scores };
     this.rows = build({ ...options, withGroups: true });
     this.isCompact = rows === "fit" && room / this.rows.length < LABEL_HEIGHT;
     if (this.isCompact) this.rows = build({ ...options, withGroups: false });
     this.brackets = null;
   }
 
-  /** Make the picture anew: numbers, rows, colours or sizes are others. */
-  draw() {
+  /**
+   * Make the picture anew: numbers, rows, colours or sizes are others.
+   * @param {HeatModel} model
+   */
+  draw(model) {
+    const { map, cell, sort } = this.app.state;
     const ratio = devicePixelRatio || 1;
     this.width = this.plot.clientWidth;
     this.height = this.stage.clientHeight;
     this.canvas.width = Math.max(Math.round(this.width * ratio), 1);
     this.canvas.height = Math.max(Math.round(this.height * ratio), 1);
-    this.image ??= document.createElement("canvas");
-    const colours = table(this.model.isSigned ? "signed" : this.app.state.map, {
+    this.colours = table(model.isSigned ? "signed" : map, {
       neutral: hex("--neutral"),
       nonfinite: hex("--nonfinite"),
       absent: hex("--absent"),
     });
-    this.colours = colours;
-    const picture = heatImage(this.model, this.rows, this.ruler, this.canvas.width, colours, this.app.state.cell);
-    this.image.width = picture.width;
-    this.image.height = picture.height;
-    this.image.getContext("2d").putImageData(picture, 0, 0);
-    if (this.isCompact && this.app.state.sort === "model" && this.rowHeight < THINNEST_NAMED_ROW)
+    const image = heatImage(model, this.rows, this.ruler, this.canvas.width, this.colours, cell);
+    this.image.width = image.width;
+    this.image.height = image.height;
+    contextOf(this.image).putImageData(image, 0, 0);
+    this.hatching = model.hasZeros ? hatching() : null;
+    if (this.isCompact && sort === "model" && this.rowHeight < THINNEST_NAMED_ROW)
       this.brackets ??= brackets(this.rows, this.rowHeight, BRACKET);
     this.drawRows();
     this.scales.draw();
-    this.app.legend.show(this.model, colours);
-    this.canvas.dataset.step = String(this.model.block.last[this.model.columns - 1] ?? "");
+    this.app.legend.show(model, this.colours);
+    this.canvas.dataset.step = String(model.block.last[model.columns - 1] ?? "");
     this.canvas.setAttribute(
       "aria-label",
-      `${this.rows.length} rows of layers over ${this.model.columns} moments; the tab Table has the numbers`,
+      `${this.rows.length} rows of layers over ${model.columns} moments; the tab Table has the numbers`,
     );
   }
 
   /** Copy the visible rows of the picture to the screen. */
   drawRows() {
-    const ratio = devicePixelRatio || 1;
-    const context = this.canvas.getContext("2d");
-    const [first, end] = this.visibleRows();
-    context.imageSmoothingEnabled = false;
+    const context = contextOf(this.canvas);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    const gap = this.rowHeight >= 8 ? Math.max(Math.round(ratio), 1) : 0;
-    const top = (row) => Math.round((row * this.rowHeight - this.view.scrollTop) * ratio);
-    if (gap) {
-      for (let row = first; row < end; row++) {
-        context.drawImage(
-          this.image,
-          0,
-          row,
-          this.image.width,
-          1,
-          0,
-          top(row),
-          this.canvas.width,
-          top(row + 1) - top(row) - gap,
-        );
-      }
-    } else {
-      context.drawImage(
-        this.image,
-        0,
-        first,
-        this.image.width,
-        end - first,
-        0,
-        top(first),
-        this.canvas.width,
-        top(end) - top(first),
-      );
-    }
-    this.scales.outline(context, ratio);
+    this.stretch(context);
+    this.scales.outline(context, devicePixelRatio || 1);
     this.drawThumb();
-    fillLabels(this, first, end);
+    fillLabels(this, ...this.visibleRows());
     this.drawCursor();
+  }
+
+  /**
+   * The picture, with its lines as tall as rows are. Zero is transparent in it, and hatched behind it.
+   * @param {CanvasRenderingContext2D} context
+   */
+  stretch(context) {
+    const ratio = devicePixelRatio || 1;
+    const [first, end] = this.visibleRows();
+    const gap = this.rowHeight >= 8 ? Math.max(Math.round(ratio), 1) : 0;
+    const top = (/** @type {number} */ row) => Math.round((row * this.rowHeight - this.view.scrollTop) * ratio);
+    const { width } = this.image;
+    const draw = (/** @type {number} */ row, /** @type {number} */ lines) => {
+      const [y, height] = [top(row), top(row + lines) - top(row) - gap];
+      if (this.hatching && this.rows[row].members.length) context.fillRect(0, y, width, height);
+      context.drawImage(this.image, 0, row, width, lines, 0, y, width, height);
+    };
+    context.imageSmoothingEnabled = false;
+    if (this.hatching) context.fillStyle = this.hatching;
+    if (!gap) draw(first, end - first);
+    else for (let row = first; row < end; row++) draw(row, 1);
   }
 
   /** Where the view is, if there is more than it shows. */
@@ -216,41 +223,56 @@ export class HeatMap {
     this.thumb.style.transform = `translateY(${(scrollTop / scrollHeight) * clientHeight}px)`;
   }
 
+  /** @returns {[number, number]} */
   visibleRows() {
     const first = Math.max(Math.floor(this.view.scrollTop / this.rowHeight), 0);
     return [first, Math.min(Math.ceil((this.view.scrollTop + this.height) / this.rowHeight), this.rows.length)];
   }
 
-  /** From a place on the canvas to a row and a column. */
-  at(x, y) {
+  /**
+   * From a place on the canvas to a row and a column.
+   * @param {HeatModel} model
+   * @param {number} x
+   * @param {number} y
+   */
+  at(model, x, y) {
     const place = this.ruler.place(x / this.width);
-    const column = Math.min(Math.max(upperBound(this.model.edges, place) - 1, 0), this.model.columns - 1);
+    const column = Math.min(Math.max(upperBound(model.edges, place) - 1, 0), model.columns - 1);
     const row = Math.floor((y + this.view.scrollTop) / this.rowHeight);
-    return { place, column, row: this.rows[row] ?? null, step: this.model.block.step[column] };
+    return { place, column, row: this.rows[row] ?? null, step: model.block.step[column] };
   }
 
-  /** From a step to pixels from the left. */
+  /**
+   * From a step to pixels from the left.
+   * @param {number} step
+   */
   xOf(step) {
-    const { block, xs } = this.model;
-    const place =
-      step > block.step[block.columns - 1] ? this.model.edges[block.columns] : convert(step, block.step, xs);
+    if (!this.model) return 0;
+    const { block, xs, edges } = this.model;
+    const place = step > block.step[block.columns - 1] ? edges[block.columns] : convert(step, block.step, xs);
     return this.ruler.share(place) * this.width;
   }
 
   drawCursor() {
     const { step } = this.app.cursor;
     this.line.hidden = step === null || !this.model;
-    if (!this.line.hidden) this.line.style.transform = `translateX(${this.xOf(step)}px)`;
+    if (step !== null && this.model) this.line.style.transform = `translateX(${this.xOf(step)}px)`;
   }
 
-  /** The row of the open layer: where a statistic is of parameters, that of the first of them. */
-  chosenRow() {
+  /**
+   * The row of the open layer: where a statistic is of parameters, that of the first of them.
+   * @param {HeatModel} model
+   */
+  chosenRow({ layers }) {
     const { state, data } = this.app;
-    if (!state.layer || !this.model) return "";
-    return data.family(state.run, state.layer).members.find((member) => this.model.layers.includes(member)) ?? "";
+    if (!state.layer) return "";
+    return data.family(state.run, state.layer).members.find((member) => layers.includes(member)) ?? "";
   }
 
-  /** Bring a layer's row into view. */
+  /**
+   * Bring a layer's row into view.
+   * @param {string} name
+   */
   reveal(name) {
     const row = this.rows.findIndex((candidate) => !candidate.isGroup && candidate.name === name);
     if (row < 0) return;
@@ -260,6 +282,24 @@ export class HeatMap {
   }
 }
 
+/** @param {string} name */
 function hex(name) {
   return cssColour(name).replace("#", "");
+}
+
+/** What is behind zero: slanted lines, as in the legend. */
+function hatching() {
+  const size = HATCH * (devicePixelRatio || 1);
+  const tile = element("canvas", { width: String(size), height: String(size) });
+  const context = contextOf(tile);
+  context.fillStyle = cssColour("--zero");
+  context.fillRect(0, 0, size, size);
+  context.strokeStyle = cssColour("--zero-line");
+  context.lineWidth = devicePixelRatio || 1;
+  for (const start of [-size, 0, size]) {
+    context.moveTo(start - 1, size + 1);
+    context.lineTo(start + size + 1, -1);
+  }
+  context.stroke();
+  return context.createPattern(tile, "repeat");
 }

@@ -1,57 +1,87 @@
 // From numbers to levels of colour: what the heat map shows, without any drawing.
 
-import { ABSENT, LEVELS, NONFINITE } from "./colours.js";
-import { upperBound } from "./blocks.js";
-import { edges, places } from "./axis.js";
+import { edges, places } from "page/axis.js";
+import { upperBound } from "page/blocks.js";
+import { ABSENT, LEVELS, NONFINITE, ZERO } from "page/colours.js";
+
+/** @import { Block, Plane } from "page/blocks.js" */
+/** @import { StatisticFacts } from "page/data.js" */
+/** @import { AxisKind } from "page/format.js" */
 
 const SAMPLE = 8000;
 const LOG_RATIO = 30;
 const SYMLOG_RANGE = 1000;
 
-/** Levels `[layer][column]` of a block, or of what another run differs by. */
+/**
+ * Where levels begin and end; `unit` is where a symlog scale begins to be linear.
+ * @typedef {{ low: number, high: number, isLog: boolean, isSigned: boolean, unit: number | null }} Scale
+ */
+
+/**
+ * Levels and numbers are `[layer][column]`; `edges` are where columns begin, and where the last one ends.
+ * @typedef {Scale & {
+ *   block: Block, layers: string[], columns: number, numbers: Float32Array, isRatio: boolean, isDifference: boolean,
+ *   xs: Float64Array, edges: Float64Array, levels: Uint8Array, hasZeros: boolean, scores: number[],
+ * }} HeatModel
+ */
+
+/** @typedef {"auto" | "linear" | "log"} Colour */
+
+/** @typedef {Exclude<Plane, "nonfinite">} Cell */
+
+/**
+ * The levels of a block, or of what another run differs by.
+ * @param {Block} block
+ * @param {{
+ *   cell: Cell, colour: Colour, look?: StatisticFacts, x: AxisKind, started: number, other: Block | null,
+ *   alerts: Map<string | null, number>,
+ * }} options
+ * @returns {HeatModel}
+ */
 export function heatModel(block, { cell, colour, look, x, started, other, alerts }) {
   const own = block[cell] ?? block.mean;
-  const values = other
+  const { numbers, isRatio } = other
     ? difference(block, own, other, other[cell] ?? other.mean, colour, look)
     : { numbers: own, isRatio: false };
-  const flags = flagged(block, other);
-  const scale = scaleOf(
-    values.numbers,
-    flags,
-    other ? { ...look, limits: null } : look,
-    other ? "linear" : colour,
-    Boolean(other),
-  );
+  const isDifference = other !== null;
+  const scale = scaleOf(numbers, isDifference ? null : (look ?? null), isDifference ? "linear" : colour, isDifference);
+  const levels = levelsOf(numbers, flagged(block, other), scale, !isDifference);
   const xs = places(block, x, started);
-  const model = {
-    block,
-    layers: block.layers,
-    columns: block.columns,
-    numbers: values.numbers,
-    isRatio: values.isRatio,
-    ...scale,
+  return {
+    ...{ block, layers: block.layers, columns: block.columns, numbers, isRatio, isDifference, ...scale, levels },
     xs,
     edges: edges(xs),
+    hasZeros: levels.includes(ZERO),
+    scores: scores(block, numbers, levels, scale.isLog, alerts),
   };
-  model.levels = levelsOf(values.numbers, flags, scale);
-  model.scores = scores(model, alerts);
-  return model;
 }
 
-/** 1 where something was not finite, 2 where nothing was measured. */
+/**
+ * How many were not finite in each cell, here or in the other run.
+ * @param {Block} block
+ * @param {Block | null} other
+ */
 function flagged(block, other) {
-  return { nonfinite: block.nonfinite, others: other?.nonfinite ? aligned(block, other, other.nonfinite) : null };
+  return [block.nonfinite, other?.nonfinite ? aligned(block, other, other.nonfinite) : null].filter(
+    (counts) => counts !== null,
+  );
 }
 
-/** The numbers of another run at the layers and steps of this one. */
+/**
+ * The numbers of another run at the layers and steps of this one.
+ * @param {Block} block
+ * @param {Block} other
+ * @param {Float32Array} plane
+ */
 function aligned(block, other, plane) {
   const result = new Float32Array(block.layers.length * block.columns).fill(NaN);
   const columns = Array.from(block.step, (step) =>
     step > other.last[other.columns - 1] ? -1 : upperBound(other.step, step) - 1,
   );
+  const rows = new Map(other.layers.map((name, row) => [name, row]));
   block.layers.forEach((name, row) => {
-    const source = other.layers.indexOf(name);
-    if (source < 0) return;
+    const source = rows.get(name);
+    if (source === undefined) return;
     columns.forEach((column, place) => {
       if (column >= 0) result[row * block.columns + place] = plane[source * other.columns + column];
     });
@@ -59,7 +89,15 @@ function aligned(block, other, plane) {
   return result;
 }
 
-/** How far the other run is from this one; as powers of two where numbers are positive and far apart. */
+/**
+ * How far the other run is from this one; as powers of two where numbers are positive and far apart.
+ * @param {Block} block
+ * @param {Float32Array} own
+ * @param {Block} other
+ * @param {Float32Array} theirs
+ * @param {Colour} colour
+ * @param {StatisticFacts | undefined} look
+ */
 function difference(block, own, other, theirs, colour, look) {
   const there = aligned(block, other, theirs);
   const isRatio =
@@ -68,7 +106,10 @@ function difference(block, own, other, theirs, colour, look) {
   return { numbers, isRatio };
 }
 
-/** Some thousand finite numbers, sorted; a prime stride meets all columns. */
+/**
+ * Some thousand finite numbers, sorted; a prime stride meets all columns.
+ * @param {Float32Array} values
+ */
 function sampled(values) {
   const stride = values.length > 2 * SAMPLE ? nextPrime(Math.floor(values.length / SAMPLE)) : 1;
   const found = new Float32Array(Math.ceil(values.length / stride));
@@ -78,18 +119,27 @@ function sampled(values) {
   return found.subarray(0, count).sort();
 }
 
-function nextPrime(number) {
-  const isPrime = (candidate) => {
+/** @param {number} least */
+function nextPrime(least) {
+  const isPrime = (/** @type {number} */ candidate) => {
     for (let factor = 2; factor * factor <= candidate; factor++) if (candidate % factor === 0) return false;
     return candidate > 1;
   };
-  while (!isPrime(number)) number++;
-  return number;
+  let found = least;
+  while (!isPrime(found)) found++;
+  return found;
 }
 
-function scaleOf(values, flags, look, colour, isDifference) {
+/**
+ * @param {Float32Array} values
+ * @param {StatisticFacts | null} look
+ * @param {Colour} colour
+ * @param {boolean} isDifference
+ * @returns {Scale}
+ */
+function scaleOf(values, look, colour, isDifference) {
   const sample = sampled(values);
-  const at = (share) => sample[Math.round(share * (sample.length - 1))] ?? 0;
+  const at = (/** @type {number} */ share) => sample[Math.round(share * (sample.length - 1))] ?? 0;
   let [low, high] = look?.limits ?? [at(0.005), at(0.995)];
   const smallest = sample.find((value) => value > 0) ?? 1e-12;
   const canLog = sample.length > 0 && sample[0] >= 0 && high > 0;
@@ -107,20 +157,33 @@ function scaleOf(values, flags, look, colour, isDifference) {
   return { low, high, isLog, isSigned, unit };
 }
 
-/** A number on the scale of the colours; `unit` is where a symlog scale begins to be linear. */
+/**
+ * A number on the scale of the colours.
+ * @param {number} value
+ * @param {boolean} isLog
+ * @param {number | null} unit
+ */
 function folded(value, isLog, unit) {
   if (isLog) return Math.log(Math.max(value, 1e-45));
   return unit ? Math.asinh(value / unit) : value;
 }
 
-function levelsOf(values, flags, { low, high, isLog, unit }) {
+/**
+ * @param {Float32Array} values
+ * @param {Float32Array[]} flags
+ * @param {Scale} scale
+ * @param {boolean} hasZero  whether zero is told from what is small
+ */
+function levelsOf(values, flags, { low, high, isLog, unit }, hasZero) {
   const levels = new Uint8Array(values.length);
   const [start, end] = [folded(low, isLog, unit), folded(high, isLog, unit)];
   const factor = (LEVELS - 1) / (end - start);
+  const [nonfinite, others] = flags;
   for (let index = 0; index < values.length; index++) {
     const value = values[index];
-    if (flags.nonfinite?.[index] > 0 || flags.others?.[index] > 0) levels[index] = NONFINITE;
-    else if (value !== value) levels[index] = ABSENT;
+    if (nonfinite?.[index] > 0 || others?.[index] > 0) levels[index] = NONFINITE;
+    else if (Number.isNaN(value)) levels[index] = ABSENT;
+    else if (value === 0 && hasZero) levels[index] = ZERO;
     else {
       const place = (folded(value, isLog, unit) - start) * factor;
       levels[index] = place <= 0 ? 0 : place >= LEVELS - 1 ? LEVELS - 1 : place + 0.5;
@@ -129,11 +192,18 @@ function levelsOf(values, flags, { low, high, isLog, unit }) {
   return levels;
 }
 
-/** How bad each layer is: not finite first, then alerts, then how far its newest number is from the median layer. */
-function scores({ layers, columns, numbers, levels, isLog }, alerts) {
+/**
+ * How bad each layer is: not finite first, then alerts, then how far its newest number is from the median layer.
+ * @param {Block} block
+ * @param {Float32Array} numbers
+ * @param {Uint8Array} levels
+ * @param {boolean} isLog
+ * @param {Map<string | null, number>} alerts
+ */
+function scores({ layers, columns }, numbers, levels, isLog, alerts) {
   const newest = layers.map((_, row) => {
     for (let index = (row + 1) * columns - 1; index >= row * columns; index--) {
-      if (levels[index] < LEVELS) return folded(numbers[index], isLog, null);
+      if (levels[index] < NONFINITE) return folded(numbers[index], isLog, null);
     }
     return NaN;
   });
@@ -142,13 +212,20 @@ function scores({ layers, columns, numbers, levels, isLog }, alerts) {
   const widest = Math.max(...sorted.map((value) => Math.abs(value - median)), 1e-30);
   return layers.map((name, row) => {
     let broken = 0;
-    for (let index = row * columns; index < (row + 1) * columns; index++) broken += levels[index] === NONFINITE;
+    for (let index = row * columns; index < (row + 1) * columns; index++) if (levels[index] === NONFINITE) broken++;
     const distance = Number.isNaN(newest[row]) ? 0 : Math.abs(newest[row] - median) / widest;
     return 1e6 * broken + 10 * (alerts.get(name) ?? 0) + distance;
   });
 }
 
-/** The levels of a row: those of its layer, or of the worst layer it stands for. */
+/** @typedef {(one: number, other: number) => number} Chooser */
+
+/**
+ * The levels of a row: those of its layer, or of the worst layer it stands for.
+ * @param {HeatModel} model
+ * @param {number[]} members
+ * @param {Cell} cell
+ */
 export function rowLevels(model, members, cell) {
   const { levels, columns } = model;
   if (members.length === 1) return levels.subarray(members[0] * columns, (members[0] + 1) * columns);
@@ -162,11 +239,28 @@ export function rowLevels(model, members, cell) {
   return result;
 }
 
-export function chooser(model, cell) {
-  if (model.isSigned) return (one, other) => (Math.abs(one - LEVELS / 2) > Math.abs(other - LEVELS / 2) ? one : other);
-  return cell === "minimum" ? Math.min : Math.max;
+/**
+ * Which of two levels a cell shows that stands for both.
+ * @param {Scale} scale
+ * @param {Cell} cell
+ * @returns {Chooser}
+ */
+export function chooser({ low, high, isSigned }, cell) {
+  const middle = LEVELS / 2;
+  // zero lies beyond the end of a scale that begins or ends there
+  const zero = isSigned ? middle : low >= 0 ? -1 : high <= 0 ? LEVELS : middle;
+  const rank = (/** @type {number} */ level) => (level === ZERO ? zero : level);
+  if (isSigned) return (one, other) => (Math.abs(rank(one) - middle) > Math.abs(rank(other) - middle) ? one : other);
+  if (cell === "minimum") return (one, other) => (rank(one) < rank(other) ? one : other);
+  return (one, other) => (rank(one) > rank(other) ? one : other);
 }
 
+/**
+ * The same for all that a cell can be: what is not finite is always seen, what was not measured never hides a number.
+ * @param {number} one
+ * @param {number} other
+ * @param {Chooser} worse
+ */
 export function pooled(one, other, worse) {
   if (one === NONFINITE || other === NONFINITE) return NONFINITE;
   if (one === ABSENT) return other;

@@ -1,16 +1,20 @@
 // Above the heat map alerts, below it the axis.
 
-import { element, cssColour } from "./dom.js";
-import { position } from "./format.js";
+import { contextOf, cssColour, element } from "page/dom.js";
+import { positionLabels } from "page/format.js";
+
+/** @import { HeatMap } from "page/heat_map.js" */
 
 const LANE = 14;
 const AXIS = 24;
 const LABEL_PIXELS = 90;
 
 export class HeatScales {
+  /** @param {HeatMap} heat */
   constructor(heat) {
     this.heat = heat;
     this.lane = element("canvas", { class: "lane", "aria-hidden": "true" });
+    this.name = element("div", { class: "axis-name" });
     this.ticks = element("canvas", { class: "ticks", "aria-hidden": "true" });
     this.lane.addEventListener("click", (event) => this.choose(event));
     this.lane.addEventListener("pointermove", (event) => {
@@ -24,11 +28,15 @@ export class HeatScales {
     this.drawTicks();
   }
 
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {number} height
+   */
   prepare(canvas, height) {
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(this.heat.width * ratio);
     canvas.height = Math.round(height * ratio);
-    const context = canvas.getContext("2d");
+    const context = contextOf(canvas);
     context.scale(ratio, ratio);
     return context;
   }
@@ -50,33 +58,37 @@ export class HeatScales {
   drawTicks() {
     const { heat } = this;
     const { ruler } = heat;
+    this.name.textContent = ruler.kind;
     const context = this.prepare(this.ticks, AXIS);
     context.font = `11px ${cssColour("--sans")}`;
     context.fillStyle = cssColour("--muted");
     context.strokeStyle = cssColour("--line");
-    for (const place of ruler.ticks(heat.width / LABEL_PIXELS)) {
+    const places = ruler.ticks(heat.width / LABEL_PIXELS);
+    const texts = positionLabels(places, ruler.kind);
+    places.forEach((place, index) => {
       const x = ruler.share(place) * heat.width;
       context.beginPath();
       context.moveTo(Math.round(x) + 0.5, 0);
       context.lineTo(Math.round(x) + 0.5, 4);
       context.stroke();
-      const text = position(place, ruler.kind);
-      const half = context.measureText(text).width / 2;
-      context.fillText(text, Math.min(Math.max(x - half, 0), heat.width - 2 * half), 16);
-    }
+      const half = context.measureText(texts[index]).width / 2;
+      context.fillText(texts[index], Math.min(Math.max(x - half, 0), heat.width - 2 * half), 16);
+    });
   }
 
-  /** Alerts that belong to a layer are framed in its row. */
+  /**
+   * Alerts that belong to a layer are framed in its row.
+   * @param {CanvasRenderingContext2D} context
+   * @param {number} ratio
+   */
   outline(context, ratio) {
     const { heat } = this;
     const rowOf = new Map(heat.rows.map((row, index) => [row.isGroup ? "" : row.name, index]));
     this.frame(context, ratio, rowOf.get(heat.chosen));
-    context.lineWidth = 1.5 * ratio;
     for (const event of heat.app.visibleAlerts()) {
-      const row = rowOf.get(event.layer);
+      const row = event.layer === null ? undefined : rowOf.get(event.layer);
       if (row === undefined || heat.rowHeight < 6) continue;
       const top = row * heat.rowHeight - heat.view.scrollTop;
-      context.strokeStyle = cssColour("--outline");
       context.beginPath();
       context.arc(
         heat.xOf(event.step) * ratio,
@@ -85,11 +97,24 @@ export class HeatScales {
         0,
         7,
       );
-      context.stroke();
+      // light on dark, to be seen on any colour
+      for (const [colour, width] of /** @type {const} */ ([
+        ["rgb(0 0 0 / 45%)", 3.5],
+        [cssColour("--outline"), 1.5],
+      ])) {
+        context.strokeStyle = colour;
+        context.lineWidth = width * ratio;
+        context.stroke();
+      }
     }
   }
 
-  /** The row of the open layer has an edge. */
+  /**
+   * The row of the open layer has an edge.
+   * @param {CanvasRenderingContext2D} context
+   * @param {number} ratio
+   * @param {number | undefined} row
+   */
   frame(context, ratio, row) {
     const { heat } = this;
     if (row === undefined) return;
@@ -104,15 +129,17 @@ export class HeatScales {
     );
   }
 
+  /** @param {MouseEvent} event */
   nearest(event) {
     const x = event.clientX - this.lane.getBoundingClientRect().left;
     const near = this.heat.app
       .visibleAlerts()
-      .map((alert) => [Math.abs(this.heat.xOf(alert.step) - x), alert])
-      .filter(([distance]) => distance < 6);
-    return near.sort((one, other) => one[0] - other[0])[0]?.[1];
+      .map((alert) => ({ alert, distance: Math.abs(this.heat.xOf(alert.step) - x) }))
+      .filter(({ distance }) => distance < 6);
+    return near.sort((one, other) => one.distance - other.distance)[0]?.alert;
   }
 
+  /** @param {MouseEvent} event */
   choose(event) {
     const found = this.nearest(event);
     if (found) this.heat.app.navigation.openAlert(found);

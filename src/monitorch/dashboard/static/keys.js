@@ -1,9 +1,11 @@
 // The page without a mouse.
 
-import { element } from "./dom.js";
+import { element } from "page/dom.js";
+
+/** @import { App } from "page/app.js" */
 
 const HELP = [
-  ["/", "filter layers by a regular expression"],
+  ["/", "filter layers by a regular expression, or runs"],
   ["j k ↓ ↑", "next or previous layer"],
   ["← →", "move the cursor"],
   ["Enter", "open the layer, open or close a group"],
@@ -54,14 +56,15 @@ export class Help {
   }
 }
 
-const next = (list, value, step = 1) => list[(list.indexOf(value) + step + list.length) % list.length];
-
+/**
+ * @param {App} app
+ * @returns {Record<string, () => void>}
+ */
 function actions(app) {
-  const { state, heat } = app;
-  const turn = (name, values) => () => state.set({ [name]: next(values, state[name]) });
-  const layer = (step) => () => app.navigation.nextLayer(step);
+  const { state } = app;
+  const layer = (/** @type {number} */ step) => () => app.navigation.nextLayer(step);
   return {
-    "/": () => app.heatBar.search.focus(),
+    "/": () => app.focusFilter(),
     j: layer(1),
     k: layer(-1),
     ArrowDown: layer(1),
@@ -72,11 +75,11 @@ function actions(app) {
     p: () => state.layer && state.toggle("pins", state.layer),
     "[": () => app.navigation.nextStatistic(-1),
     "]": () => app.navigation.nextStatistic(1),
-    s: turn("sort", ["model", "worst", "name"]),
-    l: turn("colour", ["auto", "linear", "log"]),
-    f: turn("rows", ["fit", "read"]),
-    m: turn("map", ["viridis", "cividis"]),
-    x: turn("x", ["step", "epoch", "time"]),
+    s: () => state.turn("sort"),
+    l: () => state.turn("colour"),
+    f: () => state.turn("rows"),
+    m: () => state.turn("map"),
+    x: () => state.turn("x"),
     X: () => state.set({ logx: !state.logx }),
     d: () => state.compare.length && state.set({ difference: !state.difference }),
     0: () => state.set({ first: null, last: null }),
@@ -85,22 +88,25 @@ function actions(app) {
     3: () => state.set({ tab: "runs" }),
     4: () => state.set({ tab: "table" }),
     " ": () => app.togglePause(),
-    t: () => app.nextTheme(),
+    t: () => state.turn("theme"),
     y: () => app.notice.copyLink(),
     Escape: () => state.set(state.search ? { search: "" } : { layer: "", at: null }),
     "?": () => app.help.show(),
   };
 }
 
+/** @param {App} app */
 export function listen(app) {
   const known = actions(app);
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const isTyping = event.target.matches("input:not([type=range]):not([type=checkbox]), textarea");
-    if (isTyping && event.key === "Escape") event.target.blur();
+    const { target } = event;
+    if (!(target instanceof HTMLElement)) return;
+    const isTyping = target.matches("input:not([type=range]):not([type=checkbox]), textarea");
+    if (isTyping && event.key === "Escape") target.blur();
     if (isTyping && event.key !== "Escape") return;
-    if (event.target.matches("select, [type=range]") && event.key.startsWith("Arrow")) return;
-    if (event.target.matches("button, select, a, [type=checkbox]") && [" ", "Enter"].includes(event.key)) return;
+    if (target.matches("select, [type=range]") && event.key.startsWith("Arrow")) return;
+    if (target.matches("button, select, a, [type=checkbox]") && [" ", "Enter"].includes(event.key)) return;
     if (app.help.root.open && event.key !== "?") return;
     const action = known[event.key];
     if (!action) return;

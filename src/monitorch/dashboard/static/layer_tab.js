@@ -1,31 +1,46 @@
 // One layer: what it is, and all that was measured of it.
 
-import { ChartList } from "./chart_list.js";
-import { element, iconButton } from "./dom.js";
-import { compact } from "./format.js";
+import { ChartList } from "page/chart.js";
+import { element, iconButton } from "page/dom.js";
+import { compact } from "page/format.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { Ruler } from "page/axis.js" */
+/** @import { Source } from "page/curves.js" */
+/** @import { ChartSpec } from "page/names.js" */
 
 export class LayerTab {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
     this.name = element("bdi", { class: "mono layer-name" });
     this.facts = element("span", { class: "muted" });
     this.pin = iconButton("pin", "Pin to the top (p)", () => app.state.toggle("pins", app.state.layer));
-    this.hint = element("p", { class: "empty", text: "Click a row of the heat map to see that layer." });
+    this.hint = element("p", { class: "empty" });
     this.head = element("header", { class: "layer-head" }, element("div", {}, this.name, this.facts), this.pin);
     this.list = new ChartList(app, "charts");
     this.root = element("div", { class: "layer" }, this.hint, this.head, this.list.root);
   }
 
+  /**
+   * @param {ChartSpec[]} specs
+   * @param {Source[]} sources
+   * @param {Ruler | null} ruler
+   */
   show(specs, sources, ruler) {
     const { state, head } = this.app;
     const layer = head?.layers.find((candidate) => candidate.name === state.layer);
-    const isThere = Boolean(layer && ruler);
+    const isThere = layer !== undefined && ruler !== null;
     this.hint.hidden = isThere;
     this.head.hidden = this.list.root.hidden = !isThere;
+    this.hint.textContent =
+      state.layer && head && !layer
+        ? `This run has no layer "${state.layer}".`
+        : "Click a row of the heat map to see that layer.";
     if (!isThere) return;
     this.name.textContent = layer.name;
     const { module } = this.app.data.family(state.run, layer.name);
-    const { kind, parameters } = head.layers.find((candidate) => candidate.name === module) ?? layer;
+    const { kind, parameters } = head?.layers.find((candidate) => candidate.name === module) ?? layer;
     const what = layer.name === module ? kind : kind && `${layer.name.slice(module.length + 1)} of ${kind}`;
     this.facts.textContent = [what, parameters === null ? null : `${compact(parameters)} parameters`]
       .filter(Boolean)

@@ -1,27 +1,40 @@
 // What the colours of the heat map mean.
 
-import { css, LEVELS } from "./colours.js";
-import { choice, element } from "./dom.js";
-import { number } from "./format.js";
+import { css, LEVELS } from "page/colours.js";
+import { Choice, contextOf, element } from "page/dom.js";
+import { middleCut, number, tickLabels } from "page/format.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { HeatModel } from "page/heat_model.js" */
+
+const LONGEST_NAME = 32;
 
 export class Legend {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
     this.low = element("span");
     this.high = element("span");
-    this.bar = element("canvas", { width: LEVELS, height: 1, class: "legend-bar", "aria-hidden": "true" });
+    this.bar = element("canvas", {
+      width: String(LEVELS),
+      height: "1",
+      class: "legend-bar",
+      "aria-hidden": "true",
+    });
     this.map = element(
       "button",
       {
         type: "button",
         title: "Viridis or cividis (m)",
         "aria-label": "Another table of colours",
-        onclick: () => app.state.set({ map: app.state.map === "viridis" ? "cividis" : "viridis" }),
+        onclick: () => app.state.turn("map"),
       },
       this.bar,
     );
-    this.colour = choice("Colours", { auto: "Auto", linear: "Lin", log: "Log" }, (colour) => app.state.set({ colour }));
-    this.cell = choice("A cell shows", { maximum: "Max", mean: "Mean", minimum: "Min" }, (cell) =>
+    this.colour = new Choice("Colours", { auto: "Auto", linear: "Lin", log: "Log" }, (colour) =>
+      app.state.set({ colour }),
+    );
+    this.cell = new Choice("A cell shows", { maximum: "Max", mean: "Mean", minimum: "Min" }, (cell) =>
       app.state.set({ cell }),
     );
     this.what = element("span", { class: "muted" });
@@ -31,7 +44,7 @@ export class Legend {
       text: "reset zoom",
       onclick: () => app.state.set({ first: null, last: null }),
     });
-    const swatch = element("span", { class: "swatch swatch-nonfinite" });
+    this.zero = swatch("zero", "Zero");
     this.root = element(
       "footer",
       { class: "legend" },
@@ -39,34 +52,49 @@ export class Legend {
       this.map,
       this.high,
       this.what,
-      element("span", { class: "swatch-text" }, swatch, "NaN or Inf"),
+      this.zero,
+      swatch("nonfinite", "NaN or Inf"),
       this.zoomed,
       element("span", { class: "grow" }),
-      this.colour,
-      this.cell,
+      this.colour.root,
+      this.cell.root,
     );
   }
 
+  /**
+   * @param {HeatModel} model
+   * @param {Uint32Array} colours
+   */
   show(model, colours) {
-    const context = this.bar.getContext("2d");
+    const context = contextOf(this.bar);
     for (let level = 0; level < LEVELS; level++) {
       context.fillStyle = css(colours[level]);
       context.fillRect(level, 0, 1, 1);
     }
-    this.colour.show(this.app.state.colour);
-    this.cell.show(this.app.state.cell);
-    const text = (value) => (model.isRatio ? `×${number(2 ** value)}` : number(value));
-    this.low.textContent = text(model.low);
-    this.high.textContent = text(model.high);
     const { state } = this.app;
-    this.what.textContent = this.scaleText(model);
+    this.colour.show(state.colour);
+    this.cell.show(state.cell);
+    const ends = [model.low, model.high];
+    const texts = number(ends[0]) === number(ends[1]) ? tickLabels(ends) : ends.map(number);
+    [this.low.textContent, this.high.textContent] = model.isRatio ? ends.map((end) => `×${number(2 ** end)}`) : texts;
+    this.what.replaceChildren(...this.scaleText(model));
+    this.zero.hidden = model.isDifference;
     this.zoomed.hidden = state.first === null && state.last === null;
   }
 
-  scaleText({ isRatio, isLog, unit }) {
-    if (isRatio) return "other run / this run";
-    if (this.app.other) return "other run − this run";
-    if (isLog) return "log";
-    return unit ? "symlog" : "linear";
+  /** @param {HeatModel} model */
+  scaleText({ isRatio, isDifference, isLog, unit }) {
+    const { run, compare } = this.app.state;
+    const name = (/** @type {string} */ text) => element("bdi", { text: middleCut(text, LONGEST_NAME), title: text });
+    if (isDifference) return [name(compare[0]), isRatio ? " / " : " − ", name(run)];
+    return [isLog ? "log" : unit ? "symlog" : "linear"];
   }
+}
+
+/**
+ * @param {string} kind
+ * @param {string} text
+ */
+function swatch(kind, text) {
+  return element("span", { class: "swatch-text" }, element("span", { class: `swatch swatch-${kind}` }), text);
 }

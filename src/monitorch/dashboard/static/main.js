@@ -1,13 +1,13 @@
 // Where the page begins: with the numbers it carries in itself, or else with those of its server.
 
-import { App } from "./app.js";
-import { EmbeddedSource } from "./embedded_source.js";
-import { RemoteSource } from "./remote_source.js";
+import { App } from "page/app.js";
+import { EmbeddedSource } from "page/embedded_source.js";
+import { RemoteSource } from "page/remote_source.js";
 
 async function begin() {
   const embedded = document.getElementById("data");
-  const source = embedded ? await EmbeddedSource.read(embedded.textContent) : new RemoteSource();
-  new App(source, document.getElementById("page")).start();
+  const source = embedded ? await EmbeddedSource.read(embedded.textContent ?? "") : new RemoteSource();
+  new App(source, /** @type {HTMLElement} */ (document.getElementById("page"))).start();
 }
 
 begin();

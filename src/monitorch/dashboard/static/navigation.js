@@ -1,13 +1,20 @@
 // Going from one layer, run, statistic or moment to another.
 
-import { menu } from "./names.js";
+import { menu } from "page/names.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { RunEvent } from "page/data.js" */
 
 export class Navigation {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
   }
 
-  /** Go to where and when it happened. */
+  /**
+   * Go to where and when it happened.
+   * @param {RunEvent} event
+   */
   openAlert(event) {
     const { first, last } = this.app.state;
     const isOutside = (first !== null && event.step < first) || (last !== null && event.step > last);
@@ -21,30 +28,38 @@ export class Navigation {
     if (event.layer) this.app.heat.reveal(event.layer);
   }
 
-  openRun(run) {
+  /**
+   * Look at a run; if it was compared with, it changes places with the one that was looked at.
+   * @param {string} run
+   * @param {import("page/state.js").Changes} changes
+   */
+  openRun(run, changes = {}) {
     const compare = this.app.state.compare.includes(run)
       ? this.app.state.compare.map((name) => (name === run ? this.app.state.run : name))
       : this.app.state.compare;
-    this.app.state.set({ run, compare, first: null, last: null, at: null });
+    this.app.state.set({ run, compare, first: null, last: null, at: null, ...changes });
   }
 
+  /** @param {number} step */
   nextLayer(step) {
     const rows = this.app.heat.rows.filter((row) => !row.isGroup);
     if (!rows.length) return;
     const place = rows.findIndex((row) => row.name === this.app.heat.chosen);
     const next = place < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(place + step, 0), rows.length - 1);
-    this.app.state.set({ layer: rows[next].name });
+    this.app.state.adjust({ layer: rows[next].name });
     this.app.heat.reveal(rows[next].name);
   }
 
+  /** @param {number} step */
   nextStatistic(step) {
     const all = menu(this.app.head?.lenses ?? []).flatMap(([, options]) => options.map(([value]) => value));
     const place = all.indexOf(JSON.stringify([this.app.state.lens, this.app.state.statistic]));
     if (!all.length) return;
     const [lens, statistic] = JSON.parse(all[(place + step + all.length) % all.length]);
-    this.app.state.set({ lens, statistic });
+    this.app.state.adjust({ lens, statistic });
   }
 
+  /** @param {number} step */
   moveCursor(step) {
     const { model } = this.app.heat;
     if (!model) return;

@@ -1,21 +1,27 @@
 // A line on top of the page that says what is wrong, or for a moment what was done.
 
-import { element } from "./dom.js";
+import { element } from "page/dom.js";
 
-const PASSING_MILLISECONDS = 2500;
+const PASSING_MILLISECONDS = 4000;
 
 export class Notice {
   constructor() {
+    /** @type {number | null} */
+    this.passing = null;
     this.root = element("div", { class: "notice", role: "alert", hidden: true });
   }
 
-  /** Show a text until the next one; nothing replaces a passing one before its time. */
+  /**
+   * Show a text until the next one; nothing replaces a passing one before its time.
+   * @param {string} text
+   * @param {boolean} isPassing
+   */
   tell(text, isPassing = false) {
     if (!isPassing && this.passing) return;
     this.root.textContent = text;
     this.root.hidden = !text;
     if (!isPassing) return;
-    clearTimeout(this.passing);
+    clearTimeout(this.passing ?? undefined);
     this.passing = setTimeout(() => {
       this.passing = null;
       this.tell("");

@@ -1,6 +1,8 @@
 // The server as a source of runs. Every address is relative, so that proxies may put the page anywhere.
 
-import { unpack } from "./blocks.js";
+import { unpack } from "page/blocks.js";
+
+/** @import { Question } from "page/data.js" */
 
 const FALLBACK_MILLISECONDS = 2000;
 
@@ -8,36 +10,55 @@ export class RemoteSource {
   isLive = true;
 
   runs() {
-    return getJson("api/runs", {});
+    return getJson("api/runs");
   }
 
+  /** @param {string} run */
   head(run) {
-    return getJson("api/head", { run });
+    return getJson("api/head", [["run", run]]);
   }
 
+  /** @param {string} run */
   events(run) {
-    return getJson("api/events", { run });
+    return getJson("api/events", [["run", run]]);
   }
 
-  /** Blocks of some statistics, `series` being pairs of lens and statistic. */
+  /** @param {string[]} runs */
+  summaries(runs) {
+    return getJson(
+      "api/summaries",
+      runs.map((run) => ["run", run]),
+    );
+  }
+
+  /**
+   * Blocks of some statistics, `series` being pairs of lens and statistic.
+   * @param {Question} question
+   */
   async windows({ run, series, layers, first, last, resolution, planes }) {
-    const query = new URLSearchParams({ run, resolution });
+    const query = new URLSearchParams({ run, resolution: String(resolution) });
     for (const [lens, statistic] of series) {
       query.append("lens", lens);
       query.append("statistic", statistic);
     }
     for (const layer of layers ?? []) query.append("layer", layer);
     for (const plane of planes ?? []) query.append("plane", plane);
-    if (first !== null) query.append("first", first);
-    if (last !== null) query.append("last", last);
+    if (first !== null) query.append("first", String(first));
+    if (last !== null) query.append("last", String(last));
     const response = await get(`api/windows?${query}`);
     return unpack(await response.arrayBuffer());
   }
 
-  /** Call back whenever something was stored; returns what ends that. A hidden page leaves its connection to others. */
+  /**
+   * Call back whenever something was stored; returns what ends that. A hidden page leaves its connection to others.
+   * @param {string[]} runs
+   * @param {() => void} callback
+   */
   follow(runs, callback) {
+    /** @type {EventSource | null} */
     let stream = null;
-    let timer = null;
+    /** @type {number | undefined} */
+    let timer;
     const open = () => {
       if (document.hidden || stream) return;
       const query = new URLSearchParams(runs.map((run) => ["run", run]));
@@ -46,7 +67,7 @@ export class RemoteSource {
       stream.onopen = callback;
       stream.onerror = () => {
         timer ??= setTimeout(() => {
-          timer = null;
+          timer = undefined;
           callback();
         }, FALLBACK_MILLISECONDS);
       };
@@ -55,7 +76,7 @@ export class RemoteSource {
       stream?.close();
       stream = null;
       clearTimeout(timer);
-      timer = null;
+      timer = undefined;
     };
     const toggle = () => (document.hidden ? close() : open());
     document.addEventListener("visibilitychange", toggle);
@@ -67,6 +88,10 @@ export class RemoteSource {
   }
 }
 
+/** The server has answered, and said no. */
+export class Refusal extends Error {}
+
+/** @param {string} address */
 async function get(address) {
   const response = await fetch(address, { cache: "no-store" });
   if (response.ok) return response;
@@ -77,9 +102,13 @@ async function get(address) {
   } catch {
     /* plain text is the message itself */
   }
-  throw Object.assign(new Error(message), { status: response.status });
+  throw new Refusal(message);
 }
 
-async function getJson(path, fields) {
+/**
+ * @param {string} path
+ * @param {string[][]} fields
+ */
+async function getJson(path, fields = []) {
   return (await get(`${path}?${new URLSearchParams(fields)}`)).json();
 }

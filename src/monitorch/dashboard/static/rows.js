@@ -2,46 +2,94 @@
 
 const SMALL_GROUP = 2;
 
-/** Rows to show, each with the layers it stands for. */
+/**
+ * A row stands for the layers `members`, by their places in the block; an open group stands for none.
+ * @typedef {{
+ *   name: string, label: string, depth: number, members: number[], isGroup: boolean, isPinned?: boolean,
+ *   isClosed?: boolean, size?: number,
+ * }} Row
+ */
+
+/** @typedef {{ name: string, index: number }} Place */
+
+/** @typedef {{ children: Map<string, Branch>, layer: Place | null }} Branch */
+
+/** @typedef {{ label: string, start: number, end: number }} Bracket */
+
+/**
+ * Rows to show, each with the layers it stands for.
+ * @param {{
+ *   layers: string[], matches: (name: string) => boolean, pins: string[], closed: string[],
+ *   sort: "model" | "worst" | "name", scores: number[], withGroups: boolean,
+ * }} options
+ */
 export function build({ layers, matches, pins, closed, sort, scores, withGroups }) {
+  const pinnedNames = new Set(pins);
   const shown = layers
     .map((name, index) => ({ name, index }))
-    .filter(({ name }) => matches(name) || pins.includes(name));
-  const pinned = shown.filter(({ name }) => pins.includes(name)).map((layer) => leaf(layer, layer.name, 0, true));
-  const rest = shown.filter(({ name }) => !pins.includes(name));
+    .filter(({ name }) => matches(name) || pinnedNames.has(name));
+  const pinned = shown.filter(({ name }) => pinnedNames.has(name)).map((layer) => leaf(layer, layer.name, 0, true));
+  const rest = shown.filter(({ name }) => !pinnedNames.has(name));
   if (sort === "model") return [...pinned, ...treeRows(rest, closed, withGroups)];
   const order =
     sort === "name"
-      ? (one, other) => one.name.localeCompare(other.name, "en", { numeric: true })
-      : (one, other) => scores[other.index] - scores[one.index] || one.index - other.index;
+      ? (/** @type {Place} */ one, /** @type {Place} */ other) =>
+          one.name.localeCompare(other.name, "en", { numeric: true })
+      : (/** @type {Place} */ one, /** @type {Place} */ other) =>
+          scores[other.index] - scores[one.index] || one.index - other.index;
   return [...pinned, ...rest.sort(order).map((layer) => leaf(layer, layer.name, 0, false))];
 }
 
+/**
+ * @param {Place} layer
+ * @param {string} label
+ * @param {number} depth
+ * @param {boolean} isPinned
+ * @returns {Row}
+ */
 function leaf(layer, label, depth, isPinned) {
   return { name: layer.name, label, depth, members: [layer.index], isGroup: false, isPinned };
 }
 
+/**
+ * @param {Place[]} layers
+ * @param {string[]} closed
+ * @param {boolean} withGroups
+ */
 function treeRows(layers, closed, withGroups) {
+  /** @type {Row[]} */
   const rows = [];
   walk(grow(layers), { prefix: "", before: "", depth: 0 }, rows, closed, withGroups);
   return rows;
 }
 
-/** Layers under the parts of their names; an only child is one with its parent. */
+/**
+ * Layers under the parts of their names; an only child is one with its parent.
+ * @param {Place[]} layers
+ */
 function grow(layers) {
-  const root = { children: new Map(), layer: null };
+  const branch = () => /** @type {Branch} */ ({ children: new Map(), layer: null });
+  const root = branch();
   for (const layer of layers) {
     let node = root;
     for (const part of layer.name.split(".")) {
-      if (!node.children.has(part)) node.children.set(part, { children: new Map(), layer: null });
-      node = node.children.get(part);
+      const next = node.children.get(part) ?? branch();
+      node.children.set(part, next);
+      node = next;
     }
     node.layer = layer;
   }
   return root;
 }
 
-/** Add the rows below a node; small groups have no row of their own, so their names go `before` those inside. */
+/**
+ * Add the rows below a node; small groups have no row of their own, so their names go `before` those inside.
+ * @param {Branch} node
+ * @param {{ prefix: string, before: string, depth: number }} where
+ * @param {Row[]} rows
+ * @param {string[]} closed
+ * @param {boolean} withGroups
+ */
 function walk(node, { prefix, before, depth }, rows, closed, withGroups) {
   for (const [part, child] of node.children) {
     let [label, inner] = [part, child];
@@ -74,17 +122,28 @@ function walk(node, { prefix, before, depth }, rows, closed, withGroups) {
   }
 }
 
+/**
+ * @param {Branch} node
+ * @returns {number[]}
+ */
 function leaves(node) {
   const below = [...node.children.values()].flatMap(leaves);
   return node.layer ? [node.layer.index, ...below] : below;
 }
 
-/** Neighbours that share the beginning of their names, as brackets beside rows too thin for labels. */
+/**
+ * Neighbours that share the beginning of their names, as brackets beside rows too thin for labels.
+ * @param {Row[]} rows
+ * @param {number} rowHeight
+ * @param {number} smallest
+ */
 export function brackets(rows, rowHeight, smallest) {
   const runs = [1, 2, 3, 4].map((depth) => sharing(rows, depth));
+  /** @type {Bracket[]} */
   const found = [];
-  for (let start = 0; start < rows.length;) {
-    const size = (depth) => (runs[depth - 1][start].end - runs[depth - 1][start].start) * rowHeight;
+  for (let start = 0; start < rows.length; ) {
+    const size = (/** @type {number} */ depth) =>
+      (runs[depth - 1][start].end - runs[depth - 1][start].start) * rowHeight;
     let depth = 1;
     // deeper while that leaves room for a name, or where a bracket would say too little
     while (
@@ -99,18 +158,28 @@ export function brackets(rows, rowHeight, smallest) {
   return found;
 }
 
-/** For each row, from where to where the rows share so many parts of its name. */
+/**
+ * For each row, from where to where the rows share so many parts of its name.
+ * @param {Row[]} rows
+ * @param {number} depth
+ */
 function sharing(rows, depth) {
-  let [run, before] = [null, null];
+  let run = { start: 0, end: 0 };
+  /** @type {string | null} */
+  let before = null;
   return rows.map((row, place) => {
     const head = row.isPinned ? "" : headOf(row.name, depth);
-    if (head !== before) run = { start: place };
+    if (head !== before) run = { start: place, end: place };
     before = head;
     run.end = place + 1;
     return run;
   });
 }
 
+/**
+ * @param {string} name
+ * @param {number} depth
+ */
 function headOf(name, depth) {
   return name.split(".").slice(0, depth).join(".");
 }

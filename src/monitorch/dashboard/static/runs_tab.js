@@ -1,119 +1,238 @@
 // All runs, which of them to compare, and how their settings differ.
 
-import { CURVES } from "./colours.js";
-import { cssColour, element } from "./dom.js";
-import { bytes, count, duration } from "./format.js";
+import { CURVES } from "page/colours.js";
+import { arrange, breakable, cssColour, dot, element } from "page/dom.js";
+import { columnsOf, compared, filtered, orderOf, rowsOf, settingsOf, sorted } from "page/runs_table.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { RunColumn, RunRow } from "page/runs_table.js" */
+
+const EMPTY = "No runs yet. This page shows the first one as soon as it begins.";
 
 export class RunsTab {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
+    const { state } = app;
+    /** @type {Map<string, RunLine>} */
+    this.lines = new Map();
+    /** @type {Map<string, Heading>} */
+    this.headings = new Map();
+    this.settingsKey = "";
+    this.message = element("p", { class: "runs-message", role: "status" });
+    this.search = element("input", {
+      type: "search",
+      class: "search",
+      placeholder: "Filter runs: a name, or lr=0.01",
+      "aria-label": "Filter runs by name, status or setting",
+      spellcheck: "false",
+      oninput: () => state.set({ runfilter: this.search.value }),
+    });
+    this.total = element("span", { class: "muted" });
+    this.bar = element("header", { class: "run-bar" }, this.search, this.total);
+    this.compareHead = element("th", { scope: "col", class: "compare", text: "compare" });
+    this.head = element("tr", {}, this.compareHead);
     this.list = element("tbody");
+    this.table = element("table", { class: "run-list" }, element("thead", {}, this.head), this.list);
+    this.scroll = element("div", { class: "run-scroll", tabindex: "0", "aria-label": "All runs" }, this.table);
     this.settings = element("div", { class: "settings" });
-    const heads = ["compare", "run", "steps", "size", "seen"];
-    this.root = element(
-      "div",
-      { class: "runs" },
-      element(
-        "table",
-        { class: "run-list" },
-        element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col", text })))),
-        this.list,
-      ),
-      this.settings,
-    );
+    this.root = element("div", { class: "runs" }, this.message, this.bar, this.scroll, this.settings);
   }
 
   show() {
     const { app } = this;
-    this.list.replaceChildren(...app.runs.map((run) => this.row(run)));
-    const names = [app.state.run, ...app.state.compare].filter((name) => app.heads.has(name));
-    this.settings.replaceChildren(...this.comparison(names));
+    const { state, runs, data } = app;
+    const rows = rowsOf(runs, (name) => data.summaries.get(name)?.summary ?? null);
+    const columns = columnsOf(rows);
+    const shown = sorted(filtered(rows, state.runfilter), columns, state.runsort);
+    this.message.replaceChildren(...this.messageText());
+    this.message.hidden = !this.message.textContent;
+    this.bar.hidden = this.scroll.hidden = !runs.length;
+    if (document.activeElement !== this.search) this.search.value = state.runfilter;
+    this.total.textContent =
+      shown.length < rows.length ? `${shown.length} of ${rows.length} runs` : `${rows.length} ${plural(rows.length)}`;
+    this.showHead(columns);
+    arrange(
+      this.list,
+      shown.map((row) => this.line(row, columns)),
+    );
+    this.showSettings();
   }
 
-  row(run) {
-    const { state } = this.app;
-    const isOpen = run.name === state.run;
-    const box = element("input", {
-      type: "checkbox",
-      "aria-label": `Compare with ${run.name}`,
-      disabled: isOpen,
-      onchange: () => state.toggle("compare", run.name),
-    });
-    box.checked = !isOpen && state.compare.includes(run.name);
-    const place = [state.run, ...state.compare].indexOf(run.name);
-    const dot = element("span", { class: "dot" });
-    dot.style.background = place < 0 ? "transparent" : cssColour(CURVES[place % CURVES.length]);
-    const open = element(
-      "button",
-      { type: "button", class: "link", onclick: () => this.app.navigation.openRun(run.name) },
-      element("bdi", { text: run.name }),
-    );
-    return element(
-      "tr",
-      { class: isOpen ? "is-open" : null },
-      element("td", {}, box),
-      element(
-        "th",
-        { scope: "row" },
-        dot,
-        open,
-        element("span", { class: `muted small is-${run.status}`, text: run.status }),
-      ),
-      element("td", { text: count(run.last_step) }),
-      element("td", { text: bytes(run.size) }),
-      element("td", { text: duration(run.age) }),
-    );
-  }
-
-  /** Settings of one run, or of several with those first that differ. */
-  comparison(names) {
-    const columns = names.map((name) => flat(settingsOf(this.app.heads.get(name).meta)));
-    const keys = [...new Set(columns.flatMap((column) => [...column.keys()]))];
-    const differ = keys.filter((key) => columns.some((column) => column.get(key) !== columns[0].get(key)));
-    const same = keys.filter((key) => !differ.includes(key));
-    if (names.length < 2) return this.table("Settings", same, [], columns);
+  /** Why there is a list where a run was asked for. */
+  messageText() {
+    const { state, runs, isMissing } = this.app;
+    if (!isMissing) return runs.length ? [] : [EMPTY];
+    const name = element("b", { text: state.run });
+    const known = runs.find((run) => run.name === state.run);
+    if (known) return ["The run ", name, ` ${known.problem ?? `is ${known.status}`}. These are all runs:`];
     return [
-      ...this.table("Settings that differ", differ, names, columns),
-      ...this.table("The same in all", same, [], columns.slice(0, 1)),
+      "There is no run ",
+      name,
+      runs.length ? " here. These are the runs that there are:" : " here, nor any other.",
     ];
   }
 
-  /** A line for each setting, a column for each run; those that differ have the runs' names above. */
-  table(title, keys, names, columns) {
-    if (!keys.length) return [];
-    const heads = names.map((text) => element("th", { scope: "col", text }));
-    const line = (key) =>
-      element(
-        "tr",
-        {},
-        element("th", { scope: "row", text: key }),
-        ...columns.map((column) => element("td", { text: column.get(key) ?? "–" })),
-      );
-    const body = element("tbody", {}, ...keys.map(line));
-    const head = names.length ? element("thead", {}, element("tr", {}, element("th"), ...heads)) : null;
-    const found = element("table", { class: names.length ? "is-different" : null }, head, body);
-    return [element("section", {}, element("h3", { text: title }), found)];
+  /** @param {RunColumn[]} columns */
+  showHead(columns) {
+    const { column: sortedBy, isDown } = orderOf(columns, this.app.state.runsort);
+    const cells = columns.map((column) => {
+      const heading = this.headings.get(column.key) ?? new Heading(this.app, column.key);
+      this.headings.set(column.key, heading);
+      heading.show(column, column === sortedBy ? (isDown ? "descending" : "ascending") : null);
+      return heading.root;
+    });
+    arrange(this.head, [this.compareHead, ...cells]);
+  }
+
+  /**
+   * The line of a run: the same one as before, with what has changed.
+   * @param {RunRow} row
+   * @param {RunColumn[]} columns
+   */
+  line(row, columns) {
+    const line = this.lines.get(row.info.name) ?? new RunLine(this.app, row.info.name);
+    this.lines.set(row.info.name, line);
+    line.show(row, columns);
+    return line.root;
+  }
+
+  /** Settings of one run, or of several with those first that differ. */
+  showSettings() {
+    const { state, heads, isMissing } = this.app;
+    const names = isMissing ? [] : [state.run, ...state.compare].filter((name) => heads.has(name));
+    const all = names.map((name) => settingsOf(heads.get(name)?.meta ?? {}));
+    const key = JSON.stringify([names, all.map((settings) => [...settings])]);
+    if (key === this.settingsKey) return;
+    this.settingsKey = key;
+    const { differ, same } = compared(all);
+    const parts =
+      names.length < 2
+        ? [settingsTable(names.length ? `Settings of ${names[0]}` : "", same, [], all)]
+        : [
+            settingsTable("Settings that differ", differ, names, all),
+            settingsTable("The same in all of them", same, [], all.slice(0, 1)),
+          ];
+    this.settings.replaceChildren(...parts.filter((part) => part !== null));
   }
 }
 
-function settingsOf({ config, versions, host, rank, ...rest }) {
-  const others = Object.fromEntries(
-    Object.entries(rest).filter(
-      ([key]) =>
-        !["id", "name", "status", "started", "ended", "resumed", "heartbeat", "pid", "dropped", "overhead"].includes(
-          key,
-        ),
-    ),
-  );
-  return { ...config, ...others, versions, host };
+/** @param {number} total */
+function plural(total) {
+  return total === 1 ? "run" : "runs";
 }
 
-/** Settings inside of settings, with their names joined. */
-function flat(value, prefix = "", found = new Map()) {
-  const isPlain = !Array.isArray(value) || value.every((item) => item === null || typeof item !== "object");
-  if (value !== null && typeof value === "object" && !(Array.isArray(value) && isPlain)) {
-    for (const [key, inner] of Object.entries(value)) flat(inner, prefix ? `${prefix}.${key}` : key, found);
-  } else if (value !== undefined && value !== null)
-    found.set(prefix, typeof value === "string" ? value : JSON.stringify(value));
-  return found;
+/** The head of a column, which sorts by it. */
+class Heading {
+  /**
+   * @param {App} app
+   * @param {string} key
+   */
+  constructor(app, key) {
+    this.app = app;
+    this.key = key;
+    this.button = element("button", { type: "button", onclick: () => this.choose() });
+    this.root = element("th", { scope: "col" }, this.button);
+  }
+
+  /** Upwards, then downwards, then as they were: the newest first. */
+  choose() {
+    const { state } = this.app;
+    const next = { [this.key]: `-${this.key}`, [`-${this.key}`]: "" }[state.runsort] ?? this.key;
+    state.set({ runsort: next });
+  }
+
+  /**
+   * @param {RunColumn} column
+   * @param {"ascending" | "descending" | null} order
+   */
+  show({ title, kind, key }, order) {
+    this.button.textContent = title;
+    this.button.title = `Sort by ${title}`;
+    this.root.className = key === "run" ? "name" : kind;
+    if (order) this.root.setAttribute("aria-sort", order);
+    else this.root.removeAttribute("aria-sort");
+  }
+}
+
+/** A run in the table; its nodes stay while it does, so that focus and scrolling do. */
+class RunLine {
+  /**
+   * @param {App} app
+   * @param {string} name
+   */
+  constructor(app, name) {
+    this.app = app;
+    this.name = name;
+    /** @type {Map<string, HTMLTableCellElement>} */
+    this.cells = new Map();
+    this.box = element("input", {
+      type: "checkbox",
+      "aria-label": `Compare with ${name}`,
+      onchange: () => app.state.toggle("compare", name),
+    });
+    this.dot = dot("transparent");
+    const open = element(
+      "button",
+      { type: "button", class: "link", title: name, onclick: () => app.navigation.openRun(name, { tab: "layer" }) },
+      element("bdi", { text: name }),
+    );
+    this.compare = element("td", { class: "compare" }, this.box);
+    const named = element("div", { class: "run-name" }, this.dot, open);
+    this.cells.set("run", element("th", { scope: "row", class: "name" }, named));
+    this.root = element("tr", { "data-run": name });
+  }
+
+  /**
+   * @param {RunRow} row
+   * @param {RunColumn[]} columns
+   */
+  show(row, columns) {
+    const { state, isMissing } = this.app;
+    const isOpen = row.info.name === state.run;
+    const place = isMissing ? -1 : [state.run, ...state.compare].indexOf(this.name);
+    this.root.classList.toggle("is-open", isOpen);
+    this.box.disabled = isOpen;
+    this.box.checked = !isOpen && state.compare.includes(this.name);
+    this.dot.style.background = place < 0 ? "transparent" : cssColour(CURVES[place % CURVES.length]);
+    arrange(this.root, [this.compare, ...columns.map((column) => this.cell(row, column))]);
+  }
+
+  /**
+   * @param {RunRow} row
+   * @param {RunColumn} column
+   */
+  cell(row, column) {
+    const cell = this.cells.get(column.key) ?? element("td", { class: column.kind });
+    this.cells.set(column.key, cell);
+    if (column.key === "run") return cell;
+    const text = column.text(row);
+    if (cell.textContent !== text) cell.textContent = cell.title = text;
+    if (column.key === "status") cell.className = `fact is-${row.info.status}`;
+    if (column.kind === "metric") cell.classList.toggle("is-broken", text === "NaN" || text.endsWith("Inf"));
+    return cell;
+  }
+}
+
+/**
+ * A line for each setting, a column for each run; those that differ have the runs' names above.
+ * @param {string} title
+ * @param {string[]} keys
+ * @param {string[]} names
+ * @param {Map<string, string>[]} columns
+ */
+function settingsTable(title, keys, names, columns) {
+  if (!keys.length) return null;
+  const heads = names.map((name) => element("th", { scope: "col" }, breakable(name)));
+  const line = (/** @type {string} */ key) =>
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, breakable(key)),
+      ...columns.map((column) => element("td", {}, breakable(column.get(key) ?? "–"))),
+    );
+  const body = element("tbody", {}, ...keys.map(line));
+  const head = names.length ? element("thead", {}, element("tr", {}, element("th"), ...heads)) : null;
+  const found = element("table", { class: names.length ? "is-different" : null }, head, body);
+  return element("section", {}, element("h3", { text: title }), element("div", { class: "run-scroll" }, found));
 }

@@ -1,12 +1,17 @@
 // The numbers of the heat map as a table.
 
-import { element } from "./dom.js";
-import { count, number } from "./format.js";
-import { matcher } from "./names.js";
+import { breakable, element } from "page/dom.js";
+import { count, number } from "page/format.js";
+import { matcher } from "page/names.js";
+
+/** @import { App } from "page/app.js" */
+/** @import { Block } from "page/blocks.js" */
+/** @import { HeatModel } from "page/heat_model.js" */
 
 const MOST = 1000;
 
 export class TableTab {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
     this.caption = element("caption");
@@ -25,7 +30,11 @@ export class TableTab {
     );
   }
 
-  /** `total` is a block with one column for the whole span. */
+  /**
+   * `total` is a block with one column for the whole span.
+   * @param {Block | undefined} total
+   * @param {HeatModel | null} model
+   */
   show(total, model) {
     if (!total || !model) return;
     const { state } = this.app;
@@ -39,6 +48,12 @@ export class TableTab {
     this.body.replaceChildren(...rows.slice(0, MOST).map(({ name, row }) => this.line(name, row, total, model)));
   }
 
+  /**
+   * @param {string} name
+   * @param {number} row
+   * @param {Block} total
+   * @param {HeatModel} model
+   */
   line(name, row, total, model) {
     const newest = model.layers.indexOf(name);
     const broken = total.nonfinite?.[row] ?? 0;
@@ -51,7 +66,7 @@ export class TableTab {
     const open = element(
       "button",
       { type: "button", class: "link", onclick: () => this.app.state.set({ layer: name, tab: "layer" }) },
-      element("bdi", {}, ...name.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")])),
+      breakable(name),
     );
     return element(
       "tr",

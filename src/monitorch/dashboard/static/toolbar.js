@@ -1,16 +1,21 @@
 // Everything above the heat map that can be chosen.
 
-import { KINDS } from "./axis.js";
-import { CURVES } from "./colours.js";
-import { choice, cssColour, element, fillSelect, iconButton, saveButtons } from "./dom.js";
-import { saveHeatCsv, saveHeatPng } from "./exports.js";
-import { matcher, menu } from "./names.js";
-import { STRONGEST } from "./smoothing.js";
+import { KINDS } from "page/axis.js";
+import { CURVES } from "page/colours.js";
+import { STRONGEST } from "page/curves.js";
+import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, saveButtons } from "page/dom.js";
+import { saveHeatCsv, saveHeatPng } from "page/exports.js";
+import { count, duration, middleCut } from "page/format.js";
+import { matcher, menu } from "page/names.js";
 
-const THEMES = ["system", "light", "dark"];
+/** @import { App } from "page/app.js" */
+
+const STALE_SECONDS = 10;
+const LONGEST_CHIP = 28;
 
 /** The bar on top: which run, how it is doing, and how all panels show it. */
 export class TopBar {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
     const { state } = app;
@@ -20,7 +25,8 @@ export class TopBar {
       onchange: () => app.navigation.openRun(this.run.value),
     });
     this.chips = element("div", { class: "chips" });
-    this.axis = choice("Axis", KINDS, (x) => state.set({ x }));
+    this.badge = new Badge(app);
+    this.axis = new Choice("Axis", KINDS, (x) => state.set({ x }));
     this.logarithmic = element("button", {
       type: "button",
       class: "toggle",
@@ -34,7 +40,7 @@ export class TopBar {
       max: "1",
       step: "0.01",
       "aria-label": "Smoothing",
-      oninput: () => state.set({ smooth: Number(((1 - (1 - this.smooth.value) ** 2) * STRONGEST).toFixed(3)) }),
+      oninput: () => state.set({ smooth: Number(((1 - (1 - Number(this.smooth.value)) ** 2) * STRONGEST).toFixed(3)) }),
     });
     this.robust = element("button", {
       type: "button",
@@ -43,7 +49,7 @@ export class TopBar {
       title: "Axes of charts leave out the outermost hundredth",
       onclick: () => state.set({ robust: !state.robust }),
     });
-    this.theme = iconButton("system", "Theme (t)", () => app.nextTheme());
+    this.theme = iconButton("system", "Theme (t)", () => state.turn("theme"));
     this.link = iconButton("link", "Copy a link to this view (y)", () => app.notice.copyLink());
     this.root = element(
       "header",
@@ -51,55 +57,60 @@ export class TopBar {
       element("span", { class: "brand" }, mark(), "monitorch"),
       this.run,
       this.chips,
-      app.badge.root,
+      this.badge.root,
       element(
         "div",
         { class: "view-options" },
-        this.axis,
+        this.axis.root,
         this.logarithmic,
         element("label", { class: "smooth" }, "Smooth", this.smooth),
         this.robust,
-        this.link,
-        this.theme,
-        iconButton("help", "Keys (?)", () => app.help.show()),
+        element(
+          "div",
+          { class: "icons" },
+          this.link,
+          this.theme,
+          iconButton("help", "Keys (?)", () => app.help.show()),
+        ),
       ),
     );
   }
 
   show() {
-    const { state, runs } = this.app;
-    fillSelect(this.run, [["", runs.map(({ name }) => [name, name])]], state.run);
-    this.run.hidden = !runs.length;
+    const { state, runs, isMissing } = this.app;
+    /** @type {[string, string][]} */
+    const names = runs.map(({ name }) => [name, name]);
+    if (isMissing) names.unshift([state.run, `${state.run} (no such run)`]);
+    fillSelect(this.run, [["", names]], state.run);
+    this.run.hidden = !runs.length && !state.run;
     this.chips.replaceChildren(
       ...(state.compare.length ? [state.run, ...state.compare].map((name, place) => this.chip(name, place)) : []),
     );
+    this.badge.show();
     this.axis.show(state.x);
     this.logarithmic.setAttribute("aria-pressed", String(state.logx));
     if (document.activeElement !== this.smooth)
       this.smooth.value = String(1 - Math.sqrt(Math.max(1 - state.smooth / STRONGEST, 0)));
     this.robust.setAttribute("aria-pressed", String(state.robust));
-    const drawing = iconButton(
-      { system: "system", light: "sun", dark: "moon" }[state.theme],
-      `Theme: ${state.theme} (t)`,
-      () => this.app.nextTheme(),
-    );
-    this.theme.replaceWith(drawing);
-    this.theme = drawing;
+    if (this.theme.dataset.shown !== state.theme) this.theme.replaceChildren(icon(state.theme));
+    this.theme.dataset.shown = state.theme;
+    this.theme.title = `Theme: ${state.theme} (t)`;
+    this.theme.setAttribute("aria-label", this.theme.title);
   }
 
-  /** The colour of a run, and a way to compare it no longer. */
+  /**
+   * The colour of a run, and a way to compare it no longer.
+   * @param {string} name
+   * @param {number} place
+   */
   chip(name, place) {
-    const dot = element("span", { class: "dot" });
-    dot.style.background = cssColour(CURVES[place % CURVES.length]);
     const close = place
       ? iconButton("close", `Do not compare with ${name}`, () => this.app.state.toggle("compare", name))
       : null;
-    return element("span", { class: "chip" }, dot, place ? element("bdi", { text: name }) : "this run", close);
+    const colour = cssColour(CURVES[place % CURVES.length]);
+    const text = element("bdi", { text: middleCut(name, LONGEST_CHIP) });
+    return element("span", { class: "chip", title: name }, dot(colour), text, close);
   }
-}
-
-export function nextTheme(theme) {
-  return THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
 }
 
 /** Four cells of a heat map. */
@@ -107,8 +118,48 @@ function mark() {
   return element("span", { class: "mark", "aria-hidden": "true" }, ...Array.from({ length: 9 }, () => element("i")));
 }
 
+/** Whether the run is alive. */
+class Badge {
+  /** @param {App} app */
+  constructor(app) {
+    this.app = app;
+    this.status = element("span", { class: "status" });
+    this.facts = element("span", { class: "facts" });
+    this.error = element("button", {
+      type: "button",
+      class: "link error-line",
+      onclick: () => app.state.set({ tab: "alerts" }),
+    });
+    this.pause = iconButton("pause", "Pause (space)", () => app.togglePause());
+    this.root = element("div", { class: "badge", role: "status" }, this.status, this.facts, this.error, this.pause);
+    setInterval(() => this.show(), 1000);
+  }
+
+  /** What the run says of itself, and how long ago it said so. */
+  show() {
+    const { head, isPaused, isMissing, source } = this.app;
+    this.root.hidden = !head || isMissing;
+    if (!head || isMissing) return;
+    const since = source.isLive ? (performance.now() - (head.at ?? 0)) / 1000 : 0;
+    const status = head.status === "running" && head.age + since > STALE_SECONDS ? "stale" : head.status;
+    this.root.dataset.status = isPaused ? "paused" : status;
+    this.status.textContent = isPaused ? "paused" : status;
+    const facts = [`step ${count(head.last_step)}`];
+    if (head.tick_age !== null && source.isLive) facts.push(`${duration(head.tick_age + since)} ago`);
+    if (head.dropped) facts.push(`${count(head.dropped)} dropped`);
+    if (typeof head.overhead === "number") facts.push(`${(100 * head.overhead).toFixed(1)} % overhead`);
+    this.facts.textContent = facts.join(" · ");
+    const error = this.app.runError();
+    this.error.hidden = !error;
+    this.error.textContent = this.error.title = error ? `${error.type}: ${error.message}` : "";
+    this.pause.hidden = !source.isLive || head.status !== "running";
+    this.pause.setAttribute("aria-pressed", String(isPaused));
+  }
+}
+
 /** What the heat map shows, and how. */
 export class HeatBar {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
     const { state } = app;
@@ -128,15 +179,14 @@ export class HeatBar {
         state.set({ lens, statistic });
       },
     });
-    this.sort = choice("Order of rows", { model: "Model", worst: "Worst", name: "Name" }, (sort) =>
+    this.sort = new Choice("Order of rows", { model: "Model", worst: "Worst", name: "Name" }, (sort) =>
       state.set({ sort }),
     );
-    this.rows = choice("Height of rows", { fit: "Fit", read: "Read" }, (rows) => state.set({ rows }));
+    this.rows = new Choice("Height of rows", { fit: "Fit", read: "Read" }, (rows) => state.set({ rows }));
     this.difference = element("button", {
       type: "button",
       class: "toggle",
       text: "Difference",
-      title: "Show how the other run differs (d)",
       onclick: () => state.set({ difference: !state.difference }),
     });
     this.root = element(
@@ -146,8 +196,8 @@ export class HeatBar {
       this.statistic,
       this.difference,
       element("span", { class: "grow" }),
-      this.sort,
-      this.rows,
+      this.sort.root,
+      this.rows.root,
       saveButtons("the heat map", (kind) => this.save(kind)),
     );
   }
@@ -157,11 +207,14 @@ export class HeatBar {
     if (document.activeElement !== this.search) this.search.value = state.search;
     this.search.classList.toggle("is-invalid", !matcher(state.search).isValid);
     fillSelect(this.statistic, menu(head?.lenses ?? []), JSON.stringify([state.lens, state.statistic]));
-    for (const name of ["sort", "rows"]) this[name].show(state[name]);
+    this.sort.show(state.sort);
+    this.rows.show(state.rows);
     this.difference.hidden = !state.compare.length;
+    this.difference.title = `Show how ${state.compare[0]} differs from ${state.run} (d)`;
     this.difference.setAttribute("aria-pressed", String(state.difference));
   }
 
+  /** @param {"PNG" | "CSV"} kind */
   save(kind) {
     const { heat, state } = this.app;
     if (!heat.model) return;

@@ -1,0 +1,214 @@
+// All runs as a table: which columns it has, how they are sorted, and which runs a filter leaves.
+
+import { bytes, count, duration, number } from "page/format.js";
+import { matcher, parts, title } from "page/names.js";
+
+/** @import { Meta, RunInfo, Summary } from "page/data.js" */
+
+/**
+ * A run; `metrics` are the newest numbers of the whole run, by statistic.
+ * @typedef {{ info: RunInfo, settings: Map<string, string>, metrics: Map<string, number>, seconds: number | null }} RunRow
+ */
+
+/**
+ * `value` is what a column is sorted by; null is nothing, and comes last.
+ * @typedef {{
+ *   key: string, title: string, kind: "fact" | "metric" | "setting",
+ *   text: (row: RunRow) => string, value: (row: RunRow) => number | string | null,
+ * }} RunColumn
+ */
+
+/** What a run knows of itself that is no setting. */
+const NO_SETTINGS = [
+  ...[
+    "id",
+    "name",
+    "status",
+    "started",
+    "ended",
+    "resumed",
+    "heartbeat",
+    "pid",
+    "rank",
+    "dropped",
+    "overhead",
+    "error",
+  ],
+];
+
+const LONGEST_NUMBER = 9;
+
+/**
+ * @param {RunInfo[]} infos
+ * @param {(name: string) => Summary | null} summaryOf
+ * @returns {RunRow[]}
+ */
+export function rowsOf(infos, summaryOf) {
+  return infos.map((info) => {
+    const { meta = {}, newest = {} } = summaryOf(info.name) ?? {};
+    const metrics = Object.entries(newest).map(([name, value]) => /** @type {const} */ ([name, Number(value)]));
+    return { info, settings: settingsOf(meta), metrics: new Map(metrics), seconds: seconds(meta) };
+  });
+}
+
+/**
+ * How long a run has taken, until it ended or gave its last sign of life.
+ * @param {Meta} meta
+ */
+function seconds({ started, ended, heartbeat }) {
+  const end = ended ?? heartbeat;
+  return started === undefined || end === undefined ? null : Math.max(end - started, 0);
+}
+
+/**
+ * What a run was told to do, and with what; settings inside of settings have their names joined.
+ * @param {Meta} meta
+ */
+export function settingsOf({ config, versions, host, ...rest }) {
+  const others = Object.fromEntries(Object.entries(rest).filter(([key]) => !NO_SETTINGS.includes(key)));
+  const own = config !== null && typeof config === "object" ? config : {};
+  return flat({ ...own, ...others, versions, host });
+}
+
+/**
+ * @param {unknown} value
+ * @param {string} prefix
+ * @param {Map<string, string>} found
+ */
+function flat(value, prefix = "", found = new Map()) {
+  if (value === null || value === undefined) return found;
+  const isPlainList = Array.isArray(value) && value.every((item) => item === null || typeof item !== "object");
+  if (typeof value !== "object" || isPlainList) {
+    found.set(prefix, typeof value === "string" ? value : JSON.stringify(value));
+    return found;
+  }
+  for (const [key, inner] of Object.entries(value)) flat(inner, prefix ? `${prefix}.${key}` : key, found);
+  return found;
+}
+
+/**
+ * Which settings differ between some runs, and which are the same in all of them.
+ * @param {Map<string, string>[]} all
+ */
+export function compared(all) {
+  const keys = [...new Set(all.flatMap((settings) => [...settings.keys()]))];
+  const isSame = (/** @type {string} */ key) => all.every((settings) => settings.get(key) === all[0].get(key));
+  return { differ: keys.filter((key) => !isSame(key)), same: keys.filter(isSame) };
+}
+
+/**
+ * Results first, then the settings that differ, then what there is to know of any run.
+ * @param {RunRow[]} rows
+ * @returns {RunColumn[]}
+ */
+export function columnsOf(rows) {
+  const statistics = [...new Set(rows.flatMap((row) => [...row.metrics.keys()]))];
+  const named = statistics
+    .filter((statistic) => !parts(statistic).tag.startsWith("Warning "))
+    .sort((one, other) => Number(isLoss(other)) - Number(isLoss(one)));
+  const short = named.map((statistic) => parts(statistic).curve.replaceAll("_", " ") || parts(statistic).tag);
+  const metrics = named.map((statistic, place) => ({
+    key: statistic,
+    title: short.filter((name) => name === short[place]).length > 1 ? title(statistic) : short[place],
+    kind: /** @type {const} */ ("metric"),
+    text: (/** @type {RunRow} */ row) => number(row.metrics.get(statistic)),
+    value: (/** @type {RunRow} */ row) => row.metrics.get(statistic) ?? null,
+  }));
+  const settings = compared(rows.map((row) => row.settings)).differ.map((key) => ({
+    key: `setting ${key}`,
+    title: key,
+    kind: /** @type {const} */ ("setting"),
+    text: (/** @type {RunRow} */ row) => shortened(row.settings.get(key) ?? "–"),
+    value: (/** @type {RunRow} */ row) => numeric(row.settings.get(key) ?? null),
+  }));
+  const [run, status, ...facts] = factColumns();
+  return [run, status, ...metrics, ...settings, ...facts];
+}
+
+/** @param {string} statistic */
+function isLoss(statistic) {
+  return parts(statistic).tag === "Loss";
+}
+
+/** @param {string | null} text */
+function numeric(text) {
+  return text === null || text === "" || Number.isNaN(Number(text)) ? text : Number(text);
+}
+
+/**
+ * Computed settings have many digits, of which a few tell them apart.
+ * @param {string} text
+ */
+function shortened(text) {
+  const value = numeric(text);
+  return typeof value === "number" && text.length > LONGEST_NUMBER ? String(Number(value.toPrecision(5))) : text;
+}
+
+/** @returns {RunColumn[]} */
+function factColumns() {
+  /** @type {[string, (row: RunRow) => string, (row: RunRow) => number | string | null][]} */
+  const facts = [
+    ["run", (row) => row.info.name, (row) => row.info.name],
+    ["status", (row) => row.info.status, (row) => row.info.status],
+    ["steps", (row) => count(row.info.last_step), (row) => row.info.last_step],
+    ["duration", (row) => (row.seconds === null ? "–" : duration(row.seconds)), (row) => row.seconds],
+    ["last sign", (row) => `${duration(row.info.age)} ago`, (row) => row.info.age],
+    ["size", (row) => bytes(row.info.size), (row) => row.info.size],
+  ];
+  return facts.map(([name, text, value]) => ({ key: name, title: name, kind: "fact", text, value }));
+}
+
+/**
+ * Sorted by the column that `order` names, downwards if there is a minus before it; as they are if there is none.
+ * @param {RunRow[]} rows
+ * @param {RunColumn[]} columns
+ * @param {string} order
+ */
+export function sorted(rows, columns, order) {
+  const { column, isDown } = orderOf(columns, order);
+  if (!column) return rows;
+  const known = (/** @type {RunRow} */ row) => {
+    const value = column.value(row);
+    return typeof value === "number" && Number.isNaN(value) ? null : value;
+  };
+  return [...rows].sort((one, other) => {
+    const [a, b] = [known(one), known(other)];
+    if (a === null || b === null) return Number(a === null) - Number(b === null);
+    const sign =
+      typeof a === "number" && typeof b === "number"
+        ? a - b
+        : String(a).localeCompare(String(b), "en", { numeric: true });
+    return isDown ? -sign : sign;
+  });
+}
+
+/**
+ * @param {RunColumn[]} columns
+ * @param {string} order
+ */
+export function orderOf(columns, order) {
+  const isDown = order.startsWith("-");
+  const key = isDown ? order.slice(1) : order;
+  return { column: columns.find((column) => column.key === key) ?? null, isDown };
+}
+
+/**
+ * Runs that every word of the filter matches: in a name, a status, or a setting such as lr=0.1.
+ * @param {RunRow[]} rows
+ * @param {string} filter
+ */
+export function filtered(rows, filter) {
+  const tests = filter
+    .split(/\s+/)
+    .filter(Boolean)
+    .map((word) => matcher(word).test);
+  const texts = (/** @type {RunRow} */ { info, settings }) => [
+    info.name,
+    info.status,
+    ...[...settings].map(([key, value]) => `${key}=${value}`),
+  ];
+  return rows.filter((row) => {
+    const all = texts(row);
+    return tests.every((test) => all.some(test));
+  });
+}

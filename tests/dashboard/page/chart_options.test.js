@@ -1,0 +1,26 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { marked } from "page/chart_options.js";
+
+function plot(column, width = 300) {
+  return { data: [column.map((_, index) => index), column], series: [{ idxs: [0, column.length - 1] }], width };
+}
+
+const [gap, pass] = [null, undefined];
+
+for (const [name, column, isSparse, wanted] of [
+  ["stand alone between gaps", [gap, 1, gap, 2, 3, gap, 4], false, [1, 6]],
+  ["are joined over what was not measured", [1, pass, pass, 2, pass, 3], false, []],
+  ["are the only one", [pass, pass, 7, pass], false, [2]],
+  ["are few", [pass, 1, pass, pass, 2, pass], true, [1, 4]],
+  ["are none", [pass, gap], true, []],
+]) {
+  test(`numbers are marked that ${name}`, () => {
+    assert.deepEqual(marked(plot(column), 1, isSparse), wanted);
+  });
+}
+
+test("where marks would touch each other there are none", () => {
+  const column = Array.from({ length: 300 }, (_, index) => (index % 3 ? pass : index));
+  assert.deepEqual(marked(plot(column), 1, true), []);
+});

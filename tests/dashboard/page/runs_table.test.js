@@ -1,0 +1,117 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { columnsOf, compared, filtered, orderOf, rowsOf, settingsOf, sorted } from "page/runs_table.js";
+
+const SUMMARIES = {
+  first: {
+    meta: { started: 100, ended: 160, heartbeat: 161, config: { lr: 0.1, model: { width: 8 } }, pid: 1, host: "vm" },
+    newest: { "Loss/train_loss mean": 0.5, "Logged/accuracy mean": 0.9, "Warning X/worst": 1 },
+  },
+  second: {
+    meta: { started: 100, heartbeat: 130, config: { lr: 0.01, model: { width: 8 } }, pid: 2, host: "vm" },
+    newest: { "Loss/train_loss mean": "NaN", "Logged/accuracy mean": 0.95 },
+  },
+  third: {
+    meta: { config: { lr: 0.0281838293126, model: { width: 8 } } },
+    newest: { "Loss/train_loss mean": 0.25 },
+  },
+};
+const INFOS = ["first", "second", "third", "broken"].map((name, place) => ({
+  ...{ name, status: name === "broken" ? "damaged" : "finished", ticks: 3, age: place, size: 1000 },
+  last_step: name === "broken" ? null : 10 * place,
+}));
+
+const rows = () => rowsOf(INFOS, (name) => SUMMARIES[name] ?? null);
+const names = (found) => found.map(({ info }) => info.name);
+
+test("columns are results, then settings that differ, then facts", () => {
+  const three = rows().slice(0, 3);
+  assert.deepEqual(
+    columnsOf(three).map(({ title }) => title),
+    ["run", "status", "train loss", "accuracy", "lr", "host", "steps", "duration", "last sign", "size"],
+  );
+  const cells = (name) => columnsOf(three).find(({ title }) => title === name);
+  assert.deepEqual(three.map(cells("train loss").text), ["0.5", "NaN", "0.25"]);
+  assert.deepEqual(three.map(cells("accuracy").text), ["0.9", "0.95", "–"]);
+  assert.deepEqual(three.map(cells("duration").text), ["60 s", "30 s", "–"]);
+  assert.deepEqual(three.map(cells("lr").text), ["0.1", "0.01", "0.028184"]);
+});
+
+test("metrics of one name are told apart by their tags", () => {
+  const twice = rowsOf(INFOS.slice(0, 1), () => ({ meta: {}, newest: { "Loss/a mean": 1, "Logged/a mean": 2 } }));
+  assert.deepEqual(
+    columnsOf(twice)
+      .filter(({ kind }) => kind === "metric")
+      .map(({ title }) => title),
+    ["Loss · a", "Logged · a"],
+  );
+});
+
+for (const [order, wanted] of [
+  ["", ["first", "second", "third", "broken"]],
+  ["nothing", ["first", "second", "third", "broken"]],
+  ["run", ["broken", "first", "second", "third"]],
+  ["-run", ["third", "second", "first", "broken"]],
+  ["Loss/train_loss mean", ["third", "first", "second", "broken"]],
+  ["-Loss/train_loss mean", ["first", "third", "second", "broken"]],
+  ["setting lr", ["second", "third", "first", "broken"]],
+  ["-steps", ["third", "second", "first", "broken"]],
+]) {
+  test(`sorted by "${order}", what is NaN or missing comes last`, () => {
+    assert.deepEqual(names(sorted(rows(), columnsOf(rows()), order)), wanted);
+  });
+}
+
+test("a column that does not exist sorts nothing", () => {
+  assert.equal(orderOf(columnsOf(rows()), "-nothing").column, null);
+});
+
+for (const [filter, wanted] of [
+  ["", ["first", "second", "third", "broken"]],
+  ["  ", ["first", "second", "third", "broken"]],
+  ["ir", ["first", "third"]],
+  ["lr=0.1", ["first"]],
+  ["lr=0.01 finished", ["second"]],
+  ["model.width=8 ^t", ["third"]],
+  ["damaged", ["broken"]],
+  ["[", []],
+]) {
+  test(`the filter "${filter}" looks into names, status and settings`, () => {
+    assert.deepEqual(names(filtered(rows(), filter)), wanted);
+  });
+}
+
+test("settings inside of settings have their names joined; what a run knows of itself is none", () => {
+  const meta = {
+    ...{
+      id: "x",
+      name: "n",
+      status: "crashed",
+      started: 1,
+      heartbeat: 2,
+      error: { type: "E" },
+      overhead: 0.1,
+      rank: 0,
+    },
+    ...{ config: { lr: 0.1, betas: [0.9, 0.99], data: { path: "/a" }, none: null }, versions: { torch: "2" } },
+    optimizers: [{ kind: "Adam" }],
+  };
+  assert.deepEqual(Object.fromEntries(settingsOf(meta)), {
+    ...{ lr: "0.1", betas: "[0.9,0.99]", "data.path": "/a" },
+    ...{ "optimizers.0.kind": "Adam", "versions.torch": "2" },
+  });
+  assert.deepEqual([...settingsOf({}), ...settingsOf({ config: null })], []);
+});
+
+test("settings differ where one run has another value, or none", () => {
+  const [one, other] = [
+    new Map([
+      ["a", "1"],
+      ["b", "2"],
+    ]),
+    new Map([["a", "1"]]),
+  ];
+  assert.deepEqual(compared([one, other]), { differ: ["b"], same: ["a"] });
+  assert.deepEqual(compared([one]), { differ: [], same: ["a", "b"] });
+  assert.deepEqual(compared([]), { differ: [], same: [] });
+});

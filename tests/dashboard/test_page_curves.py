@@ -1,0 +1,138 @@
+"""What charts and the heat map draw: curves with few numbers, axes, bands, zeros; in a real browser."""
+
+import numpy as np
+import pytest
+
+from monitorch.store import Statistic, Writer
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+RATE = "lens=Rates&statistic=Rate%2Fvalue"
+COLLECT = """
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  const name = this.canvas.closest(".chart")?.querySelector("h3").textContent ?? this.canvas.className;
+  ((window.written ??= {})[name] ??= []).push(text);
+  return write.call(this, text, ...rest);
+};
+"""
+
+
+@pytest.fixture
+def written(page):
+    """Keep what is written on every canvas, by the chart it belongs to; call it for what one chart says."""
+    command = "Page.addScriptToEvaluateOnNewDocument"
+    script = page.driver.execute_cdp_cmd(command, {"source": COLLECT})
+
+    def texts(name):
+        return list(dict.fromkeys(page.run("return window.written?.[arguments[0]] ?? []", name)))
+
+    yield texts
+    page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, serving):
+    """The address of a run with a noisy loss, a rate that hardly changes, and an accuracy after every epoch."""
+    folder = tmp_path_factory.mktemp("runs")
+    with Writer(folder / "first", meta={"started": 1000.0}) as writer:
+        writer.introduce_statistics("Dead", [Statistic("Dead/value", "linear", (0.0, 1.0))])
+        for step in range(60):
+            moment = {"epoch": step // 10, "time": 1000.0 + step / 100}
+            loss = [[1.0], [-2.0], [4.0]]
+            names = [f"Loss/train_loss {line}" for line in ("mean", "-σ", "+σ")]
+            values, statistics = [*loss, [0.0011 + 4e-5 * np.sin(step / 9)]], [*names, "Logged/learning rate mean"]
+            if step % 10 == 9:
+                values, statistics = [*values, [step / 60]], [*statistics, "Logged/accuracy mean"]
+            writer.put("run", step, values, layers=["run"], statistics=statistics, **moment)
+            shares = [[0.0, 1e-3, 0.5 if step < 30 else 0.0]]
+            writer.put("Dead", step, shares, layers=["none", "few", "half"], statistics=["Dead/value"], **moment)
+    with serving(folder) as client:
+        yield client.url
+
+
+INKED = """
+const charts = [...document.querySelectorAll(".strip .chart")];
+const chart = charts.find((e) => e.querySelector("h3").textContent === arguments[0]);
+const canvas = chart.querySelector("canvas"), copy = document.createElement("canvas");
+[copy.width, copy.height] = [canvas.width, canvas.height];
+const context = copy.getContext("2d", { willReadFrequently: true });
+context.drawImage(canvas, 0, 0);
+const { data } = context.getImageData(0, 0, copy.width, copy.height);
+const heights = new Array(copy.width).fill(0);
+const isCurve = (place) => data[place] < 60 && data[place + 1] > 90 && data[place + 2] > 80 && data[place + 3] > 200;
+for (let y = 0; y < copy.height; y++)
+  for (let x = 0; x < copy.width; x++) if (isCurve(4 * (y * copy.width + x))) heights[x]++;
+return heights;
+"""
+
+
+def test_a_metric_logged_once_per_epoch_is_a_line_with_its_numbers_marked(page, trained):
+    page.open(f"{trained}#theme=light")
+    heights = np.array(page.run(INKED, "accuracy"))
+    inked = np.flatnonzero(heights)
+    assert len(inked) > 0.9 * (inked[-1] - inked[0])  # from the first number to the last without a gap
+    assert (heights >= 4).sum() >= 6 * 2  # six numbers with marks wider than the line
+    assert page.texts(".strip .chart .value b")[2] == f"{59 / 60:.4g}"
+
+
+def test_axes_have_names_and_no_two_labels_are_equal(page, trained, written):
+    page.open(f"{trained}#x=time&layer=half")
+    rates = written("learning rate")
+    labels = [text for text in rates if text[0].isdigit() and not text.endswith(" s")]
+    assert {"time", "learning rate"} <= set(rates)
+    assert len(labels) >= 2
+    assert len(set(labels)) == len(labels)
+    assert np.ptp([float(text) for text in labels]) == pytest.approx(4e-5, rel=1)
+    assert {"time", "Dead"} <= set(written("Dead"))
+    assert len([text for text in rates if text.endswith(" s")]) >= 2  # of half a second
+    assert page.texts(".axis-name") == ["time"]
+
+
+def test_a_band_of_a_loss_does_not_reach_below_zero(page, trained, written):
+    page.open(f"{trained}#theme=light")
+    assert [text for text in written("Loss") if "−" in text] == []
+    assert "4" in written("Loss")
+
+
+def test_zero_looks_like_nothing_else_and_the_legend_names_it(page, trained):
+    page.open(f"{trained}#lens=Dead&statistic=Dead%2Fvalue&theme=light&map=viridis")
+    script = (
+        "const c = document.querySelector('.heat-canvas'), [row, share] = arguments;"
+        "const label = [...document.querySelectorAll('.gutter .label')].find(e => e.title === row);"
+        "const y = label.offsetTop + label.offsetHeight / 2 - 10, copy = document.createElement('canvas');"
+        "copy.width = copy.height = 20; const context = copy.getContext('2d', { willReadFrequently: true });"
+        "context.drawImage(c, -Math.floor(share * c.width), -y); "
+        "return [...new Uint32Array(context.getImageData(0, 0, 20, 20).data.buffer)]"
+    )
+
+    def colours(row, share):
+        return {tuple(np.uint32(pixel).tobytes()[:3]) for pixel in page.run(script, row, share)}
+
+    small, zero = colours("few", 0.25), colours("none", 0.25)
+    assert len(small) == 1
+    assert len(zero) > 1  # lines across it
+    assert (220, 222, 219) in zero
+    assert all(max(colour) - min(colour) < 16 for colour in zero)  # no colour of the scale is grey
+    assert (220, 222, 219) not in colours("half", 0.25)
+    assert (220, 222, 219) in colours("half", 0.75)
+    assert page.texts(".legend .swatch-text") == ["Zero", "NaN or Inf"]
+
+
+def test_the_page_says_when_it_has_drawn_everything(page, site):
+    page.open(f"{site}#run=first&{RATE}")
+    first = page.drawn()
+    assert first >= 1
+    held = (
+        "const ask = window.fetch, held = new Promise((free) => { window.free = free; });"
+        "window.fetch = async (address) => { if (address.includes('api/events')) await held; return ask(address); }"
+    )
+    page.run(held)
+    page.run("location.hash = 'run=broken'")
+    page.until(lambda: page.drawn_step() == 24)
+    assert page.drawn() is None  # the heat map is there, its alerts are not
+    assert page.texts(".count") == []
+    page.run("window.free()")
+    page.settle()
+    assert page.texts(".count") == ["1"]
+    assert page.drawn() > first

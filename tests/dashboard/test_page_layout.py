@@ -1,0 +1,86 @@
+"""The page in windows of all sizes; in a real browser."""
+
+import pytest
+
+from monitorch.store import Layer, Writer
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+NAME = "an_experiment_with_a_name_that_is_much_longer_than_a_telephone_is_wide"
+LAYERS = [f"transformer.encoder.layers.{index}.self_attention.projection.weight" for index in range(5)]
+
+
+@pytest.fixture(scope="module")
+def wordy(tmp_path_factory, serving):
+    """The address of a page over runs whose names, settings and alerts are long."""
+    folder = tmp_path_factory.mktemp("wordy")
+    for number in range(3):
+        config = {"data": "/a/path/that/" + "goes/on/and/" * 12 + "on", "word": "x" * 90, "rate": number}
+        with Writer(folder / f"{NAME}_{number}", meta={"started": 1000.0, "config": config}) as writer:
+            writer.introduce_layers([Layer(name, "Parameter", 12) for name in LAYERS])
+            for step in range(8):
+                norms = [[1.0 + index + step for index in range(5)]]
+                writer.put("Norms", step, norms, layers=LAYERS, statistics=["A Norm with a long Name/mean"])
+                losses = [[1 / (1 + step)]] * 7
+                names = [f"Loss {index} of a long name/train_loss mean" for index in range(7)]
+                writer.put("run", step, losses, layers=["run"], statistics=names)
+            body = {"reason": "a reason that is " + "long " * 30, "word": "y" * 120}
+            writer.event(3, "an_alert_with_a_long_name", "warning", layer=LAYERS[0], body=body)
+            writer.note(error={"type": "RuntimeError", "message": "z" * 150, "traceback": ["w" * 200]})
+    with serving(folder) as client:
+        yield client.url
+
+
+@pytest.fixture
+def window(page):
+    """Give the window a size; it goes with the tab."""
+
+    def resize(width, height=900):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 800}
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    return resize
+
+
+@pytest.mark.parametrize("width", [360, 390, 768, 1024, 1440, 2560])
+def test_nothing_is_wider_than_the_window(page, wordy, window, width):
+    window(width)
+    compared = "&".join(f"compare={NAME}_{number}" for number in (1, 2))
+    page.open(f"{wordy}#run={NAME}_0&{compared}&difference=1&layer={LAYERS[2]}")
+    size = "const e = document.documentElement; return [e.scrollWidth, e.clientWidth, visualViewport.scale]"
+    found = {"Layer": page.run(size)}
+    for tab in ("Alerts2", "Runs", "Table"):
+        page.click("[role=tab]", tab)
+        found[tab] = page.run(size)
+    assert found == {tab: [width, width, 1] for tab in found}
+
+
+def test_few_layers_do_not_make_charts_and_rows_grow_without_end(page, wordy, window):
+    window(2560, 1300)
+    page.open(f"{wordy}#run={NAME}_0&layer={LAYERS[2]}")
+    heights = "return [...document.querySelectorAll(arguments[0])].map((e) => e.getBoundingClientRect().height)"
+    assert max(page.run(heights, ".chart")) <= 250
+    assert max(page.run(heights, ".label")) <= 72
+
+
+def test_all_charts_of_the_whole_run_can_be_reached_in_a_small_window(page, wordy, window):
+    window(360, 640)
+    page.open(f"{wordy}#run={NAME}_0")
+    widths = page.run("return [...document.querySelectorAll('.strip .chart')].map((e) => e.clientWidth)")
+    assert len(widths) == 7
+    assert min(widths) >= 140
+    assert page.run("const e = document.querySelector('.strip'); return e.scrollWidth - e.clientWidth") == 0
+
+
+def test_a_heat_map_that_comes_into_view_has_the_columns_that_fit_it(page, wordy, window):
+    window(1440)
+    page.open(f"{wordy}#run={NAME}_0&tab=runs")
+    assert page.texts(".heat-panel") == []
+    page.click("[role=tab]", "Layer")
+    asked = (
+        "return performance.getEntriesByType('resource').map((e) => new URL(e.name))"
+        ".filter((url) => url.pathname === '/api/windows' && url.searchParams.get('plane') === 'maximum')"
+        ".map((url) => Number(url.searchParams.get('resolution')))"
+    )
+    width = page.run("return document.querySelector('.plot').clientWidth")
+    assert page.run(asked)[-1] == width // 2
