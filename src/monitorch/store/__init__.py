@@ -7,13 +7,13 @@ Writing::
     writer.event(step, kind, severity="info", *, epoch, time, layer, statistic, body) -> bool
     writer.introduce_layers([Layer(name, kind, parameters) | name])
     writer.introduce_statistics(lens, [Statistic(name, scale, limits)])
-    writer.note(**facts); writer.flush(); writer.close(status="finished"); writer.dropped
+    writer.note(**facts); writer.flush(); writer.close(status="finished", error=None); writer.dropped
 
 Reading::
 
     list_runs(folder) -> [RunInfo(name, path, status, ticks, last_step, age, size, dropped, ranks)]   newest first
     run = open_run(folder_or_file, rank=None)                                                       # a context manager
-    run.name, run.status, run.meta, run.last_step, run.path
+    run.name, run.status, run.error, run.meta, run.last_step, run.path    error is Failure(type, message, traceback)
     run.layers -> (Layer(name, kind, parameters), ...)                                          in the model's order
     run.lenses -> {name: Lens(name, statistics, layers, ticks, first_step, last_step)}
     run.series(lens, statistic, layer, first=None, last=None) -> Series(axis, values)
@@ -38,6 +38,7 @@ not exist raise :class:`~monitorch.errors.OptionError` with those that do, files
 array([0., 2., 4.], dtype=float32)
 """
 
+from .failure import Failure
 from .lens_index import Axis
 from .library import DEFAULT_FOLDER, RunInfo, list_runs, open_run
 from .parts import WHOLE_RUN, Event, Frame, Layer, Statistic
@@ -50,6 +51,7 @@ __all__ = [
     "WHOLE_RUN",
     "Axis",
     "Event",
+    "Failure",
     "Frame",
     "Layer",
     "Lens",

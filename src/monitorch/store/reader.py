@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..errors import OptionError, StoreError
 from .buffer import padded
 from .database import read_meta
+from .failure import Failure
 from .lens_index import Axis, LensIndex
 from .parts import WHOLE_RUN, Event, Floats, Frame, Layer, Statistic
 from .query import Query, column_axis
@@ -98,6 +99,11 @@ class Run:
     def status(self) -> str:
         """``"running"``, ``"finished"`` or ``"crashed"``; the last one also if there is no sign of life."""
         return derive_status(self.meta)
+
+    @property
+    def error(self) -> Failure | None:
+        """The exception that ended the run; None if it ended well, goes on, or could not say."""
+        return Failure.from_meta(self.meta)
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -23,8 +23,13 @@ def derive_status(meta: Mapping[str, Any]) -> str:
 
 def ending() -> str:
     """What the end of this program looks like: ``"crashed"`` after an error that nobody caught."""
-    failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-    return "crashed" if failed else "finished"
+    return "finished" if uncaught() is None else "crashed"
+
+
+def uncaught() -> BaseException | None:
+    """The exception that is ending this program; None while it goes on, and where somebody types at a prompt."""
+    found = getattr(sys, "last_value", None)
+    return found if isinstance(found, BaseException) and not hasattr(sys, "ps1") else None
 
 
 def age(meta: Mapping[str, Any]) -> float:

@@ -19,11 +19,12 @@ import numpy as np
 from .. import __version__
 from ..errors import LifecycleError, OptionError, StoreError, warn
 from .backend import open_backend
+from .failure import Failure
 from .journal import JOURNALS, Journal
 from .library import file_of, status_of
 from .parts import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
 from .source import NothingStoredError
-from .status import ending
+from .status import ending, uncaught
 from .worker import Request, Worker
 
 FilePath: TypeAlias = str | os.PathLike[str]
@@ -151,20 +152,25 @@ class Writer:
             pass
         self._warn(stacklevel=3)
 
-    def close(self, status: str = "finished") -> None:
-        """Store what is left and make the run one file; calling it again does nothing."""
+    def close(self, status: str = "finished", error: BaseException | None = None) -> None:
+        """Store what is left and make the run one file; calling it again does nothing.
+
+        Args:
+            status: how the run ended, ``"finished"`` or ``"crashed"``.
+            error: the exception that ended it: its type, message and the end of its traceback are kept.
+        """
         if status not in ENDS:
             raise OptionError.unknown("status", status, ENDS)
         self._closed = True
         if self._ending.detach():
-            _end(self._worker, status)
+            _end(self._worker, status, error)
         self._warn(stacklevel=3)
 
     def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close("finished" if kind is None else "crashed")
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self.close("finished" if kind is None else "crashed", error)
 
     def _open(
         self,
@@ -229,11 +235,14 @@ def _now() -> float:
     return time.time()
 
 
-def _end(worker: Worker, status: str | None) -> None:
+def _end(worker: Worker, status: str | None, error: BaseException | None = None) -> None:
     """Finish; without a status it is what the end of the program looks like."""
     if os.getpid() != worker.pid or not worker.is_alive():
         return
-    request = Request(is_last=True, status=status or ending(), ended=_now())
+    status = status or ending()
+    error = error or (uncaught() if status == "crashed" else None)
+    facts = {} if error is None else {"error": Failure.of(error)._asdict()}
+    request = Request(is_last=True, status=status, ended=_now(), **facts)
     try:
         worker.queue.put(request, timeout=CLOSE_SECONDS)
     except queue.Full:
@@ -242,7 +251,7 @@ def _end(worker: Worker, status: str | None) -> None:
 
 
 def _facts(name: str, rank: int, is_new: bool) -> dict[str, Any]:
-    birth = {"id": uuid4().hex, "name": name, "started": _now()} if is_new else {"resumed": _now()}
+    birth = {"id": uuid4().hex, "name": name, "started": _now()} if is_new else {"resumed": _now(), "error": None}
     process = {"pid": os.getpid(), "host": socket.gethostname(), "rank": rank}
     return {**birth, **process, "status": "running", "versions": _versions()}
 

@@ -144,19 +144,24 @@ class StoreVisualizer(RecordSink):
         if self._writer is not None and not self._closed:
             self._writer.flush()
 
-    def close(self, status: str = "finished") -> None:
-        """Store what is left; calling it again does nothing."""
+    def close(self, status: str = "finished", error: BaseException | None = None) -> None:
+        """Store what is left; calling it again does nothing.
+
+        Args:
+            status: how the run ended, ``"finished"`` or ``"crashed"``.
+            error: the exception that ended it, to be kept with the run.
+        """
         if not self._closed:
             self.flush()
             self._closed = True
             if self._writer is not None:
-                self._writer.close(status)
+                self._writer.close(status, error)
 
     def __enter__(self) -> "StoreVisualizer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close("finished" if kind is None else "crashed")
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self.close("finished" if kind is None else "crashed", error)
 
     def _open(self, rank: int) -> Writer:
         name = self._name or free_name(self._folder, time_name())
