@@ -34,6 +34,12 @@ def several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def any_process(fact: bool) -> bool:
+    """Whether it is so in any process; all of them must ask."""
+    loads, _ = _gather(fact)
+    return any(loads.values())
+
+
 def offer(party: Party) -> None:
     """Take part in the next exchange. Parties of one class meet in the order in which they were offered."""
     if several_processes() and not any(party is known for known in _offered):
