@@ -27,9 +27,9 @@ def test_numbers_of_earlier_steps_are_kept_apart(numbers):
     assert numbers.value == numbers.at(None) == {"a": moments(1.0, 3.0)}
     assert numbers.at(3) == {"a": moments(2.0, 4.0)}
     assert numbers.at(5) == {"a": moments(7.0), "b": moments(9.0)}
-    assert numbers.steps() == {3, 5}
+    assert numbers.by_step().keys() == {None, 3, 5}
     numbers.reset()
-    assert (numbers.value, numbers.steps(), numbers.is_empty) == ({}, set(), True)
+    assert (numbers.value, numbers.by_step(), numbers.is_empty) == ({}, {}, True)
 
 
 def test_what_has_come_can_be_held_for_a_step(numbers):

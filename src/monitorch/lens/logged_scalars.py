@@ -1,5 +1,6 @@
 """Whatever the user logs by name."""
 
+from ..numerical import Accumulator
 from ..preprocessor.run_numbers import RunNumbers
 from .pushed_lens import PushedLens
 from .views import NamedLines
@@ -10,4 +11,7 @@ class LoggedScalars(PushedLens):
 
     def __init__(self) -> None:
         self.numbers = RunNumbers()
-        super().__init__([self.numbers], [NamedLines("Logged", self.numbers.at, ("mean",), (), apart=True)])
+        super().__init__([self.numbers], [NamedLines("Logged", self._read_logged, ("mean",), (), apart=True)])
+
+    def _read_logged(self, step: int | None) -> dict[str, Accumulator]:
+        return self._at(self.numbers, step)

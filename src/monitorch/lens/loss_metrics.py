@@ -93,7 +93,7 @@ class LossMetrics(PushedLens):
         self._losses.hold_reports(step)
 
     def _read_losses(self, step: int | None) -> dict[str, Accumulator]:
-        seen, pushed = self._losses.at(step), self._pushed(self._loss_names(), step)
+        seen, pushed = self._at(self._losses, step), self._pushed(self._loss_names(), step)
         if self._loss_fn is None:
             return {**seen, **pushed}
         return {**seen, **{name: kept for name, kept in pushed.items() if not has_samples(seen.get(name, []))}}

@@ -26,6 +26,7 @@ class PushedLens(Lens):
         super().__init__(preprocessors, views)
         self.earlier: dict[int, list[Frame]] = {}
         """The numbers of the last tick that belong to earlier steps, by step."""
+        self._read: dict[RunNumbers, dict[int | None, dict[str, Accumulator]]] = {}
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
         """Meet the pushed numbers."""
@@ -35,12 +36,14 @@ class PushedLens(Lens):
 
     def finalize_epoch(self) -> None:
         """Read every view, of every step there are numbers of."""
-        super().finalize_epoch()
         sources = [*self._preprocessors, *([] if self._call is None else [self._call])]
+        self._read = {source: source.by_step() for source in sources}
+        super().finalize_epoch()
         self.earlier = {}
-        for step in sorted({step for source in sources for step in source.steps()}):
+        for step in sorted({step for found in self._read.values() for step in found if step is not None}):
             frames = [view.read((), step) for view in self._views]
             self.earlier[step] = [frame for frame in frames if frame.values]
+        self._read = {}
 
     def date(self, tick: int, step: int, moment: float) -> None:
         """The same; nothing is of a later step than the tick."""
@@ -71,8 +74,12 @@ class PushedLens(Lens):
 
     def _pushed(self, names: Iterable[str], step: int | None) -> dict[str, Accumulator]:
         """The pushed numbers of those names that there are, of an earlier step or, with None, of the tick itself."""
-        known = {} if self._call is None else self._call.at(step)
+        known = {} if self._call is None else self._at(self._call, step)
         return {name: known[name] for name in names if name in known}
+
+    def _at(self, source: RunNumbers, step: int | None) -> dict[str, Accumulator]:
+        """What a source has of a step; while all steps are read, from what was found at once."""
+        return self._read[source].get(step, {}) if source in self._read else source.at(step)
 
     def _last_number(self, line: str) -> float:
         """What the tick that has just ended showed under the first tag; NaN if it showed nothing."""

@@ -56,23 +56,25 @@ class RunNumbers(AccumulatingPreprocessor):
     @property
     def value(self) -> dict[str, Any]:
         """The accumulators of what belongs to no earlier step, by name."""
-        return self.at(None) if self.steps() else self._settled()
+        kept = self._settled()
+        return kept if all(isinstance(name, str) for name in kept) else self.at(None)
 
     def at(self, step: int | None) -> dict[str, Accumulator]:
         """The accumulators of an earlier step, or with None of the tick itself, by name."""
-        known = self._settled()
-        if step is None:
-            return {name: kept for name, kept in known.items() if isinstance(name, str)}
-        return {name[0]: kept for name, kept in known.items() if not isinstance(name, str) and name[1] == step}
+        return self.by_step().get(step, {})
+
+    def by_step(self) -> dict[int | None, dict[str, Accumulator]]:
+        """All accumulators by step, None for those of the tick itself, and by name."""
+        found: dict[int | None, dict[str, Accumulator]] = {}
+        for key, kept in self._settled().items():
+            name, step = (key, None) if isinstance(key, str) else key
+            found.setdefault(step, {})[name] = kept
+        return found
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has come since the last tick."""
         return not self._values
-
-    def steps(self) -> set[int]:
-        """The earlier steps of which there are numbers."""
-        return {name[1] for name in self._values if not isinstance(name, str)}
 
     def push(self, name: str, value: Any, step: int | None = None) -> None:
         """Add a number; a tensor is copied and not waited for."""
