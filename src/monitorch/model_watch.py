@@ -31,6 +31,7 @@ from .visualizer.store_visualizer import StoreVisualizer
 FEW, MANY = 10, 100
 """Steps of a tick when nothing else is said: at the beginning and later on."""
 
+CLOSING = "closing the watch"
 COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
 
 
@@ -169,9 +170,10 @@ class Watch(DisplaysRun):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._closed:
-            return
-        self._close(failure_in(error), alone=error is not None)
+        try:
+            self._close(failure_in(error), alone=error is not None)
+        except Exception as failure:
+            tell(self.inspector.state, CLOSING, failure)
 
     @property
     def visualizer(self) -> Any:
@@ -180,13 +182,19 @@ class Watch(DisplaysRun):
 
     def tick(self) -> None:
         """Show what was seen since the last tick, and begin a new one now."""
-        if self._is_open("tick"):
-            self._guarded(self._regular_tick)
+        try:
+            if self._is_open("tick"):
+                self._regular_tick()
+        except Exception as error:
+            tell(self.inspector.state, "a tick", error)
 
     def step(self) -> None:
         """Say that a step has ended, where no optimizer tells: for optimizers that are not torch's, and own loops."""
-        if self._is_open("step"):
-            self._guarded(self.inspector.step, "step()")
+        try:
+            if self._is_open("step"):
+                self.inspector.step()
+        except Exception as error:
+            tell(self.inspector.state, "ending a step", error)
 
     def log(self, values: Any = None, /, *, step: int | None = None, **named: Any) -> None:
         """Add any numbers by name, from a dictionary, as keywords, or both; the next tick shows them.
@@ -196,13 +204,19 @@ class Watch(DisplaysRun):
             step: the step that they belong to; None for the last one that was done.
             **named: the same as keywords.
         """
-        if self._is_open("log"):
-            self._guarded(lambda: self.inspector.log(values, step=step, **named), "log()")
+        try:
+            if self._is_open("log"):
+                self.inspector.log(values, step=step, **named)
+        except Exception as error:
+            tell(self.inspector.state, "logging", error)
 
     def push_loss(self, loss: Any, *, train: bool = True) -> None:
         """Add a loss that no module computes; a tensor is not waited for. ``train=False`` for that of an evaluation."""
-        if self._is_open("push_loss"):
-            self._guarded(lambda: self.inspector.push_loss(loss, train=train), "push_loss()")
+        try:
+            if self._is_open("push_loss"):
+                self.inspector.push_loss(loss, train=train)
+        except Exception as error:
+            tell(self.inspector.state, "adding a loss", error)
 
     def records(self) -> list[Record]:
         """The numbers of the last tick, one by one; also when the watch is closed."""
@@ -224,33 +238,43 @@ class Watch(DisplaysRun):
 
         Where it is called because of an exception, by ``finally`` or a framework, the run has crashed.
         """
-        if not self._closed:
+        try:
             handled = sys.exc_info()[1]
             self._close(None if handled is self._handled else failure_in(handled))
+        except Exception as error:
+            tell(self.inspector.state, CLOSING, error)
 
     def end(self, error: BaseException | None) -> None:
         """Close because the program ends: other processes do not come to a last tick."""
-        if not self._closed:
+        try:
             self._close(error, alone=True)
+        except Exception as failure:
+            tell(self.inspector.state, CLOSING, failure)
 
     # what the state of the inspector tells
 
     def step_is_over(self) -> None:
         """A step has ended. If something was reported after the one before, it will be again, and is waited for."""
-        self._reports = self.inspector.state.reports
-        self._due_after = min(self._due_after, self._now)  # passes may have been taken for steps at first
-        is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
-        if self._is_due and not is_report_expected:
-            self._guarded(self._regular_tick)
+        try:
+            self._reports = self.inspector.state.reports
+            self._due_after = min(self._due_after, self._now)  # passes may have been taken for steps at first
+            is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
+            if self._is_due and not is_report_expected:
+                self._regular_tick()
+        except Exception as error:
+            tell(self.inspector.state, "a tick", error)
 
     def step_begins(self) -> None:
         """The next step begins: what belongs to the last one has come."""
-        self._guarded(self._complete_step)
+        try:
+            self._complete_step()
+        except Exception as error:
+            tell(self.inspector.state, "a tick", error)
 
     def evaluation_begins(self) -> None:
         """The model is called, but not to be trained."""
         if self._shows_evaluations:
-            self.inspector.state.count_report()
+            self.inspector.state.reports += 1
 
     def _complete_step(self) -> None:
         is_alone = self._has_reports and self._reported_at != self._now - 1
@@ -302,13 +326,6 @@ class Watch(DisplaysRun):
             self._known_overhead = overhead
             self.inspector.visualizer.note(overhead=overhead)
 
-    def _guarded(self, action: Callable[[], None], what: str = "a tick") -> None:
-        """Do something for the training loop, which goes on whatever happens."""
-        try:
-            action()
-        except Exception as error:
-            tell(self.inspector.state, what, error)
-
     def _is_open(self, method: str) -> bool:
         """Whether the watch goes on; else that is told once."""
         if self._closed and not self._was_told:
@@ -318,12 +335,14 @@ class Watch(DisplaysRun):
         return not self._closed
 
     def _close(self, error: BaseException | None, *, alone: bool = False) -> None:
+        if self._closed:
+            return
         try:
             if self.inspector.state.attached and self._is_something_left(alone=alone):
-                self._guarded(self._tick)
+                self._tick()
         finally:
             self._closed = True
-            self._guarded(lambda: self._leave(error), "closing the watch")
+            self._leave(error)
 
     def _is_something_left(self, *, alone: bool) -> bool:
         if not self._is_joint:

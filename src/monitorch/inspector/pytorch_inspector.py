@@ -207,13 +207,19 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
-        push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
-        self._take("push_metric", name, value, partial(push, name, value))
+        try:
+            push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
+            self._take("push_metric", name, value, partial(push, name, value))
+        except Exception as error:
+            tell(self.state, f"adding to the metric {name!r}", error)
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
         """Add a loss; a tensor is not waited for. ``running=False`` keeps every value, for medians and quartiles."""
-        push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
-        self._take("push_loss", "loss", value, push)
+        try:
+            push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
+            self._take("push_loss", "loss", value, push)
+        except Exception as error:
+            tell(self.state, "adding a loss", error)
 
     def log(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Add any numbers by name, from a dictionary, as keywords, or both; they are shown without being declared.
@@ -238,11 +244,21 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
 
     def tick_epoch(self, epoch: int | None = None) -> None:
         """End an epoch: show what was seen since the last tick. ``epoch`` is its number, the next is one more."""
-        self._tick(epoch, "epoch")
+        if epoch is not None:
+            check(epoch=epoch)
+        try:
+            self._tick(epoch, "epoch")
+        except Exception as error:
+            tell(self.state, "a tick", error)
 
     def tick(self, epoch: int | None = None) -> None:
         """The same where a tick is no epoch: figures count steps instead."""
-        self._tick(epoch, "step" if self.state.attached else "tick")
+        if epoch is not None:
+            check(epoch=epoch)
+        try:
+            self._tick(epoch, "step" if self.state.attached else "tick")
+        except Exception as error:
+            tell(self.state, "a tick", error)
 
     def hold_reports(self) -> None:
         """What was reported since the last step, evaluations and metrics, belongs to it, whenever the next tick is."""
@@ -307,8 +323,6 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             if self.state.on_error == "raise":
                 raise
             self._refuse(f"{call}() takes numbers, so {name}={_short(value)} is left out: {error}", name)
-        except Exception as error:
-            tell(self.state, f"{call}() of {name}", error)
 
     def _refuse(self, text: str, name: str) -> None:
         if name not in self._refused:
@@ -332,31 +346,23 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         return nearest
 
     def _tick(self, epoch: int | None, axis: str) -> None:
-        if epoch is not None:
-            check(epoch=epoch)
-        try:
-            try:
-                self._show_tick(epoch, axis)
-            finally:
-                self.state.tick()
-        except Exception as error:
-            tell(self.state, "a tick", error)
-
-    def _show_tick(self, epoch: int | None, axis: str) -> None:
-        active, state = self.state.is_active, self.state
+        state = self.state
         number = state.counter if epoch is None else epoch
         try:
+            active = state.is_active
             if active:
                 self._adopt_lenses()
                 self._end_tick(number, axis)
+            state.counter = number
+            if state.house is not None:
+                if active and state.observed and not self._was_blind_told and state.open_tick is None:
+                    self._was_blind_told = True
+                    warn_if_blind(state.house)
+                self._follow_layers()
+                state.house.refresh()
         finally:
             state.counter = number
-        if state.house is not None:
-            if active and state.observed and not self._was_blind_told and state.open_tick is None:
-                self._was_blind_told = True
-                warn_if_blind(state.house)
-            self._follow_layers()
-            state.house.refresh()
+            state.tick()
 
     def _show_model(self, lens: AbstractLens) -> None:
         for layer in self._layers or ():
