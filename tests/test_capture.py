@@ -35,10 +35,10 @@ def test_model_and_optimizer_are_described():
     assert json.loads(json.dumps(facts)) == facts
 
 
-def test_a_learning_rate_that_is_a_tensor_is_left_out():
+def test_options_of_an_optimizer_may_be_tensors_and_tuples():
     model = nn.Linear(1, 1)
-    (optimizer,) = capture.capture(model, [torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))])["optimizers"]
-    assert "lr" not in optimizer
+    (optimizer,) = capture.capture(model, [torch.optim.Adam(model.parameters(), lr=torch.tensor(0.5))])["optimizers"]
+    assert (optimizer["lr"], optimizer["betas"]) == (0.5, [0.9, 0.999])
 
 
 def test_the_commit_and_whether_files_differ_from_it(repository):

@@ -92,6 +92,17 @@ def test_package_command_line_and_visualizers_start_without_torch():
     )
 
 
+PACKAGES = ["dashboard", "gatherer", "inspector", "lens", "numerical", "observe", "preprocessor", "store", "visualizer"]
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "errors"])
+def test_a_package_is_found_on_first_use(package):
+    code = f"import monitorch, sys; print('torch' in sys.modules, monitorch.{package}.__name__, *dir(monitorch))"
+    has_torch, name, *names = run_fresh(code)
+    assert (has_torch, name) == ("False", f"monitorch.{package}")
+    assert package in names
+
+
 @pytest.mark.parametrize(("name", "module"), [("PyTorchInspector", "inspector"), ("watch", "model_watch")])
 def test_name_at_the_top_level_is_the_one_of_its_module(name, module):
     assert getattr(monitorch, name) is getattr(importlib.import_module(f"monitorch.{module}"), name)

@@ -4,6 +4,9 @@ import copy
 import gc
 import pickle
 import weakref
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from torch._dynamo.utils import counters
 
 import monitorch
 from monitorch import model_watch
-from monitorch.errors import LifecycleError, MonitorchWarning, OptionError
+from monitorch.errors import MonitorchWarning, OptionError
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
 
@@ -23,9 +26,12 @@ class Collector(RecordSink):
 
     def __init__(self):
         self.numbers, self.ticks, self.closed = {}, 0, False
+        self.at_steps = {}
 
     def write(self, records):
         self.numbers.update({(r.epoch, r.tag, r.layer, r.statistic): r.value for r in records})
+        for r in records:
+            self.at_steps.setdefault((r.tag, r.statistic), []).append((r.step, r.value))
 
     def flush(self):
         self.ticks += 1
@@ -35,6 +41,10 @@ class Collector(RecordSink):
 
     def line(self, tag, layer, statistic="mean"):
         return {e: v for (e, *rest), v in self.numbers.items() if rest == [tag, layer, statistic]}
+
+    def run_line(self, tag, statistic):
+        """The numbers of the run as a whole, with the step of each."""
+        return self.at_steps.get((tag, statistic), [])
 
     def layers_of(self, tag):
         return {layer for _, seen, layer, _ in self.numbers if seen == tag}
@@ -131,12 +141,90 @@ def test_accumulated_and_evaluated_passes_are_no_steps_of_an_optimizer(training)
         assert training.shown.ticks == 1
 
 
-def test_without_an_optimizer_evaluation_belongs_to_the_steps_before_it(training):
-    with training.watch(loss_fn=training.loss_fn, tick_every=2):
-        training.run(2)
+@pytest.mark.parametrize("with_optimizer", [True, False])
+@pytest.mark.parametrize("before", [1, 3, 4, 7, 8, 13])
+def test_an_evaluation_belongs_to_the_last_step_that_was_done_and_closes_its_tick(training, with_optimizer, before):
+    with training.watch(training.optimizer if with_optimizer else None, loss_fn=training.loss_fn) as watch:
+        training.run(before)
         loss = training.evaluate()
-        training.run(1)
-    assert training.shown.line("Loss", "Loss", "val_loss mean") == pytest.approx({1: loss})
+        watch.log(accuracy=0.25)
+        training.run(5)
+    assert training.shown.run_line("Loss", "val_loss mean") == [(before, pytest.approx(loss))]
+    assert training.shown.run_line("Logged", "accuracy mean") == [(before, 0.25)]
+    ends = sorted({*range(4, before + 5, 4), before, before + 5})
+    expected = [np.mean(training.losses[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    seen = [(end, pytest.approx(mean)) for end, mean in zip(ends, expected, strict=True)]
+    assert training.shown.run_line("Loss", "train_loss mean") == seen
+
+
+def test_an_evaluation_after_each_epoch_stands_at_its_step_however_many_steps_a_tick_has(training):
+    evaluations = []
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=None) as watch:
+        for epoch in range(5):
+            training.run(17)
+            evaluations.append((17 * (epoch + 1), pytest.approx(training.evaluate())))
+            watch.log(accuracy=epoch / 8)
+    assert training.shown.run_line("Loss", "val_loss mean") == evaluations
+    assert training.shown.run_line("Logged", "accuracy mean") == [(17 * n, (n - 1) / 8) for n in range(1, 6)]
+    assert training.shown.ticks == 13  # 10, 20, ... and 17, 34, ...
+
+
+def test_evaluations_at_every_step_make_no_further_ticks_and_are_in_those_of_their_steps(training):
+    evaluations = []
+    with training.watch(training.optimizer, loss_fn=training.loss_fn) as watch:
+        for number in range(12):
+            training.run(1)
+            evaluations.append(training.evaluate())
+            watch.log(number=number)
+    parts = {1: [0], 4: [1, 2, 3], 8: [4, 5, 6, 7], 12: [8, 9, 10, 11]}  # the first may have been the only one
+    losses = [(step, pytest.approx(np.mean([evaluations[n] for n in part]))) for step, part in parts.items()]
+    assert training.shown.run_line("Loss", "val_loss mean") == losses
+    assert training.shown.run_line("Logged", "number mean") == [(step, np.mean(part)) for step, part in parts.items()]
+    assert training.shown.ticks == 4
+
+
+@pytest.mark.parametrize("tick_every", [1, 3])
+def test_what_is_reported_after_each_step_is_in_the_tick_of_that_step(training, tick_every):
+    with training.watch(training.optimizer, tick_every=tick_every) as watch:
+        for number in range(1, 7):
+            training.run(1)
+            watch.push_loss(training.losses[-1])
+            watch.log(number=number)
+    ends = sorted({1, *range(tick_every, 7, tick_every)})
+    parts = [range(start + 1, end + 1) for start, end in zip([0, *ends], ends, strict=False)]
+    assert training.shown.run_line("Logged", "number mean") == [(part[-1], np.mean(part)) for part in parts]
+    losses = [(part[-1], pytest.approx(np.mean([training.losses[n - 1] for n in part]))) for part in parts]
+    assert training.shown.run_line("Loss", "train_loss mean") == losses
+
+
+def test_an_evaluation_before_the_first_step_is_that_of_step_0(training):
+    with training.watch(training.optimizer, loss_fn=training.loss_fn):
+        loss = training.evaluate()
+        training.run(4)
+    assert training.shown.run_line("Loss", "val_loss mean") == [(0, pytest.approx(loss))]
+    assert [step for step, _ in training.shown.run_line("Loss", "train_loss mean")] == [4]
+
+
+def test_passes_that_leave_no_number_make_no_tick(training):
+    with training.watch(training.optimizer, tick_every=100):
+        for _ in range(5):
+            training.run(3)
+            training.evaluate()  # nobody watches its loss
+        assert training.shown.ticks == 0
+
+
+def test_passes_of_evaluation_are_in_the_tick_that_they_close(training):
+    with training.watch(training.optimizer, lenses=[OutputNorm(record_eval=True)]):
+        training.run(4)
+        training.model.eval()
+        with torch.no_grad():
+            norms = training.model[1](training.model[0](torch.ones(4, 3))).double().norm(dim=1)
+            training.model(torch.ones(4, 3))
+        training.model.train()
+        training.run(4)
+    found = training.shown.run_line("Output Norm", "mean")
+    assert [step for step, _ in found] == [4, 4, 8]
+    assert found[1][1] == pytest.approx(norms.mean().item())
 
 
 def test_a_step_with_a_closure_is_one_step(training):
@@ -169,15 +257,6 @@ def test_evaluation_after_the_last_tick_is_shown_at_the_end(training):
     assert training.shown.line("Loss", "Loss", "val_loss mean") == pytest.approx({2: loss})
 
 
-@pytest.mark.parametrize("steps", [4, 5])
-def test_among_other_processes_only_steps_make_a_last_tick(training, steps, monkeypatch):
-    monkeypatch.setattr(model_watch, "_has_peers", lambda: True)
-    with training.watch(training.optimizer):
-        training.run(steps)
-        training.evaluate()  # perhaps by one process only, and a tick would wait for the others
-    assert training.shown.ticks == (steps + 3) // 4
-
-
 def test_tick_by_hand_begins_a_new_one(training):
     with training.watch(training.optimizer) as watch:
         training.run(3)
@@ -196,6 +275,178 @@ def test_logged_numbers_are_shown(training):
         watch.log(accuracy=0.25)
         watch.log(accuracy=0.75)
     assert [value for (_, _, _, name), value in training.shown.numbers.items() if "accuracy" in name] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "expected"),
+    [
+        (({"a": 1},), {}, {"a": 1}),
+        (({"a": 1},), {"b": 2.5}, {"a": 1, "b": 2.5}),
+        (({"train_loss": 100},), {}, {"train_loss": 100}),
+        (({"val": {"accuracy": 0.5, "top": {5: 0.75}}},), {}, {"val.accuracy": 0.5, "val.top.5": 0.75}),
+        ((), {"step_": 3, "self": 1, "values": 2}, {"step_": 3, "self": 1, "values": 2}),
+        ((), {"a": torch.tensor(2.0, requires_grad=True), "b": torch.tensor([[3]])}, {"a": 2, "b": 3}),
+        (
+            (),
+            {"a": np.float32(0.5), "b": np.int64(4), "c": np.array(1.5), "d": True},
+            {"a": 0.5, "b": 4, "c": 1.5, "d": 1},
+        ),
+        ((), {"a": Fraction(1, 4), "b": Decimal("0.5"), "c": "0.125"}, {"a": 0.25, "b": 0.5, "c": 0.125}),
+        ((None,), {"a": 1}, {"a": 1}),
+        (({},), {}, {}),
+    ],
+)
+def test_anything_that_can_be_a_number_is_logged(training, arguments, named, expected):
+    with training.watch(training.optimizer) as watch:
+        watch.log(*arguments, **named)
+    found = {line: values for (tag, line), values in training.shown.at_steps.items() if tag == "Logged"}
+    found = {line: value for line, value in found.items() if not line.startswith("learning rate")}
+    assert found == {f"{name} mean": [(0, value)] for name, value in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda watch: watch.log(a="x"), r"log\(\) takes numbers, so a='x' is left out: could not convert"),
+        (lambda watch: watch.log({"a": None}), r"log\(\) takes numbers, so a=None is left out"),
+        (
+            lambda watch: watch.log(a=torch.ones(2)),
+            r"a=tensor\(\[1., 1.\]\) is left out: .* not a tensor of shape \(2,\)",
+        ),
+        (lambda watch: watch.log(a=1j), "a=1j is left out"),
+        (lambda watch: watch.log(a=["x" * 1000]), r"a=\['xx+… is left out"),
+        (lambda watch: watch.log(5), r"log\(5\) is left out: write log\(name=number\)"),
+        (lambda watch: watch.log(a=1, step="now"), r"log\(step='now'\) is no step"),
+        (lambda watch: watch.push_loss("high"), r"push_loss\(\) takes numbers, so loss='high' is left out"),
+        (lambda watch: watch.push_loss(torch.ones(3)), r"loss=tensor.* is left out: .* not a tensor of shape \(3,\)"),
+        (lambda watch: watch.push_loss(None, train=False), "loss=None is left out"),
+        (lambda watch: watch.inspector.push_metric("f1", []), r"push_metric\(\) takes numbers, so f1=\[\] is left out"),
+    ],
+)
+def test_what_is_no_number_is_told_once_and_training_goes_on(training, call, text):
+    with training.watch(training.optimizer) as watch:
+        with pytest.warns(MonitorchWarning, match=text) as caught:
+            call(watch)
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        call(watch)
+        training.run(4)
+        watch.log(fine=1)
+    assert training.shown.run_line("Logged", "fine mean") == [(4, 1.0)]
+    (norm,) = training.shown.line("Parameter Gradient Norm", "0.weight").values()
+    assert norm == pytest.approx(np.mean(training.gradients))
+
+
+def test_what_is_no_number_is_an_error_on_request(training):
+    with training.watch(training.optimizer, on_error="raise") as watch, pytest.raises(ValueError, match="could not"):
+        watch.log(a="x")
+
+
+def test_numbers_are_shown_at_the_step_that_they_are_said_to_belong_to(training):
+    with training.watch(training.optimizer, tick_every=5) as watch:
+        for step in range(1, 12):
+            watch.log(before=step, step=step)
+            training.run(1)
+            watch.log({"after": 10 * step}, step=step)
+            watch.log(twice=step, step=step)
+            watch.log(twice=step + 1, step=step)
+    assert training.shown.run_line("Logged", "before mean") == [(n, n) for n in range(1, 12)]
+    assert training.shown.run_line("Logged", "after mean") == [(n, 10 * n) for n in range(1, 12)]
+    assert training.shown.run_line("Logged", "twice mean") == [(n, n + 0.5) for n in range(1, 12)]
+    assert training.shown.ticks == 3
+
+
+@pytest.mark.parametrize(("wanted", "shown"), [(-3, 4), (2, 4), (9, 7), (4, 4), (6, 6), (7, 7)])
+def test_a_step_that_was_shown_or_has_not_come_is_replaced_by_the_nearest_one(training, wanted, shown):
+    with training.watch(training.optimizer) as watch:
+        training.run(6)
+        if wanted == shown:
+            watch.log(a=1, step=wanted)
+        else:
+            text = rf"step={wanted}\): the run is at step 6 and .* up to step 4, so these are shown at step {shown}"
+            with pytest.warns(MonitorchWarning, match=text):
+                watch.log(a=1, step=wanted)
+            watch.log(a=1, step=wanted)
+        training.run(2)
+    assert training.shown.run_line("Logged", "a mean") == [(shown, 1)]
+
+
+def test_steps_of_numbers_never_go_back(training):
+    with training.watch(training.optimizer) as watch:
+        training.run(4)
+        watch.log(a=1, step=5)  # it has not begun
+        watch.tick()
+        training.run(4)
+    assert training.shown.run_line("Logged", "a mean") == [(4, 1)]
+    steps = [step for pairs in training.shown.at_steps.values() for step, _ in pairs]
+    assert set(steps) == {4, 8}
+
+
+def test_pushed_losses_are_those_of_training_unless_said_otherwise(training):
+    with training.watch(training.optimizer) as watch:
+        training.run(3)
+        watch.push_loss(torch.tensor(2.0, requires_grad=True) * 2)
+        watch.push_loss(7.0, train=False)
+    assert training.shown.run_line("Loss", "train_loss mean") == [(3, 4.0)]
+    assert training.shown.run_line("Loss", "val_loss mean") == [(3, 7.0)]
+
+
+def test_logged_numbers_and_losses_of_one_name_are_kept_apart(training):
+    with training.watch(training.optimizer, loss_fn=training.loss_fn) as watch:
+        for _ in range(4):
+            training.run(1)
+            watch.log(train_loss=100.0, val_loss=200.0)
+        watch.push_loss(3.0, train=False)
+        watch.inspector.push_metric("train_loss", 300.0)
+    losses = [value for _, value in training.shown.run_line("Loss", "train_loss mean")]
+    assert losses == pytest.approx([training.losses[0], np.mean(training.losses[1:])])
+    assert training.shown.run_line("Loss", "val_loss mean") == [(4, 3.0)]
+    assert {value for _, value in training.shown.run_line("Logged", "train_loss mean")} == {100.0}
+    assert {value for _, value in training.shown.run_line("Logged", "val_loss mean")} == {200.0}
+
+
+def test_records_are_those_of_the_last_tick_also_when_the_watch_is_closed(training):
+    with training.watch(training.optimizer, loss_fn=training.loss_fn) as watch:
+        assert watch.records() == []
+        training.run(4)
+        shown = {(r.tag, r.statistic): (r.step, r.value) for r in watch.records()}
+        assert shown["Loss", "train_loss mean"] == (4, pytest.approx(np.mean(training.losses)))
+        training.run(2)
+    last = {(r.tag, r.statistic): (r.step, r.value) for r in watch.records()}
+    assert last["Loss", "train_loss mean"] == (6, pytest.approx(np.mean(training.losses[4:])))
+    assert last.keys() == shown.keys()
+
+
+class Foreign:
+    """An optimizer that torch does not know."""
+
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.parameters:
+            parameter -= 0.1 * parameter.grad
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_steps_of_a_foreign_optimizer_are_told_by_hand(training, micro_batches):
+    training.optimizer, losses = Foreign(training.model.parameters()), []
+    with training.watch(loss_fn=training.loss_fn, tick_every=2) as watch:
+        for _ in range(6):
+            training.model.zero_grad()
+            for _ in range(micro_batches):
+                x = torch.randn(4, 3)
+                loss = training.loss_fn(training.model(x), x.sum(1, keepdim=True))
+                loss.backward()
+                losses.append(loss.item())
+            training.optimizer.step()
+            watch.step()
+    found = training.shown.run_line("Loss", "train_loss mean")
+    by_step = np.reshape(losses, (6, micro_batches)).mean(1)
+    ends = [2, 4, 6] if micro_batches == 1 else [3, 5, 6]  # until the first call each pass was taken for a step
+    expected = [by_step[start:end].mean() for start, end in pairwise(ends)]
+    assert found[-2:] == [(end, pytest.approx(mean)) for end, mean in zip(ends[1:], expected, strict=True)]
 
 
 def test_loss_in_the_output_needs_no_loss_fn():
@@ -277,12 +528,25 @@ def test_after_the_end_nothing_is_left(training):
     assert training.shown.ticks == ticks
 
 
-@pytest.mark.parametrize("call", [lambda watch: watch.tick(), lambda watch: watch.log(a=1.0)])
-def test_a_closed_watch_says_so(training, call):
-    watch = training.watch()
+CALLS = {
+    "tick": lambda watch: watch.tick(),
+    "step": lambda watch: watch.step(),
+    "log": lambda watch: watch.log(a=1.0),
+    "push_loss": lambda watch: watch.push_loss(1.0),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_closed_watch_says_so_once_and_nothing_happens(training, name):
+    watch = training.watch(training.optimizer)
+    training.run(1)
     watch.close()
-    with pytest.raises(LifecycleError, match="this watch is closed"):
-        call(watch)
+    before = dict(training.shown.numbers)
+    with pytest.warns(MonitorchWarning, match=rf"this watch is closed, so {name}\(\) does nothing") as caught:
+        any(call(watch) for call in (CALLS[name], *CALLS.values()))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert training.shown.numbers == before
 
 
 def fail_in_block(training, error):
@@ -300,7 +564,7 @@ def test_an_error_in_the_block_comes_out_after_the_last_tick(training, error):
 
 
 def test_an_error_in_one_of_several_processes_makes_no_tick(training, monkeypatch):
-    monkeypatch.setattr(model_watch, "_has_peers", lambda: True)
+    monkeypatch.setattr(model_watch, "several_processes", lambda: True)
     with pytest.raises(ZeroDivisionError, match="by the user"):
         fail_in_block(training, ZeroDivisionError)
     assert training.shown.ticks == 0
@@ -319,8 +583,9 @@ def test_a_tick_that_fails_is_told_once_and_training_goes_on(training):
     watch = training.watch(training.optimizer)
     with pytest.warns(MonitorchWarning, match="a tick failed: ValueError: no ink") as caught:
         training.run(12)
-    watch.tick()
     assert len(caught) == 1
+    watch.tick()  # says no more
+    watch.close()
 
 
 def test_a_tick_that_fails_is_an_error_on_request(training):
@@ -334,6 +599,15 @@ def test_a_last_tick_that_fails_does_not_hide_the_error_of_the_block(training):
     training.shown = Broken()
     with pytest.warns(MonitorchWarning, match="no ink"), pytest.raises(ZeroDivisionError, match="by the user"):
         fail_in_block(training, ZeroDivisionError)
+    assert training.count_hooks() == 0
+
+
+def test_a_last_tick_that_fails_leaves_no_hook_even_where_it_is_an_error(training):
+    training.shown = Broken()
+    watch = training.watch(training.optimizer, on_error="raise")
+    training.run(1)
+    with pytest.raises(ValueError, match="no ink"):
+        watch.close()
     assert training.count_hooks() == 0
 
 
@@ -423,7 +697,6 @@ def test_copies_and_pickles_get_a_stand_in_that_does_nothing(training):
     for copied in (copy.deepcopy(watch._pin), pickle.loads(pickle.dumps(watch._pin))):
         assert copied(training.model, ()) is None
     assert b"monitorch" not in pickle.dumps(watch._pin)
-    assert not watch._has_news
 
 
 @pytest.fixture
@@ -475,7 +748,7 @@ def test_figures_are_there_after_the_end(training):
     with training.watch(training.optimizer, visualizer="matplotlib") as watch:
         training.run(8)
     visualizer = watch.inspector.visualizer
-    assert visualizer._history.epochs == (1, 2)
+    assert visualizer._history.epochs == (4, 8)
     assert visualizer.show_fig().axes
     visualizer.reset_fig()
 

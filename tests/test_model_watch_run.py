@@ -1,8 +1,11 @@
 """The run that watching a model leaves on disk."""
 
+import argparse
 import io
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from torch import nn
 import monitorch
 from monitorch.cli.wording import command
 from monitorch.errors import MonitorchWarning, OptionError
-from monitorch.store import list_runs, open_run
+from monitorch.store import is_absent, list_runs, open_run
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +116,18 @@ def test_facts_are_kept_beside_the_numbers(training, folder):
         assert described == [("0", "Linear", 16), ("1", "ReLU", 0), ("2", "Linear", 5)]
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{"width": 4}, argparse.Namespace(width=np.int64(4)), SimpleNamespace(width=torch.tensor(4))],
+    ids=["dictionary", "arguments", "namespace"],
+)
+def test_settings_are_kept_in_whatever_they_come(config, training, folder):
+    with training.watch(run="settings", tick_every=2, config=config):
+        training.run(0, 2)
+    with open_run(folder / "settings") as run:
+        assert run.meta["config"] == {"width": 4}
+
+
 def test_facts_can_be_left_out(training, folder):
     with training.watch(run="bare", tick_every=2, capture=False):
         training.run(0, 2)
@@ -132,6 +147,204 @@ def test_a_block_that_fails_leaves_a_crashed_run(training, folder):
         fail()
     (info,) = list_runs(folder)
     assert (info.status, info.last_step) == ("crashed", 3)
+
+
+class TooLarge(ValueError):
+    pass
+
+
+def test_the_exception_that_ends_a_block_is_kept_with_the_run(training, folder):
+    def fail():
+        with training.watch(run="failed", tick_every=2):
+            training.run(0, 3)
+            raise TooLarge("the loss is 1e30")
+
+    with pytest.raises(TooLarge):
+        fail()
+    with open_run(folder / "failed") as run:
+        assert run.status == "crashed"
+        assert (run.error.type, run.error.message) == ("TooLarge", "the loss is 1e30")
+        assert any("in fail" in line for line in run.error.traceback)
+        assert run.last_step == 3
+
+
+def close_in_finally(watched):
+    try:
+        raise TooLarge("the loss is 1e30")
+    finally:
+        watched.close()
+
+
+def close_in_handler(watched):
+    """As frameworks do, which tell their callbacks of an exception, and only then raise it again."""
+    try:
+        raise TooLarge("the loss is 1e30")
+    except TooLarge:
+        watched.close()
+        raise
+
+
+@pytest.mark.parametrize("fail", [close_in_finally, close_in_handler])
+def test_a_watch_that_is_closed_because_of_an_exception_knows_it(fail, training, folder):
+    watched = training.watch(run="failed", tick_every=2)
+    training.run(0, 3)
+    with pytest.raises(TooLarge):
+        fail(watched)
+    with open_run(folder / "failed") as run:
+        assert (run.status, run.error.line, run.last_step) == ("crashed", "TooLarge: the loss is 1e30", 3)
+
+
+@pytest.mark.parametrize("in_block", [True, False])
+def test_a_second_attempt_after_an_exception_ends_well(in_block, training, folder):
+    try:
+        raise TooLarge
+    except TooLarge:
+        watched = training.watch(run="second", tick_every=2)
+        if in_block:
+            with watched:
+                training.run(0, 2)
+        else:
+            training.run(0, 2)
+            watched.close()
+    with open_run(folder / "second") as run:
+        assert (run.status, run.error) == ("finished", None)
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, "finished"), (0, "finished"), (3, "crashed"), ("bad", "crashed")])
+def test_leaving_the_program_is_no_crash_unless_it_says_so(code, status, training, folder):
+    def leave():
+        with training.watch(run="left", tick_every=2):
+            training.run(0, 2)
+            sys.exit(code)
+
+    with pytest.raises(SystemExit):
+        leave()
+    with open_run(folder / "left") as run:
+        assert run.status == status
+        assert (run.error is None) == (status == "finished")
+
+
+def test_a_generator_that_is_not_used_up_is_no_crash(training, folder):
+    def batches():
+        watched = training.watch(run="generator", tick_every=2)
+        try:
+            yield 1
+        finally:
+            watched.close()
+
+    used = batches()
+    next(used)
+    training.run(0, 2)
+    used.close()
+    with open_run(folder / "generator") as run:
+        assert (run.status, run.error) == ("finished", None)
+
+
+def run_program(folder, code, *arguments):
+    command = [sys.executable, *arguments, "-c", code]
+    return subprocess.run(command, check=False, cwd=folder.parent, capture_output=True, text=True)
+
+
+PROGRAM = """
+import os, signal, torch, monitorch
+from torch import nn
+torch.manual_seed(0)
+model, loss_fn = nn.Linear(3, 1), nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(steps):
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_fn(model(torch.ones(2, 3)), torch.zeros(2, 1)).backward()
+        optimizer.step()
+def evaluate():
+    model.eval()
+    with torch.no_grad():
+        loss_fn(model(torch.ones(2, 3)), torch.zeros(2, 1))
+    model.train()
+"""
+
+
+def test_the_exception_that_ends_a_program_is_kept_with_the_run(folder):
+    code = (
+        PROGRAM
+        + """
+monitorch.watch(model, optimizer, loss_fn=loss_fn, run="open", tick_every=4)
+train(6)
+evaluate()
+raise RuntimeError("out of memory")
+"""
+    )
+    done = run_program(folder, code)
+    assert "RuntimeError: out of memory" in done.stderr
+    with open_run(folder / "open") as run:
+        assert (run.status, run.error.line, run.last_step) == ("crashed", "RuntimeError: out of memory", 6)
+        assert run.series("run", "Loss/val_loss mean", "run").axis.step.tolist() == [6]
+
+
+def test_a_program_killed_in_the_midst_of_an_evaluation_has_the_tick_before_it(folder):
+    code = (
+        PROGRAM
+        + """
+watched = monitorch.watch(model, optimizer, loss_fn=loss_fn, run="killed", tick_every=4)
+train(4)
+watched.inspector.visualizer.writer.flush()
+evaluate()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    run_program(folder, code)
+    (info,) = list_runs(folder)
+    assert (info.status, info.ticks, info.last_step) == ("crashed", 1, 4)
+
+
+def test_an_evaluation_is_stored_at_its_step_beside_the_tick_that_was_there_already(training, folder):
+    with training.watch(run="evaluated", tick_every=4) as watched:
+        for epoch in range(3):
+            training.run(8 * epoch, 8 * epoch + 8)
+            training.model.eval()
+            with torch.no_grad():
+                training.loss_fn(training.model(torch.ones(2, 3)), torch.zeros(2, 1))
+            training.model.train()
+            watched.log(accuracy=epoch / 4)
+    with open_run(folder / "evaluated") as run:
+        for statistic in ("Loss/val_loss mean", "Logged/accuracy mean"):
+            assert run.series("run", statistic, "run").axis.step.tolist() == [8, 16, 24]
+        assert run.series("run", "Loss/train_loss mean", "run").axis.step.tolist() == [4, 8, 12, 16, 20, 24]
+        steps = run.series("ParameterNorm", "Parameter Norm/mean", "0.weight").axis.step
+        assert (np.diff(steps) >= 0).all()
+        window = run.window("run", "Logged/accuracy mean", resolution=100)
+        measured = ~is_absent(window.mean[0])
+        assert window.axis.step[measured].tolist() == [8, 16, 24]
+        assert window.mean[0][measured].tolist() == [0, 0.25, 0.5]
+
+
+LAST_WORDS = """
+watched = monitorch.watch(model, optimizer, run="strict", tick_every=2)  # no loss: a hint
+train(3)
+watched.log(a="x")
+watched.log({"b": None}, step="soon")
+watched.push_loss("y")
+watched.log(fine=1, step=1)
+train(2)
+watched.inspector.visualizer.write = None  # ticks fail from now on
+train(4)
+watched.tick()
+watched.close()
+for call in (watched.tick, watched.step, lambda: watched.log(a=1), lambda: watched.push_loss(1.0)):
+    call()
+watched.records()
+print("done")
+"""
+
+
+def test_where_warnings_are_errors_training_goes_on_and_they_are_printed(folder):
+    done = run_program(folder, PROGRAM + LAST_WORDS, "-W", "error")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "done"
+    for text in ("a='x' is left out", "b=None is left out", "step='soon'", "loss='y' is left out"):
+        assert done.stderr.count(text) == 1
+    assert done.stderr.count("a tick failed: TypeError") == 1
+    assert done.stderr.count("this watch is closed") == 1
 
 
 def test_a_killed_process_leaves_a_crashed_run_with_all_ticks(folder):
@@ -204,7 +417,6 @@ def test_monitoring_that_is_switched_off_leaves_nothing(training, folder, monkey
         ({"visualizer": "dummy", "run": "a"}, "no visualizer then"),
         ({"visualizer": "dummy", "config": {}}, "no visualizer then"),
         ({"run": "a/b"}, "name of a folder"),
-        ({"run": "a", "config": {"x": object()}}, "JSON"),
         ({"max_size": 3}, "max_size=3 must be"),
         ({"tick_every": 0}, "at least 1"),
     ],
@@ -283,6 +495,61 @@ def test_one_process_stores_for_all_or_each_for_itself(folder):
     assert done.stdout.count("storing the run") == 2  # one line for each run, however many processes
     assert {info.name: info.ranks for info in list_runs(folder)} == {"joint": (0,), "apart": (0, 1)}
     assert {info.last_step for info in list_runs(folder)} == {3}
+
+
+EVALUATING_RANKS = """
+import json, sys
+import torch, torch.distributed as dist, monitorch
+from torch import nn
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model, loss_fn = nn.Linear(3, 1), nn.MSELoss()
+parallel, optimizer = nn.parallel.DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.01)
+def train(steps):
+    for step in range(steps):
+        x = torch.full((2, 3), float(rank + step))
+        optimizer.zero_grad()
+        loss_fn(parallel(x), x.sum(1, keepdim=True)).backward()
+        optimizer.step()
+losses = {}
+def evaluate(step):
+    parallel.eval()
+    with torch.no_grad():
+        losses[step] = loss_fn(model(torch.full((2, 3), float(rank))), torch.ones(2, 1)).item()
+    parallel.train()
+with monitorch.watch(parallel, optimizer, loss_fn=loss_fn, run="joint", tick_every=4) as watched:
+    train(4)
+    if rank == 0:
+        evaluate(4)
+        watched.log(accuracy=0.5)
+    train(3)
+    evaluate(7)
+    watched.log(accuracy=float(rank))
+    train(5)
+    if rank == 1:
+        evaluate(12)
+        watched.log(accuracy=0.75)
+with open(f"losses{rank}.json", "w") as file:
+    json.dump(losses, file)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.xdist_group("processes")
+def test_processes_evaluate_alone_or_together_and_nothing_is_lost_or_waits_for_ever(folder):
+    (folder.parent / "ranks.py").write_text(EVALUATING_RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ranks.py"]
+    subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=True, timeout=120)
+    first, second = (json.loads((folder.parent / f"losses{rank}.json").read_text()) for rank in (0, 1))
+    with open_run(folder / "joint") as run:
+        losses = run.series("run", "Loss/val_loss mean", "run")
+        assert losses.axis.step.tolist() == [4, 7, 12]
+        assert losses.values == pytest.approx([first["4"], (first["7"] + second["7"]) / 2, second["12"]], rel=1e-6)
+        accuracy = run.series("run", "Logged/accuracy mean", "run")
+        assert accuracy.axis.step.tolist() == [4, 7, 12]
+        assert accuracy.values.tolist() == [0.5, 0.5, 0.75]
+        assert run.series("run", "Loss/train_loss mean", "run").axis.step.tolist() == [4, 8, 12]
 
 
 @pytest.mark.parametrize("options", [{"every": 5, "tick_every": 6}, {"every": 10}, {"budget": 0.02, "tick_every": 7}])

@@ -6,15 +6,33 @@ from typing import TYPE_CHECKING, Any
 from .errors import MonitorchError, MonitorchWarning
 
 if TYPE_CHECKING:
+    from . import dashboard, errors, gatherer, inspector, lens, numerical, observe, preprocessor, store, visualizer
     from .inspector import PyTorchInspector
-    from .model_watch import watch
+    from .model_watch import Watch, watch
 
 __version__ = "0.2.0"
 
-__all__ = ["MonitorchError", "MonitorchWarning", "PyTorchInspector", "__version__", "watch"]
+__all__ = [
+    "MonitorchError",
+    "MonitorchWarning",
+    "PyTorchInspector",
+    "Watch",
+    "__version__",
+    "dashboard",
+    "errors",
+    "gatherer",
+    "inspector",
+    "lens",
+    "numerical",
+    "observe",
+    "preprocessor",
+    "store",
+    "visualizer",
+    "watch",
+]
 
-# name -> the module that defines it
-_LAZY = {"PyTorchInspector": ".inspector", "watch": ".model_watch"}
+# name -> the module that defines it; other names are packages
+_LAZY = {"PyTorchInspector": ".inspector", "Watch": ".model_watch", "watch": ".model_watch"}
 
 
 def __dir__() -> list[str]:
@@ -25,4 +43,6 @@ def __getattr__(name: str) -> Any:
     """Resolve names on first use, so that importing the package does not import torch."""
     if name in _LAZY:
         return getattr(import_module(_LAZY[name], __name__), name)
+    if name in __all__:
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

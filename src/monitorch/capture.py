@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .settings import settings
+
 GIT_SECONDS = 2.0
 """How long git may take to answer."""
 
@@ -47,9 +49,9 @@ def _git(folder: Path, *command: str) -> str | None:
 
 
 def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
-    plain = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (int, float, str))}
-    betas = optimizer.defaults.get("betas")
-    return {"kind": type(optimizer).__name__, **plain, **({"betas": list(betas)} if isinstance(betas, tuple) else {})}
+    """Its class and its options, as far as they were given."""
+    options = {name: value for name, value in getattr(optimizer, "defaults", {}).items() if value is not None}
+    return {"kind": type(optimizer).__name__, **settings(options)}
 
 
 def _devices() -> list[str]:

@@ -90,6 +90,14 @@ def warn(message: str, *, stacklevel: int = 1) -> None:
         _print(message)
 
 
+def users_line() -> int:
+    """The ``stacklevel`` for :func:`warn` that names the line outside of this package which led here."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _print(message: str) -> None:
     with contextlib.suppress(Exception):  # there may be no stream to print to
         print(f"monitorch: {message}", file=sys.stderr)

@@ -20,9 +20,10 @@ from .errors import OptionError
 from .inspector import PyTorchInspector
 from .numerical.meeting import agree
 from .numerical.sync import several_processes
+from .settings import settings
 from .store import DEFAULT_FOLDER
 from .store.library import time_name
-from .store.status import ending
+from .store.status import uncaught
 from .visualizer.store_visualizer import StoreVisualizer
 
 UNKNOWN = {"host": None, "versions": None}
@@ -31,7 +32,7 @@ UNKNOWN = {"host": None, "versions": None}
 
 NO_LOSS = (
     "monitorch: no loss was seen: pass the module that computes it as loss_fn=, return it as the model's output.loss, "
-    "or call watched.inspector.push_loss(loss, train=True)"
+    "or call watched.push_loss(loss)"
 )
 
 
@@ -57,14 +58,15 @@ class RunOptions:
         self,
         run: str | None = None,
         folder: str | os.PathLike[str] = DEFAULT_FOLDER,
-        config: Mapping[str, Any] | None = None,
+        config: Any = None,
         capture: bool = True,
         resume: bool = False,
         max_size: int | None = None,
     ) -> None:
         if resume and run is None:
             raise OptionError("resume=True needs the name of the run to continue: run=...")
-        self._folder, self._run, self._config = Path(folder), run, config
+        self._folder, self._run = Path(folder), run
+        self._config = None if config is None else settings(config)
         self._capture, self._resume, self._max_size = capture, resume, max_size
 
     @property
@@ -109,7 +111,7 @@ def close_at_exit(watch: Any) -> Callable[[], None]:
     def close() -> None:
         found = known()
         if found is not None:
-            found.end(ending())
+            found.end(uncaught())
 
     atexit.register(close)
     weakref.finalize(watch, atexit.unregister, close).atexit = False

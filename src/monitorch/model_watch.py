@@ -3,19 +3,18 @@
 # not called watch.py: importing that file would put a module in the place of the function monitorch.watch
 
 import os
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+import sys
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
-from .errors import LifecycleError, OptionError, warn
-from .gatherer.recomputation import inside_backward
+from .errors import OptionError, users_line, warn
+from .gatherer.compilation import inside_graph
+from .gatherer.hook_on_module import HookOnModule
+from .gatherer.reports import tell
 from .gatherer.watched_gradient import AT_STEP
 from .inspector import PyTorchInspector
 from .inspector.arguments import trainer
@@ -23,17 +22,18 @@ from .inspector.display import DisplaysRun
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
-from .model_pin import Pin, step_counter
 from .model_run import RunOptions, check_options, close_at_exit, hint_at_loss
 from .numerical.sync import several_processes
 from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
+from .visualizer.record import Record
 from .visualizer.store_visualizer import StoreVisualizer
 
 FEW, MANY = 10, 100
 """Steps of a tick when nothing else is said: at the beginning and later on."""
 
-COUNTS = ("steps", "ticks", "total")
+CLOSING = "closing the watch"
+COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
 
 
 def watch(
@@ -48,7 +48,7 @@ def watch(
     visualizer: Any = None,
     run: str | None = None,
     folder: str | os.PathLike[str] = DEFAULT_FOLDER,
-    config: Mapping[str, Any] | None = None,
+    config: Any = None,
     capture: bool = True,
     resume: bool = False,
     max_size: int | None = None,
@@ -66,7 +66,7 @@ def watch(
         model: what to watch.
         optimizer: what trains it, one or several; with a GradScaler pass that as ``grad_scaler=``.
         loss_fn: the module that computes the loss; without it the loss is the ``loss`` field of the model's output, or
-            what ``watch.inspector.push_loss`` is given.
+            what :meth:`Watch.push_loss` is given.
         lenses: what to look at: ``"standard"``, or a list of lenses.
         every: observe every n-th step, or those for which this function of the step's number is true.
         budget: the share of time that observing may cost, such as 0.02; it chooses which steps are observed.
@@ -74,7 +74,7 @@ def watch(
         visualizer: where to show them instead of storing a run, as in PyTorchInspector.
         run: name of the run; the date and time if None. A name that is taken gets a number.
         folder: of all runs.
-        config: what to keep beside the numbers; anything JSON can say.
+        config: what to keep beside the numbers: a dictionary, the arguments of a program, a dataclass, anything.
         capture: keep the size of the model, the optimizers' options, the git commit, versions and the machine, too.
         resume: continue the run of that name, if there is one; :meth:`Watch.load_state_dict` says from which step.
         max_size: how many bytes a run may take: then its oldest ticks are kept as averages only.
@@ -119,16 +119,21 @@ def watch(
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
     hints = is_standard and is_stored and inspector.is_main_process
-    return Watch(inspector, root, trained_by, tick_every, owns_visualizer=owns_visualizer, hints=hints)
+    return Watch(inspector, root, tick_every, owns_visualizer=owns_visualizer, hints=hints)
 
 
 class Watch(DisplaysRun):
     """A model that is being watched; what :func:`watch` returns.
 
+    Nothing that a training loop calls here raises: what goes wrong is a warning, once, and training goes on.
+
+    A tick is due after so many steps. What is reported after a step and before the next training pass, such as the loss
+    of an evaluation or a metric, belongs to that step and is shown at it, with a tick of its own if need be. Where
+    something is reported after every step, ticks that are due wait for it, and there are no others.
+
     Args:
         inspector: has the model attached.
         root: the model itself, without wrappers.
-        optimizers: the steps of the first one count.
         tick_every: how many steps a tick lasts; None for few at first.
         owns_visualizer: close it in the end.
         hints: say in a line what would make more visible.
@@ -138,7 +143,6 @@ class Watch(DisplaysRun):
         self,
         inspector: PyTorchInspector,
         root: nn.Module,
-        optimizers: Sequence[Optimizer],
         tick_every: int | None,
         *,
         owns_visualizer: bool = False,
@@ -146,20 +150,22 @@ class Watch(DisplaysRun):
     ) -> None:
         self.inspector = inspector
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
-        self._counts_calls = not optimizers
-        self._steps, self._ticks, self._total = 0, 0, 0
+        self._ticks, self._ticked_at = 0, 0
+        self._due_after = 0
+        """The step that the steps of the present tick are counted from."""
+        self._reported_at: int | None = None
+        """The last step after which something was reported."""
+        self._reports = 0
+        known = [part for lens in inspector.lenses for part in getattr(lens, "_preprocessors", ())]
+        self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
         self._known_overhead: float | None = None
-        self._has_news = self._closed = self._warned = False
-        self._status, self._hints = "finished", hints
-        tensor = next(chain(root.parameters(), root.buffers()), None)
-        self._pin = Pin(self, torch.device("cpu") if tensor is None else tensor.device, inspector.state)
-        self._handles: list[RemovableHandle] = []
+        self._closed, self._was_told, self._hints = False, False, hints
+        self._pin = Pin(self)
+        self._handles: list[Any] = []
         if not inspector.state.paused:  # so it is at birth if the environment switches monitoring off
-            # before the inspector's own: a tick at the beginning of a call belongs to the steps before it
-            self._handles.append(root.register_forward_pre_hook(self._pin, prepend=True))
-            if optimizers and inspector._steps is not None:
-                inspector._steps.after_step.append(step_counter(self))
-        weakref.finalize(self, _remove, self._handles).atexit = False
+            self._handles.append(root.register_forward_pre_hook(self._pin))
+            inspector.state.follow(self)
+        self._handled = sys.exc_info()[1]  # a second attempt may begin because of an exception, and end well
         self._call_off = close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -169,10 +175,10 @@ class Watch(DisplaysRun):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None:
-            self.close()
-            return
-        self.end("crashed")
+        try:
+            self._close(failure_in(error), alone=error is not None)
+        except Exception as failure:
+            tell(self.inspector.state, CLOSING, failure)
 
     @property
     def visualizer(self) -> Any:
@@ -181,19 +187,45 @@ class Watch(DisplaysRun):
 
     def tick(self) -> None:
         """Show what was seen since the last tick, and begin a new one now."""
-        self._check_open()
-        self._total, self._steps, self._has_news = self._total + self._steps, 0, False
-        self.inspector.tick_epoch()
-        self._ticks += 1
-        self._note_overhead()
-        if self._ticks == 1 and self._hints:
-            hint_at_loss(self.inspector)
+        try:
+            if self._is_open("tick"):
+                self._regular_tick()
+        except Exception as error:
+            tell(self.inspector.state, "a tick", error)
 
-    def log(self, **values: Any) -> None:
-        """Add any numbers by name; the next tick shows them."""
-        self._check_open()
-        self._has_news = True
-        self.inspector.log(**values)
+    def step(self) -> None:
+        """Say that a step has ended, where no optimizer tells: for optimizers that are not torch's, and own loops."""
+        try:
+            if self._is_open("step"):
+                self.inspector.step()
+        except Exception as error:
+            tell(self.inspector.state, "ending a step", error)
+
+    def log(self, values: Any = None, /, *, step: int | None = None, **named: Any) -> None:
+        """Add any numbers by name, from a dictionary, as keywords, or both; the next tick shows them.
+
+        Args:
+            values: numbers by name.
+            step: the step that they belong to; None for the last one that was done.
+            **named: the same as keywords.
+        """
+        try:
+            if self._is_open("log"):
+                self.inspector.log(values, step=step, **named)
+        except Exception as error:
+            tell(self.inspector.state, "logging", error)
+
+    def push_loss(self, loss: Any, *, train: bool = True) -> None:
+        """Add a loss that no module computes; a tensor is not waited for. ``train=False`` for that of an evaluation."""
+        try:
+            if self._is_open("push_loss"):
+                self.inspector.push_loss(loss, train=train)
+        except Exception as error:
+            tell(self.inspector.state, "adding a loss", error)
+
+    def records(self) -> list[Record]:
+        """The numbers of the last tick, one by one; also when the watch is closed."""
+        return self.inspector.records()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, to be saved with a checkpoint."""
@@ -207,50 +239,89 @@ class Watch(DisplaysRun):
             setattr(self, f"_{name}", state[name])
 
     def close(self) -> None:
-        """Show what is left and leave the model as it was; calling it again does nothing."""
-        if self._closed:
-            return
-        # what else than steps may be left, such as an evaluation, differs between processes, but a tick needs them all
-        is_left = self._steps > 0 or (self._has_news and not self._ticks_with_others)
+        """Show what is left and leave the model as it was; calling it again does nothing.
+
+        Where it is called because of an exception, by ``finally`` or a framework, the run has crashed.
+        """
         try:
-            if is_left and self.inspector.state.attached:
-                self.tick()
-        finally:
-            self._closed = True
-            self._leave()
-
-    def end(self, status: str) -> None:
-        """Close when the program ends or fails: nothing that goes wrong may hide the reason, or wait for others."""
-        self._status = status
-        if self._ticks_with_others:
-            self._steps = 0  # the other processes do not come to this tick
-        try:
-            self.close()
-        except Exception as failure:
-            self._warn(failure)
-
-    def count_call(self, trains: bool) -> None:
-        """A call of the model begins."""
-        if self._counts_calls and trains and not inside_backward():
-            self._tick_if_due()
-            self._steps += 1
-        self._has_news = True
-
-    def count_step(self) -> None:
-        """A step of the optimizer has ended."""
-        self._steps += 1
-        self._tick_if_due()
-
-    def _tick_if_due(self) -> None:
-        few = min(max(self._total // 10, FEW), MANY)
-        if self._steps < (few if self._tick_every is None else self._tick_every):
-            return
-        try:
-            self.tick()
+            handled = sys.exc_info()[1]
+            self._close(None if handled is self._handled else failure_in(handled))
         except Exception as error:
-            if self.inspector.state.on_error == "raise":
-                raise
-            self._warn(error)
+            tell(self.inspector.state, CLOSING, error)
+
+    def end(self, error: BaseException | None) -> None:
+        """Close because the program ends: other processes do not come to a last tick."""
+        try:
+            self._close(error, alone=True)
+        except Exception as failure:
+            tell(self.inspector.state, CLOSING, failure)
+
+    # what the state of the inspector tells
+
+    def step_is_over(self) -> None:
+        """A step has ended. If something was reported after the one before, it will be again, and is waited for."""
+        try:
+            self._reports = self.inspector.state.reports
+            self._due_after = min(self._due_after, self._now)  # passes may have been taken for steps at first
+            is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
+            if self._is_due and not is_report_expected:
+                self._regular_tick()
+        except Exception as error:
+            tell(self.inspector.state, "a tick", error)
+
+    def step_begins(self) -> None:
+        """The next step begins: what belongs to the last one has come."""
+        try:
+            self._complete_step()
+        except Exception as error:
+            tell(self.inspector.state, "a tick", error)
+
+    def evaluation_begins(self) -> None:
+        """The model is called, but not to be trained."""
+        if self._shows_evaluations:
+            self.inspector.state.reports += 1
+
+    def _complete_step(self) -> None:
+        is_alone = self._has_reports and self._reported_at != self._now - 1
+        if self._has_reports:
+            self._reported_at = self._now
+        if self._is_due:
+            self._regular_tick()
+        elif is_alone and self._is_joint:
+            self.inspector.hold_reports()
+        elif is_alone:
+            self._tick()
+
+    @property
+    def _now(self) -> int:
+        return self.inspector.state.step
+
+    @property
+    def _is_due(self) -> bool:
+        few = min(max(self._due_after // 10, FEW), MANY)
+        return self._now - self._due_after >= (few if self._tick_every is None else self._tick_every)
+
+    @property
+    def _is_joint(self) -> bool:
+        """Whether a tick needs all processes: then all must come to it at the same moment, whatever each has seen."""
+        return several_processes() and not self.inspector.state.per_rank
+
+    @property
+    def _has_reports(self) -> bool:
+        return self.inspector.state.reports != self._reports
+
+    def _regular_tick(self) -> None:
+        self._due_after = self._now
+        self._tick()
+
+    def _tick(self) -> None:
+        is_first = not self._ticked_at and self._now > 0
+        self._ticked_at, self._reports = self._now, self.inspector.state.reports
+        self.inspector.tick()
+        self._ticks += 1
+        self._note_overhead()
+        if is_first and self._hints:
+            hint_at_loss(self.inspector)
 
     def _note_overhead(self) -> None:
         """Keep beside the run what observing it costs, whenever that has changed."""
@@ -260,22 +331,33 @@ class Watch(DisplaysRun):
             self._known_overhead = overhead
             self.inspector.visualizer.note(overhead=overhead)
 
-    def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            text = f"a tick failed: {type(error).__name__}: {error}. Training goes on; on_error='raise' shows where"
-            warn(text, stacklevel=3)
-        self._warned = True
+    def _is_open(self, method: str) -> bool:
+        """Whether the watch goes on; else that is told once."""
+        if self._closed and not self._was_told:
+            self._was_told = True
+            text = f"this watch is closed, so {method}() does nothing: call monitorch.watch(model) again"
+            warn(text, stacklevel=users_line())
+        return not self._closed
 
-    @property
-    def _ticks_with_others(self) -> bool:
-        return several_processes() and not self.inspector.state.per_rank
-
-    def _check_open(self) -> None:
+    def _close(self, error: BaseException | None, *, alone: bool = False) -> None:
         if self._closed:
-            raise LifecycleError("this watch is closed: call monitorch.watch(model) again")
+            return
+        try:
+            if self.inspector.state.attached and self._is_something_left(alone=alone):
+                self._tick()
+        finally:
+            self._closed = True
+            self._leave(error)
 
-    def _leave(self) -> None:
-        _remove(self._handles)
+    def _is_something_left(self, *, alone: bool) -> bool:
+        if not self._is_joint:
+            return self._now > self._ticked_at or self._has_reports
+        # steps are the same everywhere, but an evaluation may have been that of one process only
+        return not alone and (self._now > self._ticked_at or self.inspector.state.is_so_anywhere(self._has_reports))
+
+    def _leave(self, error: BaseException | None) -> None:
+        while self._handles:
+            self._handles.pop().remove()
         self._call_off()
         self._pin.watch = None
         visualizer = self.inspector.visualizer
@@ -286,11 +368,28 @@ class Watch(DisplaysRun):
             finally:
                 self.inspector._visualizer = visualizer
         if self._owns_visualizer and isinstance(visualizer, StoreVisualizer):
-            visualizer.close(self._status)
+            visualizer.close("finished" if error is None else "crashed", error)
         elif self._owns_visualizer and hasattr(visualizer, "close"):
             visualizer.close()
 
 
-def _remove(handles: list[RemovableHandle]) -> None:
-    while handles:
-        handles.pop().remove()
+class Pin(HookOnModule):
+    """Stands on a watched model as a hook that does nothing: keeps the watch alive as long as the model."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch: Watch | None = watch
+
+    @inside_graph
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        """Be the hook."""
+
+    def close(self) -> None:
+        """Close the watch."""
+        if self.watch is not None:
+            self.watch.close()
+
+
+def failure_in(error: BaseException | None) -> BaseException | None:
+    """The exception, unless it is one of those by which a program, or a generator, ends well."""
+    is_fine = isinstance(error, (GeneratorExit, StopIteration, StopAsyncIteration))
+    return None if is_fine or (isinstance(error, SystemExit) and error.code in (None, 0)) else error

@@ -9,7 +9,6 @@ import pytest
 
 from monitorch.cli.demo_data import python_help
 from monitorch.cli.demo_training import train
-from monitorch.cli.progress import Progress
 from monitorch.store import Writer
 from monitorch.visualizer import AbstractVisualizer
 
@@ -42,7 +41,7 @@ def training(corpus):
 
     def run(steps, seed=0):
         notebook = Notebook()
-        return train(corpus, steps, seed, notebook, Progress(steps, None)), notebook.ticks
+        return train(corpus, steps, seed, notebook, lambda step, words: None), notebook.ticks
 
     return run
 

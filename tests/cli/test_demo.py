@@ -25,7 +25,7 @@ def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
     output, errors = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        patch.setenv("COLUMNS", "80")
+        patch.setenv("COLUMNS", "100")
         assert main(["demo", "--steps", str(STEPS), "--out", str(folder)]) == 0
     return folder, output.getvalue(), errors.getvalue()
 
@@ -87,6 +87,7 @@ def test_numbers_of_the_table_are_those_recorded(table, training):
     last = ticks[STEPS]
     tags = ["Weight Norm", "Weight Cond", "Weight Gradient Norm", "Weight Update Norm", "Output Norm"]
     lines = [(tag, "mean") for tag in tags]
+    lines.insert(3, ("Weight Gradient Activation", "rows_used"))
     lines += [("Output Activations", "activation_rate"), ("Output Activations", "death_rate")]
     for layer, cells in table.items():
         recorded = [last.get((tag, layer, line)) for tag, line in lines]
@@ -101,7 +102,7 @@ def test_numbers_of_the_table_are_those_recorded(table, training):
 
 def test_output_fits_the_terminal(demo):
     folder, output, _ = demo
-    assert max(len(line) for line in output.splitlines() if str(folder) not in line) <= 80
+    assert max(len(line) for line in output.splitlines() if str(folder) not in line) <= 100
 
 
 def test_report_tells_losses_and_what_to_do_next(demo, training):
@@ -112,10 +113,22 @@ def test_report_tells_losses_and_what_to_do_next(demo, training):
     assert "README" in output
 
 
-def test_progress_is_not_on_standard_output(demo):
+def test_progress_is_shown_on_a_terminal_only_and_not_on_standard_output(demo, tmp_path, monkeypatch):
     _, output, errors = demo
-    assert re.findall(r"step (\d)/3", errors) == ["1", "2", "3"]
-    assert "step 3/3" not in output
+    assert errors == ""
+    assert "3/3" not in output
+    terminal, elsewhere = io.StringIO(), io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", elsewhere)
+    for variable, value in {"COLUMNS": "100", "TERM": "xterm"}.items():
+        monkeypatch.setenv(variable, value)
+    for variable in ("TTY_COMPATIBLE", "TTY_INTERACTIVE", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(variable, raising=False)
+    assert main(["demo", "--steps", "2", "--out", str(tmp_path)]) == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert re.search(r"step +2/2 .*drawing the figures", shown)
+    assert "2/2" not in elsewhere.getvalue()
 
 
 def test_quiet_run_in_a_process_without_a_screen(python, tmp_path):

@@ -110,13 +110,14 @@ def test_all_formats_hold_the_same_numbers(folder, tmp_path):
     events = tensorboard_series(tmp_path / "tensorboard")
     tags = {}
     for (lens, statistic, layer, summary), numbers in text.items():
-        where = f"/over layers/{summary}" if summary else "" if lens == "run" else f"/{layer}"
-        tags[f"{lens}/{statistic}{where}"] = np.array(numbers, np.float32)
+        tag, line = statistic.lower().replace(" ", "_").split("/")
+        where = f"over_layers/{line}_{summary}" if summary else line if lens == "run" else f"{layer}/{line}"
+        tags[f"{tag}/{where}"] = np.array(numbers, np.float32)
     assert tags.keys() == events.keys()
     for tag, numbers in tags.items():
         np.testing.assert_array_equal(np.array(events[tag], np.float32), numbers)
-    assert np.isnan(events["Gradients/Norm/mean/layer4"][10])
-    assert np.isinf(events["Gradients/Norm/mean/layer4"][11])
+    assert np.isnan(events["norm/layer4/mean"][10])
+    assert np.isinf(events["norm/layer4/mean"][11])
 
 
 def test_parquet_holds_the_same_numbers(folder, tmp_path):
@@ -156,7 +157,7 @@ def test_any_name_can_be_exported(tmp_path, to):
         writer.put("L", 1, [[1.0]], layers=[name], statistics=["x"])
     assert export(tmp_path, to, tmp_path / "out") == 0
     if to == "tensorboard":
-        assert tensorboard_series(tmp_path / "out") == {f"L/x/{name}": [1.0]}
+        assert tensorboard_series(tmp_path / "out") == {f"x/{name.replace(' ', '_')}": [1.0]}
     else:
         read = parquet_series if to == "parquet" else lambda path: csv_series(path.read_text(encoding="utf-8"))
         assert read(tmp_path / "out") == {("L", "x", name, ""): [1.0]}

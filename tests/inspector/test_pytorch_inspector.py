@@ -89,6 +89,35 @@ def test_logged_numbers_are_shown_without_being_declared(inspector, shown):
     assert shown.line("Logged", "Logged", "other mean") == {2: 1.0}
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+def test_records_are_those_of_the_last_tick_also_after_detaching(model, train, shown, deferred):
+    shown.deferred = deferred
+    inspector = PyTorchInspector([OutputNorm(), ParameterNorm()], module=model, visualizer=shown)
+    train(model)
+    inspector.tick_epoch()
+    train(model)
+    inspector.log(seen=1.0)
+    inspector.tick_epoch(epoch=7)
+    inspector.detach()
+    records = inspector.records()
+    assert {record.epoch for record in records} == {7}
+    assert {record.tag for record in records} >= {"Output Norm", "Weight Norm", "Logged"}
+    means = [record for record in records if record.statistic == "mean"]
+    assert all(record.value == shown.line(record.tag, record.layer)[7] for record in means)
+    inspector.attach(model)
+    assert inspector.records() == []
+
+
+@pytest.mark.parametrize(
+    ("ticks", "labels"), [([None, 11, None], [11, 12]), ([12, None], []), ([None, None, 4], [2]), ([3, 8], [8])]
+)
+def test_whether_a_tick_is_shown_depends_on_the_number_it_was_recorded_under(model, shown, ticks, labels):
+    inspector = PyTorchInspector([ParameterNorm()], module=model, visualizer=shown, is_active_fn=2)
+    for number in ticks:
+        inspector.tick_epoch(epoch=number)
+    assert list(shown.line("Weight Norm", "0")) == labels
+
+
 def test_lenses_is_the_very_list_that_was_passed(model, shown):
     lenses = [ParameterNorm()]
     assert PyTorchInspector(lenses, module=model, visualizer=shown).lenses is lenses

@@ -13,6 +13,10 @@ def optimizer(*rates):
     return SGD([{"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in rates])
 
 
+def rates(*optimizers, model=None):
+    return Vitals(optimizers, model=model).read()
+
+
 @pytest.mark.parametrize(
     ("optimizers", "expected"),
     [
@@ -24,7 +28,114 @@ def optimizer(*rates):
     ids=["none", "one", "two groups", "two optimizers"],
 )
 def test_learning_rates_by_name(optimizers, expected):
-    assert Vitals(optimizers).read() == expected
+    assert rates(*optimizers) == expected
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+        self.head = nn.Linear(2, 1)
+
+
+@pytest.fixture
+def net():
+    return Net()
+
+
+def weights(net):
+    return [parameter for parameter in net.parameters() if parameter.dim() > 1]
+
+
+def vectors(net):
+    return [parameter for parameter in net.parameters() if parameter.dim() < 2]
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        (lambda net: [{"params": net.parameters(), "name": "all"}], ["all"]),
+        (lambda net: [{"params": weights(net), "name": "a"}, {"params": vectors(net), "name": "b"}], ["a", "b"]),
+        (lambda net: [{"params": net.encoder.parameters()}, {"params": net.head.parameters()}], ["encoder", "head"]),
+        (
+            lambda net: [{"params": net.encoder[0].parameters()}, {"params": net.encoder[1].parameters()}],
+            ["encoder.0", "encoder.1"],
+        ),
+        (
+            lambda net: [{"params": weights(net), "weight_decay": 0.1}, {"params": vectors(net), "weight_decay": 0}],
+            ["decay", "bias and norm"],
+        ),
+        (
+            lambda net: [
+                {"params": [*weights(net)[:1], *vectors(net)], "weight_decay": 0.1},
+                {"params": weights(net)[1:], "weight_decay": 0},
+            ],
+            ["decay", "no decay"],
+        ),
+        (lambda net: [{"params": weights(net), "name": "a"}, {"params": vectors(net)}], ["a", "bias and norm"]),
+        (
+            lambda net: [{"params": weights(net), "name": "a"}, {"params": vectors(net), "name": "a"}],
+            ["no decay", "bias and norm"],
+        ),
+        (
+            lambda net: [{"params": weights(net), "name": "bias and norm"}, {"params": vectors(net)}],
+            ["bias and norm", "1"],
+        ),
+        (
+            lambda net: [{"params": weights(net)[:1]}, {"params": weights(net)[1:]}, {"params": vectors(net)}],
+            ["0", "1", "2"],
+        ),
+        (lambda net: [{"params": weights(net), "name": 5}, {"params": vectors(net)}], ["no decay", "bias and norm"]),
+    ],
+)
+def test_groups_are_called_by_their_name_else_by_what_is_in_them_else_by_their_number(net, groups, names):
+    steps = SGD(groups(net), lr=0.1)
+    for number, group in enumerate(steps.param_groups):
+        group["lr"] = number + 1.0
+    titles = [f"learning rate {name}" if name.isdigit() else f"learning rate ({name})" for name in names]
+    assert rates(steps, model=net) == {title: number + 1.0 for number, title in enumerate(titles)}
+
+
+def test_optimizers_of_two_parts_are_called_by_them(net):
+    pair = SGD(net.encoder.parameters(), lr=0.1), SGD(net.head.parameters(), lr=0.2)
+    assert rates(*pair, model=net) == {"learning rate (encoder)": 0.1, "learning rate (head)": 0.2}
+
+
+def test_a_group_that_is_added_gets_a_name_too(net):
+    steps = SGD(net.encoder.parameters(), lr=0.1)
+    vitals = Vitals([steps], model=net)
+    assert vitals.read() == {"learning rate": 0.1}
+    steps.add_param_group({"params": net.head.parameters(), "lr": 0.2})
+    assert vitals.read() == {"learning rate (encoder)": 0.1, "learning rate (head)": 0.2}
+
+
+@pytest.mark.parametrize("rate", [None, "missing", "high", torch.ones(2), lambda step: 0.1])
+def test_a_group_without_a_rate_that_is_a_number_is_left_out_and_ticks_go_on(net, rate):
+    steps = SGD([{"params": net.encoder.parameters()}, {"params": net.head.parameters()}], lr=0.5)
+    steps.step = lambda: None  # such optimizers have a step of their own
+    if isinstance(rate, str) and rate == "missing":
+        del steps.param_groups[0]["lr"]
+    else:
+        steps.param_groups[0]["lr"] = rate
+    inspector = PyTorchInspector([], module=net, visualizer="dummy", optimizer=steps, on_error="raise")
+    inspector.tick_epoch()
+    found = {record.statistic: record.value for record in inspector.records()}
+    assert found == {"learning rate (head) mean": 0.5}
+
+
+def test_a_rate_that_is_a_tensor_is_not_waited_for_and_may_change_in_place(net, monkeypatch):
+    rate = torch.tensor(0.5, dtype=torch.float64)
+    inspector = PyTorchInspector(
+        [], module=net, visualizer="dummy", optimizer=torch.optim.Adam(net.parameters(), lr=rate)
+    )
+    read = Vitals.read
+    with monkeypatch.context() as patch:
+        for name in ("item", "__float__", "tolist", "__bool__"):
+            patch.setattr(torch.Tensor, name, lambda *_: pytest.fail("a tensor was read"))
+        (found,) = read(inspector._steps.vitals).values()
+        inspector._logged.numbers.push("learning rate", found)
+    rate.fill_(9.0)
+    assert inspector._logged.numbers.value["learning rate"].mean == 0.5
 
 
 @pytest.mark.parametrize(("processes", "speed"), [(1, 2.5), (4, 10.0)])

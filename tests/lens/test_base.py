@@ -165,7 +165,7 @@ def test_foreign_preprocessor_of_another_kind_is_ignored(lens, hooks_on):
     lens.register_foreign_preprocessor(GradientActivation(death=True, inplace=True), InspectorState())
     lens.register_leaf_module(nn.Linear(1, 1), "layer", InspectorState())
     lens.finish_attach()
-    assert lens._pushed(["train_loss"]) == {}
+    assert lens._pushed(["train_loss"], None) == {}
     lens.detach_from_module()
 
 

@@ -93,7 +93,7 @@ def test_worst_of_no_layers_is_nothing():
 
 
 def test_named_lines_leave_out_names_without_samples():
-    view = NamedLines("T", lambda: {"a": [1.0, 3.0], "b": [], "c": [math.nan]}, ("mean",), ("std",))
+    view = NamedLines("T", lambda step: {"a": [1.0, 3.0], "b": [], "c": [math.nan]}, ("mean",), ("std",))
     frame = view.read(())
     assert list(frame.values["T"]) == ["a mean", "c mean"]
     assert list(frame.ranges["T"]) == [("a -σ", "a +σ"), ("c -σ", "c +σ")]

@@ -53,6 +53,14 @@ def test_the_loss_of_a_real_step(losses):
     assert preprocessor.value["train"].mean == pytest.approx((0 + 1 + 4) / 3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_loss_that_is_changed_in_place_afterwards_keeps_its_value(losses, dtype):
+    preprocessor, loss = losses(), torch.tensor(2.5, dtype=dtype)
+    hand_over(preprocessor, loss)
+    loss.mul_(100)
+    assert preprocessor.value["train"] == [2.5]
+
+
 @pytest.mark.parametrize(
     "output",
     [

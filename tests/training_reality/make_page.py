@@ -54,6 +54,9 @@ inspector.detach()
   loss is seen: a warning says so.
 * Parameters that no given optimizer has are taken at backward; `inspector.gradient_moments` says when each is taken.
 * An optimizer that steps with a closure shows its last evaluation.
+* With `optimizer=` the loss of a step is one sample, too: the mean over its micro-batches, whether a `loss_fn` computes
+  it, the model returns it or it is pushed. Where a model is told how many items all micro-batches have together
+  (`num_items_in_batch`, as Hugging Face's Trainer does), its losses are parts, and are added up.
 
 ## The table
 

@@ -274,8 +274,31 @@ class Watched(Scenario):
         self.inspector = None  # the loop is untouched
 
 
+class Reporting(Watched):
+    """The loop tells the watch of its own numbers, evaluates now and then, and closes the watch."""
+
+    watched = None
+
+    def train(self):
+        torch.manual_seed(2)
+        for number in range(6):
+            self.step(number)
+            if self.watched is not None:
+                self.watched.push_loss(torch.tensor(1.0))
+                self.watched.log({"rate": 0.1}, step=number)
+                self.watched.log(accuracy=0.5)
+            if number in (1, 4):
+                with torch.no_grad():
+                    self.loss_fn(self.called.eval()(X.clone()), X[:, :1])
+                self.called.train()
+        if self.watched is not None:
+            self.watched.tick()
+            self.watched.close()
+        return [parameter.detach().clone() for parameter in self.model.parameters()]
+
+
 SLOW = (EveryThird, WithoutOptimizer, BeforeClip, Reentrant, Scaled, Closures, OwnPreprocessors, Sketched, Compiled)
-SCENARIOS = [EveryStep, Watched, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
+SCENARIOS = [EveryStep, Watched, Reporting, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -60,7 +60,7 @@ def test_tensorboard_has_the_count(run, tmp_path):
     with TensorBoardVisualizer(tmp_path) as visualizer:
         run(visualizer)
     events = EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("weight_gradient_norm/1/nonfinite")] == [(2, 1.0)]
+    assert [(event.step, event.value) for event in events.Scalars("weight_gradient_norm/1/nonfinite")] == [(8, 1.0)]
 
 
 def test_tensorboard_counts_each_curve_of_a_tag(tmp_path):

@@ -199,3 +199,24 @@ def test_a_recording_can_be_printed(tmp_path):
         "epoch 2",
         "fc    |  Inf  50.0%",
     ]
+
+
+@pytest.mark.parametrize(("axis", "heading"), [("epoch", "epoch 3"), ("step", "step 7"), ("tick", "tick 3")])
+def test_the_heading_says_what_ticks_are_counted_in(axis, heading):
+    file = io.StringIO()
+    visualizer = PrintVisualizer(file=file)
+    visualizer.begin_tick(3, 7, axis)
+    visualizer.write([record("Norm", "fc", "mean", 1.0)])
+    visualizer.flush()
+    assert file.getvalue().splitlines()[0] == heading
+
+
+def test_a_recording_of_steps_is_played_as_steps(tmp_path):
+    with RecorderVisualizer(tmp_path / "run") as recorder:
+        for epoch, step in ((1, 10), (2, 10), (3, 25)):
+            recorder.begin_tick(epoch, step, "step")
+            recorder.plot_probabilities(epoch, "Rates", {"fc": {"death_rate": 0.5}})
+    file = io.StringIO()
+    PlayerVisualizer(tmp_path / "run", PrintVisualizer(file=file)).playback()
+    headings = [line for line in file.getvalue().splitlines() if line.startswith("step")]
+    assert headings == ["step 10", "step 10", "step 25"]

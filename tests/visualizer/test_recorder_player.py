@@ -181,7 +181,7 @@ def test_a_second_recorder_continues_the_file(path):
         with RecorderVisualizer(path) as recorder:
             perform(recorder, [relation(epoch)])
     sessions = PlayerVisualizer(path, None).sessions()
-    assert [session.version for session in sessions] == [1, 1]
+    assert [session.version for session in sessions] == [2, 2]
     assert [session.monitorch for session in sessions] == [monitorch.__version__] * 2
     assert sessions[1].id == recorder.session
     assert sessions[0].time <= sessions[1].time
@@ -246,7 +246,7 @@ def test_cut_anywhere_in_the_header_the_file_can_be_continued(path):
 @pytest.mark.parametrize(
     ("content", "session", "error", "text"),
     [
-        (HEADER.replace(b": 1,", b": 2,") + RELATION, None, RecordingError, "in version 2 of the format, .* version 1"),
+        (HEADER.replace(b": 1,", b": 3,") + RELATION, None, RecordingError, "in version 3 of the format, .* version 2"),
         (HEADER.replace(b": 1,", b': "x",') + RELATION, None, RecordingError, "holds no session"),
         (b"", None, RecordingError, "holds no session: it is empty"),
         (HEADER, "b", OptionError, "session='b' is unknown; choose from 'a'"),

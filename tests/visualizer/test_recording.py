@@ -28,9 +28,11 @@ attributes = st.builds(
     st.booleans(),
     st.sampled_from(TagType),
     st.none() | st.tuples(floats, floats),
+    st.booleans(),
 )
 recorded_calls = st.one_of(
     st.tuples(st.just("register_tags"), texts, attributes),
+    st.tuples(st.just("begin_tick"), st.integers(), st.integers(), texts),
     st.tuples(st.just("plot_numerical_values"), st.integers(), texts, lines, st.none() | bands),
     st.tuples(st.sampled_from(["plot_probabilities", "plot_relations"]), st.integers(), texts, lines),
 )

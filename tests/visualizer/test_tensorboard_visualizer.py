@@ -4,14 +4,18 @@ import socket
 import sys
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from torch import nn
 
-from monitorch.visualizer import Record, TagAttributes, TagType, TensorBoardVisualizer
+import monitorch
+from monitorch import cli
+from monitorch.visualizer import Record, StoreVisualizer, TagAttributes, TagType, TensorBoardVisualizer
 
 
-def record(tag, layer, statistic, value, epoch=3, time=100.5):
-    return Record(7, epoch, time, 0, "Lens", layer, tag, statistic, value)
+def record(tag, layer, statistic, value, step=3, time=100.5):
+    return Record(step, 8, time, 0, "Lens", layer, tag, statistic, value)
 
 
 def summaries(folder):
@@ -38,12 +42,12 @@ def write(folder, *lists, tags=()):
         ("Weight Norm", "lin1", "mean", "weight_norm/lin1/mean"),
         ("Output Norm", "block.relu", "-σ", "output_norm/block.relu/-std"),
         ("Output Norm", "relu", "+σ", "output_norm/relu/+std"),
-        ("Loss", "Loss", "train_loss mean", "loss/loss/train_loss_mean"),
+        ("Loss", "Loss", "train_loss mean", "loss/train_loss_mean"),
         (
             "Warning Output Activations",
             "Warning Output Activations",
             "worst death_rate",
-            "warning_output_activations/warning_output_activations/worst_death_rate",
+            "warning_output_activations/worst_death_rate",
         ),
         ("Weight Norm Comparison", "Weight Norm Comparison", "lin1", "weight_norm_comparison/lin1"),
     ],
@@ -67,13 +71,13 @@ def test_transform_tag_str(arguments, joined):
 
 def test_one_event_for_each_list_of_records(tmp_path):
     layers = [f"layer{i}" for i in range(50)]
-    write(tmp_path, *([record("Output Norm", layer, "mean", 2.0, epoch) for layer in layers] for epoch in range(4)), [])
-    assert [(step, len(values)) for step, _, values in summaries(tmp_path)] == [(epoch, 50) for epoch in range(4)]
+    write(tmp_path, *([record("Output Norm", layer, "mean", 2.0, step) for layer in layers] for step in range(4)), [])
+    assert [(step, len(values)) for step, _, values in summaries(tmp_path)] == [(step, 50) for step in range(4)]
 
 
-def test_one_event_for_each_epoch_in_a_list(tmp_path):
-    epochs = [1, 2, 1, 2]
-    write(tmp_path, [record("Norm", f"layer{i}", "mean", i, epoch, 10.0 * epoch) for i, epoch in enumerate(epochs)])
+def test_one_event_for_each_step_in_a_list(tmp_path):
+    steps = [1, 2, 1, 2]
+    write(tmp_path, [record("Norm", f"layer{i}", "mean", i, step, 10.0 * step) for i, step in enumerate(steps)])
     assert summaries(tmp_path) == [
         (1, 10.0, {"norm/layer0/mean": 0.0, "norm/layer2/mean": 2.0}),
         (2, 20.0, {"norm/layer1/mean": 1.0, "norm/layer3/mean": 3.0}),
@@ -82,7 +86,7 @@ def test_one_event_for_each_epoch_in_a_list(tmp_path):
 
 def test_tensorboard_reads_scalars_back(tmp_path):
     values = [1.5, math.nan, math.inf, -math.inf, 0.0]
-    write(tmp_path, *([record("Output Norm", "relu", "mean", value, epoch)] for epoch, value in enumerate(values)))
+    write(tmp_path, *([record("Output Norm", "relu", "mean", value, step)] for step, value in enumerate(values)))
     accumulator = EventAccumulator(str(tmp_path)).Reload()
     scalars = accumulator.Scalars("output_norm/relu/mean")
     assert [scalar.step for scalar in scalars] == [0, 1, 2, 3, 4]
@@ -154,3 +158,35 @@ def test_without_tensorboard_the_error_holds_the_pip_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match=r"TensorBoardVisualizer .* pip install 'monitorch\[tensorboard\]'"):
         TensorBoardVisualizer()
+
+
+def test_an_export_of_the_stored_run_has_the_same_names_steps_and_numbers(tmp_path):
+    model, loss_fn = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shown = [TensorBoardVisualizer(tmp_path / "live"), StoreVisualizer(tmp_path / "runs", "run")]
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn, visualizer=shown, tick_every=3) as watched:
+        for step in range(8):
+            x = torch.randn(4, 3)
+            loss_fn(model(x), torch.zeros(4, 1)).backward()
+            optimizer.step()
+            if step == 4:
+                model[0].weight.data[0, 0] = math.nan
+        watched.log(accuracy=0.5)
+    for visualizer in shown:
+        visualizer.close()
+    out = ["--to", "tensorboard", "-o", str(tmp_path / "exported"), "--all"]
+    assert cli.main(["export", "run", "--runs", str(tmp_path / "runs"), *out]) == 0
+
+    def scalars(folder):
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        return {tag: [(e.step, repr(e.value)) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+    live, exported = scalars(tmp_path / "live"), scalars(tmp_path / "exported")
+    counts = {tag for tag in exported if tag.endswith("nonfinite")}  # live only those that are not zero
+    assert {tag: exported[tag] for tag in live.keys() - counts} == {tag: live[tag] for tag in live.keys() - counts}
+    assert live.keys() <= exported.keys() <= live.keys() | counts
+    for tag in live.keys() & counts:
+        assert live[tag] == [(step, count) for step, count in exported[tag] if float(count)]
+    assert live["loss/train_loss_mean"] == exported["loss/train_loss_mean"]
+    assert [step for step, _ in live["loss/train_loss_mean"]] == [3, 6, 8]
+    assert {"logged/accuracy_mean", "parameter_norm/0.weight/mean", "mean_output_norm_comparison/1"} <= live.keys()

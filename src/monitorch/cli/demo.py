@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import MonitorchError
 from .arguments import whole_number
-from .progress import Progress
 from .wording import command
 
 if TYPE_CHECKING:
@@ -60,11 +59,10 @@ def run(options: argparse.Namespace) -> None:
     if not options.quiet:
         print(_opening(corpus, width), flush=True)
     with _page(runs) if options.ui else nullcontext() as page:
-        with Progress(options.steps, None if options.quiet else sys.stderr) as progress, store:
-            outcome = train(corpus, options.steps, options.seed, [figures, store], progress)
-            progress.say("drawing the figures ...")
+        with store, _progress(options.steps, options.quiet) as tell:
+            outcome = train(corpus, options.steps, options.seed, [figures, store], tell)
+            tell(options.steps, "drawing the figures")
             paths = figures.save(options.out / "figure.png")
-            progress.clear()
         paths = [*paths, _save_report(store, options.out / "report.html")]
         shown = "\n".join(map(str, [*paths, store.path]))
         print(shown if options.quiet else _summary(corpus, outcome, options.steps, paths, runs, width), flush=True)
@@ -76,6 +74,20 @@ def _opening(corpus: "Corpus", width: int) -> str:
     size, kinds = len(corpus.ids), len(corpus.vocabulary)
     text = f"A small transformer learns to continue Python's help texts: {size:,} characters of {kinds} kinds."
     return textwrap.fill(text, min(width, _WIDEST_PROSE))
+
+
+@contextmanager
+def _progress(steps: int, quiet: bool) -> "Iterator[Callable[[int, str], None]]":
+    """What shows how far the training is, on a terminal and until it is done: the step, and a few words."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}")
+    is_shown = console.is_terminal and not quiet
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not is_shown) as progress:
+        task = progress.add_task("", total=steps)
+        yield lambda step, words: progress.update(task, completed=step, description=words)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The training run of the demo: an ordinary loop, with an inspector beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,6 @@ from ..inspector import PyTorchInspector
 from ..visualizer import Record
 from .demo_data import Corpus, random_windows
 from .demo_model import CharacterTransformer
-from .progress import Progress
 
 _CONTEXT, _BATCH, _VALIDATION_BATCH = 64, 16, 32
 _LEARNING_RATE = 5e-3
@@ -42,8 +41,8 @@ def _one_thread() -> Iterator[None]:
 
 
 @_one_thread()
-def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, progress: Progress) -> Outcome:
-    """Train a model, watched by every lens."""
+def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable[[int, str], None]) -> Outcome:
+    """Train a model, watched by every lens; ``tell`` is told of each step and its loss."""
     torch.manual_seed(seed)
     model = CharacterTransformer(len(corpus.vocabulary), _CONTEXT)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
@@ -73,8 +72,8 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, progress: Prog
         optimizer.step()
         if step * ticks % steps < ticks:  # evenly spread, and one at the end
             last_loss = _validate(model, loss_fn, held_out)
-            inspector.tick_epoch()
-        progress.update(step, f"loss {loss.item():.3f}")
+            inspector.tick()
+        tell(step, f"loss {loss.item():.3f}")
     return Outcome(inspector.layers, first_loss, last_loss, inspector.records())
 
 

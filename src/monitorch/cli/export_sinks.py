@@ -15,6 +15,8 @@ import numpy as np
 
 from ..errors import MissingExtraError, OptionError
 from ..store import WHOLE_RUN
+from ..store.names import SHARE
+from ..visualizer.scalar_name import OVER_LAYERS, scalar_name
 from .export_tables import Piece
 from .wording import printable
 
@@ -141,7 +143,7 @@ class ParquetSink:
 
 
 class TensorBoardSink:
-    """Event files; a tag is ``lens/statistic/layer`` or ``lens/statistic/over layers/summary``.
+    """Event files; numbers are called as those that training writes there itself, see :func:`scalar_name`.
 
     Args:
         path: the folder.
@@ -171,8 +173,12 @@ class TensorBoardSink:
 
 
 def _tag(piece: Piece, layer: str, summary: str) -> str:
-    where = f"/over layers/{summary}" if summary else "" if layer == piece.lens == WHOLE_RUN else f"/{layer}"
-    return f"{piece.lens}/{piece.statistic}{where}".encode(errors="backslashreplace").decode()
+    tag, _, line = piece.statistic.partition("/")
+    if summary:
+        layer, line = OVER_LAYERS, f"{line} {summary}"
+    elif piece.lens == WHOLE_RUN:
+        layer = ""
+    return scalar_name(tag, layer, "" if line == SHARE else line).encode(errors="backslashreplace").decode()
 
 
 _SINKS: dict[str, Any] = {"csv": CsvSink, "parquet": ParquetSink, "tensorboard": TensorBoardSink}

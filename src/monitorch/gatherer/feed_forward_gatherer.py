@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..numerical.shards import distributed_type, samples_here
 from ..preprocessor import AbstractForwardPreprocessor
+from ..preprocessor.loss_module import ITEMS_OF_STEP, PartOfLoss, loss_in
 from ..preprocessor.outputs import kind_of_pass
 from .abstract_gatherer import Gatherer, State, first_input
 from .compilation import inside_graph, is_compiled, is_traced, outside_graph
@@ -17,6 +18,9 @@ from .doorway import Door
 from .hook_on_module import HookedMethod
 from .recomputation import RecomputationFilter
 from .reports import tell
+
+PART = 4
+"""Is added to the kind of a pass whose loss is a part of that of its step."""
 
 
 class FeedForwardGatherer(Gatherer):
@@ -53,7 +57,7 @@ class FeedForwardGatherer(Gatherer):
             loss = preprocessor.loss_in_graph(output)
             if loss is not None:
                 loss = samples_here(loss)[0] if isinstance(loss, self._distributed) else loss
-                self._door.pass_outside(kind_of_pass(module), loss)
+                self._door.pass_outside(kind_of_pass(module) + PART * _is_part(kwargs), loss)
 
     def _new_door(self, module: nn.Module) -> Door | None:
         """A way out of compiled graphs, for preprocessors that look for a loss only."""
@@ -66,8 +70,8 @@ class FeedForwardGatherer(Gatherer):
     def _receive(self, known: weakref.ref[nn.Module], tensor: Tensor, kind: int) -> None:
         module = known()
         if module is not None:
-            with torch.set_grad_enabled(kind >= 2):  # as it was for the graph
-                self(module, (), {}, {"loss": tensor})
+            with torch.set_grad_enabled(bool(kind & 2)):  # as it was for the graph
+                self(module, (), {}, PartOfLoss(tensor) if kind & PART else {"loss": tensor})
 
     @outside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -81,7 +85,13 @@ class FeedForwardGatherer(Gatherer):
 
     def _take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if not is_traced() and self._passes.counts():
+            if self._door is not None and _is_part(kwargs) and loss_in(output) is not None:
+                output = PartOfLoss(loss_in(output))
             self._hand_over(module, first_input(args, kwargs), output)
 
     def _process(self, preprocessor: AbstractForwardPreprocessor, *data: Any) -> None:
         preprocessor.process_fw(self.name, *data)
+
+
+def _is_part(kwargs: dict[str, Any]) -> bool:
+    return kwargs.get(ITEMS_OF_STEP) is not None

@@ -18,6 +18,7 @@ def save(inspector: Any) -> dict[str, Any]:
         "version": VERSION,
         "state": inspector.state.state_dict(),
         "pushed": inspector._call_preprocessor.state_dict(),
+        "logged": inspector._logged.state_dict(),
         "lenses": [_saved_lens(lens) for lens in _own_lenses(inspector)],
         "house": None if house is None else house.state_dict(),
     }
@@ -33,6 +34,7 @@ def load(inspector: Any, saved: dict[str, Any]) -> None:
         if isinstance(lens, Lens):
             lens.load_state_dict(own["state"])
     inspector._call_preprocessor.load_state_dict(saved["pushed"])
+    inspector._logged.load_state_dict(saved["logged"])
     inspector.state.load_state_dict(saved["state"])
     if hasattr(inspector.visualizer, "continue_from"):
         inspector.visualizer.continue_from(inspector.state.step)

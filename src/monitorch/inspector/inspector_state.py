@@ -1,9 +1,10 @@
 """What hooks and lenses may ask while training runs."""
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +21,19 @@ COUNTS = ("counter", "ticks", "step", "observed", "gaps")
 ERROR_MODES = ("warn", "raise")
 
 ALL_OR_NONE = "The parameters of this model are spread over several processes: watch it in each of them"
+
+
+class Follower(Protocol):
+    """Somebody who is told of steps while they are counted."""
+
+    def step_is_over(self) -> None:
+        """A step has ended, and is counted; what comes until the next one begins still belongs to it."""
+
+    def step_begins(self) -> None:
+        """The first training pass of a step begins, which is not counted yet."""
+
+    def evaluation_begins(self) -> None:
+        """A pass begins that trains nothing."""
 
 
 class InspectorState:
@@ -69,6 +83,7 @@ class InspectorState:
         """The taps that lenses share, while a model is attached."""
         self.open_tick: Callable[[], None] | None = None
         """Shows the last tick, where its numbers may still be on their way."""
+        self._followers: list[weakref.ref[Follower]] = []
         self.restart()
 
     def restart(self) -> None:
@@ -84,6 +99,11 @@ class InspectorState:
         """How many training passes there were."""
         self.pass_has_grad = True
         """Whether the present pass of the model began with gradients on."""
+        self.steps_have_ends = False
+        """Whether somebody tells when a step ends; else a step is a training pass."""
+        self._between_steps = True
+        self.reports = 0
+        """How many numbers of evaluations there were, and numbers that the user has pushed or logged."""
         self.cadence.restart()
         self.begin()
 
@@ -158,6 +178,13 @@ class InspectorState:
         if self.house is not None:
             self.house.ledger.joins = False
 
+    def is_so_anywhere(self, fact: bool) -> bool:
+        """Whether it is so in any of the processes; all of them ask. Those that cannot be reached do not count."""
+        try:
+            return any(self.meeting.gather(fact, self.step).values())
+        except ExchangeError:
+            return fact
+
     def next_step(self, *, begins: int = 0, in_graph: bool = False) -> None:
         """A step is over and another one begins.
 
@@ -165,6 +192,8 @@ class InspectorState:
             begins: 1 where the step that begins is counted from now on, 0 where it counts when it is over.
             in_graph: whether it begins inside a compiled graph: which one had to be known before, and so for the next.
         """
+        if begins:
+            self._begin_step()
         number = self.step + 2 - begins
         if self.is_active and self.phase != Phase.IDLE:
             self.cadence.stamp(self.phase)
@@ -176,6 +205,36 @@ class InspectorState:
             self._enter(phase if self._coming > 0 else Phase.IDLE, self.cadence.phase(number + 1))
         else:
             self._enter(phase)
+        if not begins:
+            self.end_step()
+
+    def end_step(self) -> None:
+        """A step is over: what comes until the next training pass belongs to it."""
+        self._between_steps = True
+        for follower in self._following():
+            follower.step_is_over()
+
+    def count_report(self) -> None:
+        """There is a number of an evaluation, or one that the user has pushed or logged."""
+        self.reports += 1
+
+    def follow(self, follower: Follower) -> None:
+        """Tell somebody of steps, as long as it lives."""
+        self._followers.append(weakref.ref(follower))
+
+    def open_step(self) -> int | None:
+        """The step that what comes now belongs to; None where each training pass is one."""
+        if not self.steps_have_ends:
+            return None
+        return self.step if self._between_steps else self.step + 1
+
+    def _begin_step(self) -> None:
+        self._between_steps = False
+        for follower in self._following():
+            follower.step_begins()
+
+    def _following(self) -> list[Follower]:
+        return [follower for known in self._followers if (follower := known()) is not None]
 
     def spend(self, seconds: float) -> None:
         """Hooks have taken so much time of the host."""
@@ -184,10 +243,17 @@ class InspectorState:
     def begin_pass(self) -> None:
         """A training pass begins."""
         self.passes += 1
+        if self._between_steps:
+            self._begin_step()
         if not self.wants_data():
             self.gaps += 1
         elif not self.lead:
             self.observed += 1
+
+    def begin_evaluation(self) -> None:
+        """A pass begins that trains nothing."""
+        for follower in self._following():
+            follower.evaluation_begins()
 
     def wants_data(self) -> bool:
         """Whether hooks are to do anything now."""

@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -12,13 +12,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import visualizer as visualizers
-from ..errors import LifecycleError, OptionError, warn
+from ..errors import LifecycleError, OptionError, users_line, warn
 from ..gatherer.compilation import drop_graphs, warn_if_blind
 from ..gatherer.house import House
 from ..gatherer.reports import tell
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.logged_scalars import LoggedScalars
+from ..lens.loss_metrics import LossMetrics
 from ..lens.options import old_names
 from ..lens.parameter_lens import warn_of_other_names
 from ..numerical.sync import several_processes
@@ -103,7 +104,10 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self.is_main_process = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == master_rank
         self.state.per_rank, self.aliases = per_rank, dict[str, list[str]]()
         self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
-        self._logged: LoggedScalars | None = None
+        self._call_preprocessor.open_step = self.state.open_step
+        self._logged = LoggedScalars()
+        self._refused, self._was_blind_told = set[str](), False
+        self._shown_step, self._last_records = 0, list[Record]()
         self._steps: StepCounter | None = None
         self._layers: LayersOf | None = None
         self._shown_epoch, self._adopted, self._handles = 0, list[AbstractLens](), list[Any]()
@@ -152,6 +156,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         model = unwrap(module)
         if self.state.attached:
             self.detach()
+        self._shown_step, self._last_records = 0, []
         self.state.average_over(averaging_processes(module))
         self._adopt_lenses()
         if not self._is_off:
@@ -178,7 +183,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         """Leave the model: no hook stays, counting begins anew, figures are cleared."""
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
-        self.state.settle()
+        self._last_records = self.records()
         release(self._adopted, self._handles, self.state)
         self.state.meet_as("")
         self._layers = self._steps = None
@@ -205,43 +210,65 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
         try:
-            if self.state.is_active:
-                push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
-                push(name, value)
+            push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
+            self._take("push_metric", name, value, partial(push, name, value))
         except Exception as error:
             tell(self.state, f"adding to the metric {name!r}", error)
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
         """Add a loss; a tensor is not waited for. ``running=False`` keeps every value, for medians and quartiles."""
         try:
-            if self.state.is_active:
-                self._call_preprocessor.push_loss(value, train=train, running=running)
+            push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
+            self._take("push_loss", "loss", value, push)
         except Exception as error:
             tell(self.state, "adding a loss", error)
 
-    def log(self, **values: Any) -> None:
-        """Add any numbers by name; they are shown without being declared."""
+    def log(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
+        """Add any numbers by name, from a dictionary, as keywords, or both; they are shown without being declared.
+
+        Args:
+            values: numbers by name; a dictionary in it is part of the names of its numbers.
+            step: the step that they belong to; None for the last one that was done.
+            **named: the same as keywords.
+        """
         try:
-            if values and self.state.is_active:
-                for name, value in values.items():
-                    self._call_preprocessor.log(name, value)
-                self._show_logged()
+            if not isinstance(values, Mapping | None):
+                self._refuse(f"log({_short(values)}) is left out: write log(name=number)", "log()")
+                values = None
+            before, label = self.state.reports, self._label(step)
+            for name, value in _flat({**(values or {}), **named}):
+                self._take("log", name, value, partial(self._logged.numbers.push, name, value, label))
+            if label is not None:
+                self.state.reports = before  # where these belong is known
+            self._show_logged()
         except Exception as error:
             tell(self.state, "logging", error)
 
     def tick_epoch(self, epoch: int | None = None) -> None:
-        """End a tick: show what was seen since the last one. ``epoch`` labels this tick, the next is one more."""
+        """End an epoch: show what was seen since the last tick. ``epoch`` is its number, the next is one more."""
         if epoch is not None:
             check(epoch=epoch)
         try:
-            try:
-                self._tick(epoch)
-            finally:
-                self.state.tick()
+            self._tick(epoch, "epoch")
         except Exception as error:
             tell(self.state, "a tick", error)
 
-    tick = tick_epoch
+    def tick(self, epoch: int | None = None) -> None:
+        """The same where a tick is no epoch: figures count steps instead."""
+        if epoch is not None:
+            check(epoch=epoch)
+        try:
+            self._tick(epoch, "step" if self.state.attached else "tick")
+        except Exception as error:
+            tell(self.state, "a tick", error)
+
+    def hold_reports(self) -> None:
+        """What was reported since the last step, evaluations and metrics, belongs to it, whenever the next tick is."""
+        for source in (self._call_preprocessor, self._logged.numbers):
+            source.hold_reports(self.state.step)
+        for lens in self._adopted:
+            if isinstance(lens, LossMetrics):
+                lens.hold_reports(self.state.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, to be saved with a checkpoint: plain data and tensors."""
@@ -252,27 +279,14 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         checkpoint.load(self, state)
 
     def records(self) -> list[Record]:
-        """The numbers of the last active tick, one by one."""
+        """The numbers of the last active tick, one by one; also after :meth:`detach`."""
         self.state.settle()
         known = [lens for lens in self._adopted if isinstance(lens, Lens)]
-        return [record for lens in known for record in lens.records(self._shown_epoch)]
+        return [record for lens in known for record in lens.records(self._shown_epoch)] or self._last_records
 
     def paused(self) -> AbstractContextManager[None]:
         """Record nothing inside a ``with`` block."""
         return self.state.pause()
-
-    def _tick(self, epoch: int | None) -> None:
-        active, state = self.state.is_active, self.state
-        if epoch is not None:
-            state.counter = epoch
-        if active:
-            self._adopt_lenses()
-            self._end_tick()
-        if state.house is not None:
-            if active and state.observed and not state.ticks and state.open_tick is None:
-                warn_if_blind(state.house)
-            self._follow_layers()
-            state.house.refresh()
 
     def _adopt_lenses(self) -> None:
         """Make lenses one's own, also those that were added to the list later, and leave those taken out of it."""
@@ -297,9 +311,60 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self._show_model(lens)
 
     def _show_logged(self) -> None:
-        if self._logged is None and self._call_preprocessor.logged:
-            self._logged = LoggedScalars()
+        """Show what was logged from now on, if anything was, here or in another process."""
+        if not self._logged.numbers.is_empty and not any(lens is self._logged for lens in self._adopted):
             self._adopt(self._logged)
+
+    def _take(self, call: str, name: str, value: Any, push: Callable[[], None]) -> None:
+        """Take a number from the training loop; what is none is told once by name, and training goes on."""
+        try:
+            if self.state.is_active:
+                push()
+                self.state.count_report()
+        except (TypeError, ValueError) as error:
+            if self.state.on_error == "raise":
+                raise
+            self._refuse(f"{call}() takes numbers, so {name}={_short(value)} is left out: {error}", name)
+
+    def _refuse(self, text: str, name: str) -> None:
+        if name not in self._refused:
+            self._refused.add(name)
+            warn(f"{text}. Training goes on", stacklevel=users_line())
+
+    def _label(self, step: Any) -> int | None:
+        """A step that was named, kept between the last tick and now: what was shown before cannot be added to."""
+        if step is None:
+            return None
+        try:
+            wanted = int(step)
+        except (TypeError, ValueError):
+            self._refuse(f"log(step={_short(step)}) is no step; the last one that was done is taken", "step=")
+            return None
+        now = self.state.step if self.state.attached else self.state.counter
+        nearest = min(max(wanted, self._shown_step), now + 1)
+        if nearest != wanted:
+            where = f"the run is at step {now} and has shown its numbers up to step {self._shown_step}"
+            self._refuse(f"log(step={wanted}): {where}, so these are shown at step {nearest}", "step=")
+        return nearest
+
+    def _tick(self, epoch: int | None, axis: str) -> None:
+        state = self.state
+        number = state.counter if epoch is None else epoch
+        try:
+            active = state.is_active
+            if active:
+                self._adopt_lenses()
+                self._end_tick(number, axis)
+            state.counter = number
+            if state.house is not None:
+                if active and state.observed and not self._was_blind_told and state.open_tick is None:
+                    self._was_blind_told = True
+                    warn_if_blind(state.house)
+                self._follow_layers()
+                state.house.refresh()
+        finally:
+            state.counter = number
+            state.tick()
 
     def _show_model(self, lens: AbstractLens) -> None:
         for layer in self._layers or ():
@@ -336,14 +401,18 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         elif self._layers is not None and hasattr(self.visualizer, "introduce_layers"):
             self.visualizer.introduce_layers(self.layers)
 
-    def _end_tick(self) -> None:
+    def _end_tick(self, number: int, axis: str) -> None:
         """Show the tick, or leave it to the next one where the visualizer can wait and nobody shall."""
         self.state.settle()
-        self.log(**self._steps.vitals.read() if self.optimizers and self._steps else {})
-        collect(self._adopted, self._call_preprocessor, self.state, self.master_rank)
+        self._last_records = []
+        for name, value in self._steps.vitals.read().items() if self.optimizers and self._steps else ():
+            self._logged.numbers.push(name, value)
+        others = [lens for lens in self._adopted if lens is not self._logged]
+        collect([*others, self._logged], self._call_preprocessor, self.state, self.master_rank)
         self._show_logged()
-        tick = Tick(self._adopted, self._call_preprocessor, self.state)
-        self._shown_epoch = tick.number
+        self.state.counter = number  # not before: whether lenses look at the model now depends on the number until now
+        tick = Tick(self._adopted, self._call_preprocessor, self.state, axis)
+        self._shown_epoch, self._shown_step = tick.number, tick.step
         can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()
         shows = self.is_main_process or self.state.per_rank
         self.state.open_tick = partial(tick.show, self.visualizer if shows else None)
@@ -353,3 +422,17 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
     def _let_optimizers_step(self) -> None:
         self.state.house.gradients.follow(self.optimizers)
         self.state.begin(self.state.house.device, compares=self.state.house.compares)
+
+
+def _flat(values: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and numbers; ``{"val": {"loss": 1}}`` is ``val.loss``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

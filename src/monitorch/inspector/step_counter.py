@@ -1,7 +1,6 @@
 """Where steps begin and end."""
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,14 +54,13 @@ class StepCounter:
         state.gradient = trainer.gradient
         scaler = trainer.grad_scaler
         state.loss_scale = LossScale(scaler) if scaler is not None and scaler.is_enabled() else None
-        self.after_step: list[Callable[[], None]] = []
-        """Called when a step of the first optimizer has ended, or was skipped by a scaler."""
+        state.steps_have_ends = bool(self._optimizers)
         self._door = Door(house.device, self._receive, state)
         self._passes = RecomputationFilter(state)
         self._is_uncollected = True
-        self._counts_passes = not self._optimizers
+        self._passes_as_steps = 0
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
-        self.vitals = Vitals(self._optimizers, 1 / state.loss_share)
+        self.vitals = Vitals(self._optimizers, 1 / state.loss_share, model)
         self._preparation = Preparation(state, house, model, self.vitals)
         self._handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
         house.when_no_pass_has_begun = self._begin_passes_with
@@ -102,8 +100,9 @@ class StepCounter:
         for optimizer in self._optimizers:
             self._house.gradients.take_step(optimizer)
             self._house.updates(optimizer).after_step()
-        if self._counts_passes:  # from now on they are parts of a step
-            self._counts_passes, self._state.step = False, 0
+        if not self._state.steps_have_ends:  # from now on passes are parts of a step
+            self._state.steps_have_ends = True
+            self._state.step -= self._passes_as_steps
         self._waits_for_a_step = False
         self._finish_step()
         for optimizer in self._optimizers:
@@ -128,12 +127,15 @@ class StepCounter:
         self._is_uncollected = True
         if kind == TRAINING:
             self._preparation.look()
-            if self._counts_passes:
+            if not self._state.steps_have_ends:
+                self._passes_as_steps += 1
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
             self._house.gradients.begin_pass()
             if self._waits_for_a_step and not self._house.steps(self._optimizers[0]).is_running:
                 self._miss_a_step()
+        else:
+            self._state.begin_evaluation()
 
     def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _has_closure(args, kwargs):
@@ -166,8 +168,6 @@ class StepCounter:
         self._house.collect()
         self._is_uncollected = False
         self._state.next_step()
-        for tell_of_it in self.after_step:
-            tell_of_it()
 
     def _miss_a_step(self) -> None:
         """Say so where the model is trained, but not by steps that are noticed."""

@@ -11,6 +11,7 @@ from ..errors import ExchangeError, warn
 from ..gatherer.reports import is_news
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
+from ..lens.pushed_lens import PushedLens
 from ..numerical.deferred import parcels_of
 from ..numerical.sync import exchange, offer, several_processes
 from ..numerical.transfer import Transfer
@@ -90,11 +91,13 @@ class Tick:
     Args:
         lenses: who shows something.
         pushed: the numbers that the user has pushed.
+        axis: what ticks are counted in, ``"epoch"``, ``"step"`` or ``"tick"``.
     """
 
-    def __init__(self, lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState) -> None:
-        self._lenses, self._state = list(lenses), state
-        self._moment = state.step, time.time()
+    def __init__(self, lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState, axis: str) -> None:
+        self._lenses, self._state, self._axis = list(lenses), state, axis
+        self.step = state.step if state.attached else state.counter  # without a model there are no steps but these
+        self._moment = self.step, time.time()
         self.number, self._ticks = state.counter, state.ticks
         known = [lens for lens in lenses if isinstance(lens, Lens)]
         rows = [] if state.house is None else state.house.ledger.parcels()
@@ -120,7 +123,13 @@ class Tick:
                 lens.reset_epoch()
 
     def _visualize(self, visualizer: Any) -> None:
+        pushed = [lens for lens in self._lenses if isinstance(lens, PushedLens)]
         try:
+            for step in sorted({step for lens in pushed for step in lens.earlier}):
+                self._begin(visualizer, step)
+                for each in pushed:
+                    each.show_earlier(visualizer, self.number, step)
+            self._begin(visualizer, self.step)
             for lens in self._lenses:
                 lens.vizualize(visualizer, self.number)
             if hasattr(visualizer, "flush"):
@@ -130,3 +139,7 @@ class Tick:
                 raise
             text = f"{type(visualizer).__name__} could not show tick {self.number}: {error}"
             warn(text, stacklevel=4)
+
+    def _begin(self, visualizer: Any, step: int) -> None:
+        if hasattr(visualizer, "begin_tick"):
+            visualizer.begin_tick(self.number, step, self._axis)

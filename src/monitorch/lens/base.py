@@ -5,7 +5,7 @@ A lens is a declaration (preprocessors, views, which layers) and one verb: how t
 
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -87,20 +87,26 @@ class Lens(AbstractLens):
 
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
         """Hand over records where they are taken, else call the plot method of each tag."""
-        for part in getattr(visualizer, "parts", (visualizer,)):
-            if isinstance(part, RecordSink):
-                part.write(self.records(epoch))
-            else:
-                for frame in self._frames:
-                    frame.show(part, epoch)
+        self._show(self._frames, visualizer, epoch, self._moment[0])
 
     def records(self, epoch: int) -> list[Record]:
         """The numbers of the last tick, one by one."""
+        return self._records(self._frames, epoch, self._moment[0])
+
+    def _show(self, frames: Sequence[Frame], visualizer: AbstractVisualizer, epoch: int, step: int) -> None:
+        for part in getattr(visualizer, "parts", (visualizer,)):
+            if isinstance(part, RecordSink):
+                part.write(self._records(frames, epoch, step))
+            else:
+                for frame in frames:
+                    frame.show(part, epoch)
+
+    def _records(self, frames: Sequence[Frame], epoch: int, step: int) -> list[Record]:
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        (step, moment), lens = self._moment, type(self).__name__
+        moment, lens = self._moment[1], type(self).__name__
         return [
             Record(step, epoch, moment, rank, lens, layer, frame.tag, statistic, value, nonfinite)
-            for frame in self._frames
+            for frame in frames
             for layer, statistic, value, nonfinite in frame.numbers()
         ]
 

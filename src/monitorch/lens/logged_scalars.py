@@ -1,15 +1,17 @@
 """Whatever the user logs by name."""
 
 from ..numerical import Accumulator
+from ..preprocessor.run_numbers import RunNumbers
 from .pushed_lens import PushedLens
 from .views import NamedLines
 
 
 class LoggedScalars(PushedLens):
-    """Shows pushed numbers that nobody declared; an inspector makes one when something is logged."""
+    """Shows numbers that nobody declared; an inspector has one, for when something is logged."""
 
     def __init__(self) -> None:
-        super().__init__([], [NamedLines("Logged", self._read_logged, ("mean",), ())])
+        self.numbers = RunNumbers()
+        super().__init__([self.numbers], [NamedLines("Logged", self._read_logged, ("mean",), (), apart=True)])
 
-    def _read_logged(self) -> dict[str, Accumulator]:
-        return {} if self._call is None else self._pushed(self._call.logged)
+    def _read_logged(self, step: int | None) -> dict[str, Accumulator]:
+        return self._at(self.numbers, step)

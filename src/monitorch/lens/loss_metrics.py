@@ -11,14 +11,15 @@ from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
 from .pushed_lens import PushedLens
-from .views import NamedLines
+from .views import NamedLines, has_samples
 
 
 class LossMetrics(PushedLens):
     """Losses of training and evaluation, and pushed metrics.
 
-    The loss is what ``loss_fn`` returns; without one, what ``push_loss`` is given; without that, the ``loss`` field of
-    the model's output.
+    The loss is what ``loss_fn`` returns; without one, or if it was not called, what ``push_loss`` is given; without
+    that, the ``loss`` field of the model's output. Where the inspector knows the optimizer, the training losses of all
+    micro-batches of a step are one sample, their mean.
 
     Args:
         metrics: names of the pushed metrics to show.
@@ -72,6 +73,8 @@ class LossMetrics(PushedLens):
         super().register_foreign_preprocessor(ext_ppr, inspector_state)
         if self._call is ext_ppr:
             self._losses.set_loss_strs(*self._loss_names())
+            self._losses.open_step = getattr(inspector_state, "open_step", None)
+            self._losses.tell = getattr(inspector_state, "count_report", None)
             self._listen(self._loss_fn, inspector_state)
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
@@ -104,9 +107,15 @@ class LossMetrics(PushedLens):
         if module is not None and not self._gatherers:
             self._watch(FeedForwardGatherer(module, [self._losses], "loss", inspector_state), "loss", "")
 
-    def _read_losses(self) -> dict[str, Accumulator]:
-        pushed = {} if self._loss_fn is not None else self._pushed(self._loss_names())
-        return {**self._losses.value, **pushed}
+    def hold_reports(self, step: int) -> None:
+        """The losses of evaluations that have been seen belong to this step."""
+        self._losses.hold_reports(step)
 
-    def _read_metrics(self) -> dict[str, Accumulator]:
-        return self._pushed(self._metrics)
+    def _read_losses(self, step: int | None) -> dict[str, Accumulator]:
+        seen, pushed = self._at(self._losses, step), self._pushed(self._loss_names(), step)
+        if self._loss_fn is None:
+            return {**seen, **pushed}
+        return {**seen, **{name: kept for name, kept in pushed.items() if not has_samples(seen.get(name, []))}}
+
+    def _read_metrics(self, step: int | None) -> dict[str, Accumulator]:
+        return self._pushed(self._metrics, step)

@@ -8,13 +8,25 @@ from torch import nn
 
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, ExplicitCall
+from ..preprocessor.run_numbers import RunNumbers
+from ..visualizer.record import Record
 from .base import Lens
+from .views import Frame
 
 
 class PushedLens(Lens):
-    """Knows the numbers that the user pushes into the inspector, and misses no layers."""
+    """Knows the numbers that the user pushes into the inspector, and misses no layers.
+
+    Some numbers belong to an earlier step than the tick that shows them: these are shown first, step by step.
+    """
 
     _call: ExplicitCall | None = None
+
+    def __init__(self, preprocessors: Iterable[RunNumbers], views: Iterable[Any]) -> None:
+        super().__init__(preprocessors, views)
+        self.earlier: dict[int, list[Frame]] = {}
+        """The numbers of the last tick that belong to earlier steps, by step."""
+        self._read: dict[RunNumbers, dict[int | None, dict[str, Accumulator]]] = {}
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
         """Meet the pushed numbers."""
@@ -22,16 +34,52 @@ class PushedLens(Lens):
         if isinstance(ext_ppr, ExplicitCall):
             self._call = ext_ppr
 
+    def finalize_epoch(self) -> None:
+        """Read every view, of every step there are numbers of."""
+        sources = [*self._preprocessors, *([] if self._call is None else [self._call])]
+        self._read = {source: source.by_step() for source in sources}
+        super().finalize_epoch()
+        self.earlier = {}
+        for step in sorted({step for found in self._read.values() for step in found if step is not None}):
+            frames = [view.read((), step) for view in self._views]
+            self.earlier[step] = [frame for frame in frames if frame.values]
+        self._read = {}
+
+    def date(self, tick: int, step: int, moment: float) -> None:
+        """The same; nothing is of a later step than the tick."""
+        super().date(tick, step, moment)
+        earlier, self.earlier = self.earlier, {}
+        for found, frames in earlier.items():
+            self.earlier.setdefault(min(found, step), []).extend(frames)
+
+    def show_earlier(self, visualizer: Any, epoch: int, step: int) -> None:
+        """Hand over the numbers of one earlier step."""
+        self._show(self.earlier.get(step, []), visualizer, epoch, step)
+
+    def records(self, epoch: int) -> list[Record]:
+        """The numbers of the last tick, one by one, those of earlier steps first."""
+        before = [self._records(frames, epoch, step) for step, frames in self.earlier.items()]
+        return [record for records in (*before, super().records(epoch)) for record in records]
+
+    def detach_from_module(self) -> None:
+        """Forget those, too."""
+        super().detach_from_module()
+        self.earlier = {}
+
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Pass over all layers."""
 
     def finish_attach(self) -> None:
         """Be content without layers."""
 
-    def _pushed(self, names: Iterable[str]) -> dict[str, Accumulator]:
-        """The pushed numbers of those names that there are."""
-        known = {} if self._call is None else self._call.value
+    def _pushed(self, names: Iterable[str], step: int | None) -> dict[str, Accumulator]:
+        """The pushed numbers of those names that there are, of an earlier step or, with None, of the tick itself."""
+        known = {} if self._call is None else self._at(self._call, step)
         return {name: known[name] for name in names if name in known}
+
+    def _at(self, source: RunNumbers, step: int | None) -> dict[str, Accumulator]:
+        """What a source has of a step; while all steps are read, from what was found at once."""
+        return self._read[source].get(step, {}) if source in self._read else source.at(step)
 
     def _last_number(self, line: str) -> float:
         """What the tick that has just ended showed under the first tag; NaN if it showed nothing."""

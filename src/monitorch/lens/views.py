@@ -61,9 +61,7 @@ class Source:
     def read(self, layers: Iterable[str]) -> OrderedDict[str, Accumulator]:
         """Accumulators of the layers that have samples, in the order of ``layers``."""
         series = self.preprocessor.series(self.statistic)
-        return OrderedDict(
-            (layer, series[layer]) for layer in layers if layer in series and _has_samples(series[layer])
-        )
+        return OrderedDict((layer, series[layer]) for layer in layers if layer in series and has_samples(series[layer]))
 
 
 class View(ABC):
@@ -177,29 +175,37 @@ class Shares(View):
 
 
 class NamedLines(View):
-    """Lines and bands of numbers that belong to no layer, such as losses and metrics."""
+    """Lines and bands of numbers that belong to no layer, such as losses and metrics.
+
+    Args:
+        named: the accumulators by name, of an earlier step or, with None, of the tick itself.
+        apart: the names have nothing in common: each is drawn in a plot of its own.
+    """
 
     big = True
 
     def __init__(
         self,
         tag: str,
-        named: Callable[[], Mapping[str, Accumulator]],
+        named: Callable[[int | None], Mapping[str, Accumulator]],
         lines: Sequence[str],
         ranges: Sequence[str],
+        *,
+        apart: bool = False,
     ) -> None:
         super().__init__(tag)
+        self.attributes.apart = apart
         self.named, self.lines, self.ranges = named, lines, ranges
 
-    def read(self, layers: Sequence[str]) -> Frame:
+    def read(self, layers: Sequence[str], step: int | None = None) -> Frame:
         """Aggregate each name's samples; a name without any is left out."""
         frame = Frame(self.tag, self.type, ranges=OrderedDict())
         values: Lines = {}
         bands: Bands = {}
-        for name, acc in self.named().items():
+        for name, acc in self.named(step).items():
             count = count_nonfinite(acc)
             frame.nonfinite[self.tag] = frame.nonfinite.get(self.tag, 0) + count
-            if not _has_samples(acc):
+            if not has_samples(acc):
                 continue
             lines = {f"{name} {method}": extract_point(acc, method) for method in self.lines}
             edges = {_edges(name, method): extract_range(acc, method) for method in self.ranges}
@@ -217,7 +223,8 @@ def _edges(name: str, method: str) -> tuple[str, str]:
     return f"{name} {low}", f"{name} {high}"
 
 
-def _has_samples(acc: Accumulator) -> bool:
+def has_samples(acc: Accumulator) -> bool:
+    """Whether anything was seen, finite or not."""
     return len(acc) > 0 or count_nonfinite(acc) > 0
 
 

@@ -20,11 +20,10 @@ from .abstract import AbstractPreprocessor
 
 
 class Payload(NamedTuple):
-    """What one process has: accumulators by name, all samples of those of which there is one in each step, and more."""
+    """What one process has: accumulators by name, and all samples of those of which there is one in each step."""
 
     values: dict[str, Any]
     in_step: dict[str, list[float]]
-    logged: tuple[str, ...] = ()
 
 
 class AccumulatingPreprocessor(AbstractPreprocessor):
@@ -37,16 +36,15 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
-        self._values: OrderedDict[str, Any] = OrderedDict()
-        self._in_step: dict[str, SampleList] = {}  # with several processes: samples of which each has one in a step
+        self._values: OrderedDict[Any, Any] = OrderedDict()  # by name; a subclass may have others than names
+        self._in_step: dict[Any, SampleList] = {}  # with several processes: samples of which each has one in a step
         self.ledger: Ledger | None = None
         """Where rows for this preprocessor wait, if gatherers measure for it."""
 
     @property
     def value(self) -> dict[str, Any]:
         """Accumulators by name: one each, or a tuple in the order of ``statistics``."""
-        settle(self.accumulators())
-        return self._values
+        return self._settled()
 
     def series(self, statistic: str) -> OrderedDict[str, Accumulator]:
         """The accumulators of one statistic, by name."""
@@ -71,14 +69,14 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         self.ledger = None  # first: what waits there is not wanted any more, and fetching it would wait for the device
         super().clear()
 
-    def release(self) -> OrderedDict[str, Any]:
+    def release(self) -> OrderedDict[Any, Any]:
         """Give away the accumulators as they are and start with new ones."""
         values = self._values
         self.reset()
         return values
 
     @contextmanager
-    def showing(self, values: OrderedDict[str, Any]) -> Iterator[None]:
+    def showing(self, values: OrderedDict[Any, Any]) -> Iterator[None]:
         """Have the accumulators of an earlier tick in place of the present ones for a while; later rows wait."""
         present, ledger = self._values, self.ledger
         self._values, self.ledger = values, None
@@ -98,13 +96,18 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """The samples of each statistic, from rows of raw sums; only for preprocessors that say what they ask for."""
         raise NotImplementedError(f"{type(self).__name__} takes tensors, not rows")
 
+    def _settled(self) -> OrderedDict[Any, Any]:
+        """All there is, when nothing waits on a device any more."""
+        settle(self.accumulators())
+        return self._values
+
     def _collect(self) -> None:
         if self.ledger is not None:
             self.ledger.deliver()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run needs to go on later, as plain data and tensors."""
-        values = {name: pack(value) for name, value in self.value.items()}
+        values = {name: pack(value) for name, value in self._settled().items()}
         return {"values": values, "in_step": {name: pack(samples) for name, samples in self._in_step.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,7 +131,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             for name, samples in self._in_step.items()
             if len(samples) == _number_of_samples(self._values.get(name))
         }
-        return Payload(dict(self.value), complete)
+        return Payload(dict(self._settled()), complete)
 
     def merge_ranks(self, loads: dict[int, Payload]) -> None:
         """Become what the ranks have together; a name may be missing on some of them."""

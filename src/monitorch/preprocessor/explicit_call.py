@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from ..numerical.accumulator import new_accumulator
-from ..numerical.running_mean_var import RunningMeanVar
-from .accumulating import AccumulatingPreprocessor, Payload
+from .run_numbers import RunNumbers, sample_of
 
 
-class ExplicitCall(AccumulatingPreprocessor):
+class ExplicitCall(RunNumbers):
     """Keeps pushed numbers by name; the first push of a name decides how they are kept.
 
     >>> call = ExplicitCall("train_loss", "val_loss")
@@ -18,10 +16,8 @@ class ExplicitCall(AccumulatingPreprocessor):
     """
 
     def __init__(self, train_loss_str: str, non_train_loss_str: str) -> None:
-        super().__init__(inplace=True)
+        super().__init__()
         self.train_loss_str, self.non_train_loss_str = train_loss_str, non_train_loss_str
-        self.logged: dict[str, None] = {}
-        """Names of numbers that nobody declared, in the order they came."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -30,47 +26,19 @@ class ExplicitCall(AccumulatingPreprocessor):
 
     def push_running(self, name: str, value: Any) -> None:
         """Add a number of which only moments are kept."""
-        self._push(name, value, inplace=True)
+        self._add(name, sample_of(value), inplace=True)
 
     def push_memory(self, name: str, value: Any) -> None:
         """Add a number that is kept as it is."""
-        self._push(name, value, inplace=False)
+        self._add(name, sample_of(value), inplace=False)
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
-        """Add a loss under the name that fits."""
-        name = self.train_loss_str if train else self.non_train_loss_str
-        self._push(name, value, inplace=running)
-        self._record_in_step(name, value)
+        """Add a loss under the name that fits; where steps are known, the training losses of one are one sample."""
+        if train:
+            self._add_to_step(self.train_loss_str, sample_of(value), running)
+        else:
+            self._add(self.non_train_loss_str, sample_of(value), running, in_step=True)
 
-    def log(self, name: str, value: Any) -> None:
-        """Add a number that is shown without being declared."""
-        self.logged[name] = None
-        self.push_running(name, value)
-
-    def payload(self) -> Payload:
-        """Also the names of what was logged."""
-        return super().payload()._replace(logged=tuple(self.logged))
-
-    def merge_ranks(self, loads: dict[int, Payload]) -> None:
-        """Know what was logged on any rank, too."""
-        super().merge_ranks(loads)
-        self.logged |= dict.fromkeys(name for load in loads.values() for name in load.logged)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Also the names of what was logged."""
-        return {**super().state_dict(), "logged": list(self.logged)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        super().load_state_dict(state)
-        self.logged = dict.fromkeys(state["logged"])
-
-    def _push(self, name: str, value: Any, inplace: bool) -> None:
-        accumulator = self._values.get(name)
-        if accumulator is None:
-            accumulator = new_accumulator(inplace)
-        accumulator.append(value)
-        self._values[name] = accumulator
-
-    def _new_value(self, like: Any = None) -> Any:
-        return new_accumulator(inplace=isinstance(like, RunningMeanVar))
+    def hold_reports(self, step: int) -> None:
+        """What has come, but for training losses, belongs to this step."""
+        self.hold(step, [name for name in self._values if isinstance(name, str) and name != self.train_loss_str])

@@ -2,9 +2,9 @@
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -12,9 +12,18 @@ from ..numerical.deferred import Deferred
 from ..numerical.precision import wide_dtype
 from ..numerical.shards import is_distributed, local_samples
 from .abstract import AbstractForwardPreprocessor
-from .accumulating import AccumulatingPreprocessor
 from .loss_gradient import LossGradient
 from .outputs import is_training_pass
+from .run_numbers import RunNumbers
+
+ITEMS_OF_STEP = "num_items_in_batch"
+"""The argument by which Hugging Face's Trainer tells a model to divide its loss by the size of all micro-batches."""
+
+
+class PartOfLoss(NamedTuple):
+    """The loss of a pass that is a part of the step's loss: those of all micro-batches add up to it."""
+
+    loss: Any
 
 
 def loss_in(output: Any) -> Any:
@@ -22,8 +31,10 @@ def loss_in(output: Any) -> Any:
     return output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
 
 
-class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
+class LossModule(RunNumbers, AbstractForwardPreprocessor):
     """Records what a loss module returns, apart for training and evaluation.
+
+    Where steps are known, the losses of all micro-batches of a step are one sample, their mean.
 
     Args:
         inplace: keep moments only, instead of every sample.
@@ -37,6 +48,8 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
     def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
         super().__init__(inplace)
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
+        self.tell: Callable[[], None] | None = None
+        """Is called with each loss of an evaluation."""
         self._names: tuple[str, str] | None = None
         self._model: weakref.ref[nn.Module] | None = None
         self.gradient = LossGradient()
@@ -71,6 +84,12 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
         for name in self._names or ():
             self._values[name] = self._new_value()
 
+    def hold_reports(self, step: int) -> None:
+        """The losses of evaluations belong to this step."""
+        for name in (self._names or ())[1:]:
+            self.hold(step, [name])
+            self._values[name] = self._new_value()
+
     def loss_in_graph(self, output: Any) -> Tensor | None:
         """The loss in an output, where a model is being compiled."""
         if isinstance(output, Tensor):
@@ -92,15 +111,14 @@ class LossModule(AccumulatingPreprocessor, AbstractForwardPreprocessor):
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
-        is_training = self._is_training(module)
-        if is_training:
+        sample = loss.detach().to(wide_dtype(loss), copy=True).reshape(())
+        if self._is_training(module):
             self.gradient.watch(loss)
-        which, sample = (
-            self._names[0 if is_training else 1],
-            loss.detach().to(wide_dtype(loss), copy=True).reshape(()),
-        )
-        self._record(which, sample)
-        self._record_in_step(which, sample)
+            self._add_to_step(self._names[0], sample, self.inplace, add_up=isinstance(layer_output, PartOfLoss))
+        else:
+            self._add(self._names[1], sample, self.inplace, in_step=True)
+            if self.tell is not None:
+                self.tell()
 
     def _is_training(self, module: nn.Module) -> bool:
         model = self._model() if self._model is not None else None

@@ -31,6 +31,7 @@ class TagAttributes:
         annotate: draw a legend.
         type: how the numbers are to be read.
         ylim: the two ends of the vertical axis, in any order.
+        apart: in one big plot the lines would have nothing in common: each name has a plot of its own.
     """
 
     logy: bool
@@ -38,6 +39,7 @@ class TagAttributes:
     annotate: bool
     type: TagType
     ylim: tuple[float, float] | None = None
+    apart: bool = False
 
     def __repr__(self) -> str:
         fields = f"logy={self.logy}, big_plot={self.big_plot}, annotate={self.annotate}"
@@ -47,10 +49,12 @@ class TagAttributes:
 class AbstractVisualizer(ABC):
     """Receives tags once and their numbers at every active tick.
 
-    The extension point for visualizers of your own. Four more methods are called where they exist:
-    ``introduce_layers(names)`` with all layers of a model in its order, ``count_nonfinite(epoch, main_tag, counts)``
-    before the numbers of a tag that leave out NaN or infinite samples, with how many by layer, ``flush()`` when all
-    lenses have handed over their part of a tick, and ``reset_fig()`` when the inspector detaches.
+    The extension point for visualizers of your own. Five more methods are called where they exist:
+    ``introduce_layers(names)`` with all layers of a model in its order, ``begin_tick(epoch, step, axis)`` before the
+    numbers of a tick, with the step they belong to and what ticks are counted in, ``"epoch"``, ``"step"`` or
+    ``"tick"``, ``count_nonfinite(epoch, main_tag, counts)`` before the numbers of a tag that leave out NaN or infinite
+    samples, with how many by layer, ``flush()`` when all lenses have handed over their part of a tick, and
+    ``reset_fig()`` when the inspector detaches.
     """
 
     deferred = False

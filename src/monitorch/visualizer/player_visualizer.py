@@ -48,7 +48,7 @@ class PlayerVisualizer:
             if isinstance(call, Damage):
                 self._warn_of(call)
                 continue
-            if call.method in (*PLOT_METHODS, "count_nonfinite"):
+            if call.method in (*PLOT_METHODS, "begin_tick", "count_nonfinite"):
                 if epoch not in (None, call.arguments[0]):
                     self._flush_target()
                 epoch = call.arguments[0]

@@ -39,11 +39,17 @@ class PrintVisualizer(RecordSink):
             raise OptionError(f"file takes an open file, not {file!r}")
         self.file = file
         self._tick: list[Record] = []
+        self._axis = "epoch"
         self._layers: list[str] = []  # kept between ticks, so that rows never change places
 
     def introduce_layers(self, layers: Sequence[str]) -> None:
         """Show rows in the order of the model."""
         self._layers = list(layers)
+
+    def begin_tick(self, epoch: int, step: int, axis: str) -> None:
+        """Learn what ticks are counted in."""
+        super().begin_tick(epoch, step, axis)
+        self._axis = axis
 
     def write(self, records: Sequence[Record]) -> None:
         """Keep records until their tick is complete, which is certain once another one begins."""
@@ -70,7 +76,8 @@ class PrintVisualizer(RecordSink):
         big = [record for record in records if self._is_big(record)]
         columns = self._columns(record for record in records if not self._is_big(record))
         labels = [layer for layer in self._layers if any(layer in cells for cells in columns.values())]
-        parts = [headline_text(f"epoch {records[0].epoch}", _headline(big), width)]
+        number = records[0].step if self._axis == "step" else records[0].epoch
+        parts = [headline_text(f"{self._axis} {number}", _headline(big), width)]
         parts += [table_text(labels, columns, width)] if labels else []
         parts += [_MARK_MEANING] if any(record.nonfinite for record in records) else []
         return "\n".join(parts) + "\n"

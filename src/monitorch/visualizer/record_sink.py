@@ -37,6 +37,10 @@ class RecordSink(AbstractVisualizer):
         """Keep what the tag looks like."""
         self.tags[main_tag] = tag_attr
 
+    def begin_tick(self, epoch: int, step: int, axis: str) -> None:
+        """Keep the step for the numbers that follow."""
+        vars(self)["_begun"] = epoch, step
+
     def plot_numerical_values(
         self, epoch: int, main_tag: str, values_dict: Values, ranges_dict: Ranges | None = None
     ) -> None:
@@ -55,11 +59,13 @@ class RecordSink(AbstractVisualizer):
 
     def _write_plot(self, epoch: int, tag: str, numbers: Iterable[tuple[str, str, float]]) -> None:
         now = time.time()
+        begun, step = vars(self).get("_begun", (None, epoch))
+        step = step if begun == epoch else epoch
         meant, counts = vars(self).pop("_counts", (None, {}))
         counts = counts if meant == (epoch, tag) else {}
         self.write(
             [
-                Record(epoch, epoch, now, 0, "", layer, tag, name, value, counts.get(layer, 0))
+                Record(step, epoch, now, 0, "", layer, tag, name, value, counts.get(layer, 0))
                 for layer, name, value in numbers
             ]
         )

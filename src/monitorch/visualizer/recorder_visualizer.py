@@ -55,6 +55,10 @@ class RecorderVisualizer(AbstractVisualizer):
         """Record the order of the model."""
         self._append(call_line(self.session, "introduce_layers", list(layers)))
 
+    def begin_tick(self, epoch: int, step: int, axis: str) -> None:
+        """Record where a tick belongs."""
+        self._append(call_line(self.session, "begin_tick", int(epoch), int(step), axis))
+
     def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
         """Record how many samples were left out."""
         self._append(call_line(self.session, "count_nonfinite", int(epoch), main_tag, dict(counts)))

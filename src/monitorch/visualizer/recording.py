@@ -17,10 +17,14 @@ from ..errors import RecordingError
 from .abstract_visualizer import Ranges, TagAttributes, TagType, Values
 
 FORMAT = "monitorch-recording"
-VERSION = 1
+VERSION = 2
 PLOT_METHODS = ("plot_numerical_values", "plot_probabilities", "plot_relations")
 # what a visualizer may lack, and the types of the arguments
-OPTIONAL_METHODS: dict[str, tuple[type, ...]] = {"introduce_layers": (list,), "count_nonfinite": (int, str, dict)}
+OPTIONAL_METHODS: dict[str, tuple[type, ...]] = {
+    "introduce_layers": (list,),
+    "begin_tick": (int, int, str),
+    "count_nonfinite": (int, str, dict),
+}
 
 FilePath: TypeAlias = str | PathLike[str]
 
@@ -66,6 +70,7 @@ def tag_line(session: str, main_tag: str, attributes: TagAttributes) -> bytes:
         "annotate": bool(attributes.annotate),
         "type": attributes.type.name,
         "ylim": None if ylim is None else [_number(end) for end in ylim],
+        "apart": bool(attributes.apart),
     }
     return _line({"session": session, "method": "register_tags", "main_tag": main_tag, "tag_attr": encoded})
 
@@ -193,6 +198,7 @@ def _decoded(content: Mapping[str, Any]) -> Call:
 def _attributes(content: Mapping[str, Any]) -> TagAttributes:
     ylim = content["ylim"]
     flags = {name: bool(content[name]) for name in ("logy", "big_plot", "annotate")}
+    flags["apart"] = bool(content.get("apart", False))  # recordings of version 1 do not say
     return TagAttributes(**flags, type=TagType[content["type"]], ylim=ylim and (float(ylim[0]), float(ylim[1])))
 
 

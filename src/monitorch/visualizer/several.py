@@ -47,6 +47,10 @@ class Several(AbstractVisualizer):
         """Show them everywhere."""
         self._all("plot_relations", epoch, main_tag, values_dict)
 
+    def begin_tick(self, epoch: int, step: int, axis: str) -> None:
+        """Tell those that want to know."""
+        self._all("begin_tick", epoch, step, axis)
+
     def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
         """Tell those that want to know."""
         self._all("count_nonfinite", epoch, main_tag, counts)

@@ -11,13 +11,14 @@ from ..store.names import count_name
 from .abstract_visualizer import TagType
 from .record import Record
 from .record_sink import RecordSink
+from .scalar_name import scalar_name, scalar_part
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
 class TensorBoardVisualizer(RecordSink):
-    """Writes event files; every list of records becomes one event.
+    """Writes event files; every list of records becomes one event, at the step of the training it belongs to.
 
     Args:
         log_dir: folder of the event file; ``runs/<time>_<host><comment>`` if None.
@@ -40,20 +41,20 @@ class TensorBoardVisualizer(RecordSink):
         return self._open()
 
     def write(self, records: Sequence[Record]) -> None:
-        """Add the records of each epoch as one event."""
+        """Add the records of each step as one event."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         if self._closed:
             raise ValueError("this TensorBoardVisualizer is closed and takes no more numbers")
-        epochs: dict[int, list[Record]] = {}
+        steps: dict[int, list[Record]] = {}
         for record in records:
-            epochs.setdefault(record.epoch, []).append(record)
-        for epoch, moment in epochs.items():
+            steps.setdefault(record.step, []).append(record)
+        for step, moment in steps.items():
             scalars = {self._name(record): record.value for record in moment}
             counts = {self._count_name(record): record.nonfinite for record in moment if record.nonfinite}
             values = [Summary.Value(tag=name, simple_value=value) for name, value in (scalars | counts).items()]
             events: Any = self.writer.file_writer  # torch does not say what it is
-            events.add_summary(Summary(value=values), epoch, moment[0].time)
+            events.add_summary(Summary(value=values), step, moment[0].time)
 
     def flush(self) -> None:
         """Bring everything written so far onto the disk."""
@@ -79,15 +80,14 @@ class TensorBoardVisualizer(RecordSink):
         >>> TensorBoardVisualizer.transform_tag_str("Output Norm", "-σ")
         'output_norm/-std'
         """
-        return f"{general_tag}{delimiter}{subtag}".lower().replace(" ", "_").replace("σ", "std")
+        return scalar_part(f"{general_tag}{delimiter}{subtag}")
 
     def _count_name(self, record: Record) -> str:
-        name = count_name(f"{record.tag}/{record.statistic}").rpartition("/")[2]
-        return self.transform_tag_str(self.transform_tag_str(record.tag, record.layer), name)
+        return self._name(record, count_name(f"{record.tag}/{record.statistic}").rpartition("/")[2])
 
-    def _name(self, record: Record) -> str:
-        """``tag/layer/line``; in a comparison the lines are the layers, so ``tag/layer``."""
-        join = self.transform_tag_str
+    def _name(self, record: Record, line: str | None = None) -> str:
+        """In a comparison of layers the lines are the layers."""
         if record.tag in self.tags and self.tags[record.tag].type is TagType.RELATIONS:
-            return join(record.tag, record.statistic)
-        return join(join(record.tag, record.layer), record.statistic)
+            return scalar_name(record.tag, record.statistic, "")
+        layer = "" if record.layer == record.tag else record.layer
+        return scalar_name(record.tag, layer, record.statistic if line is None else line)

@@ -37,8 +37,8 @@ class Whole:
     def step(self, step):
         before = copy.deepcopy(self.model.state_dict())
         self.model.zero_grad()
-        for part in range(self.micro_batches):
-            self.backward(step, part)
+        losses = [self.backward(step, part) for part in range(self.micro_batches)]
+        self.samples["Loss", "Loss", "train_loss"].append(np.mean(losses))
         if self.gradient == "before_clip":
             self.gradients()
             self.clip()
@@ -79,7 +79,6 @@ class Whole:
             used = self.detour and step == DETOUR_STEP and rank == 0
             losses.append(self.loss(self.model(x, used), y))
         loss = torch.stack(losses).mean()
-        self.samples["Loss", "Loss", "train_loss"].append(loss.item())
         outputs = [out for name in LEAVES for out in seen[name]]
         found = iter(torch.autograd.grad(loss, outputs, retain_graph=True))
         loss.backward()
@@ -89,6 +88,7 @@ class Whole:
                 self.output(name, [out.detach() for out in seen[name]], gradient)
         for handle in handles:
             handle.remove()
+        return loss.item()
 
     def output(self, name, outputs, gradients):
         norms = np.concatenate([out.flatten(1).norm(dim=1).numpy() for out in outputs])

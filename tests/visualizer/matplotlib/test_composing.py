@@ -215,3 +215,94 @@ def test_every_tag_of_a_wide_run_is_drawn(attributes):
     assert max(len(block.subfigs) for figure in figures for block in figure.subfigs) <= 6
     assert max(figure.get_size_inches()[0] for figure in figures) <= 18
     assert len(plt.get_fignums()) == len(figures)
+
+
+def logged(attributes, ticks, *, axis=None, **changes):
+    """A visualizer with one big tag ``Logged``; ``ticks`` is ``[(epoch, step, {line: number})]``."""
+    built = MatplotlibVisualizer()
+    built.register_tags("Logged", attributes(big_plot=True, **changes))
+    for epoch, step, lines in ticks:
+        if axis is not None:
+            built.begin_tick(epoch, step, axis)
+        built.plot_numerical_values(epoch, "Logged", {"Logged": lines}, {})
+    return built
+
+
+def panels(figure):
+    """Title, label of the horizontal axis, and the points of each line."""
+    parts = [part for block in figure.subfigs for part in block.subfigs]
+    return {
+        part.get_suptitle(): (axes.get_xlabel(), [list(map(tuple, line.get_xydata().tolist())) for line in axes.lines])
+        for part in parts
+        for axes in part.axes
+    }
+
+
+def test_names_that_have_nothing_in_common_have_a_plot_each(attributes):
+    ticks = [
+        (1, 10, {"lr mean": 0.1, "speed mean": 500.0}),
+        (2, 20, {"lr mean": 0.2, "speed mean": 600.0, "plain": 7.0}),
+    ]
+    found = panels(logged(attributes, ticks, apart=True).show_fig())
+    assert found == {
+        "lr": ("epoch", [[(1, 0.1), (2, 0.2)]]),
+        "speed": ("epoch", [[(1, 500.0), (2, 600.0)]]),
+        "plain": ("epoch", [[(2, 7.0)]]),
+    }
+    assert list(panels(logged(attributes, ticks).show_fig())) == ["Logged"]
+
+
+def test_lines_and_bands_of_one_name_stay_together(attributes):
+    built = MatplotlibVisualizer()
+    built.register_tags("T", attributes(big_plot=True, apart=True))
+    lines = {"a mean": 1.0, "a max": 2.0, "b mean": 3.0}
+    bands = {("a -σ", "a +σ"): (0.5, 1.5), ("b -σ", "b +σ"): (2.5, 3.5)}
+    for epoch in (1, 2):
+        built.plot_numerical_values(epoch, "T", {"T": lines}, {"T": bands})
+    figure = built.show_fig()
+    parts = {part.get_suptitle(): part.axes[0] for block in figure.subfigs for part in block.subfigs}
+    assert {name: (len(axes.lines), len(axes.collections)) for name, axes in parts.items()} == {
+        "a": (2, 1),
+        "b": (1, 1),
+    }
+
+
+def test_nothing_logged_yet_has_no_plot(attributes):
+    built = logged(attributes, [], apart=True)
+    built.register_tags("Loss", attributes(big_plot=True))
+    assert list(panels(built.show_fig())) == ["Loss"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "places"), [(None, [1, 2, 3]), ("epoch", [1, 2, 3]), ("tick", [1, 2, 3]), ("step", [10, 25, 40])]
+)
+def test_the_horizontal_axis_says_what_ticks_are_counted_in(attributes, axis, places):
+    ticks = [(1, 10, {"a mean": 1.0}), (2, 25, {"a mean": 2.0}), (3, 40, {"a mean": 3.0})]
+    ((label, (points,)),) = panels(logged(attributes, ticks, axis=axis).show_fig()).values()
+    assert label == (axis or "epoch")
+    assert [x for x, _ in points] == places
+
+
+def test_numbers_of_two_ticks_at_one_step_stand_at_the_same_place(attributes):
+    ticks = [(1, 10, {"train mean": 1.0}), (2, 10, {"val mean": 5.0}), (3, 20, {"train mean": 2.0, "val mean": 6.0})]
+    ((_, (train, val)),) = panels(logged(attributes, ticks, axis="step").show_fig()).values()
+    assert (train, val) == ([(10, 1.0), (20, 2.0)], [(10, 5.0), (20, 6.0)])
+
+
+def test_samples_that_are_not_finite_are_marked_at_their_step(visualizer, attributes):
+    built = MatplotlibVisualizer()
+    built.register_tags("T", attributes(big_plot=True))
+    for epoch, step in ((1, 10), (2, 20)):
+        built.begin_tick(epoch, step, "step")
+        built.count_nonfinite(epoch, "T", {"T": epoch - 1})
+        built.plot_numerical_values(epoch, "T", {"T": {"mean": 1.0}})
+    curves = built._history.layers("T")["T"]
+    assert curves.nonfinite.points()[0].tolist() == [10, 20]
+
+
+def test_a_figure_begins_anew_after_reset(attributes):
+    built = logged(attributes, [(1, 10, {"a mean": 1.0})], axis="step")
+    built.reset_fig()
+    built.begin_tick(1, 10, "epoch")
+    built.plot_numerical_values(1, "Logged", {"Logged": {"a mean": 1.0}})
+    assert panels(built.show_fig()) == {"Logged": ("epoch", [[(1, 1.0)]])}

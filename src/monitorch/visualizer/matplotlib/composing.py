@@ -14,7 +14,7 @@ from ..abstract_visualizer import TagAttributes, TagType
 from .drawing import draw
 from .history import Curves, History
 from .layout import FOOT, LAYER_TITLE, LEFT, RIGHT, TAG_TITLE, Block, Column, Page, paginate
-from .palette import COLUMN_BACKGROUNDS, line_styles
+from .palette import COLUMN_BACKGROUNDS, line_styles, split_aggregation
 from .text import SMALL_TEXT, bold_size, fit, inches, say
 
 _PAGE_TITLE_SIZE, _TAG_TITLE_SIZE, _LAYER_TITLE_SIZE = 13.0, 10.5, 8.0
@@ -28,7 +28,10 @@ def plan(
     size = options.get("figsize") or (None, None)
     big, small = [], []
     for tag, attributes in tags.items():
-        if attributes.big_plot:
+        if attributes.big_plot and attributes.apart:
+            names = dict.fromkeys(split_aggregation(line)[0] or line for line in history.line_names(tag))
+            big += [Column(tag, only=name) for name in names]
+        elif attributes.big_plot:
             big.append(Column(tag, _labels(tag, attributes, history)))
         else:
             small.append(Column(tag, _labels(tag, attributes, history), tuple(history.layers(tag))))
@@ -67,8 +70,8 @@ def _compose_column(part: SubFigure, block: Block, column: Column, tag: TagAttri
     plots = _add_plots(part, block, column, history)
     first = next(iter(plots.values()))[0]
     width, _ = inches(first)
-    title_size = bold_size(column.tag, width + LEFT, _TAG_TITLE_SIZE)
-    part.suptitle(column.tag, x=0.5, y=1 - 0.08 / block.height, va="top", size=title_size, weight="bold")
+    title_size = bold_size(column.title, width + LEFT, _TAG_TITLE_SIZE)
+    part.suptitle(column.title, x=0.5, y=1 - 0.08 / block.height, va="top", size=title_size, weight="bold")
     styles = line_styles(history.line_names(column.tag))
     for name, (axes, curves) in plots.items():
         _prepare_axes(axes, history.epochs)
@@ -82,7 +85,7 @@ def _compose_column(part: SubFigure, block: Block, column: Column, tag: TagAttri
             axes.set(xticks=[], yticks=[])
     lowest, _ = list(plots.values())[-1]
     lowest.tick_params(labelbottom=True)
-    lowest.set_xlabel("epoch", size=SMALL_TEXT, labelpad=2)
+    lowest.set_xlabel(history.axis or "epoch", size=SMALL_TEXT, labelpad=2)
     if column.labels:
         _add_legend([axes for axes, _ in plots.values()], part, block, column)
 
@@ -101,7 +104,7 @@ def _add_plots(part: SubFigure, block: Block, column: Column, history: History) 
     layers = history.layers(column.tag)
     if block.big or not layers:
         name, curves = next(iter(layers.items()), ("", Curves()))
-        return {name: (part.add_subplot(grid[0]), curves)}
+        return {name: (part.add_subplot(grid[0]), _part_of(curves, column.only))}
     plots: dict[str, tuple[Axes, Curves]] = {}
     first = None
     for row, layer in enumerate(block.layers):
@@ -110,6 +113,15 @@ def _add_plots(part: SubFigure, block: Block, column: Column, history: History) 
             first = first or axes
             plots[layer] = axes, layers[layer]
     return plots
+
+
+def _part_of(curves: Curves, name: str) -> Curves:
+    """The lines and bands of one name, or all of them."""
+    if not name:
+        return curves
+    lines = {line: series for line, series in curves.lines.items() if name in (line, split_aggregation(line)[0])}
+    bands = {edges: band for edges, band in curves.bands.items() if split_aggregation(edges[0])[0] == name}
+    return Curves(lines, bands, curves.nonfinite)
 
 
 def _prepare_axes(axes: Axes, epochs: tuple[float, float] | None) -> None:

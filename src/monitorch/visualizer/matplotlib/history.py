@@ -1,4 +1,4 @@
-"""What was received so far: numbers over epochs, per tag and layer."""
+"""What was received so far: numbers over epochs or steps, per tag and layer."""
 
 from array import array
 from collections import defaultdict
@@ -59,10 +59,19 @@ class History:
     def __init__(self) -> None:
         self._tags: dict[str, dict[str, Curves]] = {}
         self.epochs: tuple[float, float] | None = None
-        """The first and the last epoch of all."""
+        """The first and the last place on the axis."""
+        self.axis = ""
+        """What the axis counts; the first tick says so."""
+        self._tick: tuple[float, float] | None = None
+
+    def begin_tick(self, epoch: float, step: float, axis: str) -> None:
+        """The numbers that come for ``epoch`` belong to ``step``, and to that place on an axis that counts steps."""
+        self.axis = self.axis or axis
+        self._tick = epoch, step
 
     def add(self, epoch: float, tag: str, values: Values, ranges: Ranges | None = None) -> None:
         """Take the numbers of one tag at one epoch."""
+        epoch = self._place(epoch)
         layers = self._tags.setdefault(tag, {})
         for layer, lines in values.items():
             curves = layers.setdefault(layer, Curves())
@@ -78,8 +87,14 @@ class History:
 
     def add_nonfinite(self, epoch: float, tag: str, counts: Mapping[str, int]) -> None:
         """Take how many samples of each layer were not finite."""
+        epoch = self._place(epoch)
         for layer, count in counts.items():
             self._tags.setdefault(tag, {}).setdefault(layer, Curves()).nonfinite.add(epoch, count)
+
+    def _place(self, epoch: float) -> float:
+        if self.axis == "step" and self._tick is not None and self._tick[0] == epoch:
+            return self._tick[1]
+        return epoch
 
     def layers(self, tag: str) -> dict[str, Curves]:
         """The layers of a tag that have any number, in the order received."""

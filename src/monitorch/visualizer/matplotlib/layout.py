@@ -31,11 +31,20 @@ _LEGEND_CHARACTER, _LEGEND_HANDLE = 0.058, 0.25
 
 @dataclass(frozen=True)
 class Column:
-    """A tag, the labels of its legend and, if it is a small one, its layers."""
+    """A tag, the labels of its legend and, if it is a small one, its layers.
+
+    ``only`` is the one name to show of a tag whose names have nothing in common.
+    """
 
     tag: str
     labels: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
+    only: str = ""
+
+    @property
+    def title(self) -> str:
+        """What stands above it."""
+        return self.only or self.tag
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,10 @@ class MatplotlibVisualizer(AbstractVisualizer):
         """Show rows in the order of the model."""
         self._model_order = list(layers)
 
+    def begin_tick(self, epoch: int, step: int, axis: str) -> None:
+        """Learn where the numbers of a tick belong, and what horizontal axes count."""
+        self._history.begin_tick(epoch, step, axis)
+
     def plot_numerical_values(
         self, epoch: int, main_tag: str, values_dict: Values, ranges_dict: Ranges | None = None
     ) -> None:

@@ -1,0 +1,128 @@
+"""Numbers of the run as a whole, by name and by step."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from monitorch.numerical import RunningMeanVar
+from monitorch.preprocessor import ExplicitCall, LossModule
+from monitorch.preprocessor.run_numbers import RunNumbers
+
+
+@pytest.fixture
+def numbers():
+    return RunNumbers()
+
+
+def moments(*samples):
+    return RunningMeanVar(len(samples), np.mean(samples), np.var(samples), min(samples), max(samples))
+
+
+def test_numbers_of_earlier_steps_are_kept_apart(numbers):
+    for step, value in ((None, 1.0), (3, 2.0), (3, 4.0), (5, 7.0), (None, 3.0)):
+        numbers.push("a", value, step)
+    numbers.push("b", torch.tensor(9.0), 5)
+    assert numbers.value == numbers.at(None) == {"a": moments(1.0, 3.0)}
+    assert numbers.at(3) == {"a": moments(2.0, 4.0)}
+    assert numbers.at(5) == {"a": moments(7.0), "b": moments(9.0)}
+    assert numbers.by_step().keys() == {None, 3, 5}
+    numbers.reset()
+    assert (numbers.value, numbers.by_step(), numbers.is_empty) == ({}, {}, True)
+
+
+def test_what_has_come_can_be_held_for_a_step(numbers):
+    numbers.push("a", 1.0)
+    numbers.push("b", 2.0)
+    numbers.push("a", 5.0, 7)
+    numbers.hold(7, ["a", "missing"])
+    numbers.push("a", 3.0)
+    assert numbers.at(7) == {"a": moments(5.0, 1.0)}
+    assert numbers.at(None) == {"b": moments(2.0), "a": moments(3.0)}
+
+
+def test_holding_waits_for_no_tensor(numbers, monkeypatch):
+    numbers.push("a", torch.tensor(1.0))
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda *_: pytest.fail("a tensor was read"))
+    numbers.hold_reports(4)
+    monkeypatch.undo()
+    assert numbers.at(4) == {"a": moments(1.0)}
+
+
+def test_what_is_pushed_may_change_afterwards(numbers):
+    value = torch.tensor([2.0], dtype=torch.float64)
+    numbers.push("a", value)
+    value.fill_(99.0)
+    assert numbers.value == {"a": moments(2.0)}
+
+
+def test_training_losses_are_not_held():
+    call = ExplicitCall("train_loss", "val_loss")
+    call.push_loss(1.0, train=True)
+    call.push_loss(2.0, train=False)
+    call.push_memory("accuracy", 0.5)
+    call.hold_reports(8)
+    assert call.value == {"train_loss": moments(1.0)}
+    assert call.at(8) == {"val_loss": moments(2.0), "accuracy": [0.5]}
+
+
+def test_losses_of_evaluations_are_held_and_their_name_stays():
+    losses = LossModule(inplace=True, evaluation_from_grad=True)
+    losses.set_loss_strs("train_loss", "val_loss")
+    for grad, value in ((True, 1.0), (False, 2.0)):
+        with torch.set_grad_enabled(grad):
+            losses.process_fw("", torch.nn.MSELoss(), None, torch.tensor(value))
+    losses.hold_reports(8)
+    assert losses.value == {"train_loss": moments(1.0), "val_loss": RunningMeanVar()}
+    assert losses.at(8) == {"val_loss": moments(2.0)}
+
+
+def test_a_state_keeps_steps(numbers, tmp_path):
+    numbers.push("a", 1.0)
+    numbers.push("a", 2.0, 3)
+    torch.save(numbers.state_dict(), tmp_path / "state")
+    again = RunNumbers()
+    again.load_state_dict(torch.load(tmp_path / "state"))
+    assert (again.at(None), again.at(3)) == ({"a": moments(1.0)}, {"a": moments(2.0)})
+
+
+def test_ranks_together_know_the_numbers_of_each_step(numbers):
+    other = RunNumbers()
+    numbers.push("a", 1.0, 3)
+    other.push("a", 3.0, 3)
+    other.push("b", 5.0, 4)
+    numbers.merge_ranks({0: numbers.payload(), 1: other.payload()})
+    assert (numbers.at(3), numbers.at(4)) == ({"a": moments(1.0, 3.0)}, {"b": moments(5.0)})
+
+
+class Steps:
+    """Says which step is going on."""
+
+    def __init__(self):
+        self.number = 0
+
+    def __call__(self):
+        return self.number
+
+
+@pytest.mark.parametrize("as_tensor", [torch.tensor, float, lambda x: torch.tensor(x) if x > 3 else x])
+def test_losses_of_one_step_are_one_sample(as_tensor):
+    call, steps = ExplicitCall("train_loss", "val_loss"), Steps()
+    call.open_step = steps
+    for steps.number, losses in enumerate([(1.0, 4.0), (2.0,), (5.0, 6.0, 10.0)]):
+        for loss in losses:
+            call.push_loss(as_tensor(loss), train=True, running=False)
+    assert call.value["train_loss"] == [2.5, 2.0, 7.0]
+
+
+def test_an_earlier_tick_that_is_shown_late_does_not_get_what_came_since():
+    call, steps = ExplicitCall("train_loss", "val_loss"), Steps()
+    call.open_step = steps
+    call.push_loss(1.0, train=True)
+    released = call.release()
+    steps.number = 1
+    call.push_loss(math.pi, train=True)
+    with call.showing(released):
+        assert call.value == {"train_loss": moments(1.0)}
+    assert call.value == {"train_loss": moments(math.pi)}
