@@ -16,7 +16,7 @@ demo: $(READY)
 	$(BIN)/monitorch demo
 
 test: $(READY) browser test-page
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-all: $(READY) browser test-page
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov -m "slow or not slow"

@@ -352,8 +352,13 @@ class Watch(DisplaysRun):
     def _is_something_left(self, *, alone: bool) -> bool:
         if not self._is_joint:
             return self._now > self._ticked_at or self._has_reports
-        # steps are the same everywhere, but an evaluation may have been that of one process only
-        return not alone and (self._now > self._ticked_at or self.inspector.state.is_so_anywhere(self._has_reports))
+        if alone or self._now > self._ticked_at:  # steps are the same everywhere
+            return not alone
+        if self.inspector.state.meeting.all_bring_more(self._has_reports):
+            return True
+        if self._has_reports:  # an evaluation of this process only
+            self.inspector.state.work_alone()
+        return self._has_reports
 
     def _leave(self, error: BaseException | None) -> None:
         while self._handles:

@@ -178,13 +178,6 @@ class InspectorState:
         if self.house is not None:
             self.house.ledger.joins = False
 
-    def is_so_anywhere(self, fact: bool) -> bool:
-        """Whether it is so in any of the processes; all of them ask. Those that cannot be reached do not count."""
-        try:
-            return any(self.meeting.gather(fact, self.step).values())
-        except ExchangeError:
-            return fact
-
     def next_step(self, *, begins: int = 0, in_graph: bool = False) -> None:
         """A step is over and another one begins.
 

@@ -110,6 +110,8 @@ class StepCounter:
 
     def _begin_passes_with(self, module: nn.Module) -> None:
         """Have passes begin with this layer from now on: it is the first one that was called, and the model is not."""
+        if inside_backward():  # a checkpoint repeats a pass that had begun before the model was watched
+            return
         self._handles.append(module.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True))
         self._begin_pass(kind_of_pass(module))
 
@@ -195,7 +197,8 @@ class StepCounter:
             warn(f"the optimizer has made a step, but holds no parameter of the watched {kind}; {cure}", stacklevel=4)
         elif not self._state.passes and self._house.is_blind:
             cure = "watch the module whose layers are called in training"
-            warn(f"the optimizer has made a step, but no layer of the watched {kind} was called; {cure}", stacklevel=4)
+            seen = f"the optimizer has made a step, but no layer of the watched {kind} was called since it is watched"
+            warn(f"{seen}; {cure}", stacklevel=4)
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -128,6 +128,29 @@ class Meeting:
         if self._group is None:
             raise ExchangeError(self._reason)
 
+    def all_bring_more(self, has_more: bool) -> bool:
+        """At the end: whether every process has something left for one more tick.
+
+        One that has nothing left says so and goes; the others wait for all to say.
+        """
+        try:
+            self._join()
+            store, keys = self._store, [f"end/{rank}" for rank in range(dist.get_world_size())]
+            store.set(keys[dist.get_rank()], str(has_more))
+            deadline, pause = time.monotonic() + LONG_PATIENCE, PAUSES[0]
+            while has_more and not store.check(["end/how"]):
+                said = [store.get(key).decode() for key in keys if store.check([key])]
+                if str(False) in said or time.monotonic() >= deadline:
+                    store.compare_set("end/how", "", APART)
+                elif len(said) == len(keys):
+                    store.compare_set("end/how", "", TOGETHER)
+                else:
+                    time.sleep(pause)
+                    pause = min(2 * pause, PAUSES[1])
+            return has_more and store.get("end/how").decode() == TOGETHER
+        except Exception:  # the store has gone, and the others with it
+            return False
+
     def leave(self) -> None:
         """Come to no further tick; the others are told."""
         self.is_over, self._group = True, None  # closes the connections
@@ -138,6 +161,7 @@ class Meeting:
         if several_processes():
             try:
                 store.compare_set(f"{self._tries}/how", "", APART)
+                store.compare_set(f"end/{dist.get_rank()}", "", str(False))
                 base.compare_set("round", str(self._round), str(self._round + 1))
             except Exception:  # the store has gone, and the others with it
                 return
