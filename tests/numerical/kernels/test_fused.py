@@ -280,21 +280,22 @@ def test_many_without_previous_and_unaligned():
 def test_many_updates(keep, dtype):
     many = ManyUpdates()
     now = [draw(*s, dtype=dtype, seed=i) for i, s in enumerate(PARAMETERS)]
-    before = [x.clone() for x in now]
-    previous = [torch.zeros_like(x) for x in now] if keep else None
+    previous = [torch.zeros_like(x, dtype=torch.float32) for x in now] if keep else None
     last = None
     for step in range(3):
         change = [draw(*x.shape, dtype=dtype, seed=50 + 10 * step + i) for i, x in enumerate(now)]
-        difference = [(x + c) - x for x, c in zip(now, change, strict=True)]
+        before = [x.clone() for x in now]
         for x, c in zip(now, change, strict=True):
             x.add_(c)
+        difference = [x.float() - old.float() for x, old in zip(now, before, strict=True)]
+        untouched = [x.clone() for x in before]
         follows = [keep and step > 0] * len(now)
         block = new_block(len(now))
         many(now, before, previous, follows, block, 0)
         for i, x in enumerate(difference):
             old = last[i] if keep and step > 0 else None
             check(block[i], expect(x, old), old, x)
-            assert torch.equal(before[i], now[i])
+            assert torch.equal(before[i], untouched[i])
             assert not keep or torch.equal(previous[i], x)
         last = difference
 
