@@ -354,11 +354,8 @@ class Watch(DisplaysRun):
             return self._now > self._ticked_at or self._has_reports
         if alone or self._now > self._ticked_at:  # steps are the same everywhere
             return not alone
-        if self.inspector.state.meeting.all_bring_more(self._has_reports):
-            return True
-        if self._has_reports:  # an evaluation of this process only
-            self.inspector.state.work_alone()
-        return self._has_reports
+        # but an evaluation may have been that of one process only
+        return self.inspector.state.meeting.end(has_more=self._has_reports, shows=self.inspector.is_main_process)
 
     def _leave(self, error: BaseException | None) -> None:
         while self._handles:

@@ -119,3 +119,32 @@ def test_to_leave_before_a_first_meeting_needs_no_processes():
     unmet = Meeting("Net")
     unmet.leave()
     assert unmet.is_over
+
+
+def test_whoever_shows_the_last_tick_takes_what_the_others_have_left(store, monkeypatch):
+    monkeypatch.setattr(meeting, "LONG_PATIENCE", 0.01)
+    lonely = Meeting("Net")
+    assert not lonely.end(has_more=False, shows=True)  # nobody has said anything within its patience
+    assert lonely.end(has_more=True, shows=True)
+    assert lonely.gather("mine", step=1) == {0: "mine"}
+    lonely._store.set("end/1", pickle.dumps("its"))
+    assert lonely.end(has_more=False, shows=True)
+    assert lonely.gather("mine", step=1) == {0: "mine", 1: "its"}
+    lonely._store.set("end/1", meeting.NOTHING)
+    assert not lonely.end(has_more=False, shows=True)
+
+
+def test_whoever_shows_nothing_does_not_wait_at_the_end(store, monkeypatch):
+    monkeypatch.setattr(meeting.time, "sleep", lambda _: pytest.fail("it waits"))
+    helper = Meeting("Net")
+    assert not helper.end(has_more=False, shows=False)
+    assert helper._store.get("end/0") == meeting.NOTHING
+    assert helper.end(has_more=True, shows=False)
+    assert helper.gather("mine", step=1) == {0: "mine"}
+    assert pickle.loads(helper._store.get("end/0")) == "mine"
+
+
+def test_a_store_that_is_gone_leaves_everybody_with_its_own_numbers():
+    for shows in (True, False):
+        assert Meeting("Net").end(has_more=True, shows=shows)
+        assert not Meeting("Net").end(has_more=False, shows=shows)

@@ -73,7 +73,7 @@ def test_tensorboard_counts_each_curve_of_a_tag(tmp_path):
         inspector.tick_epoch()
     events = EventAccumulator(str(tmp_path)).Reload()
     counts = {name: events.Scalars(name)[0].value for name in events.Tags()["scalars"] if "nonfinite" in name}
-    assert counts == {"metrics/metrics/one_nonfinite": 3.0, "metrics/metrics/two_nonfinite": 1.0}
+    assert counts == {"metrics/one_nonfinite": 3.0, "metrics/two_nonfinite": 1.0}
 
 
 def test_recording_keeps_the_count_and_the_order_of_layers(run, tmp_path):

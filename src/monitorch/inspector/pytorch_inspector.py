@@ -32,7 +32,7 @@ from .display import DisplaysRun
 from .epoch_loops import EpochLoops
 from .inspector_state import InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
-from .release import release
+from .release import release, release_dropped
 from .step_counter import StepCounter
 from .tick import Tick, collect
 
@@ -112,7 +112,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self._layers: LayersOf | None = None
         self._shown_epoch, self._adopted, self._handles = 0, list[AbstractLens](), list[Any]()
         # a dropped inspector takes its hooks along: what the finalizer needs is shared with it, the inspector is not
-        weakref.finalize(self, release, self._adopted, self._handles, self.state).atexit = False
+        weakref.finalize(self, release_dropped, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
         if module is not None:
             self.attach(module)

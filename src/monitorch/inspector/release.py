@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..gatherer.reports import tell
 from ..lens.abstract_lens import AbstractLens
 from .inspector_state import InspectorState
 
@@ -22,3 +23,12 @@ def release(lenses: list[AbstractLens], handles: list[Any], state: InspectorStat
         if state.house is not None:
             state.house.close()
             state.house = None
+
+
+def release_dropped(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
+    """The same for an inspector that nobody holds any more, and nobody can catch an error of."""
+    try:
+        release(lenses, handles, state)
+    except Exception as error:
+        state.on_error = "warn"
+        tell(state, "leaving the model", error)

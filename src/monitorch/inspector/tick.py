@@ -58,6 +58,8 @@ def _synchronise(parties: Sequence[ExplicitCall | AbstractLens], state: Inspecto
     exchange(partial(state.meeting.gather, step=state.step))
     for party in own:
         party.finish_sync()
+    if state.meeting.is_ending:
+        return
     for lens in foreign:  # they may use collectives, and only now it is known that all processes are here
         lens.start_sync(dst_rank=master_rank)
     for lens in foreign:

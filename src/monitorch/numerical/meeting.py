@@ -34,6 +34,9 @@ PAUSES = 0.001, 0.05
 TOGETHER, LATER, APART = "together", "later", "apart"
 """How a meeting ends: all are there; not all, but they may be next time; not all, and there is no next time."""
 
+NOTHING = b"nothing"
+"""What a process leaves that has nothing left."""
+
 _taken: dict[str, set[int]] = defaultdict(set)  # by what is watched, also of inspectors that are gone without leaving
 _asked: Counter[str] = Counter()
 
@@ -96,6 +99,7 @@ class Meeting:
         self._base: Any = None
         self._round = self._tries = 0
         self._group: Any = None
+        self._left: dict[int, Any] | None = None  # by the others, at the end
         self._reason = ""
         self.is_over = False
         """Whether the processes will never meet again."""
@@ -103,8 +107,16 @@ class Meeting:
     def __reduce__(self) -> tuple[Any, ...]:
         return Meeting, (self.what,)  # a copy has met nobody
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the next tick is the last one, to which not all processes may come."""
+        return self._left is not None
+
     def gather(self, own: Any, step: int) -> dict[int, Any]:
         """What all processes bring to a tick, by rank; an error where they are not all there."""
+        if self._left is not None:  # the end
+            self._leave_behind(pickle.dumps(own))
+            return {dist.get_rank(): own, **self._left}
         self.meet(step)
         try:
             return dict(enumerate(self._all_gather(own)))
@@ -128,28 +140,41 @@ class Meeting:
         if self._group is None:
             raise ExchangeError(self._reason)
 
-    def all_bring_more(self, has_more: bool) -> bool:
-        """At the end: whether every process has something left for one more tick.
+    def end(self, *, has_more: bool, shows: bool) -> bool:
+        """The training is over, also for the others: whether there is to be a last tick, to which not all may come.
 
-        One that has nothing left says so and goes; the others wait for all to say.
+        Only the process that shows it waits, for what the others have left; they leave that in the store and go.
         """
         try:
             self._join()
-            store, keys = self._store, [f"end/{rank}" for rank in range(dist.get_world_size())]
-            store.set(keys[dist.get_rank()], str(has_more))
-            deadline, pause = time.monotonic() + LONG_PATIENCE, PAUSES[0]
-            while has_more and not store.check(["end/how"]):
-                said = [store.get(key).decode() for key in keys if store.check([key])]
-                if str(False) in said or time.monotonic() >= deadline:
-                    store.compare_set("end/how", "", APART)
-                elif len(said) == len(keys):
-                    store.compare_set("end/how", "", TOGETHER)
-                else:
-                    time.sleep(pause)
-                    pause = min(2 * pause, PAUSES[1])
-            return has_more and store.get("end/how").decode() == TOGETHER
-        except Exception:  # the store has gone, and the others with it
-            return False
+            if shows:
+                self._left = self._wait_for_the_rest(LONG_PATIENCE if has_more else PATIENCE)
+                return has_more or bool(self._left)
+            self._left = {}
+            if not has_more:
+                self._leave_behind(NOTHING)
+        except Exception as error:  # the store has gone, and the others with it
+            self._give_up(error)
+        return has_more
+
+    def _wait_for_the_rest(self, patience: float) -> dict[int, Any]:
+        """What the other processes have left, by rank; of those that do not come in time, nothing."""
+        store, own = self._store, dist.get_rank()
+        missing = {rank: f"end/{rank}" for rank in range(dist.get_world_size()) if rank != own}
+        found: dict[int, Any] = {}
+        deadline, pause = time.monotonic() + patience, PAUSES[0]
+        while missing and time.monotonic() < deadline:
+            for rank in [rank for rank, key in missing.items() if store.check([key])]:
+                left = store.get(missing.pop(rank))
+                if left != NOTHING:
+                    found[rank] = pickle.loads(left)
+            if missing:
+                time.sleep(pause)
+                pause = min(2 * pause, PAUSES[1])
+        return found
+
+    def _leave_behind(self, left: bytes) -> None:
+        self._store.set(f"end/{dist.get_rank()}", left)
 
     def leave(self) -> None:
         """Come to no further tick; the others are told."""
@@ -161,7 +186,7 @@ class Meeting:
         if several_processes():
             try:
                 store.compare_set(f"{self._tries}/how", "", APART)
-                store.compare_set(f"end/{dist.get_rank()}", "", str(False))
+                store.compare_set(f"end/{dist.get_rank()}", "", NOTHING.decode())
                 base.compare_set("round", str(self._round), str(self._round + 1))
             except Exception:  # the store has gone, and the others with it
                 return
