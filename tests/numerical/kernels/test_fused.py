@@ -379,3 +379,9 @@ def test_in_a_cuda_graph():
         check(block[1], expect(x, old[0]), old[0], x)
         for i, g in enumerate(gradients):
             check(block[2 + i], add_rates(expect(g, old[1 + i]), g, 0, EPS), old[1 + i], g)
+
+
+def test_differences_are_kept_as_float32_only():
+    now, before = [draw(4, 4, dtype=torch.bfloat16)], [draw(4, 4, dtype=torch.bfloat16)]
+    with pytest.raises(TypeError, match="float32"):
+        ManyUpdates()(now, before, [torch.zeros_like(now[0])], [True], new_block(1), 0)

@@ -171,4 +171,6 @@ class ManyUpdates(_Many):
         first: int,
     ) -> None:
         """Write row ``first + i`` from ``tensors[i] - before[i]``, which ``previous[i]``, of float32, becomes."""
+        if previous is not None and any(kept.dtype != torch.float32 for kept in previous):  # they are written to
+            raise TypeError("differences are kept as float32")
         self.run(tensors, previous, before, follows, None, block, first)
