@@ -12,12 +12,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "training_reality.md"
 INTRODUCTION = """\
 # Right numbers, however you train
 
-Each row of the table below is a test. It trains a small model that way and compares every number of every step with an
-oracle: the same training done again in float64 by autograd alone. It also trains without the inspector and compares
-the weights and the random stream. The rows live in `tests/training_reality/cases.py`; where there is a GPU they are
-trained there as well.
+Each row of the table below is a test. It trains a small model in that way and compares every number of every step with
+an oracle: the same training again, in float64, with autograd alone. It also trains without the inspector and compares
+the weights and the random number stream. The rows are in `tests/training_reality/cases.py`; if there is a GPU they run
+there too.
 
-Numbers are: {everything}. Norms come with correlations wherever consecutive tensors are compared.
+The numbers are: {everything}. Norms come with correlations if consecutive tensors are compared.
 
 ## Gradients are what the optimizer consumes
 
@@ -43,25 +43,27 @@ inspector.tick_epoch()  # gradients after accumulation, unscaling and clipping, 
 inspector.detach()
 ```
 
-* `optimizer=` (one or several): gradients of their parameters are taken at their steps. Without it each backward is a
-  sample of what `.grad` holds by then.
-* `gradient="before_clip"`: as they were when the last backward before the step ended, unscaled. It costs a copy of the
-  gradients.
-* `grad_scaler=`: all gradients, those of outputs too, are numbers of the loss itself. A step that the scaler skips has
-  no gradient and no update, cuts correlations, counts as a step, and is shown in `skipped steps`. Without `optimizer=`
-  it is refused: what a scaler skips are steps of an optimizer. Gradients of outputs are shown for skipped steps too,
-  with what is not finite counted apart. A scaler that is not given is noticed by the gradient of the loss, where the
-  loss is seen: a warning says so.
-* Parameters that no given optimizer has are taken at backward; `inspector.gradient_moments` says when each is taken.
-* An optimizer that steps with a closure shows its last evaluation.
-* With `optimizer=` the loss of a step is one sample, too: the mean over its micro-batches, whether a `loss_fn` computes
-  it, the model returns it or it is pushed. Where a model is told how many items all micro-batches have together
-  (`num_items_in_batch`, as Hugging Face's Trainer does), its losses are parts, and are added up.
+* `optimizer=` (one or several): gradients of their parameters are taken at their steps, after all other step hooks.
+  Without it each backward pass is a sample of what `.grad` holds then.
+* `gradient="before_clip"`: gradients as the last backward pass before the step left them, unscaled. This costs a copy
+  of the gradients.
+* `grad_scaler=`: all gradients, also those of outputs, are shown without the scale. A step that the scaler skips has no
+  gradient and no update, interrupts correlations, counts as a step, and is shown in `skipped steps`. Gradients of
+  outputs are shown for skipped steps too, and what is not finite is counted. `grad_scaler=` needs `optimizer=`. If you
+  do not pass the scaler, it is noticed by the gradient of the loss, if the loss is seen, and you get a warning.
+* Gradients of parameters that are in none of these optimizers are taken at backward; `inspector.gradient_moments` says
+  when each is taken.
+* An optimizer that steps with a closure shows the last evaluation of the closure.
+* With `optimizer=` the loss of a step is one sample too: the mean over its micro-batches, whether `loss_fn` computes
+  it, the model returns it or you push it. If a model gets the number of items of all micro-batches
+  (`num_items_in_batch`, as from Hugging Face's Trainer), its losses are parts of one loss and are added up.
+* An update is the change from just before a step to just after it, so changes between steps, such as clamped weights,
+  are not part of it.
 
 ## The table
 
-`taken` says when gradients of parameters are taken, `since` from which step on all series have numbers, `weights`
-whether they are bit-identical with and without the inspector.
+`taken` says when gradients of parameters are taken, `since` is the first step at which all series have numbers, and
+`weights` says whether they are bit-identical with and without the inspector.
 
 | way to train | recorded | taken | since | weights | remark |
 |---|---|---|---|---|---|
@@ -70,10 +72,11 @@ whether they are bit-identical with and without the inspector.
 TOGETHER = """
 ## Together with checkpointing and torch.compile
 
-The rows above again: with both kinds of checkpointing where the model has a middle to compute twice, compiled, and with
-all of it at once. Each is a row of its own, with the same numbers, the same weights (compiled: within rounding) and not
-one graph break more than without the inspector. CUDA graphs are those of `mode="reduce-overhead"`, on a GPU. What torch
-itself cannot do says so. Before torch 2.13 compiled graphs go on without layers that were frozen when they were made.
+The same rows again: with both kinds of checkpointing if the model has a middle part to compute twice, compiled, and
+with both. Each is a test of its own, with the same numbers, the same weights (compiled: within rounding) and no more
+graph breaks than without the inspector. CUDA graphs are those of `mode="reduce-overhead"`, on a GPU. Where torch itself
+cannot do it, the cell says why. Before torch 2.13 compiled graphs ignore layers that were frozen when the graph was
+made.
 
 | way to train | {ways} |
 |---|{lines}|
@@ -82,12 +85,38 @@ itself cannot do says so. Before torch 2.13 compiled graphs go on without layers
 PROCESSES = """
 ## Several processes
 
-Each row is started with torchrun; the oracle is one process in float64 with the batches of all. Numbers are those
-above, loss and rates of gradients, with mean, deviation, extremes and median. Compiled weights are equal within
-rounding, and there is not one graph break more. [processes.md](processes.md) says more.
+Each row runs under torchrun; the oracle is one process in float64 with all batches. The numbers are those above, the
+loss and rates of gradients, with mean, deviation, extremes and median. Compiled weights are equal within rounding, and
+there are no more graph breaks. More in [processes.md](processes.md).
 
 | way to train | processes | recorded | weights | each as | remark |
 |---|---|---|---|---|---|
+"""
+
+SITUATIONS = """
+## Other situations
+
+Each of these has a test too, most of them in `tests/training_reality/test_unusual_training.py`. GPT-2, BERT, Llama, T5,
+ViT, Mixtral and Whisper, built from small configurations, are in `test_real_models.py`.
+
+| situation | what happens |
+|---|---|
+| a pass under `torch.func`, `vmap`, forward-mode AD, tracing or export, or with fake tensors | is not recorded |
+| products with the Hessian; gradients of an input alone while parameters train | are not recorded |
+| an optimizer whose `step()` calls the `step()` of its base class | makes one step |
+| an optimizer whose `step()` is never called (SAM with `first_step`) | a warning says to call `watched.step()` |
+| an optimizer that is not torch's | is refused; leave it out and call `watched.step()` |
+| step hooks that change gradients | the changed gradients are shown, whenever the hook was registered |
+| a model whose layers are called but not the model itself (Lightning) | a pass begins with its first layer |
+| an optimizer that trains another model; a model none of whose layers is called | a warning |
+| parameters that are replaced, in the model and in the optimizer | are followed under the same name |
+| layers that are replaced, added or removed | are followed from the next tick on |
+| `model.double()` during training | cosines are right, or have no sample |
+| a module that returns its own parameter | one sample per step, and no hook is left on the parameter |
+| scripted parts (`torch.jit`) | are left out, with a warning |
+| sparse outputs, float64 numbers near 1e200 | are measured |
+| a default device or dtype, warnings as errors | training goes on; warnings are printed if they are errors |
+| anything that fails inside monitorch | a warning; weights stay bit-identical |
 """
 
 REFUSALS = """
@@ -125,6 +154,7 @@ def page() -> str:
         TOGETHER.format(ways=" | ".join(WAYS), lines="|".join("---" for _ in WAYS)),
         *map(row_together, EAGER),
         *(PROCESSES, *map(row_of_processes, LAYOUTS)),
+        SITUATIONS,
         *(REFUSALS, *refusals),
     )
     return "".join(parts)

@@ -65,7 +65,7 @@ LAYOUTS = (
     Layout(
         *("tensor parallel (parallelize_module)", "tp", 1, 2, COMPILED, ("float64",)),
         apart=SHARED_OUTPUT,
-        note="of a layer without parameters between two cut ones: norms of the parts of its output",
+        note="a layer without parameters between two cut ones shows norms of the parts of its output",
     ),
     Layout("fully_shard and tensor parallel", "fsdp+tp", 2, 2, COMPILED, apart=SHARED_OUTPUT, note="the same"),
 )
