@@ -190,11 +190,37 @@ def test_what_is_reported_after_each_step_is_in_the_tick_of_that_step(training, 
             training.run(1)
             watch.push_loss(training.losses[-1])
             watch.log(number=number)
-    ends = sorted({1, *range(tick_every, 7, tick_every)})
+    ends = sorted({1, *range(tick_every, 7, tick_every)})  # the first log may have been the only one
     parts = [range(start + 1, end + 1) for start, end in zip([0, *ends], ends, strict=False)]
     assert training.shown.run_line("Logged", "number mean") == [(part[-1], np.mean(part)) for part in parts]
     losses = [(part[-1], pytest.approx(np.mean([training.losses[n - 1] for n in part]))) for part in parts]
     assert training.shown.run_line("Loss", "train_loss mean") == losses
+
+
+@pytest.mark.parametrize("report", ["log", "push_loss"])
+def test_an_evaluation_stands_at_its_step_also_where_something_else_is_reported_after_each_one(training, report):
+    evaluations, accuracies = [], []
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=10) as watch:
+        for number in range(1, 31):
+            training.run(1)
+            watch.log(number=number) if report == "log" else watch.push_loss(training.losses[-1])
+            if number % 7 == 0:
+                evaluations.append((number, pytest.approx(training.evaluate())))
+                watch.log(accuracy=number / 8)
+                accuracies.append((number, number / 8))
+    assert training.shown.run_line("Loss", "val_loss mean") == evaluations
+    assert training.shown.run_line("Logged", "accuracy mean") == accuracies
+    assert training.shown.ticks == (4 if report == "log" else 3)  # 1, 10, 20, 30: the first log may be the only one
+
+
+def test_passes_of_evaluation_close_a_tick_also_where_something_is_reported_after_each_step(training):
+    with training.watch(training.optimizer, lenses=[OutputNorm(record_eval=True)], tick_every=10) as watch:
+        for number in range(1, 11):
+            training.run(1)
+            watch.log(number=number)
+            if number == 6:
+                training.evaluate()
+    assert sorted({step for step, _ in training.shown.run_line("Output Norm", "mean")}) == [1, 6, 10]
 
 
 def test_an_evaluation_before_the_first_step_is_that_of_step_0(training):

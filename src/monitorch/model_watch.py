@@ -19,6 +19,7 @@ from .gatherer.watched_gradient import AT_STEP
 from .inspector import PyTorchInspector
 from .inspector.arguments import trainer
 from .inspector.display import DisplaysRun
+from .inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
@@ -129,7 +130,8 @@ class Watch(DisplaysRun):
 
     A tick is due after so many steps. What is reported after a step and before the next training pass, such as the loss
     of an evaluation or a metric, belongs to that step and is shown at it, with a tick of its own if need be. Where
-    something is reported after every step, ticks that are due wait for it, and there are no others.
+    something is reported after every step, ticks that are due wait for it; what comes only now and then is kept for its
+    step and shown with the next tick.
 
     Args:
         inspector: has the model attached.
@@ -155,7 +157,8 @@ class Watch(DisplaysRun):
         """The step that the steps of the present tick are counted from."""
         self._reported_at: int | None = None
         """The last step after which something was reported."""
-        self._reports = 0
+        self._reported_before = set[str]()
+        """What was reported after that step."""
         known = [part for lens in inspector.lenses for part in getattr(lens, "_preprocessors", ())]
         self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
         self._known_overhead: float | None = None
@@ -261,7 +264,7 @@ class Watch(DisplaysRun):
     def step_is_over(self) -> None:
         """A step has ended. If something was reported after the one before, it will be again, and is waited for."""
         try:
-            self._reports = self.inspector.state.reports
+            self.inspector.state.reported.clear()
             self._due_after = min(self._due_after, self._now)  # passes may have been taken for steps at first
             is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
             if self._is_due and not is_report_expected:
@@ -279,18 +282,19 @@ class Watch(DisplaysRun):
     def evaluation_begins(self) -> None:
         """The model is called, but not to be trained."""
         if self._shows_evaluations:
-            self.inspector.state.reports += 1
+            self.inspector.state.report(EVALUATION)
 
     def _complete_step(self) -> None:
-        is_alone = self._has_reports and self._reported_at != self._now - 1
-        if self._has_reports:
-            self._reported_at = self._now
+        reported, is_usual = set(self.inspector.state.reported), self._reported_at == self._now - 1
+        rare = reported - {TRAINING_LOSS} - (self._reported_before if is_usual else set())
+        if reported:
+            self._reported_at, self._reported_before = self._now, reported
         if self._is_due:
             self._regular_tick()
-        elif is_alone and self._is_joint:
-            self.inspector.hold_reports()
-        elif is_alone:
+        elif rare and not self._is_joint and (EVALUATION in rare or not is_usual):
             self._tick()
+        elif rare:
+            self.inspector.hold(rare)
 
     @property
     def _now(self) -> int:
@@ -308,7 +312,7 @@ class Watch(DisplaysRun):
 
     @property
     def _has_reports(self) -> bool:
-        return self.inspector.state.reports != self._reports
+        return bool(self.inspector.state.reported)
 
     def _regular_tick(self) -> None:
         self._due_after = self._now
@@ -316,7 +320,8 @@ class Watch(DisplaysRun):
 
     def _tick(self) -> None:
         is_first = not self._ticked_at and self._now > 0
-        self._ticked_at, self._reports = self._now, self.inspector.state.reports
+        self._ticked_at = self._now
+        self.inspector.state.reported.clear()
         self.inspector.tick()
         self._ticks += 1
         self._note_overhead()

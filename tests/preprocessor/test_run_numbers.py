@@ -45,7 +45,7 @@ def test_what_has_come_can_be_held_for_a_step(numbers):
 def test_holding_waits_for_no_tensor(numbers, monkeypatch):
     numbers.push("a", torch.tensor(1.0))
     monkeypatch.setattr(torch.Tensor, "tolist", lambda *_: pytest.fail("a tensor was read"))
-    numbers.hold_reports(4)
+    numbers.hold(4, ["a"])
     monkeypatch.undo()
     assert numbers.at(4) == {"a": moments(1.0)}
 
@@ -57,12 +57,12 @@ def test_what_is_pushed_may_change_afterwards(numbers):
     assert numbers.value == {"a": moments(2.0)}
 
 
-def test_training_losses_are_not_held():
+def test_only_what_is_named_is_held():
     call = ExplicitCall("train_loss", "val_loss")
     call.push_loss(1.0, train=True)
     call.push_loss(2.0, train=False)
     call.push_memory("accuracy", 0.5)
-    call.hold_reports(8)
+    call.hold(8, ["val_loss", "accuracy", "never pushed"])
     assert call.value == {"train_loss": moments(1.0)}
     assert call.at(8) == {"val_loss": moments(2.0), "accuracy": [0.5]}
 
@@ -73,7 +73,7 @@ def test_losses_of_evaluations_are_held_and_their_name_stays():
     for grad, value in ((True, 1.0), (False, 2.0)):
         with torch.set_grad_enabled(grad):
             losses.process_fw("", torch.nn.MSELoss(), None, torch.tensor(value))
-    losses.hold_reports(8)
+    losses.hold(8, ["train_loss", "val_loss"])
     assert losses.value == {"train_loss": moments(1.0), "val_loss": RunningMeanVar()}
     assert losses.at(8) == {"val_loss": moments(2.0)}
 

@@ -20,6 +20,9 @@ from .step_clock import Phase
 COUNTS = ("counter", "ticks", "step", "observed", "gaps")
 ERROR_MODES = ("warn", "raise")
 
+TRAINING_LOSS, EVALUATION = "the loss of training", "an evaluation"
+"""What may be reported beside numbers with a name: see ``InspectorState.report``."""
+
 ALL_OR_NONE = "The parameters of this model are spread over several processes: watch it in each of them"
 
 
@@ -102,8 +105,8 @@ class InspectorState:
         self.steps_have_ends = False
         """Whether somebody tells when a step ends; else a step is a training pass."""
         self._between_steps = True
-        self.reports = 0
-        """How many numbers of evaluations there were, and numbers that the user has pushed or logged."""
+        self.reported = set[str]()
+        """Names of what was reported since the last step ended, and belongs to it."""
         self.cadence.restart()
         self.begin()
 
@@ -207,9 +210,9 @@ class InspectorState:
         for follower in self._following():
             follower.step_is_over()
 
-    def count_report(self) -> None:
+    def report(self, name: str) -> None:
         """There is a number of an evaluation, or one that the user has pushed or logged."""
-        self.reports += 1
+        self.reported.add(name)
 
     def follow(self, follower: Follower) -> None:
         """Tell somebody of steps, as long as it lives."""

@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from .arguments import check, trainer
 from .cadence import Cadence
 from .display import DisplaysRun
 from .epoch_loops import EpochLoops
-from .inspector_state import InspectorState
+from .inspector_state import TRAINING_LOSS, InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
 from .release import release, release_dropped
 from .step_counter import StepCounter
@@ -211,7 +211,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
         try:
             push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
-            self._take("push_metric", name, value, partial(push, name, value))
+            self._take("push_metric", name, value, partial(push, name, value), name)
         except Exception as error:
             tell(self.state, f"adding to the metric {name!r}", error)
 
@@ -219,7 +219,8 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         """Add a loss; a tensor is not waited for. ``running=False`` keeps every value, for medians and quartiles."""
         try:
             push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
-            self._take("push_loss", "loss", value, push)
+            report = TRAINING_LOSS if train else self._call_preprocessor.non_train_loss_str
+            self._take("push_loss", "loss", value, push, report)
         except Exception as error:
             tell(self.state, "adding a loss", error)
 
@@ -235,11 +236,10 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             if not isinstance(values, Mapping | None):
                 self._refuse(f"log({_short(values)}) is left out: write log(name=number)", "log()")
                 values = None
-            before, label = self.state.reports, self._label(step)
+            label = self._label(step)
             for name, value in _flat({**(values or {}), **named}):
-                self._take("log", name, value, partial(self._logged.numbers.push, name, value, label))
-            if label is not None:
-                self.state.reports = before  # where these belong is known
+                report = name if label is None else None  # else it is known where it belongs
+                self._take("log", name, value, partial(self._logged.numbers.push, name, value, label), report)
             self._show_logged()
         except Exception as error:
             tell(self.state, "logging", error)
@@ -262,13 +262,13 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         except Exception as error:
             tell(self.state, "a tick", error)
 
-    def hold_reports(self) -> None:
-        """What was reported since the last step, evaluations and metrics, belongs to it, whenever the next tick is."""
+    def hold(self, names: Collection[str]) -> None:
+        """What has come under these names belongs to the last step, whenever the next tick is."""
         for source in (self._call_preprocessor, self._logged.numbers):
-            source.hold_reports(self.state.step)
+            source.hold(self.state.step, names)
         for lens in self._adopted:
             if isinstance(lens, LossMetrics):
-                lens.hold_reports(self.state.step)
+                lens.hold(self.state.step, names)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, to be saved with a checkpoint: plain data and tensors."""
@@ -315,12 +315,13 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         if not self._logged.numbers.is_empty and not any(lens is self._logged for lens in self._adopted):
             self._adopt(self._logged)
 
-    def _take(self, call: str, name: str, value: Any, push: Callable[[], None]) -> None:
+    def _take(self, call: str, name: str, value: Any, push: Callable[[], None], report: str | None) -> None:
         """Take a number from the training loop; what is none is told once by name, and training goes on."""
         try:
             if self.state.is_active:
                 push()
-                self.state.count_report()
+                if report is not None:
+                    self.state.report(report)
         except (TypeError, ValueError) as error:
             if self.state.on_error == "raise":
                 raise

@@ -1,5 +1,6 @@
 """Loss and metrics over time."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -74,7 +75,7 @@ class LossMetrics(PushedLens):
         if self._call is ext_ppr:
             self._losses.set_loss_strs(*self._loss_names())
             self._losses.open_step = getattr(inspector_state, "open_step", None)
-            self._losses.tell = getattr(inspector_state, "count_report", None)
+            self._losses.tell = getattr(inspector_state, "report", None)
             self._listen(self._loss_fn, inspector_state)
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
@@ -107,9 +108,9 @@ class LossMetrics(PushedLens):
         if module is not None and not self._gatherers:
             self._watch(FeedForwardGatherer(module, [self._losses], "loss", inspector_state), "loss", "")
 
-    def hold_reports(self, step: int) -> None:
-        """The losses of evaluations that have been seen belong to this step."""
-        self._losses.hold_reports(step)
+    def hold(self, step: int, names: Iterable[str]) -> None:
+        """The losses of evaluations that have been seen belong to this step, if they are among the names."""
+        self._losses.hold(step, names)
 
     def _read_losses(self, step: int | None) -> dict[str, Accumulator]:
         seen, pushed = self._at(self._losses, step), self._pushed(self._loss_names(), step)

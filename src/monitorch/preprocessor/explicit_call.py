@@ -38,7 +38,3 @@ class ExplicitCall(RunNumbers):
             self._add_to_step(self.train_loss_str, sample_of(value), running)
         else:
             self._add(self.non_train_loss_str, sample_of(value), running, in_step=True)
-
-    def hold_reports(self, step: int) -> None:
-        """What has come, but for training losses, belongs to this step."""
-        self.hold(step, [name for name in self._values if isinstance(name, str) and name != self.train_loss_str])

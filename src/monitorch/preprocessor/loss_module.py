@@ -48,8 +48,8 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
     def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
         super().__init__(inplace)
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
-        self.tell: Callable[[], None] | None = None
-        """Is called with each loss of an evaluation."""
+        self.tell: Callable[[str], None] | None = None
+        """Is called with the name of each loss of an evaluation."""
         self._names: tuple[str, str] | None = None
         self._model: weakref.ref[nn.Module] | None = None
         self.gradient = LossGradient()
@@ -84,11 +84,12 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         for name in self._names or ():
             self._values[name] = self._new_value()
 
-    def hold_reports(self, step: int) -> None:
-        """The losses of evaluations belong to this step."""
+    def hold(self, step: int, names: Iterable[str]) -> None:
+        """The same for the losses of evaluations."""
         for name in (self._names or ())[1:]:
-            self.hold(step, [name])
-            self._values[name] = self._new_value()
+            if name in names:
+                super().hold(step, [name])
+                self._values[name] = self._new_value()
 
     def loss_in_graph(self, output: Any) -> Tensor | None:
         """The loss in an output, where a model is being compiled."""
@@ -118,7 +119,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         else:
             self._add(self._names[1], sample, self.inplace, in_step=True)
             if self.tell is not None:
-                self.tell()
+                self.tell(self._names[1])
 
     def _is_training(self, module: nn.Module) -> bool:
         model = self._model() if self._model is not None else None

@@ -102,10 +102,6 @@ class RunNumbers(AccumulatingPreprocessor):
         finally:
             self._parts = parts
 
-    def hold_reports(self, step: int) -> None:
-        """Everything that has come belongs to this step."""
-        self.hold(step, [name for name in self._values if isinstance(name, str)])
-
     def _add_to_step(self, name: str, sample: Any, inplace: bool, *, add_up: bool = False) -> None:
         """Add a number of which there may be several in a step, from micro-batches: together they are one sample."""
         step = self.open_step() if self.open_step is not None else None
