@@ -1,6 +1,9 @@
 """Every example runs, leaves its figure, and shows what it says."""
 
+import io
+import os
 import runpy
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -8,27 +11,49 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return lambda path: runpy.run_path(str(path))["main"]()
+pytestmark = pytest.mark.xdist_group("examples")
+
+
+@contextmanager
+def chdir(folder):
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What each example returned, printed and left; it runs once."""
+    known = {}
+
+    def run(path):
+        if path not in known:
+            folder, printed = tmp_path_factory.mktemp(path.stem), io.StringIO()
+            with chdir(folder), redirect_stdout(printed):
+                known[path] = runpy.run_path(str(path))["main"](), printed.getvalue(), folder
+        return known[path]
+
+    return run
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_prints_a_table_and_leaves_a_figure(path, run, capsys):
-    run(path)
-    assert len(capsys.readouterr().out.splitlines()) > 4
-    assert Path(f"{path.stem}.png").stat().st_size > 10_000
-    assert [left.name for left in Path().iterdir()] == [f"{path.stem}.png"]
+def test_example_prints_a_table_and_leaves_a_figure(path, ran):
+    _, printed, folder = ran(path)
+    assert len(printed.splitlines()) > 4
+    assert [left.name for left in folder.iterdir()] == [f"{path.stem}.png"]
+    assert (folder / f"{path.stem}.png").stat().st_size > 10_000
 
 
-def test_statistics_drift_faster_after_the_change(run):
-    first, second, third = run(EXAMPLES[0].with_name("batchnorm_drift.py")).values()
+def test_statistics_drift_faster_after_the_change(ran):
+    first, second, third = ran(EXAMPLES[0].with_name("batchnorm_drift.py"))[0].values()
     assert first < 2 < min(second, third)
 
 
-def test_traces_follow_the_spikes(run):
-    monitors = run(EXAMPLES[0].with_name("leaky_integrate_and_fire.py"))
+def test_traces_follow_the_spikes(ran):
+    monitors = ran(EXAMPLES[0].with_name("leaky_integrate_and_fire.py"))[0]
     spikes, nearest, cumulative = (monitors[name].dump() for name in ("spikes", "nearest", "cumulative"))
     assert (nearest[spikes > 0] == 1).all()
     assert (cumulative >= nearest).all()

@@ -450,7 +450,9 @@ def test_without_a_run_a_notebook_shows_text(training):
         assert watched._repr_mimebundle_() == {"text/plain": "Watch(Sequential, tick_every=2, ticks=0)"}
 
 
-@pytest.mark.parametrize(("ending", "status"), [("", "finished"), ("raise ValueError", "crashed")])
+@pytest.mark.parametrize(
+    ("ending", "status"), [("", "finished"), pytest.param("raise ValueError", "crashed", marks=pytest.mark.slow)]
+)
 def test_a_watch_that_nobody_closes_shows_its_last_steps_when_python_ends(ending, status, folder):
     code = f"""
 import torch, monitorch

@@ -131,6 +131,7 @@ def test_progress_is_shown_on_a_terminal_only_and_not_on_standard_output(demo, t
     assert "2/2" not in elsewhere.getvalue()
 
 
+@pytest.mark.slow
 def test_quiet_run_in_a_process_without_a_screen(python, tmp_path):
     arguments = ["--steps", 1, "--out", tmp_path, "--quiet"]
     result = python("-m", "monitorch", "demo", *arguments, MPLBACKEND="TkAgg", DISPLAY="")

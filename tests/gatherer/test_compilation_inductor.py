@@ -45,6 +45,9 @@ class Net(nn.Module):
         return self.last(x)
 
 
+EXAMPLE = "layer called twice"
+"""A build takes seconds: the other ones are slow tests."""
+
 MODELS = {
     "in-place activation": lambda: Net(nn.ReLU(inplace=True)),
     "layer called twice": lambda: Net(nn.Linear(WIDTH, WIDTH), nn.ReLU(), calls=2),
@@ -124,7 +127,9 @@ def compiled_step(model, loss_fn=None, **options):
     return torch.compile(step_of(model, loss_fn or nn.MSELoss(), torch.ones(BATCH, 1)), **options)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [name if name == EXAMPLE else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
 def test_one_graph_without_breaks_shows_what_eager_mode_shows(model):
     model, loss_fn = MODELS[model](), nn.MSELoss()
     expected = eager_numbers(model)
@@ -135,6 +140,7 @@ def test_one_graph_without_breaks_shows_what_eager_mode_shows(model):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.slow
 def test_a_step_compiled_as_a_whole_by_inductor(everything):
     expected, loss_fn = eager_numbers(everything), nn.MSELoss()
     inspector = watch(everything, loss_fn)
@@ -144,6 +150,7 @@ def test_a_step_compiled_as_a_whole_by_inductor(everything):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.slow
 def test_a_compiled_model_watched_before_it_runs_with_graphs_of_the_device():
     model, loss_fn = MODELS["in-place activation"](), nn.MSELoss()
     expected = eager_numbers(model)
@@ -155,6 +162,7 @@ def test_a_compiled_model_watched_before_it_runs_with_graphs_of_the_device():
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.slow
 def test_a_model_compiled_in_place_by_inductor_and_watched_later():
     model, loss_fn = MODELS["in-place activation"](), nn.MSELoss()
     expected = eager_numbers(model)
@@ -170,6 +178,7 @@ def test_a_model_compiled_in_place_by_inductor_and_watched_later():
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_equal_blocks_compiled_one_by_one_share_graphs():
     def compiled(model, loss_fn=None):
         for block in model.layers:
@@ -211,6 +220,7 @@ def test_train_and_evaluation_passes_keep_their_graphs_apart():
     assert shown[1] == pytest.approx(shown[0], rel=1e-5, abs=1e-6, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_idle_steps_have_one_graph_more_and_only_the_loss(everything):
     expected, loss_fn = eager_numbers(everything), nn.MSELoss()
     optimizer = torch.optim.SGD(everything.parameters(), lr=0.0)

@@ -119,7 +119,7 @@ def test_a_resumed_run_records_the_same(case, ticks):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("correlation", ["exact", "sketch"])
 def test_the_first_output_gradient_after_a_break_is_compared_only_if_a_sketch_was_kept(correlation, compiled):
     torch.compiler.reset()

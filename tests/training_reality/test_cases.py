@@ -32,6 +32,18 @@ pytestmark = [
 # a model that checkpoints is evaluated with the same code
 EVALUATED = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 CASES = [*EAGER, *CHECKPOINTING, *COMPILED, *combinations(on_gpu=torch.cuda.is_available())]
+COMPILED_QUICKLY = {
+    "compiled": (
+        "gradient accumulation",
+        "GradScaler, overflow",
+        "clipping",
+        "several optimizers (GAN)",
+        "tied weights",
+    ),
+    "compiled, checkpointing": ("plain",),
+}
+"""Combinations with the compiler take seconds each: examples; the others are slow tests."""
+
 ANY_ORDER = {("sparse gradients", "cuda")}
 """Where training does not repeat itself: a GPU adds up the rows of a sparse gradient in any order."""
 
@@ -101,8 +113,9 @@ def device(request):
 def row(case):
     # all tests of a row in one worker: it is trained once
     own = [EVALUATED] if case.loop is loops.evaluating else []
-    if case.name.endswith("compiled, reentrant checkpointing"):
-        own.append(pytest.mark.slow)  # the compiler makes no difference between the two kinds
+    base, _, way = case.name.rpartition(" + ")
+    if "compiled" in way and base not in COMPILED_QUICKLY.get(way, ()):
+        own.append(pytest.mark.slow)
     return pytest.param(case, id=case.name, marks=[pytest.mark.xdist_group(case.name), *own])
 
 

@@ -3,6 +3,7 @@
 import copy
 import gc
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -56,18 +57,22 @@ def assert_gradients_are_equal(watched, bare):
         assert mine.grad is None or torch.equal(mine.grad, other.grad)
 
 
-@pytest.fixture(params=MODELS)
+def way(model, compiled):
+    is_slow = compiled == "compiled" and model not in ("plain", "checkpointed, reentrant")  # the compiler takes seconds
+    return pytest.param((model, compiled), id=f"{model}-{compiled}", marks=[pytest.mark.slow] if is_slow else [])
+
+
+@pytest.fixture(params=[way(*pair) for pair in product(MODELS, COMPILED)])
 def pair(request):
-    """A model, the same again, and an optimizer of the first."""
+    """A model, the same again, an optimizer of the first, and how they are to be called."""
     torch.compiler.reset()
-    model = MODELS[request.param]()
-    return model, copy.deepcopy(model), torch.optim.SGD(model.parameters(), lr=0.1)
+    model, compiled = MODELS[request.param[0]](), COMPILED[request.param[1]]
+    return model, copy.deepcopy(model), torch.optim.SGD(model.parameters(), lr=0.1), compiled
 
 
 @pytest.mark.parametrize("leave", [detach, drop, take_lenses_out, pause])
-@pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
-def test_backward_goes_on_without_the_inspector(compiled, leave, pair):
-    watched, bare, optimizer = pair
+def test_backward_goes_on_without_the_inspector(leave, pair):
+    watched, bare, optimizer, compiled = pair
     watching = [watch(watched, optimizer=optimizer, gradient="before_clip")]
     losses = [loops.batch_loss(0)(compiled(one), torch.float32) for one in (watched, bare)]
     leave(watching)
@@ -79,9 +84,8 @@ def test_backward_goes_on_without_the_inspector(compiled, leave, pair):
 
 
 @pytest.mark.parametrize("knows_optimizer", [True, False], ids=["at step", "at backward"])
-@pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
-def test_backward_goes_on_with_an_inspector_that_came_late(compiled, knows_optimizer, pair):
-    watched, bare, optimizer = pair
+def test_backward_goes_on_with_an_inspector_that_came_late(knows_optimizer, pair):
+    watched, bare, optimizer, compiled = pair
     called = compiled(watched)
     losses = [loops.batch_loss(0)(one, torch.float32) for one in (called, compiled(bare))]
     with nullcontext() if called is watched else pytest.warns(MonitorchWarning, match="compile anew"):

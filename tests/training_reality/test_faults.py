@@ -297,8 +297,19 @@ class Reporting(Watched):
         return [parameter.detach().clone() for parameter in self.model.parameters()]
 
 
-SLOW = (EveryThird, WithoutOptimizer, BeforeClip, Reentrant, Scaled, Closures, OwnPreprocessors, Sketched, Compiled)
-SCENARIOS = [EveryStep, Watched, Reporting, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
+SLOW = (
+    Watched,
+    EveryThird,
+    WithoutOptimizer,
+    BeforeClip,
+    Reentrant,
+    Scaled,
+    Closures,
+    OwnPreprocessors,
+    Sketched,
+    Compiled,
+)
+SCENARIOS = [EveryStep, Reporting, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -127,8 +127,14 @@ def test_of_several_inspectors_only_the_dropped_one_goes(new_setting):
 KEPT = ["nothing", "optimizer", "loss_fn", "scaler", "loss", "watcher"]
 
 
-@pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("compiled", "kept"),
+    [
+        *(pytest.param(False, kept, id=f"eager-{kept}") for kept in KEPT),
+        pytest.param(True, "loss", id="compiled-loss"),
+        *(pytest.param(True, kept, id=f"compiled-{kept}", marks=pytest.mark.slow) for kept in KEPT if kept != "loss"),
+    ],
+)
 def test_a_dropped_model_goes_whatever_else_of_its_training_is_kept(kept, compiled, setting):
     torch.compiler.reset()
     watcher = setting.watch()

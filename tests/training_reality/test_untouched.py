@@ -99,7 +99,7 @@ def program(model, x, strict):
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strict", [True, False])
 def test_exported_programs_are_those_of_the_bare_model_and_nothing_is_recorded(strict, every, training, setting, seen):
     setting.model.train(training)

@@ -44,7 +44,6 @@ class Layout:
 
 QUICK, SLOW = PACES = "quick", "slow"
 EVERY_VARIANT = tuple(VARIANTS)
-QUICK_DDP = ("float64", "at backward", "GradScaler", "compiled, checkpointing")
 COMPILED = ("float64", "compiled, checkpointing")
 SHARED_OUTPUT = (("Output Norm", "act"),)
 
@@ -52,18 +51,17 @@ LAYOUTS = (
     Layout(
         *("DistributedDataParallel", "ddp", 2),
         variants=EVERY_VARIANT,
-        quick=QUICK_DDP,
         note="also a layer that one process skips",
     ),
     Layout(
         *("fully_shard (FSDP2)", "fsdp", 3),
         variants=EVERY_VARIANT,
-        quick=("float64", "at backward"),
+        quick=("float64",),
         note="also parts of unequal size",
     ),
     Layout("fully_shard, sharded and replicated (HSDP)", "hsdp", 4, variants=COMPILED),
     Layout(
-        *("tensor parallel (parallelize_module)", "tp", 1, 2, COMPILED, ("float64",)),
+        *("tensor parallel (parallelize_module)", "tp", 1, 2, COMPILED),
         apart=SHARED_OUTPUT,
         note="a layer without parameters between two cut ones shows norms of the parts of its output",
     ),
