@@ -1,8 +1,11 @@
 """What is said when monitoring itself goes wrong."""
 
+from collections import Counter
+
 import pytest
 
 from monitorch import MonitorchWarning
+from monitorch.gatherer import reports
 from monitorch.gatherer.reports import cause_of, tell
 from monitorch.inspector import InspectorState
 
@@ -16,9 +19,11 @@ def test_each_cause_is_told_once():
         tell(state, "adding", ValueError("four"))
 
 
-def test_without_a_state_it_is_told_all_the_same():
+def test_without_a_state_it_is_told_once_all_the_same(monkeypatch):
+    monkeypatch.setattr(reports, "_told_by_nobody", Counter())
     with pytest.warns(MonitorchWarning, match="counting failed"):
         tell(None, "counting", ValueError("three"))
+    tell(None, "counting", ValueError("three"))
 
 
 def test_errors_go_on_where_they_are_asked_for():

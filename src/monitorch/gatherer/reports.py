@@ -5,6 +5,9 @@ from typing import Any
 
 from ..errors import warn
 
+_told_by_nobody = Counter[str]()
+"""What was told where no inspector is known."""
+
 LONGEST = 300
 """Characters of an error's text that are told."""
 
@@ -31,6 +34,6 @@ def is_news(state: Any, cause: str) -> bool:
     """Whether an inspector has not told of this cause yet."""
     told = getattr(state, "told", None)
     if told is None:
-        told = Counter[str]()
+        told = _told_by_nobody
     told[cause] += 1
     return bool(told[cause] == 1)
