@@ -342,7 +342,7 @@ def test_anything_that_can_be_a_number_is_logged(training, arguments, named, exp
         (lambda watch: watch.log(a=1j), "a=1j is left out"),
         (lambda watch: watch.log(a=["x" * 1000]), r"a=\['xx+… is left out"),
         (lambda watch: watch.log(5), r"log\(5\) is left out: write log\(name=number\)"),
-        (lambda watch: watch.log(a=1, step="now"), r"log\(step='now'\) is no step"),
+        (lambda watch: watch.log(a=1, step="now"), r"log\(step='now'\): this is not a step number"),
         (lambda watch: watch.push_loss("high"), r"push_loss\(\) takes numbers, so loss='high' is left out"),
         (lambda watch: watch.push_loss(torch.ones(3)), r"loss=tensor.* is left out: .* not a tensor of shape \(3,\)"),
         (lambda watch: watch.push_loss(None, train=False), "loss=None is left out"),
@@ -514,7 +514,7 @@ def test_lenses_of_a_list_may_find_nothing_but_say_so():
     ("options", "error", "text"),
     [
         ({"lenses": "all"}, OptionError, "lenses='all' is unknown; choose 'standard' or pass a list"),
-        ({"lenses": ["ParameterNorm"]}, OptionError, "is no lens"),
+        ({"lenses": ["ParameterNorm"]}, OptionError, "is not a lens"),
         ({"lenses": [ParameterNorm()], "loss_fn": nn.MSELoss()}, OptionError, "into your list instead"),
         ({"loss_fn": nn.functional.mse_loss}, OptionError, "loss_fn takes a module"),
         ({"tick_every": 0}, OptionError, "tick_every=0 must be a whole number of steps, at least 1"),

@@ -414,8 +414,8 @@ def test_monitoring_that_is_switched_off_leaves_nothing(training, folder, monkey
     ("options", "message"),
     [
         ({"resume": True}, "needs the name of the run"),
-        ({"visualizer": "dummy", "run": "a"}, "no visualizer then"),
-        ({"visualizer": "dummy", "config": {}}, "no visualizer then"),
+        ({"visualizer": "dummy", "run": "a"}, "leave them or visualizer= out"),
+        ({"visualizer": "dummy", "config": {}}, "leave them or visualizer= out"),
         ({"run": "a/b"}, "name of a folder"),
         ({"max_size": 3}, "max_size=3 must be"),
         ({"tick_every": 0}, "at least 1"),
@@ -591,7 +591,7 @@ def test_a_loss_that_cannot_be_seen_is_told_once(training, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("tick_evry", "did you mean tick_every="), ("zzz", "there are budget, capture, config")]
+    ("name", "message"), [("tick_evry", "did you mean tick_every="), ("zzz", "the options are budget, capture, config")]
 )
 def test_a_misspelt_option_is_told_with_the_right_one(name, message, training):
     with pytest.raises(TypeError, match=message):

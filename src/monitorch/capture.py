@@ -1,4 +1,4 @@
-"""What is worth keeping beside the numbers of a run: enough to know later what was trained, with what, and where."""
+"""Facts to keep beside the numbers of a run: what was trained, with which settings, and on which machine."""
 
 import platform
 import subprocess
@@ -18,7 +18,7 @@ GIT_SECONDS = 2.0
 
 
 def capture(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    """Facts that JSON can say: the model and its optimizers, the script, the commit and the machine."""
+    """The model and its optimizers, the script, the git commit and the machine, as JSON data."""
     return {
         "model": {
             "kind": type(model).__name__,
@@ -33,7 +33,7 @@ def capture(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]
 
 
 def commit(folder: Path) -> dict[str, Any] | None:
-    """The commit that is checked out and whether files differ from it; None outside of a repository."""
+    """The git commit that is checked out, and whether files differ from it; None outside a repository."""
     head, status = (_git(folder, *command) for command in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))
     return None if head is None else {"commit": head, "changed": bool(status)}
 
@@ -49,7 +49,7 @@ def _git(folder: Path, *command: str) -> str | None:
 
 
 def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
-    """Its class and its options, as far as they were given."""
+    """The class and the options of an optimizer, without those that are None."""
     options = {name: value for name, value in getattr(optimizer, "defaults", {}).items() if value is not None}
     return {"kind": type(optimizer).__name__, **settings(options)}
 

@@ -15,7 +15,7 @@ class MonitorchError(Exception):
 
 
 class OptionError(MonitorchError, ValueError, AttributeError):
-    """An option has a value that is not one of the possible ones."""
+    """An option has a value that is not allowed."""
 
     @classmethod
     def unknown(cls, option: str, value: Any, choices: Iterable[Any]) -> "OptionError":
@@ -24,15 +24,15 @@ class OptionError(MonitorchError, ValueError, AttributeError):
 
 
 class LifecycleError(MonitorchError, RuntimeError, AssertionError):
-    """A call came at a moment when it makes no sense, such as detaching twice."""
+    """A method was called at the wrong time, such as detaching twice."""
 
 
 class UnsupportedModelError(MonitorchError, TypeError):
-    """The model is wrapped in something whose insides cannot be observed correctly."""
+    """The model, or its wrapper, is of a kind that cannot be observed correctly."""
 
 
 class ExchangeError(MonitorchError, RuntimeError):
-    """The numbers of other processes could not be had."""
+    """The numbers of other processes could not be collected."""
 
 
 class MissingExtraError(MonitorchError, ImportError):
@@ -66,8 +66,8 @@ class UnreadableRunError(StoreError):
         self.state, self.reason = state, reason
 
 
-class SkippedSample(MonitorchError, ValueError):  # noqa: N818  # not an error of anybody
-    """A tensor that holds nothing to measure: this sample is left out, the layer stays watched."""
+class SkippedSample(MonitorchError, ValueError):  # noqa: N818  # nothing went wrong
+    """A tensor has nothing to measure: skip this sample, and keep watching the layer."""
 
 
 class MonitorchWarning(UserWarning):
@@ -78,7 +78,7 @@ def warn(message: str, *, stacklevel: int = 1) -> None:
     """Issue a MonitorchWarning, and never raise.
 
     Where warnings are errors (``python -W error``) a raised warning would end the user's training: then the message is
-    printed to the standard error stream instead.
+    printed to stderr instead.
 
     Args:
         message: what the user has to know, and what to do.
@@ -91,7 +91,7 @@ def warn(message: str, *, stacklevel: int = 1) -> None:
 
 
 def users_line() -> int:
-    """The ``stacklevel`` for :func:`warn` that names the line outside of this package which led here."""
+    """The ``stacklevel`` for :func:`warn` that points to the calling line of the user's code."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame, level = frame.f_back, level + 1

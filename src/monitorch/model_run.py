@@ -27,7 +27,7 @@ from .store.status import uncaught
 from .visualizer.store_visualizer import StoreVisualizer
 
 UNKNOWN = {"host": None, "versions": None}
-"""What the store would note by itself."""
+"""Facts that the store would otherwise note by itself."""
 
 
 NO_LOSS = (
@@ -37,16 +37,16 @@ NO_LOSS = (
 
 
 def check_options(watch: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuse what neither ``watch`` nor an inspector knows, with the name that was probably meant."""
+    """Refuse options that neither ``watch`` nor an inspector has, and suggest the name that was probably meant."""
     known = signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()
     for name in given.keys() - known:
         near = get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]}=?" if near else f"; there are {', '.join(sorted(known))}"
+        hint = f"; did you mean {near[0]}=?" if near else f"; the options are {', '.join(sorted(known))}"
         raise TypeError(f"watch() has no option {name!r}{hint}")
 
 
 def hint_at_loss(inspector: Any) -> None:
-    """Say how to show the loss where none was seen."""
+    """If no loss was seen, say how to show it."""
     if not any(record.lens == "LossMetrics" for record in inspector.records()):
         print(NO_LOSS)
 
@@ -76,7 +76,7 @@ class RunOptions:
         return self._folder != Path(DEFAULT_FOLDER) or any(option is not None for option in asked)
 
     def open(self, model: nn.Module, optimizers: Sequence[Optimizer], *, per_rank: bool) -> StoreVisualizer:
-        """The visualizer that stores the run; nothing is made yet."""
+        """The visualizer that stores the run; no file is made yet."""
         return StoreVisualizer(
             self._folder,
             self._run or time_name(),
@@ -89,11 +89,11 @@ class RunOptions:
         )
 
     def begin(self, store: StoreVisualizer, inspector: PyTorchInspector) -> str:
-        """Make the run, or say now what prevents it; returns the line that tells how to look at it, if there is one."""
+        """Create the run on disk, or fail now; returns the line that tells how to look at it, if there is one."""
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         is_active, is_main = not inspector.state.paused, inspector.is_main_process
         if inspector.state.per_rank and several_processes() and is_active:
-            # each has a file in the folder that the first one makes
+            # each process has its own file in the folder that the first one makes
             topic = f"run of {inspector.state.meeting.what} in {self._folder}"
             store.open(rank, agree(topic, partial(_make, store, rank)) or None)
         elif is_main and is_active:
@@ -105,7 +105,7 @@ class RunOptions:
 
 
 def close_at_exit(watch: Any) -> Callable[[], None]:
-    """Have a watch that nobody closes show its last steps when Python ends; returns what calls that off."""
+    """Close the watch when Python exits, so that its last steps are shown; returns a function that cancels this."""
     known = weakref.ref(watch)
 
     def close() -> None:

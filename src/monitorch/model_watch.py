@@ -1,4 +1,4 @@
-"""One call that watches a model: lenses are chosen, ticks come by themselves."""
+"""One call that watches a model: it chooses lenses and ticks by itself."""
 
 # not called watch.py: importing that file would put a module in the place of the function monitorch.watch
 
@@ -31,7 +31,7 @@ from .visualizer.record import Record
 from .visualizer.store_visualizer import StoreVisualizer
 
 FEW, MANY = 10, 100
-"""Steps of a tick when nothing else is said: at the beginning and later on."""
+"""Steps per tick by default: at the beginning, and later."""
 
 CLOSING = "closing the watch"
 COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
@@ -57,28 +57,28 @@ def watch(
 ) -> "Watch":
     """Watch a model in training; the training loop stays as it is.
 
-    Numbers go to a run on disk, which ``monitorch ui`` shows while it grows; one line says so.
+    Numbers go to a run on disk. ``monitorch ui`` shows it while it grows; a printed line says so.
 
-    A step is one step of the (first) optimizer, without one a training call of the model. The watch lasts until the end
-    of the ``with`` block; without a block until :meth:`Watch.close`, or as long as the model. Watching a model again
-    closes its first watch. With ``MONITORCH=off`` in the environment nothing is watched.
+    A step is one step of the (first) optimizer; without an optimizer, one training pass of the model. The watch lasts
+    until the ``with`` block ends; without a block, until :meth:`Watch.close` or until the model is deleted. Watching a
+    model again closes its first watch. With ``MONITORCH=off`` in the environment nothing is watched.
 
     Args:
         model: what to watch.
-        optimizer: what trains it, one or several; with a GradScaler pass that as ``grad_scaler=``.
-        loss_fn: the module that computes the loss; without it the loss is the ``loss`` field of the model's output, or
-            what :meth:`Watch.push_loss` is given.
+        optimizer: the optimizer, or a list of them; if you use a GradScaler, pass it as ``grad_scaler=``.
+        loss_fn: the module that computes the loss; without it, the ``loss`` field of the model's output, or what you
+            pass to :meth:`Watch.push_loss`.
         lenses: what to look at: ``"standard"``, or a list of lenses.
         every: observe every n-th step, or those for which this function of the step's number is true.
-        budget: the share of time that observing may cost, such as 0.02; it chooses which steps are observed.
-        tick_every: show numbers after so many steps; if None every 10 steps at first, every 100 later on.
-        visualizer: where to show them instead of storing a run, as in PyTorchInspector.
+        budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
+        tick_every: show numbers every this many steps; None: every 10 steps at first, every 100 later.
+        visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
         run: name of the run; the date and time if None. A name that is taken gets a number.
-        folder: of all runs.
-        config: what to keep beside the numbers: a dictionary, the arguments of a program, a dataclass, anything.
-        capture: keep the size of the model, the optimizers' options, the git commit, versions and the machine, too.
-        resume: continue the run of that name, if there is one; :meth:`Watch.load_state_dict` says from which step.
-        max_size: how many bytes a run may take: then its oldest ticks are kept as averages only.
+        folder: the folder that holds all runs.
+        config: settings to keep with the run: a dictionary, parsed arguments, a dataclass, or any object.
+        capture: also keep the size of the model, the optimizers' options, the git commit, versions and the machine.
+        resume: continue the run of that name, if it exists; :meth:`Watch.load_state_dict` says from which step.
+        max_size: how many bytes a run may take; beyond that its oldest ticks are kept as averages only.
         **inspector_options: further options of PyTorchInspector.
 
     >>> model, loss_fn = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)), nn.MSELoss()
@@ -100,7 +100,7 @@ def watch(
     stored = RunOptions(run, folder, config, capture, resume, max_size)
     if visualizer is not None and stored.is_asked_for:
         raise OptionError(
-            "run, folder, config, capture, resume and max_size are for the stored run: no visualizer then"
+            "run, folder, config, capture, resume and max_size are for a stored run: leave them or visualizer= out"
         )
     if isinstance(lenses, str) and lenses != "standard":
         raise OptionError(f"lenses={lenses!r} is unknown; choose 'standard' or pass a list such as [OutputNorm()]")
@@ -126,7 +126,7 @@ def watch(
 class Watch(DisplaysRun):
     """A model that is being watched; what :func:`watch` returns.
 
-    Nothing that a training loop calls here raises: what goes wrong is a warning, once, and training goes on.
+    No method that a training loop calls raises an error: you get a warning, once, and training goes on.
 
     A tick is due after so many steps. What is reported after a step and before the next training pass, such as the loss
     of an evaluation or a metric, belongs to that step and is shown at it, with a tick of its own if need be. Where
@@ -134,11 +134,11 @@ class Watch(DisplaysRun):
     step and shown with the next tick.
 
     Args:
-        inspector: has the model attached.
+        inspector: the inspector that the model is attached to.
         root: the model itself, without wrappers.
-        tick_every: how many steps a tick lasts; None for few at first.
-        owns_visualizer: close it in the end.
-        hints: say in a line what would make more visible.
+        tick_every: steps per tick; None for few at first and more later.
+        owns_visualizer: whether to close the visualizer at the end.
+        hints: whether to print hints, such as how to show the loss.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Watch(DisplaysRun):
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
         self._ticks, self._ticked_at = 0, 0
         self._due_after = 0
-        """The step that the steps of the present tick are counted from."""
+        """The step from which the steps of the current tick are counted."""
         self._reported_at: int | None = None
         """The last step after which something was reported."""
         self._reported_before = set[str]()
@@ -165,10 +165,10 @@ class Watch(DisplaysRun):
         self._closed, self._was_told, self._hints = False, False, hints
         self._pin = Pin(self)
         self._handles: list[Any] = []
-        if not inspector.state.paused:  # so it is at birth if the environment switches monitoring off
+        if not inspector.state.paused:  # MONITORCH=off pauses it from the start
             self._handles.append(root.register_forward_pre_hook(self._pin))
             inspector.state.follow(self)
-        self._handled = sys.exc_info()[1]  # a second attempt may begin because of an exception, and end well
+        self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
         self._call_off = close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class Watch(DisplaysRun):
         return self.inspector.visualizer
 
     def tick(self) -> None:
-        """Show what was seen since the last tick, and begin a new one now."""
+        """Show what was recorded since the last tick, and begin a new tick."""
         try:
             if self._is_open("tick"):
                 self._regular_tick()
@@ -197,7 +197,7 @@ class Watch(DisplaysRun):
             tell(self.inspector.state, "a tick", error)
 
     def step(self) -> None:
-        """Say that a step has ended, where no optimizer tells: for optimizers that are not torch's, and own loops."""
+        """Say that a step has ended: for optimizers that are not from torch.optim, whose steps are not noticed."""
         try:
             if self._is_open("step"):
                 self.inspector.step()
@@ -205,11 +205,11 @@ class Watch(DisplaysRun):
             tell(self.inspector.state, "ending a step", error)
 
     def log(self, values: Any = None, /, *, step: int | None = None, **named: Any) -> None:
-        """Add any numbers by name, from a dictionary, as keywords, or both; the next tick shows them.
+        """Log numbers by name, from a dictionary, as keywords, or both; the next tick shows them.
 
         Args:
             values: numbers by name.
-            step: the step that they belong to; None for the last one that was done.
+            step: the step that they belong to; None for the last finished one.
             **named: the same as keywords.
         """
         try:
@@ -219,7 +219,7 @@ class Watch(DisplaysRun):
             tell(self.inspector.state, "logging", error)
 
     def push_loss(self, loss: Any, *, train: bool = True) -> None:
-        """Add a loss that no module computes; a tensor is not waited for. ``train=False`` for that of an evaluation."""
+        """Add a loss that no module computes; ``train=False`` for a validation loss. Does not wait for the GPU."""
         try:
             if self._is_open("push_loss"):
                 self.inspector.push_loss(loss, train=train)
@@ -227,24 +227,24 @@ class Watch(DisplaysRun):
             tell(self.inspector.state, "adding a loss", error)
 
     def records(self) -> list[Record]:
-        """The numbers of the last tick, one by one; also when the watch is closed."""
+        """The numbers of the last tick, one by one; also after the watch is closed."""
         return self.inspector.records()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, to be saved with a checkpoint."""
+        """The position of the run; save it with your checkpoint."""
         own = {name: getattr(self, f"_{name}") for name in COUNTS}
         return {"inspector": self.inspector.state_dict(), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state as if there had been no interruption."""
+        """Continue from a saved state as if there had been no interruption."""
         self.inspector.load_state_dict(state["inspector"])
         for name in COUNTS:
             setattr(self, f"_{name}", state[name])
 
     def close(self) -> None:
-        """Show what is left and leave the model as it was; calling it again does nothing.
+        """Show what is left and remove all hooks from the model; calling it again does nothing.
 
-        Where it is called because of an exception, by ``finally`` or a framework, the run has crashed.
+        If it is called while an exception is handled, by ``finally`` or a framework, the run is marked as crashed.
         """
         try:
             handled = sys.exc_info()[1]
@@ -253,16 +253,16 @@ class Watch(DisplaysRun):
             tell(self.inspector.state, CLOSING, error)
 
     def end(self, error: BaseException | None) -> None:
-        """Close because the program ends: other processes do not come to a last tick."""
+        """Close because the program ends: do not wait for a last tick with other processes."""
         try:
             self._close(error, alone=True)
         except Exception as failure:
             tell(self.inspector.state, CLOSING, failure)
 
-    # what the state of the inspector tells
+    # called by the state of the inspector
 
     def step_is_over(self) -> None:
-        """A step has ended. If something was reported after the one before, it will be again, and is waited for."""
+        """A step has ended. If something was reported after the step before, expect a report again and wait for it."""
         try:
             self.inspector.state.reported.clear()
             self._due_after = min(self._due_after, self._now)  # passes may have been taken for steps at first
@@ -273,14 +273,14 @@ class Watch(DisplaysRun):
             tell(self.inspector.state, "a tick", error)
 
     def step_begins(self) -> None:
-        """The next step begins: what belongs to the last one has come."""
+        """The next step begins: all reports for the last one have come."""
         try:
             self._complete_step()
         except Exception as error:
             tell(self.inspector.state, "a tick", error)
 
     def evaluation_begins(self) -> None:
-        """The model is called, but not to be trained."""
+        """The model is called for an evaluation."""
         if self._shows_evaluations:
             self.inspector.state.report(EVALUATION)
 
@@ -307,7 +307,7 @@ class Watch(DisplaysRun):
 
     @property
     def _is_joint(self) -> bool:
-        """Whether a tick needs all processes: then all must come to it at the same moment, whatever each has seen."""
+        """Whether a tick needs all processes: then all must tick at the same step, whatever each has seen."""
         return several_processes() and not self.inspector.state.per_rank
 
     @property
@@ -329,7 +329,7 @@ class Watch(DisplaysRun):
             hint_at_loss(self.inspector)
 
     def _note_overhead(self) -> None:
-        """Keep beside the run what observing it costs, whenever that has changed."""
+        """Note in the run what observing costs, whenever that has changed."""
         overhead = self.inspector.overhead
         overhead = None if overhead is None else round(overhead, 3)
         if overhead != self._known_overhead and isinstance(self.inspector.visualizer, StoreVisualizer):
@@ -337,7 +337,7 @@ class Watch(DisplaysRun):
             self.inspector.visualizer.note(overhead=overhead)
 
     def _is_open(self, method: str) -> bool:
-        """Whether the watch goes on; else that is told once."""
+        """Whether the watch is open; if not, warn once."""
         if self._closed and not self._was_told:
             self._was_told = True
             text = f"this watch is closed, so {method}() does nothing: call monitorch.watch(model) again"
@@ -357,9 +357,9 @@ class Watch(DisplaysRun):
     def _is_something_left(self, *, alone: bool) -> bool:
         if not self._is_joint:
             return self._now > self._ticked_at or self._has_reports
-        if alone or self._now > self._ticked_at:  # steps are the same everywhere
+        if alone or self._now > self._ticked_at:  # all processes count the same steps
             return not alone
-        # but an evaluation may have been that of one process only
+        # but maybe only one process has evaluated
         return self.inspector.state.meeting.end(has_more=self._has_reports, shows=self.inspector.is_main_process)
 
     def _leave(self, error: BaseException | None) -> None:
@@ -369,7 +369,7 @@ class Watch(DisplaysRun):
         self._pin.watch = None
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
-            self.inspector._visualizer = DummyVisualizer()  # detaching clears figures, and now they are wanted
+            self.inspector._visualizer = DummyVisualizer()  # detach() clears figures, and the user still wants them
             try:
                 self.inspector.detach()
             finally:
@@ -381,14 +381,14 @@ class Watch(DisplaysRun):
 
 
 class Pin(HookOnModule):
-    """Stands on a watched model as a hook that does nothing: keeps the watch alive as long as the model."""
+    """A hook on the watched model that does nothing: it keeps the watch alive as long as the model."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch: Watch | None = watch
 
     @inside_graph
     def __call__(self, module: nn.Module, args: Any) -> None:
-        """Be the hook."""
+        """Do nothing."""
 
     def close(self) -> None:
         """Close the watch."""
@@ -397,6 +397,6 @@ class Pin(HookOnModule):
 
 
 def failure_in(error: BaseException | None) -> BaseException | None:
-    """The exception, unless it is one of those by which a program, or a generator, ends well."""
+    """The exception, unless it is one that ends a program or a generator normally."""
     is_fine = isinstance(error, (GeneratorExit, StopIteration, StopAsyncIteration))
     return None if is_fine or (isinstance(error, SystemExit) and error.code in (None, 0)) else error

@@ -1,4 +1,4 @@
-"""Settings of a program, in whatever they are kept, as data that JSON can say."""
+"""Settings of a program, from any kind of object, as JSON data."""
 
 import argparse
 import dataclasses
@@ -10,17 +10,17 @@ from numbers import Integral, Real
 from typing import Any
 
 DEEPEST = 8
-"""How many levels of settings inside settings are kept; what is deeper, or contains itself, is a text."""
+"""How many levels of nested settings are kept; what is deeper, or contains itself, becomes text."""
 
 MOST_NUMBERS = 64
-"""How many numbers of an array or tensor are kept; of a larger one only its shape."""
+"""How many numbers of an array or tensor are kept; of a larger one only the shape."""
 
 LONGEST_TEXT = 300
-"""How many characters of an object that is neither a number nor a text are kept."""
+"""How many characters are kept of an object that is neither a number nor text."""
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """Settings by name: those in a mapping, a namespace, a dataclass or any other object, or in a class.
+    """Settings by name, from a mapping, a namespace, a dataclass, any other object, or a class.
 
     >>> settings(argparse.Namespace(lr=0.1, betas=(0.9, 0.99), activation=math.tanh))
     {'lr': 0.1, 'betas': [0.9, 0.99], 'activation': 'math.tanh'}
@@ -36,7 +36,7 @@ def settings(config: Any) -> dict[str, Any]:
 
 
 def plain(value: Any, depth: int = DEEPEST) -> Any:
-    """A value as JSON can say it; what is no number, text, list or mapping of these is a text."""
+    """A value as JSON data; what is not a number, text, list or mapping of these becomes text."""
     return _tried(lambda: _plain(value, depth), f"{type(value).__module__}.{type(value).__qualname__}")
 
 
@@ -72,7 +72,7 @@ def _plain_array(array: Any, depth: int) -> Any:
 
 
 def _named(value: Any) -> Mapping[Any, Any] | None:
-    """The named parts of a value of one of the kinds that settings are kept in."""
+    """The named parts of an object that holds settings."""
     names: Iterable[Any]
     if isinstance(value, Mapping):
         return {name: _tried(lambda name=name: value[name], "missing") for name in value}  # type: ignore[misc]
@@ -97,12 +97,12 @@ def _text(value: Any) -> str:
     if hasattr(value, "__qualname__"):  # classes and functions
         return f"{value.__module__}.{value.__qualname__}"
     text = str(value)
-    is_address = text.startswith("<") and " at 0x" in text  # which says nothing in another program
+    is_address = text.startswith("<") and " at 0x" in text  # an address means nothing in another program
     return f"{type(value).__module__}.{type(value).__qualname__}" if is_address else text[:LONGEST_TEXT]
 
 
 def _tried(read: Callable[[], Any], otherwise: Any) -> Any:
-    """What is read; settings may refuse to be read, and nobody's training shall end for that."""
+    """The result of ``read``, else ``otherwise``: settings that cannot be read must not end training."""
     try:
         return read()
     except Exception:

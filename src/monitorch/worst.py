@@ -1,14 +1,15 @@
-"""Which layers are worst: one small rule for everything that puts them in an order.
+"""Which layers are worst: the one rule by which layers are ordered.
 
-1. Layers with numbers that are not finite come first; the more of their recent ticks, the earlier.
-2. Then those that are far from themselves: the newest number against the median of the recent ones before it, in
-   decades, up or down. Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump.
-   One that was 0 all the time, while other layers are not, is as far as can be.
+1. Layers with non-finite numbers come first: the more of their recent ticks have some, the earlier.
+2. Then those that jumped: the newest number against the median of the recent ones before it, in decades, up or down.
+   Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. A layer that was 0 all the
+   time, while other layers were not, counts as the largest jump.
 3. Then those with the largest newest number.
 
-Signs are ignored. A number near zero jumps easily without meaning anything: less than a millionth of the largest number
-of all layers is calm, and something is added to both sides of a ratio: a hundredth of the range of a statistic that has
-limits, and the largest number of one that changes its sign.
+Signs are ignored. Numbers near zero jump easily without meaning anything. So less than a millionth of the largest
+number
+of all layers is calm, and both sides of a ratio get something added: a hundredth of the range of a statistic that has
+limits, or the largest number of a statistic that changes its sign.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RECENT_TICKS = 60
-"""How many ticks are recent."""
+"""How many ticks count as recent."""
 
 CALM_FACTOR = 3.0
 _FEWEST = 4
@@ -31,8 +32,8 @@ class Severity(NamedTuple):
 
     Args:
         nonfinite: how many samples of the recent ticks were not finite.
-        broken: at how many recent ticks there were such samples.
-        ticks: at how many it was measured.
+        broken: how many recent ticks had such samples.
+        ticks: how many recent ticks have measured this layer.
         jump: decades between its newest number and its median, infinite if one of them is 0, and 0 if it is calm.
         median: of the magnitudes of the recent numbers before the newest.
         value: the newest finite number; NaN if there is none.
@@ -52,7 +53,7 @@ class Severity(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it is where it is; nothing to say about a calm layer.
+        """Why the layer is bad, in a few words; empty for a calm layer.
 
         >>> Severity(nonfinite=0, broken=0, ticks=60, jump=2.0, median=0.5, value=50.0).reason
         '100x its median'
@@ -77,7 +78,7 @@ def severities(
     Args:
         values: recent numbers ``[layer, tick]``, such as the ``mean`` of a window.
         nonfinite: how many samples of each are not finite; where that is 0, NaN means that nothing was measured.
-        limits: of the statistic, if it has some.
+        limits: the smallest and largest possible value of the statistic, if it has them.
 
     >>> calm, loud = [1.0, 1.1, 0.9, 1.0, 1.2], [1.0, 1.1, 0.9, 1.0, 40.0]
     >>> [round(severity.jump, 1) for severity in severities(np.array([calm, loud]), np.zeros((2, 5)))]
@@ -107,7 +108,7 @@ def severities(
 
 
 def worst_first(severities: Iterable[Severity]) -> list[int]:
-    """Places in the order of the rule; equally bad ones keep theirs.
+    """Indices, worst layer first; equally bad layers keep their order.
 
     >>> calm, fallen = Severity(0, 0, 9, 0.0, 1.0, 1.0), Severity(0, 0, 9, -2.0, 1.0, 0.01)
     >>> worst_first([calm, Severity(7, 2, 9, 0.0, 1.0, 1.0), fallen])
@@ -122,7 +123,7 @@ def _short(ratio: float) -> str:
 
 
 def _padded(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """With a column in front, which is picked where there is no number."""
+    """With a column in front, to pick where there is no number."""
     return np.pad(numbers, ((0, 0), (1, 0)))
 
 

@@ -150,9 +150,9 @@ def test_a_saved_state_does_not_change_while_training_goes_on():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda _: {"a": 1}, "no state of an inspector"),
+        (lambda _: {"a": 1}, "not the state of an inspector"),
         (lambda state: {**state, "version": 99}, "version 99, this release reads version 1"),
-        (lambda state: {**state, "lenses": state["lenses"][1:]}, "give it the same in this order"),
+        (lambda state: {**state, "lenses": state["lenses"][1:]}, "use the same lenses in the same order"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(make, message):

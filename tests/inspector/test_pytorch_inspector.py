@@ -143,9 +143,9 @@ def test_lens_that_is_appended_later_works_from_the_next_tick_on(inspector, show
 @pytest.mark.parametrize(
     ("lenses", "text"),
     [
-        ([OutputNorm], r"which is no lens: write OutputNorm\(\)"),
-        (["OutputNorm"], "which is no lens: see monitorch"),
-        ([None], "which is no lens: see monitorch"),
+        ([OutputNorm], r"which is not a lens: write OutputNorm\(\)"),
+        (["OutputNorm"], "which is not a lens: see monitorch"),
+        ([None], "which is not a lens: see monitorch"),
         ("OutputNorm", r"lenses takes a list of lenses, such as \[ParameterNorm\(\)\], not 'OutputNorm'"),
         (OutputNorm, "lenses takes a list of lenses"),
         (OutputNorm(), "lenses takes a list of lenses"),

@@ -155,7 +155,7 @@ def survives(rank, folder):
         with pytest.raises(ExchangeError, match="could not be reached"):
             strict.tick_epoch()
     inspector.push_loss(3.0, train=True)
-    with pytest.warns(MonitorchWarning, match="shows its own numbers only"):
+    with pytest.warns(MonitorchWarning, match="shows only its own numbers"):
         inspector.tick_epoch()
     inspector.push_loss(4.0, train=True)
     with warnings.catch_warnings():

@@ -143,10 +143,13 @@ SGD = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
-        ({"grad_scaler": torch.amp.GradScaler("cpu")}, r"give the optimizer, too, optimizer="),
+        (
+            {"grad_scaler": torch.amp.GradScaler("cpu")},
+            "grad_scaler needs the optimizer that it steps: pass optimizer=",
+        ),
         ({"grad_scaler": 1024.0, "optimizer": SGD}, r"takes a torch.amp.GradScaler, not 1024.0"),
         ({"gradient": "after_clip", "optimizer": SGD}, r"choose from 'at_step', 'before_clip'"),
-        ({"gradient": "before_clip"}, r"give it with optimizer="),
+        ({"gradient": "before_clip"}, "needs an optimizer: pass optimizer="),
     ],
     ids=["no optimizer", "no scaler", "unknown moment", "moment of no optimizer"],
 )

@@ -332,7 +332,7 @@ def test_scripted_parts_are_passed_over_with_one_warning(inspect):
     model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.ReLU())), nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     lenses = all_lenses(optimizer)
-    with pytest.warns(MonitorchWarning, match="scripted parts of the model are passed over: 1$"):
+    with pytest.warns(MonitorchWarning, match="scripted parts of the model are not watched: 1$"):
         inspect(model, lenses, optimizer=optimizer)
     loss_of(model, X).backward()
     optimizer.step()
@@ -472,7 +472,7 @@ def test_a_step_that_is_noticed_anyway_is_not_counted_twice(inspect):
     inspector = inspect(model, all_lenses(optimizer), optimizer=optimizer)
     loss_of(model, X).backward()
     optimizer.step()
-    with pytest.warns(MonitorchWarning, match="count already"):
+    with pytest.warns(MonitorchWarning, match="steps of this one are counted"):
         inspector.step()
     assert inspector.state.step == 1
 
@@ -517,7 +517,7 @@ def test_an_optimizer_of_another_model_is_told(inspect):
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
     inspect(model, all_lenses(), optimizer=optimizer)
     loss_of(other, X).backward()
-    with pytest.warns(MonitorchWarning, match="holds no parameter of the watched Sequential"):
+    with pytest.warns(MonitorchWarning, match="has no parameter of the watched Sequential"):
         optimizer.step()
     optimizer.step()
 

@@ -1,4 +1,4 @@
-"""The object that holds lenses, a model and a visualizer together."""
+"""The object that connects lenses, a model and a visualizer."""
 
 from .inspector_state import InspectorState
 from .pytorch_inspector import PyTorchInspector

@@ -1,4 +1,4 @@
-"""Arguments of the inspector: checked once, with what is right in the message."""
+"""Checks the arguments of the inspector; the messages say what is right."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -21,23 +21,23 @@ KINDS: dict[str, tuple[Any, str]] = {
     "module_name_prefix": (str, "a string"),
     "per_rank": (bool, "True or False"),
 }
-"""Of which kind the value of an option is, and how to say so."""
+"""The type of each option, and how a message describes it."""
 
 
 FOREIGN = "Leave it out, and call watched.step() after each of its steps"
 
 
 class Trainer(NamedTuple):
-    """What trains a model."""
+    """The optimizers of a model and how their steps are observed."""
 
     optimizers: tuple[Optimizer, ...]
     grad_scaler: Any
     gradient: str
-    """When gradients of the optimizers' parameters are taken."""
+    """When gradients of the optimizers' parameters are read."""
 
 
 def check(**given: Any) -> None:
-    """Refuse options whose value is not of their kind."""
+    """Refuse options whose value has the wrong type."""
     for option, value in given.items():
         kind, wanted = KINDS[option]
         if not isinstance(value, kind) or isinstance(value, (str, type)) != (kind is str):
@@ -52,36 +52,34 @@ def _optimizers(given: Any) -> list[Unwrapped]:
 
 
 def _parts(given: Any) -> list[Unwrapped]:
-    """The optimizers of a container, or the one optimizer there is; whatever is none is refused by name."""
+    """The optimizers of a container, or the single optimizer; anything else is refused."""
     found = unwrap_optimizer(given)
     several = getattr(found.optimizer, "optimizers", None)
     if isinstance(several, (list, tuple)) and several:
-        # a container steps them one after the other, and a step is over with the last of them
+        # a container steps its optimizers one after the other; the step ends with the last one
         inside = [part for one in (several[-1], *several[:-1]) for part in _parts(one)]
         return [part if part.scaler else part._replace(scaler=found.scaler) for part in inside]
     if not isinstance(found.optimizer, Optimizer):
         raise OptionError(f"optimizer takes a torch.optim.Optimizer or a list of them, not {given!r}. {FOREIGN}")
     if not takes_steps(found.optimizer):
         raise OptionError(
-            f"{type(given).__name__} does not call Optimizer.__init__, so nothing can follow it. {FOREIGN}"
+            f"{type(given).__name__} does not call Optimizer.__init__, so its steps cannot be noticed. {FOREIGN}"
         )
     return [found]
 
 
 def trainer(optimizer: Any, grad_scaler: Any, gradient: Any) -> Trainer:
-    """Optimizers and what belongs to their steps; the scaler may be that of a wrapper around an optimizer."""
+    """Optimizers and what belongs to their steps; the scaler may come from a wrapper around an optimizer."""
     unwrapped = _optimizers(optimizer)
     found = tuple(one.optimizer for one in unwrapped)
     if gradient not in GRADIENTS:
         raise OptionError.unknown("gradient", gradient, GRADIENTS)
     if gradient != AT_STEP and not found:
-        raise OptionError(f"gradient={gradient!r} is about steps of an optimizer: give it with optimizer=")
+        raise OptionError(f"gradient={gradient!r} needs an optimizer: pass optimizer=, too")
     if grad_scaler is not None and not isinstance(grad_scaler, torch.amp.GradScaler):
         raise OptionError(f"grad_scaler takes a torch.amp.GradScaler, not {grad_scaler!r}")
     if grad_scaler is not None and not found:
-        raise OptionError(
-            "grad_scaler says which steps of an optimizer are skipped: give the optimizer, too, optimizer="
-        )
+        raise OptionError("grad_scaler needs the optimizer that it steps: pass optimizer=, too")
     if grad_scaler is None:
         grad_scaler = next((one.scaler for one in unwrapped if isinstance(one.scaler, torch.amp.GradScaler)), None)
     return Trainer(found, grad_scaler, gradient)

@@ -12,7 +12,7 @@ import torch
 from ..errors import OptionError
 from .step_clock import KEPT, Phase, StepClock
 
-ENOUGH = 3  # durations of each phase that a choice is based on
+ENOUGH = 3  # durations of each phase that a choice needs
 CALIBRATION = 40  # steps before the first choice
 CALIBRATION_EVERY = 4  # two idle steps, one lead and one observed step in a row
 REVIEW = 64  # steps between two choices
@@ -25,17 +25,18 @@ class Cadence:
 
     Steps are numbered from 1. At the end of each, :meth:`stamp` it and then ask for the :meth:`phase` of the next.
 
-    With a budget the first steps are a calibration; then the smallest n is chosen at which observing every n-th step
-    stays within it, and chosen anew from time to time: only after an observed step, so that every observed step
-    has the lead it needs, and at most twice as often as before. Where a cheap enough inspector leaves no step
-    idle, the calibration is repeated now and then, since there is nothing else to compare with.
+    With a budget the first steps are a calibration. Then it chooses the smallest n at which observing every n-th step
+    stays within the budget, and revises it from time to time: only after an observed step, so that every observed step
+    has its lead step, and to no less than half of the current n. If no step is idle (n = 1), there is nothing to
+    compare
+    with, so the calibration is repeated now and then.
 
     Args:
-        every: observe every n-th step, or those for which this function of the step's number is true; it is asked once
+        every: observe every n-th step, or those for which this function of the step's number is true; it is called once
             for each step, for some of them one step ahead. With a budget: the smallest n that it may choose.
-        budget: the share of time that observing may cost, such as 0.02.
+        budget: the share of training time that observing may cost, such as 0.02.
         device: where the steps run.
-        clock: the time of the host in seconds.
+        clock: returns the time in seconds.
 
     >>> cadence = Cadence(every=4)
     >>> [cadence.phase(step).name for step in range(1, 6)]
@@ -55,7 +56,7 @@ class Cadence:
         self._says = lru_cache(KEPT)(every) if callable(every) else None
         self._smallest_n = 1 if callable(every) else int(every)
         self.needs_lead = True
-        """Whether anything compares consecutive steps; where nothing does, lead steps are idle."""
+        """Whether any lens compares consecutive steps; if none does, lead steps are idle."""
         self.clock = StepClock(device, clock)
         self._until_review = self._since_idle = self._idle_steps = 0
         self.restart()
@@ -64,11 +65,11 @@ class Cadence:
         return f"Cadence(every={self.every!r}, budget={self.budget!r}, n={self.n})"
 
     def restart(self) -> None:
-        """Forget all that was measured."""
+        """Forget all measurements."""
         self._counts = dict.fromkeys(Phase, 0)
         self.n = self._smallest_n
-        """Every how many steps one is to be observed, where ``every`` is no function."""
-        self.common_n: int | None = None  # the same for several processes, which agree on it at ticks
+        """Every n-th step is observed, unless ``every`` is a function."""
+        self.common_n: int | None = None  # the same in all processes, which agree on it at ticks
         self._calibrate()
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class Cadence:
         return {"n": self.n, "counts": counts, "calibrating": self._calibrating, "until_review": self._until_review}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         self.n, self._calibrating, self._until_review = state["n"], state["calibrating"], state["until_review"]
         self._counts = {Phase[name]: count for name, count in state["counts"].items()}
 
@@ -92,7 +93,7 @@ class Cadence:
         return Phase.LEAD if self.needs_lead and self._is_observed(step + 1) else Phase.IDLE
 
     def stamp(self, phase: Phase, coming: Phase | None = None) -> None:
-        """A step of this phase has just ended; of many idle ones in a row not all are measured: that costs time."""
+        """A step of this phase has just ended. Of many idle steps in a row only some are measured, to save time."""
         self._idle_steps = self._idle_steps + 1 if phase == Phase.IDLE else 0
         if self._idle_steps > 1 and coming == Phase.IDLE:
             self.clock.interrupt()
@@ -107,16 +108,16 @@ class Cadence:
             self._review(self.budget)
 
     def spend(self, seconds: float) -> None:
-        """Time of the host inside hooks in the present step."""
+        """Add CPU time that hooks took in the current step."""
         self.clock.spend(seconds)
 
     @property
     def overhead(self) -> float | None:
-        """Time spent on observing at the present cadence over the time of the same steps without it.
+        """The time that observing adds, relative to the time of the same steps without it; None while not known.
 
-        It is the difference between observed, lead and idle steps, each by its median; None while not known. Where no
-        step is idle there is nothing to compare with: then it is the share of time inside hooks, which :meth:`spend`
-        was told; on a GPU this leaves out what the hooks have launched there.
+        It is computed from the median times of observed, lead and idle steps. If no step is idle, there is nothing to
+        compare with: then it is the share of CPU time inside hooks, from :meth:`spend`, which leaves out the GPU
+        kernels that hooks launch.
         """
         observed, leads, steps = self._mix()
         share = self._share(observed, leads, steps)
@@ -126,14 +127,14 @@ class Cadence:
         return step % (self.common_n or self.n) == 0 if self._says is None else bool(self._says(step))
 
     def _mix(self) -> tuple[int, int, int]:
-        """Of how many steps how many are observed and lead."""
+        """How many steps are observed and how many are lead steps, out of how many."""
         if self._says is None:
             n = self.common_n or self.n
             return 1, int(self.needs_lead and n > 1), n
         return self._counts[Phase.OBSERVE], self._counts[Phase.LEAD], sum(self._counts.values())
 
     def _share(self, observed: int, leads: int, steps: int) -> float | None:
-        """What so many observed and lead steps add to the time of all steps."""
+        """What these observed and lead steps add to the time of all steps, as a share."""
         idle, lead, observe = map(self.clock.median, Phase)
         if not idle or observe is None or (leads and lead is None):
             return None
@@ -147,7 +148,7 @@ class Cadence:
         self._calibrating, self._until_review, self._since_idle = True, CALIBRATION, 0
 
     def _review(self, budget: float) -> None:
-        """Choose n; while too little is known, leave it and come again after the next observed step."""
+        """Choose n; while too little is measured, keep it and try again after the next observed step."""
         if self._since_idle >= STALE:
             self._calibrate()
             return
@@ -177,4 +178,4 @@ def _check(every: Any, budget: Any) -> None:
         raise OptionError(f"budget={budget!r} must be {wanted}")
     if callable(every):
         cure = "leave one of them out, or pass the smallest n that the budget may choose as every"
-        raise OptionError(f"budget chooses the steps itself, and so does a function as every: {cure}")
+        raise OptionError(f"budget and a function as every both choose the steps: {cure}")

@@ -1,4 +1,4 @@
-"""What an inspector needs to go on in another process as if there had been no interruption."""
+"""What an inspector saves, to continue in another process as if there had been no interruption."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def save(inspector: Any) -> dict[str, Any]:
 
 
 def load(inspector: Any, saved: dict[str, Any]) -> None:
-    """Go on from what :func:`save` returned, with the same lenses on a model with the same layers."""
+    """Continue from what :func:`save` returned, with the same lenses on a model with the same layers."""
     _check(inspector, saved)
     house = inspector.state.house
     if house is not None and saved["house"] is not None:
@@ -42,7 +42,7 @@ def load(inspector: Any, saved: dict[str, Any]) -> None:
 
 
 def _own_lenses(inspector: Any) -> list[Any]:
-    """Those that the user has given: that for logged numbers is made when it is needed."""
+    """The lenses that the user has given, without the one for logged numbers, which is made when needed."""
     return [lens for lens in inspector._adopted if lens is not inspector._logged]
 
 
@@ -52,13 +52,13 @@ def _saved_lens(lens: Any) -> dict[str, Any]:
 
 def _check(inspector: Any, saved: Any) -> None:
     if not isinstance(saved, dict) or "lenses" not in saved:
-        raise OptionError("this is no state of an inspector: pass what its state_dict() returned")
+        raise OptionError("this is not the state of an inspector: pass what its state_dict() returned")
     if saved["version"] != VERSION:
-        raise OptionError(f"the state is of version {saved['version']}, this release reads version {VERSION}")
+        raise OptionError(f"the state has version {saved['version']}, this release reads version {VERSION}")
     then, now = [own["kind"] for own in saved["lenses"]], [type(lens).__name__ for lens in _own_lenses(inspector)]
     if then != now:
         raise OptionError(
-            f"the state is of the lenses {then}, this inspector has {now}: give it the same in this order"
+            f"the state was saved with lenses {then}, this inspector has {now}: use the same lenses in the same order"
         )
     if not inspector.state.attached:
         raise OptionError("attach() the model first: a state belongs to its layers")

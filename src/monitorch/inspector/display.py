@@ -1,4 +1,4 @@
-"""What a notebook shows of whoever has a stored run."""
+"""How a notebook shows an object that stores a run."""
 
 from typing import Any
 
@@ -7,18 +7,18 @@ from ..visualizer.store_visualizer import StoreVisualizer
 
 
 class DisplaysRun:
-    """Shows the run as a page, where HTML can be shown and one is being stored; else the text of ``repr``."""
+    """Shows the stored run as a page in a notebook; without a run, or without HTML, the text of ``repr``."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), **displayed(getattr(self, "visualizer", None))}
 
 
 def displayed(visualizer: Any) -> dict[str, str]:
-    """The stored run as a notebook shows it; nothing where there is none yet."""
+    """The stored run as HTML for a notebook; None while there is none."""
     stores = [part for part in getattr(visualizer, "parts", (visualizer,)) if isinstance(part, StoreVisualizer)]
     if not stores or stores[0].path is None:
         return {}
-    from ..dashboard import report_html  # only who looks at it needs it
+    from ..dashboard import report_html  # needed only in notebooks
 
     stores[0].sync()
     with open_run(stores[0].path) as run:

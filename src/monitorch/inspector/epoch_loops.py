@@ -8,14 +8,14 @@ Item = TypeVar("Item")
 
 
 class EpochLoops(ABC):
-    """Ticks after each round of a loop."""
+    """Loops that tick after each iteration."""
 
     @abstractmethod
     def tick_epoch(self, epoch: int | None = None) -> None:
         """End a tick."""
 
     def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
-        """Go through ``iterable`` and tick after each item; not after one that the loop leaves by ``break``."""
+        """Go through ``iterable`` and tick after each item, except one where the loop ends with ``break``."""
         for index, item in enumerate(iterable):
             if index:
                 self.tick_epoch()

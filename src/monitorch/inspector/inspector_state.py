@@ -1,4 +1,4 @@
-"""What hooks and lenses may ask while training runs."""
+"""The state that hooks and lenses share while training runs."""
 
 import weakref
 from collections import Counter
@@ -27,24 +27,24 @@ ALL_OR_NONE = "The parameters of this model are spread over several processes: w
 
 
 class Follower(Protocol):
-    """Somebody who is told of steps while they are counted."""
+    """An object that is told when steps and evaluations begin and end."""
 
     def step_is_over(self) -> None:
-        """A step has ended, and is counted; what comes until the next one begins still belongs to it."""
+        """A step has ended and was counted; what comes before the next one begins still belongs to it."""
 
     def step_begins(self) -> None:
-        """The first training pass of a step begins, which is not counted yet."""
+        """The first training pass of a step begins; the step is not counted yet."""
 
     def evaluation_begins(self) -> None:
-        """A pass begins that trains nothing."""
+        """A forward pass begins that is not a training pass."""
 
 
 class InspectorState:
     """Counts ticks and says whether hooks record now.
 
     Args:
-        is_active_fn: record only in ticks whose number is a multiple of this, or for which this function says so.
-        on_error: what an error inside a hook does: ``"warn"`` once and go on without that layer, or ``"raise"``.
+        is_active_fn: record only in ticks whose number is a multiple of this, or for which this function is true.
+        on_error: on an error inside a hook ``"warn"`` once and continue without that layer, or ``"raise"``.
         cadence: which steps are observed; all of them by default.
 
     >>> state = InspectorState(is_active_fn=3)
@@ -64,7 +64,7 @@ class InspectorState:
         if on_error not in ERROR_MODES:
             raise OptionError.unknown("on_error", on_error, ERROR_MODES)
         self.is_active_fn: Callable[[int], bool] = is_active_fn if callable(is_active_fn) else EveryNth(is_active_fn)
-        self.is_steady = not callable(is_active_fn)  # then the answer changes only with ticks and steps
+        self.is_steady = not callable(is_active_fn)  # then is_active changes only with ticks and steps
         self.on_error = on_error
         self.cadence = cadence or Cadence()
         self._paused = self._is_stopped = False
@@ -73,37 +73,37 @@ class InspectorState:
         self.averages = False
         """Whether gradients are averaged over processes."""
         self.per_rank = False
-        """Whether every process shows its own numbers, instead of one process those of all."""
+        """Whether every process shows its own numbers, instead of one process showing those of all."""
         self.gradient = AT_STEP
-        """When gradients of the optimizers' parameters are taken."""
+        """When gradients of the optimizers' parameters are read."""
         self.loss_scale: LossScale | None = None
-        """What losses are multiplied by, where that is known."""
+        """What losses are multiplied by (the GradScaler's scale), where that is known."""
         self.told: Counter[str] = Counter()
-        """How often something went wrong for a cause: each is told once."""
+        """How often each problem has occurred: the user is told once."""
         self.meeting = Meeting()
         """The same inspector in the other processes."""
         self.house: Any = None
         """The taps that lenses share, while a model is attached."""
         self.open_tick: Callable[[], None] | None = None
-        """Shows the last tick, where its numbers may still be on their way."""
+        """Shows the last tick, whose numbers may still be on their way from the GPU."""
         self._followers: list[weakref.ref[Follower]] = []
         self.restart()
 
     def restart(self) -> None:
-        """Begin to count anew."""
+        """Start counting from the beginning."""
         self.counter = 1
         self.ticks = 0
         self.step = 0
         self.observed = 0
-        """How many training passes were to be seen."""
+        """How many training passes were in observed steps."""
         self.gaps = 0
-        """How many passes were not recorded: tensors before and after one do not follow each other."""
+        """How many passes were not recorded: a tensor must not be compared with one from before such a gap."""
         self.passes = 0
         """How many training passes there were."""
         self.pass_has_grad = True
-        """Whether the present pass of the model began with gradients on."""
+        """Whether the current forward pass of the model began with gradients enabled."""
         self.steps_have_ends = False
-        """Whether somebody tells when a step ends; else a step is a training pass."""
+        """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
         self._between_steps = True
         self.reported = set[str]()
         """Names of what was reported since the last step ended, and belongs to it."""
@@ -111,7 +111,7 @@ class InspectorState:
         self.begin()
 
     def begin(self, device: torch.device | None = None, *, compares: bool = True) -> None:
-        """Decide on the first step, if it is still to come; ``compares``: whether consecutive steps are compared."""
+        """Decide on the first step, if it has not begun; ``compares``: whether a lens compares consecutive steps."""
         self.cadence.needs_lead = compares
         if several_processes() and not self.per_rank:
             self.cadence.common_n = self.cadence.common_n or self.cadence.n
@@ -120,14 +120,14 @@ class InspectorState:
             self._enter(self.cadence.phase(1))
 
     def tick(self, n_ticks: int = 1) -> int:
-        """Move on, and return the number of the tick that begins."""
+        """Begin the next tick and return its number."""
         self.counter += n_ticks
         self.ticks += n_ticks
         self._refresh()
         return self.counter
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the run this is."""
+        """The position in the run."""
         counts = {name: getattr(self, name) for name in COUNTS}
         return {**counts, "phases": [int(self.phase), int(self._coming)], "cadence": self.cadence.state_dict()}
 
@@ -139,7 +139,7 @@ class InspectorState:
         self._enter(*map(Phase, state["phases"]))
 
     def settle(self) -> None:
-        """Wait for the numbers of the last tick, if they have not been shown yet."""
+        """Show the last tick, if that was not done yet; waits for its numbers."""
         tick, self.open_tick = self.open_tick, None
         try:
             if tick is not None:
@@ -148,15 +148,16 @@ class InspectorState:
             tell(self, "showing a tick", error)
 
     def average_over(self, processes: int) -> None:
-        """Learn over how many processes gradients are averaged, 0 where they are not."""
+        """Set over how many processes gradients are averaged; 0 if they are not."""
         self.averages, self.loss_share = processes > 0, 1 / max(processes, 1)
 
     def meet_as(self, what: str, *, is_spread: bool = False) -> None:
-        """Leave the other processes, and meet anew all those that watch such a thing.
+        """Meet the inspectors of the other processes that watch the same kind of model.
 
         Args:
             what: the class of the watched model.
-            is_spread: whether its parameters are: then measuring takes collectives, and all processes have to watch.
+            is_spread: whether its parameters are spread over processes: then measuring needs collectives, and all
+                processes must watch the model.
         """
         self.meeting.leave()
         self.meeting, self._is_stopped = Meeting(what), False
@@ -171,7 +172,7 @@ class InspectorState:
                 warn(f"nothing is recorded: {error}. {ALL_OR_NONE}", stacklevel=3)
 
     def stop_recording(self) -> None:
-        """Numbers of this model would be wrong: record nothing until another one is attached."""
+        """Record nothing until another model is attached: numbers of this one would be wrong."""
         self._is_stopped = True
         self._refresh()
 
@@ -182,11 +183,11 @@ class InspectorState:
             self.house.ledger.joins = False
 
     def next_step(self, *, begins: int = 0, in_graph: bool = False) -> None:
-        """A step is over and another one begins.
+        """End a step and begin the next one.
 
         Args:
-            begins: 1 where the step that begins is counted from now on, 0 where it counts when it is over.
-            in_graph: whether it begins inside a compiled graph: which one had to be known before, and so for the next.
+            begins: 1 if the new step is counted now, 0 if it is counted when it ends.
+            in_graph: whether the step begins inside a compiled graph, which must know one step ahead what to record.
         """
         if begins:
             self._begin_step()
@@ -205,7 +206,7 @@ class InspectorState:
             self.end_step()
 
     def end_step(self) -> None:
-        """A step is over: what comes until the next training pass belongs to it."""
+        """End a step; what comes before the next training pass still belongs to it."""
         self._between_steps = True
         for follower in self._following():
             follower.step_is_over()
@@ -215,11 +216,11 @@ class InspectorState:
         self.reported.add(name)
 
     def follow(self, follower: Follower) -> None:
-        """Tell somebody of steps, as long as it lives."""
+        """Tell this object of steps; it is held by a weak reference."""
         self._followers.append(weakref.ref(follower))
 
     def open_step(self) -> int | None:
-        """The step that what comes now belongs to; None where each training pass is one."""
+        """The step that new numbers belong to; None if each training pass is a step."""
         if not self.steps_have_ends:
             return None
         return self.step if self._between_steps else self.step + 1
@@ -233,7 +234,7 @@ class InspectorState:
         return [follower for known in self._followers if (follower := known()) is not None]
 
     def spend(self, seconds: float) -> None:
-        """Hooks have taken so much time of the host."""
+        """Add CPU time that hooks took, in seconds."""
         self.cadence.clock.spend(seconds)
 
     def begin_pass(self) -> None:
@@ -247,12 +248,12 @@ class InspectorState:
             self.observed += 1
 
     def begin_evaluation(self) -> None:
-        """A pass begins that trains nothing."""
+        """A forward pass begins that is not a training pass."""
         for follower in self._following():
             follower.evaluation_begins()
 
     def wants_data(self) -> bool:
-        """Whether hooks are to do anything now."""
+        """Whether hooks should do anything now."""
         return self._is_wanted if self.is_steady else self.phase != Phase.IDLE and self.is_active
 
     def is_recording(self) -> bool:
@@ -261,7 +262,7 @@ class InspectorState:
 
     @property
     def paused(self) -> bool:
-        """Whether recording is switched off for a while."""
+        """Whether recording is paused."""
         return self._paused
 
     @paused.setter
@@ -271,7 +272,7 @@ class InspectorState:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Switch recording off inside a ``with`` block."""
+        """Pause recording inside a ``with`` block."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -287,13 +288,13 @@ class InspectorState:
         active = self._is_active = self.is_active
         self._is_wanted = active and self.phase != Phase.IDLE
         self.observing = active and self._coming != Phase.IDLE
-        """The answer as a plain attribute: one graph of a compiled model is for True, one for False."""
+        """The answer as a plain attribute: torch.compile makes one graph for True and one for False."""
         if self._is_wanted and self.house is not None:
             self.house.wake()
 
     @property
     def is_active(self) -> bool:
-        """Whether to record now; asked at every hook, so that the answer may change within a tick."""
+        """Whether to record now; checked in every hook, so it may change within a tick."""
         return not (self._paused or self._is_stopped) and bool(self.is_active_fn(self.counter))
 
 

@@ -17,7 +17,7 @@ from ..numerical.shards import is_distributed
 from ..preprocessor.parameters import locate_parameter, own_parameters
 
 Names = tuple[str, str]
-"""Top-level package and name of a class: to know it without loading its package."""
+"""Top-level package and name of a class, to recognise it without importing the package."""
 
 UNSUPPORTED: dict[Names, str] = {
     ("torch", "FullyShardedDataParallel"): "use fully_shard (FSDP2) instead",
@@ -37,17 +37,17 @@ WRAPPERS: dict[Names, str] = {
     ("peft", "PeftMixedModel"): "base_model",
     ("peft", "BaseTuner"): "model",
 }
-"""Modules that stand around another one, and what they call it; no layer is named after them."""
+"""Modules that wrap another one, and the attribute that holds it; wrappers do not appear in layer names."""
 
 BYPASSING = {"peft"}
-"""Packages whose wrappers may run the module inside without calling it, so that its own hooks would miss that."""
+"""Packages whose wrappers may run the inner module without calling it, so that its hooks would not fire."""
 
 PARTITIONED = ("ds_id", "_hp_mapping")
-"""What DeepSpeed sets on parameters: where the engine keeps them in parts, and where it has other copies of them."""
+"""Attributes that DeepSpeed sets on parameters that it partitions, or has other copies of."""
 
 
 SCRIPTED = torch.jit.ScriptModule
-"""Modules that torch.jit runs: no hook of theirs is called."""
+"""Modules that torch.jit runs, without calling hooks."""
 
 
 class Layer(NamedTuple):
@@ -59,7 +59,7 @@ class Layer(NamedTuple):
 
 
 def description(layers: Iterable[Layer]) -> list[tuple[str, str, int]]:
-    """Name, class and number of parameters of each layer; those of the layers inside it are not among them."""
+    """Name, class and number of parameters of each layer, without the parameters of its submodules."""
     return [(name, type(module).__name__, sum(map(_size, module._parameters.values()))) for name, module, _ in layers]
 
 
@@ -70,7 +70,7 @@ def _size(parameter: nn.Parameter | None) -> int:
 def unwrap(model: nn.Module) -> nn.Module:
     """The module that runs when a model is called, inside DistributedDataParallel, torch.compile and the like.
 
-    Refuses what cannot be observed.
+    Raises an error for models that cannot be observed.
     """
     for module in model.modules() if isinstance(model, nn.Module) else (model,):
         advice = _looked_up(module, UNSUPPORTED)
@@ -88,7 +88,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def is_partitioned(model: nn.Module) -> bool:
-    """Whether DeepSpeed trains it, which keeps parameters in other places than the model."""
+    """Whether DeepSpeed trains the model: it keeps the parameters elsewhere."""
     return any(name in vars(parameter) for parameter in model.parameters() for name in PARTITIONED)
 
 
@@ -98,7 +98,7 @@ class _Found(NamedTuple):
 
 
 def _looked_up(module: Any, table: dict[Names, str]) -> _Found | None:
-    """What a table says about the class of a module, or about one that it inherits from."""
+    """What the table has for the class of a module or one of its base classes."""
     for base in type(module).__mro__:
         found = table.get((base.__module__.partition(".")[0], base.__name__))
         if found is not None:
@@ -111,19 +111,19 @@ def _packages(module: nn.Module) -> set[str]:
 
 
 def _inside(module: nn.Module) -> nn.Module | None:
-    """The module that a wrapper stands around, None for all others."""
+    """The module inside a wrapper; None if the module is not a wrapper."""
     wrapper = _looked_up(module, WRAPPERS)
     return None if wrapper is None else module._modules.get(wrapper.found)
 
 
 def _wrapped(module: nn.Module) -> list[nn.Module]:
-    """All that a wrapper stands around, from the outside to the module itself, which is the last."""
+    """A wrapper, the wrappers inside it, and the wrapped module, which comes last."""
     inner = _inside(module)
     return [] if inner is None else [inner, *_wrapped(inner)]
 
 
 def averaging_processes(model: nn.Module) -> int:
-    """Over how many processes DistributedDataParallel or fully_shard average gradients; 0 where nothing does."""
+    """Over how many processes DistributedDataParallel or fully_shard average gradients; 0 if neither is used."""
     sizes = [0]
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
@@ -134,14 +134,14 @@ def averaging_processes(model: nn.Module) -> int:
 
 
 def _averages_over(module: Any) -> int:
-    """Processes with batches of their own; other dimensions of the mesh, such as tensor parallelism, have none."""
+    """How many processes have their own batches; not those of other mesh dimensions, such as tensor parallelism."""
     group = module._get_fsdp_state()._fsdp_param_group
     mesh = None if group is None else group.mesh_info
     return int(getattr(mesh, "shard_mesh_size", 1) * getattr(mesh, "replicate_mesh_size", 1))
 
 
 def is_spread(model: nn.Module) -> bool:
-    """Whether some of its parameters are held by several processes together."""
+    """Whether some of its parameters are sharded over several processes."""
     return any(map(is_distributed, model.parameters()))
 
 
@@ -157,7 +157,7 @@ def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]
 
 
 def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[int] | None) -> Iterator[Layer]:
-    """The layers of a module; without ``seen`` shared ones under all their names."""
+    """The layers of a module; without ``seen``, shared ones appear under all their names."""
     inner = [module, *_wrapped(module)][-1]
     if seen is not None:
         if id(inner) in seen:
@@ -165,7 +165,7 @@ def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[in
         seen.add(id(inner))
     children = {} if depth == 0 else _children(module)
     is_called = name == "" and inner is not module
-    if is_called:  # then it is the wrapper that the model is known by
+    if is_called:  # then the model is called through the wrapper
         yield Layer(name, module, is_leaf=False)
     if not is_called or inner._parameters:
         yield Layer(name, inner, is_leaf=not children)
@@ -178,10 +178,10 @@ def _joined(name: str, child: str, separator: str) -> str:
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:
-    """The children of a module, and of what it stands around, that hooks can be put on.
+    """The children of a module, and of what it wraps, that can have hooks.
 
-    A parametrised layer is still one layer, so the machinery of parametrisations is left out; scripted modules run
-    without calling hooks.
+    A parametrised layer is still one layer, so the modules of its parametrisations are left out; so are scripted
+    modules, which call no hooks.
     """
     inner, found = _inside(module), dict[str, nn.Module]()
     inside = {id(part) for part in _wrapped(module)}
@@ -196,13 +196,13 @@ def _children(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def scripted(model: nn.Module) -> list[str]:
-    """The names of scripted and traced parts, the outermost ones only."""
+    """The names of scripted and traced submodules, outermost only."""
     names = [name for name, part in model.named_modules() if isinstance(part, SCRIPTED)]
     return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
 
 
 class LayersOf:
-    """What :func:`walk` finds in a model as long as it exists: to watch a model is not to keep it."""
+    """What :func:`walk` finds in a model; holds the model only weakly, so that watching does not keep it alive."""
 
     def __init__(self, model: nn.Module, depth: int = -1, separator: str = ".") -> None:
         self._model, self._how = weakref.ref(model), (depth, separator)
@@ -220,7 +220,7 @@ class LayersOf:
         return list(self._known)
 
     def changes(self) -> tuple[set[str], list[Layer]]:
-        """What has changed since the last call: names whose layers are gone or replaced, and layers that are new."""
+        """Changes since the last call: the names of layers that are gone or replaced, and the new layers."""
         model = self._model()
         modules = [] if model is None else list(model.modules())
         if len(modules) == len(self._modules) and all(

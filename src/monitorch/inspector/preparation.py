@@ -1,4 +1,4 @@
-"""What scripts and frameworks do to a model between watching it and training it."""
+"""Notices what is done to a model between watching it and training it."""
 
 import weakref
 
@@ -16,10 +16,10 @@ from .vitals import Vitals
 
 
 class Preparation:
-    """Looks at a model when training passes begin: it may be wrapped, sharded, frozen or extended by then.
+    """Checks the model when training passes begin: it may have been wrapped, sharded, frozen or extended.
 
     Args:
-        vitals: has to know how many processes train on batches of their own.
+        vitals: is told how many processes train on their own batches.
     """
 
     def __init__(self, state: InspectorState, house: House, model: nn.Module, vitals: Vitals) -> None:
@@ -45,7 +45,7 @@ class Preparation:
             tell(self._state, "finding out how the model is trained", error)
 
     def _look_around(self, model: nn.Module, parallel: DistributedDataParallel) -> None:
-        """Something of DistributedDataParallel is running: find out whether it trains this model."""
+        """A DistributedDataParallel module is running: find out whether it trains this model."""
         own = next(model.parameters(), None)
         if any(own is parameter for parameter in parallel.parameters()):
             self._average_over(dist.get_world_size(parallel.process_group))
@@ -58,8 +58,8 @@ class Preparation:
         self._vitals.processes = processes
         if self._state.observed and processes > 1:
             warn(
-                f"the model was made parallel after it had been watched for {self._state.observed} passes: in this "
-                f"tick gradients of their outputs are shown divided by {processes}. Make it parallel first",
+                f"the model was made parallel after {self._state.observed} passes were watched: this tick shows the "
+                f"output gradients of these passes divided by {processes}. Make the model parallel before watching it",
                 stacklevel=2,
             )
 
@@ -72,7 +72,7 @@ class Preparation:
         others = [parameter for parameter in model.parameters() if id(parameter) not in watched]
         if watched and not any(watched.values()) and any(parameter.requires_grad for parameter in others):
             warn(
-                "all parameters whose gradients are watched are frozen, and others are trained. Where layers were "
-                "added after watching, as get_peft_model() does, watch the model that it returns",
+                "all watched parameters are frozen, but others are trained. If layers were added after watching began, "
+                "as get_peft_model() does, watch the model that it returns",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""The one object a user holds."""
+"""The inspector: the object that a user creates and keeps."""
 
 import os
 import weakref
@@ -48,19 +48,19 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         depth: how many levels of modules to go down; -1 is all.
         module_name_prefix: what separates the parts of a layer's name.
         train_loss_str: name of the training loss.
-        non_train_loss_str: name of the other loss.
+        non_train_loss_str: name of the validation loss.
         is_active_fn: record only every n-th tick, or those for which this function of the tick's number is true.
-        master_rank: the process that visualises.
-        on_error: ``"warn"`` once when a layer cannot be observed and go on without it, or ``"raise"``.
-        optimizer: the optimizer, or several: then a step is one of the first, gradients are measured as they are
-            consumed, and learning rates and speed are logged; without one a step is a training pass of the model.
-        grad_scaler: the GradScaler of the optimizers, if there is one: then all gradients are unscaled, and steps that
-            it skips are counted.
-        gradient: ``"at_step"`` for gradients as an optimizer consumes them, or ``"before_clip"`` for what backward has
-            left, unscaled; costs a copy of the gradients.
+        master_rank: the rank of the process that shows the numbers.
+        on_error: when a layer cannot be observed, ``"warn"`` once and continue without it, or ``"raise"``.
+        optimizer: the optimizer, or several. Then a step is a step of the first one, gradients are measured as the
+            optimizer uses them, and learning rates and speed are logged. Without one, a step is a training pass.
+        grad_scaler: the GradScaler, if you use one: then all gradients are shown unscaled, and skipped steps are
+            counted.
+        gradient: ``"at_step"`` for gradients as the optimizer uses them, or ``"before_clip"`` for gradients as backward
+            left them, unscaled; this costs a copy of the gradients.
         every: observe every n-th step, or those for which this function of the step's number is true.
-        budget: the share of time that observing may cost, such as 0.02: steps are chosen accordingly.
-        per_rank: with several processes, have each visualise its own numbers, instead of one those of all.
+        budget: the share of training time that observing may cost, such as 0.02: steps are chosen to stay within it.
+        per_rank: with several processes, each shows its own numbers, instead of one showing those of all.
 
     With ``MONITORCH=off`` in the environment nothing is attached and nothing recorded.
 
@@ -111,7 +111,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self._steps: StepCounter | None = None
         self._layers: LayersOf | None = None
         self._shown_epoch, self._adopted, self._handles = 0, list[AbstractLens](), list[Any]()
-        # a dropped inspector takes its hooks along: what the finalizer needs is shared with it, the inspector is not
+        # deleting the inspector removes its hooks: the finalizer shares what it needs, but does not hold the inspector
         weakref.finalize(self, release_dropped, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
         if module is not None:
@@ -119,7 +119,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
 
     @property
     def visualizer(self) -> Any:
-        """Where numbers are shown; may be replaced at any time, by an object or a name."""
+        """Where numbers are shown; assign another object or name at any time."""
         return self._visualizer
 
     @visualizer.setter
@@ -137,22 +137,22 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
 
     @property
     def layers(self) -> list[str]:
-        """The names of all modules of the watched model, in its order."""
+        """The names of all modules of the watched model, in model order."""
         return self._layers.names if self._layers is not None else []
 
     @property
     def overhead(self) -> float | None:
-        """What observing costs: 0.05 for five percent of the time of a step; None while it is not known."""
+        """What observing costs: 0.05 means five percent of the time of a step; None while not known."""
         return self.state.cadence.overhead
 
     @property
     def gradient_moments(self) -> dict[str, str]:
-        """When the gradient of each watched parameter is taken: ``"at_backward"`` if no given optimizer has it."""
+        """When the gradient of each watched parameter is read: ``"at_backward"`` if no given optimizer has it."""
         house = self.state.house
         return {} if house is None else house.gradients.moments(self.module_name_prefix)
 
     def attach(self, module: nn.Module) -> "PyTorchInspector":
-        """Watch ``module``; a model that is being watched is left first."""
+        """Watch ``module``; detaches from the model before, if there is one."""
         model = unwrap(module)
         if self.state.attached:
             self.detach()
@@ -180,7 +180,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         return self
 
     def detach(self) -> "PyTorchInspector":
-        """Leave the model: no hook stays, counting begins anew, figures are cleared."""
+        """Stop watching the model: removes all hooks, restarts the counter and clears figures."""
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self._last_records = self.records()
@@ -196,10 +196,10 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         return self
 
     def step(self) -> None:
-        """Say that a step has ended, where no optimizer's ``step()`` tells.
+        """Say that a step has ended, if no optimizer's ``step()`` does.
 
-        Optimizers that are not torch's, or that are stepped by methods of their own, need it once after each step. For
-        them updates are measured from one call to the next, and gradients are those that are there now.
+        Call it after each step of an optimizer that is not from torch.optim, or that is stepped by another method.
+        Updates are then measured from one call to the next, and gradients are read now.
         """
         try:
             if self._steps is not None:
@@ -216,7 +216,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             tell(self.state, f"adding to the metric {name!r}", error)
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
-        """Add a loss; a tensor is not waited for. ``running=False`` keeps every value, for medians and quartiles."""
+        """Add a loss; does not wait for the GPU. ``running=False`` keeps every value, for medians and quartiles."""
         try:
             push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
             report = TRAINING_LOSS if train else self._call_preprocessor.non_train_loss_str
@@ -225,11 +225,11 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             tell(self.state, "adding a loss", error)
 
     def log(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
-        """Add any numbers by name, from a dictionary, as keywords, or both; they are shown without being declared.
+        """Log numbers by name, from a dictionary, as keywords, or both; names need not be declared.
 
         Args:
-            values: numbers by name; a dictionary in it is part of the names of its numbers.
-            step: the step that they belong to; None for the last one that was done.
+            values: numbers by name; ``{"val": {"loss": 1}}`` is shown as ``val.loss``.
+            step: the step that they belong to; None for the last finished one.
             **named: the same as keywords.
         """
         try:
@@ -245,7 +245,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             tell(self.state, "logging", error)
 
     def tick_epoch(self, epoch: int | None = None) -> None:
-        """End an epoch: show what was seen since the last tick. ``epoch`` is its number, the next is one more."""
+        """End an epoch: show what was recorded since the last tick. ``epoch`` is the number of this epoch."""
         if epoch is not None:
             check(epoch=epoch)
         try:
@@ -254,7 +254,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             tell(self.state, "a tick", error)
 
     def tick(self, epoch: int | None = None) -> None:
-        """The same where a tick is no epoch: figures count steps instead."""
+        """The same for a tick that is not an epoch: the x axis of figures counts steps."""
         if epoch is not None:
             check(epoch=epoch)
         try:
@@ -271,11 +271,11 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
                 lens.hold(self.state.step, names)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, to be saved with a checkpoint: plain data and tensors."""
+        """The position of the run, as plain data and tensors; save it with your checkpoint."""
         return checkpoint.save(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state as if there had been no interruption; attach the model first."""
+        """Continue from a saved state as if there had been no interruption; attach the model first."""
         checkpoint.load(self, state)
 
     def records(self) -> list[Record]:
@@ -289,7 +289,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         return self.state.pause()
 
     def _adopt_lenses(self) -> None:
-        """Make lenses one's own, also those that were added to the list later, and leave those taken out of it."""
+        """Set up the lenses in the list, also those added later, and drop those that were removed from it."""
         for lens in [lens for lens in self._adopted if lens is not self._logged]:
             if not any(lens is listed for listed in self.lenses):
                 lens.detach_from_module()
@@ -297,7 +297,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         for lens in self.lenses:
             if not isinstance(lens, AbstractLens):
                 hint = f"write {lens.__name__}()" if isinstance(lens, type) else "see monitorch.lens"
-                raise OptionError(f"lenses holds {lens!r}, which is no lens: {hint}")
+                raise OptionError(f"lenses holds {lens!r}, which is not a lens: {hint}")
             if not any(lens is known for known in self._adopted):
                 self._adopt(lens)
 
@@ -311,7 +311,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self._show_model(lens)
 
     def _show_logged(self) -> None:
-        """Show what was logged from now on, if anything was, here or in another process."""
+        """Show logged numbers from now on, if this or another process has logged any."""
         if not self._logged.numbers.is_empty and not any(lens is self._logged for lens in self._adopted):
             self._adopt(self._logged)
 
@@ -333,13 +333,15 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             warn(f"{text}. Training goes on", stacklevel=users_line())
 
     def _label(self, step: Any) -> int | None:
-        """A step that was named, kept between the last tick and now: what was shown before cannot be added to."""
+        """The given step, limited to the range from the last tick to now: earlier ticks were shown already."""
         if step is None:
             return None
         try:
             wanted = int(step)
         except (TypeError, ValueError):
-            self._refuse(f"log(step={_short(step)}) is no step; the last one that was done is taken", "step=")
+            self._refuse(
+                f"log(step={_short(step)}): this is not a step number, so the last finished step is used", "step="
+            )
             return None
         now = self.state.step if self.state.attached else self.state.counter
         nearest = min(max(wanted, self._shown_step), now + 1)
@@ -374,7 +376,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self._let_optimizers_step()
 
     def _follow_layers(self) -> None:
-        """Watch layers that have been put into the model since the last tick, and leave those that were taken out."""
+        """Watch layers that were added to the model since the last tick, and drop those that were removed."""
         gone, new = (set(), []) if self._layers is None else self._layers.changes()
         if not gone and not new:
             return
@@ -393,7 +395,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
 
     def _pass_over(self, parts: list[str]) -> None:
         if parts:
-            text = f"torch.jit calls no hooks, so scripted parts of the model are passed over: {', '.join(parts[:3])}"
+            text = f"torch.jit calls no hooks, so scripted parts of the model are not watched: {', '.join(parts[:3])}"
             warn(text + (f" and {len(parts) - 3} more" if len(parts) > 3 else ""), stacklevel=3)
 
     def _introduce_layers(self) -> None:
@@ -403,7 +405,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self.visualizer.introduce_layers(self.layers)
 
     def _end_tick(self, number: int, axis: str) -> None:
-        """Show the tick, or leave it to the next one where the visualizer can wait and nobody shall."""
+        """Show the tick; where the visualizer allows it, do so at the next tick instead of waiting for the GPU now."""
         self.state.settle()
         self._last_records = []
         for name, value in self._steps.vitals.read().items() if self.optimizers and self._steps else ():
@@ -411,7 +413,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         others = [lens for lens in self._adopted if lens is not self._logged]
         collect([*others, self._logged], self._call_preprocessor, self.state, self.master_rank)
         self._show_logged()
-        self.state.counter = number  # not before: whether lenses look at the model now depends on the number until now
+        self.state.counter = number  # not earlier: lenses use the old number to decide whether to look at the model now
         tick = Tick(self._adopted, self._call_preprocessor, self.state, axis)
         self._shown_epoch, self._shown_step = tick.number, tick.step
         can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()

@@ -1,4 +1,4 @@
-"""Leaving a model."""
+"""Removes an inspector from a model."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from .inspector_state import InspectorState
 
 
 def release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
-    """Remove all that an inspector has put on a model and its optimizers.
+    """Remove all hooks of an inspector from a model and its optimizers.
 
     The garbage collector may call this at any moment, also while torch traces or captures another model: nothing here
     computes.
     """
     try:
         for lens in lenses:
-            if getattr(lens, "_state", state) is state:  # it may have moved on to another inspector
+            if getattr(lens, "_state", state) is state:  # the lens may belong to another inspector now
                 lens.detach_from_module()
-    finally:  # a lens of the user's own may fail
+    finally:  # a lens written by the user may fail
         while handles:
             handles.pop().remove()
         if state.house is not None:
@@ -26,7 +26,7 @@ def release(lenses: list[AbstractLens], handles: list[Any], state: InspectorStat
 
 
 def release_dropped(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
-    """The same for an inspector that nobody holds any more, and nobody can catch an error of."""
+    """The same for an inspector that was garbage-collected: nobody could catch an error."""
     try:
         release(lenses, handles, state)
     except Exception as error:

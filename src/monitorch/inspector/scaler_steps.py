@@ -1,4 +1,4 @@
-"""Steps that a GradScaler leaves out: its optimizer is never called then, so no hook of the optimizer tells."""
+"""Steps that a GradScaler skips: it does not call the optimizer then, so no hook of the optimizer fires."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from ..gatherer.reports import tell
 
 
 class ScalerSteps:
-    """Stands in for the ``step`` of a scaler, and tells whenever one of the optimizers was not stepped.
+    """Replaces the ``step`` of a scaler, and reports when an optimizer was not stepped.
 
     Copies and pickles of the scaler get their own ``step`` back.
 
     Args:
-        steps: those of the optimizers.
+        steps: the steps of the optimizers.
         skipped: is called with the optimizer.
-        state: of the inspector, which is told of errors.
+        state: the state of the inspector, which reports errors.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ScalerSteps:
         scaler.step = self
 
     def __call__(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Be the scaler's ``step``."""
+        """Run the scaler's ``step``."""
         steps = next((steps for steps in self._steps if steps.optimizer is optimizer), None)
         before = 0 if steps is None else steps.count
         result = self._step(optimizer, *args, **kwargs)
@@ -41,11 +41,11 @@ class ScalerSteps:
         return result
 
     def remove(self) -> None:
-        """Give the scaler its own ``step`` back; where somebody else has replaced it since, only pass calls on."""
+        """Restore the scaler's own ``step``; if other code has replaced it since, only pass calls on."""
         self._skipped = None
         if vars(self._scaler).get("step") is self:
             before = self._replaced
-            while isinstance(before, ScalerSteps) and before._skipped is None:  # it was removed earlier
+            while isinstance(before, ScalerSteps) and before._skipped is None:  # it was removed before
                 before = before._replaced
             if before is None:
                 del self._scaler.step

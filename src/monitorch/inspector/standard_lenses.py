@@ -1,4 +1,4 @@
-"""The lenses to look through first."""
+"""The lenses to start with."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -25,14 +25,14 @@ from .module_tree import walk
 def standard_lenses(
     model: nn.Module, optimizers: Iterable[Optimizer] = (), loss_fn: nn.Module | None = None, depth: Any = -1
 ) -> list[AbstractLens]:
-    """The lenses that ``lenses="standard"`` stands for: those that find something to look at in this model.
+    """The lenses of ``lenses="standard"``: those that have something to show for this model.
 
     >>> [type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))]
     ['LossMetrics', 'OutputNorm', 'OutputGradientGeometry', 'ParameterGradientGeometry', 'ParameterNorm']
     """
     layers = walk(model, depth if isinstance(depth, int) else -1)
     leaves = [layer.module for layer in layers if layer.is_leaf]
-    # whatever their class: outputs of layers with parameters of their own are shown beside those of activations
+    # of any class: outputs of layers with own parameters are shown beside outputs of activations
     weighted = dict.fromkeys(type(layer.module) for layer in layers if own_parameters(layer.module))
     chosen: list[AbstractLens] = [LossMetrics(loss_fn=loss_fn)]
     if weighted or any(map(isactivation, leaves)):

@@ -1,4 +1,4 @@
-"""How long steps take, told apart by what is done in them."""
+"""How long steps take, by phase."""
 
 import statistics
 import time
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 KEPT = 64  # recent durations of each phase
-WARM_UP = 3  # first durations of each phase, which allocate, compile and tune
-OUTLIER = 4  # times as long as usual: something else happened in that step
+WARM_UP = 3  # first durations of each phase, which include allocation, compilation and tuning
+OUTLIER = 4  # times the usual duration: something else happened in that step
 
 
 class Phase(IntEnum):
@@ -20,7 +20,7 @@ class Phase(IntEnum):
     IDLE = 0
     """Nothing."""
     LEAD = 1
-    """Only what the observed step after it is compared with."""
+    """Only records what the observed step after it is compared with."""
     OBSERVE = 2
     """Everything."""
 
@@ -32,7 +32,7 @@ class StepClock:
 
     Args:
         device: where the steps run.
-        clock: the time of the host in seconds.
+        clock: returns the time in seconds.
 
     >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).__next__)
     >>> for _ in range(6):
@@ -63,7 +63,7 @@ class StepClock:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Forget the last boundary: what happens until the next one belongs to no step."""
+        """Forget the last boundary: the time until the next one belongs to no step."""
         self._last: tuple[float, Any] | None = None
 
     def stamp(self, phase: Phase) -> None:
@@ -83,7 +83,7 @@ class StepClock:
         self._read_events()
 
     def spend(self, seconds: float) -> None:
-        """Time of the host inside hooks in the present step."""
+        """Add CPU time that hooks took in the current step."""
         self._spent = seconds + (self._spent or 0.0)
 
     def samples(self, phase: Phase) -> int:
@@ -91,13 +91,13 @@ class StepClock:
         return len(self._durations[phase])
 
     def median(self, phase: Phase) -> float | None:
-        """The typical seconds of a step, None while not known."""
+        """The median duration of a step in seconds; None while not known."""
         self._read_events()
         return statistics.median(self._durations[phase]) if self._durations[phase] else None
 
     @property
     def spent_share(self) -> float | None:
-        """Time inside hooks over all time, on the host; None while not known."""
+        """The share of CPU time inside hooks; None while not known."""
         if len(self._shares) <= WARM_UP:
             return None
         usual = statistics.median(wall for _, wall in self._shares)
@@ -127,6 +127,6 @@ class StepClock:
 
 
 def _cuda(device: torch.device | str | None) -> torch.device | None:
-    """The device if its time is not that of the host."""
+    """The device if it is a CUDA device, whose time is measured by events."""
     found = None if device is None else torch.device(device)
     return found if found is not None and found.type == "cuda" else None

@@ -25,27 +25,27 @@ from .scaler_steps import ScalerSteps
 from .vitals import Vitals
 
 TRAINING = 3
-"""What ``kind_of_pass`` says of a pass in train mode with gradients on."""
+"""What ``kind_of_pass`` returns for a pass in train mode with gradients enabled."""
 
 STEPLESS = 4
-"""After so many training passes without a step of the optimizer, changed parameters mean that another one steps."""
+"""After this many training passes without an optimizer step, changed parameters mean that another optimizer steps."""
 LONG = 256
-"""After so many passes a step is missed in any case: nobody accumulates gradients for so long."""
+"""After this many passes steps are being missed in any case: nobody accumulates gradients for so long."""
 STEP_CURE = (
-    "if it is stepped in another way, call step() of the watch or inspector after each step, or give the optimizer "
+    "if it is stepped in another way, call step() of the watch or inspector after each step, or pass the optimizer "
     "inside it whose step() is called"
 )
 
 
 class StepCounter:
-    """Counts the steps of the first optimizer, skipped ones too; without one, the training passes of the model.
+    """Counts the steps of the first optimizer, including skipped ones; without one, the training passes of the model.
 
-    A pass begins when the model is called. Where nobody calls it, as frameworks do that call a method of it instead, it
-    begins with the first layer that is called.
+    A pass begins when the model is called. If the model itself is never called, because a framework calls one of its
+    methods, a pass begins with the first layer that is called.
 
     Args:
         model: the root of the watched modules.
-        trainer: whose steps to count; gradients of its parameters are measured at its steps.
+        trainer: the optimizers whose steps to count; gradients of their parameters are measured at their steps.
     """
 
     def __init__(self, state: InspectorState, house: House, model: nn.Module, trainer: Trainer) -> None:
@@ -74,7 +74,7 @@ class StepCounter:
 
     @inside_graph
     def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Be called before each pass; while the model is being compiled, leave an operator that will be."""
+        """Runs before each pass; while the model is being compiled, leaves an operator in the graph that does."""
         if is_compiled():
             self._door.pass_outside(kind_of_pass(module))
             return
@@ -88,19 +88,19 @@ class StepCounter:
             tell(self._state, "noticing that a pass begins", error)
 
     def remove(self) -> None:
-        """Leave the model and the scaler; the house leaves the optimizers."""
+        """Remove the hooks on the model and the scaler; the house removes those on the optimizers."""
         while self._handles:
             self._handles.pop().remove()
 
     def end_step(self) -> None:
-        """A step has ended that no hook tells of, such as one of an optimizer that is not torch's."""
+        """Count a step that no hook noticed, such as one of an optimizer that is not from torch.optim."""
         if any(self._house.steps(optimizer).count for optimizer in self._optimizers):
-            warn("step() is for optimizers whose steps are not noticed; those of this one are, and count already")
+            warn("step() is for optimizers whose steps are not noticed; steps of this one are counted. Remove the call")
             return
         for optimizer in self._optimizers:
             self._house.gradients.take_step(optimizer)
             self._house.updates(optimizer).after_step()
-        if not self._state.steps_have_ends:  # from now on passes are parts of a step
+        if not self._state.steps_have_ends:  # from now on a step may have several passes
             self._state.steps_have_ends = True
             self._state.step -= self._passes_as_steps
         self._waits_for_a_step = False
@@ -109,8 +109,8 @@ class StepCounter:
             self._house.updates(optimizer).before_step()
 
     def _begin_passes_with(self, module: nn.Module) -> None:
-        """Have passes begin with this layer from now on: it is the first one that was called, and the model is not."""
-        if inside_backward():  # a checkpoint repeats a pass that had begun before the model was watched
+        """Let passes begin with this layer from now on: it is called first, and the model itself is not called."""
+        if inside_backward():  # activation checkpointing repeats a pass that began before the model was watched
             return
         self._handles.append(module.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True))
         self._begin_pass(kind_of_pass(module))
@@ -145,7 +145,7 @@ class StepCounter:
 
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = args[0]
-        if _has_closure(args, kwargs):  # it has computed the gradients anew: what was consumed is there only now
+        if _has_closure(args, kwargs):  # the closure has just computed the gradients that the optimizer used
             self._house.gradients.take_step(optimizer)
         works = self._house.step_scales.of(optimizer).works
         if works is not None:
@@ -163,7 +163,7 @@ class StepCounter:
             self._check_what_is_watched()
         if optimizer is self._optimizers[0]:
             self._finish_step()
-        elif not inside_backward():  # there may be one for each parameter
+        elif not inside_backward():  # there may be one optimizer for each parameter
             self._house.collect()
 
     def _finish_step(self) -> None:
@@ -172,7 +172,7 @@ class StepCounter:
         self._state.next_step()
 
     def _miss_a_step(self) -> None:
-        """Say so where the model is trained, but not by steps that are noticed."""
+        """Warn if the model is trained, but no optimizer step is noticed."""
         model = self._model()
         if model is None:
             return
@@ -187,17 +187,17 @@ class StepCounter:
             warn(f"{seen}, so nothing is counted or shown; {STEP_CURE}", stacklevel=4)
 
     def _check_what_is_watched(self) -> None:
-        """At the first step: say so where the optimizer trains something else than the watched model."""
+        """At the first step: warn if the optimizer trains something other than the watched model."""
         model = self._model()
         if model is None or not self._optimizers:
             return
         owned, kind = Owned(*self._optimizers), type(model).__name__
         if not any(parameter in owned for parameter in model.parameters()):
-            cure = "watch the model after it is wrapped or moved, and give the optimizer that trains it"
-            warn(f"the optimizer has made a step, but holds no parameter of the watched {kind}; {cure}", stacklevel=4)
+            cure = "watch the model after it is wrapped or moved, and pass the optimizer that trains it"
+            warn(f"the optimizer made a step, but has no parameter of the watched {kind}; {cure}", stacklevel=4)
         elif not self._state.passes and self._house.is_blind:
             cure = "watch the module whose layers are called in training"
-            seen = f"the optimizer has made a step, but no layer of the watched {kind} was called since it is watched"
+            seen = f"the optimizer made a step, but no layer of the watched {kind} was called since watching began"
             warn(f"{seen}; {cure}", stacklevel=4)
 
 

@@ -20,16 +20,16 @@ from .cadence import Cadence
 from .inspector_state import InspectorState
 
 APART = "not all processes came"
-"""What has been told, see ``InspectorState.told``; once they have met again it may be told again."""
+"""The problem in ``InspectorState.told``; once all processes have met again, it may be reported again."""
 
 CURE = (
-    "This process shows its own numbers only. For those of all processes watch the model in each of them, and tick at "
+    "This process shows only its own numbers. For those of all processes, watch the model in each of them and tick at "
     "the same steps; per_rank=True says that each is meant to show its own"
 )
 
 
 def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState, master_rank: int) -> None:
-    """Take what is seen at ticks only, and put together what several processes have seen."""
+    """Collect what is measured only at ticks, and merge the numbers of several processes."""
     for lens in lenses:
         if isinstance(lens, Lens):
             lens.collect()
@@ -54,20 +54,20 @@ def _synchronise(parties: Sequence[ExplicitCall | AbstractLens], state: Inspecto
     offer(Pace(state.cadence))
     if state.house is not None:
         state.house.ledger.deliver()
-        offer(state.house.ledger.joint)  # last: what the others have merged by then is added to
+        offer(state.house.ledger.joint)  # last: it adds to what the other lenses have merged
     exchange(partial(state.meeting.gather, step=state.step))
     for party in own:
         party.finish_sync()
     if state.meeting.is_ending:
         return
-    for lens in foreign:  # they may use collectives, and only now it is known that all processes are here
+    for lens in foreign:  # they may use collectives, and only now we know that all processes are here
         lens.start_sync(dst_rank=master_rank)
     for lens in foreign:
         lens.finish_sync()
 
 
 class Pace:
-    """Has all processes observe the same steps: as many as the slowest one can afford."""
+    """Makes all processes observe the same steps: as many as the slowest one can afford."""
 
     def __init__(self, cadence: Cadence) -> None:
         self._cadence = cadence
@@ -77,28 +77,28 @@ class Pace:
         return ()
 
     def payload(self) -> int:
-        """Every how many steps this process wants to observe one."""
+        """The n of this process: it wants to observe every n-th step."""
         return self._cadence.n
 
     def merge_ranks(self, loads: dict[int, int]) -> None:
-        """Take the widest of all."""
+        """Take the largest n of all processes."""
         self._cadence.common_n = max(loads.values())
 
 
 class Tick:
-    """What was gathered until one moment; its numbers are on their way to the host until it is shown.
+    """The numbers of one tick; until they are shown, they may still be on their way from the GPU.
 
     Making one starts the copies, one per device, and gives lenses new accumulators for the next tick.
 
     Args:
-        lenses: who shows something.
+        lenses: the lenses that show something.
         pushed: the numbers that the user has pushed.
         axis: what ticks are counted in, ``"epoch"``, ``"step"`` or ``"tick"``.
     """
 
     def __init__(self, lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState, axis: str) -> None:
         self._lenses, self._state, self._axis = list(lenses), state, axis
-        self.step = state.step if state.attached else state.counter  # without a model there are no steps but these
+        self.step = state.step if state.attached else state.counter  # without a model, ticks are the only steps
         self._moment = self.step, time.time()
         self.number, self._ticks = state.counter, state.ticks
         known = [lens for lens in lenses if isinstance(lens, Lens)]

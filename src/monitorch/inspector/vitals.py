@@ -1,4 +1,4 @@
-"""What is worth knowing of any run and need not be logged by hand."""
+"""Numbers that are useful in any run and logged automatically: learning rates, speed, skipped steps."""
 
 import time
 import weakref
@@ -15,13 +15,13 @@ RATE = "learning rate"
 
 
 class Vitals:
-    """Learning rates of the optimizers, and since the last reading: samples per second, and steps that were skipped.
+    """Learning rates of the optimizers; samples per second and skipped steps since the last reading.
 
     Args:
-        optimizers: whose learning rates to tell.
-        processes: how many train on batches of their own at the same speed.
-        model: whose parameters they train: groups of parameters are named after its parts.
-        clock: the time in seconds.
+        optimizers: whose learning rates to read.
+        processes: how many processes train on their own batches at the same speed.
+        model: whose parameters they train: parameter groups are named after its submodules.
+        clock: returns the time in seconds.
 
     >>> from torch.optim import SGD
     >>> vitals = Vitals([SGD(nn.Linear(1, 1).parameters(), lr=0.1)], clock=iter([0.0, 2.0]).__next__)
@@ -45,16 +45,16 @@ class Vitals:
         self._names: list[str] = []
 
     def count(self, batch: Any) -> None:
-        """A batch is trained on: the first dimension of a tensor, or what cannot be counted."""
+        """Count a training batch: its size is the first dimension of a tensor; other objects are not counted."""
         if isinstance(batch, Tensor) and batch.dim():
             self._samples += batch.shape[0]
 
     def count_skipped(self, steps: Any) -> None:
-        """So many steps were skipped because of an overflow; a tensor is not waited for."""
+        """Count steps that were skipped because of an overflow; does not wait for the GPU."""
         self._skipped = steps if self._skipped is None else self._skipped + steps
 
     def read(self) -> dict[str, Any]:
-        """The numbers by name, and begin to count anew."""
+        """The numbers by name; counting starts again."""
         found = self._rates()
         now = self._clock()
         if self._samples and now > self._since:
@@ -65,10 +65,10 @@ class Vitals:
         return found
 
     def _rates(self) -> dict[str, Any]:
-        """The learning rates by name; groups that have none, or something else in its place, are left out."""
+        """The learning rates by name; groups without a usable one are left out."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         sizes = tuple(len(group["params"]) for group in groups)
-        if sizes != self._known:  # groups are rarely added, and names cost time
+        if sizes != self._known:  # cached: groups are rarely added, and names cost time
             model = None if self._model is None else self._model()
             named = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
             self._known, self._names = sizes, group_names(groups, named)
@@ -77,13 +77,13 @@ class Vitals:
 
 
 def group_names(groups: Sequence[Mapping[str, Any]], named: Mapping[int, str]) -> list[str]:
-    """What to call groups of parameters; one alone needs no name.
+    """Names for parameter groups; a single group needs none.
 
-    A group is called by its own ``name``. The others are told apart by the part of the model they are, else by whether
-    their weights decay and whether they are biases and norms only; if nothing tells them apart, they are numbered.
+    A group with a ``name`` keeps it. Others are named after the submodule that they belong to, else by whether their
+    weights decay and whether they hold only biases and norms. If these are not distinct, they are numbered.
 
     Args:
-        groups: as optimizers have them.
+        groups: the ``param_groups`` of optimizers.
         named: the names of parameters by their ids.
     """
     if len(groups) == 1:
@@ -109,7 +109,7 @@ def _given(group: Mapping[str, Any]) -> str:
 
 
 def _part(group: Mapping[str, Any], named: Mapping[int, str]) -> str:
-    """The module that has all of its parameters, such as ``encoder``; nothing if that is the model itself."""
+    """The submodule that has all parameters of a group, such as ``encoder``; "" if that is the model itself."""
     paths = [named.get(id(parameter), "").split(".")[:-1] for parameter in group["params"]]
     levels = takewhile(lambda level: len({*level}) == 1, zip(*paths, strict=False))
     return ".".join(level[0] for level in levels)
@@ -122,5 +122,5 @@ def _kind(group: Mapping[str, Any]) -> str:
 
 
 def _is_number(rate: Any) -> bool:
-    """Whether it can be shown; a tensor is not waited for."""
+    """Whether it can be shown; does not wait for the GPU."""
     return rate.numel() == 1 if isinstance(rate, Tensor) else isinstance(rate, Real)
