@@ -70,7 +70,7 @@ def test_inactive_ticks_record_nothing_from_hooks(model, train, shown):
 def test_loss_after_an_inactive_tick_is_not_that_of_an_earlier_one():
     lens = LossMetrics()
     inspector = PyTorchInspector([lens], visualizer="dummy", is_active_fn=2)
-    with pytest.raises(KeyError, match="there was no tick yet"):
+    with pytest.raises(KeyError, match="there are no numbers yet"):
         lens.loss(train=True)
     seen = []
     for loss in (5.0, 6.0, 7.0):

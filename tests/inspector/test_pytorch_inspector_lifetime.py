@@ -99,7 +99,7 @@ def test_second_model_starts_clean(model, train, shown):
     second.add_module("tanh", nn.Tanh())
     inspector.attach(second)
     assert shown.resets == 1
-    with pytest.raises(KeyError, match="there was no tick yet"):
+    with pytest.raises(KeyError, match="there are no numbers yet"):
         lens.loss(train=False)
     for _ in inspector.range(2):
         train(second)

@@ -260,10 +260,10 @@ def test_loss_after_a_tick_that_recorded_nothing_is_not_the_old_one(inspector):
 
 def test_loss_cannot_be_asked_for_too_early_or_by_an_unknown_method(inspector):
     lens = LossMetrics()
-    with pytest.raises(AttributeError, match="belongs to no inspector yet"):
+    with pytest.raises(AttributeError, match="this lens has no inspector yet"):
         lens.loss(train=True)
     watching = inspector(lens)
-    with pytest.raises(KeyError, match="there was no tick yet"):
+    with pytest.raises(KeyError, match="there are no numbers yet"):
         lens.loss(train=True)
     watching.push_loss(1.0, train=True)
     watching.tick_epoch()

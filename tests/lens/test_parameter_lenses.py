@@ -261,7 +261,7 @@ def test_default_lenses_say_once_that_some_layers_name_their_parameters_otherwis
         watch(Recurs(), ParameterNorm(), ParameterGradientGeometry(), ParameterCond())
     (warning,) = told
     assert str(warning.message) == (
-        "ParameterNorm looks at parameters named 'weight' and 'bias' only, but the model itself has others, such as "
+        "ParameterNorm watches only parameters named 'weight' and 'bias', but the model itself has others, such as "
         "'start': parameters=\"all\" shows every parameter"
     )
 

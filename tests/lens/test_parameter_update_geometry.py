@@ -155,7 +155,7 @@ def test_by_hand_the_first_call_only_looks(walked, watch, shown):
 
 def test_something_else_than_an_optimizer_is_refused():
     for thing in (nn.Linear(1, 1), torch.optim.SGD):
-        with pytest.raises(OptionError, match=r"no torch.optim.Optimizer that exists: pass None and call inspect_upd"):
+        with pytest.raises(OptionError, match=r"not a torch.optim.Optimizer object: pass None and call inspect_upd"):
             ParameterUpdateGeometry(thing)
 
 

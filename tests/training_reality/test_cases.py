@@ -87,7 +87,7 @@ def train(case, device, *, watched):
         known = {"optimizer": training.optimizers, "grad_scaler": training.scaler, "gradient": case.view}
         told = {} if case.view == "backward" else {name: given for name, given in known.items() if given is not None}
         looks = lenses(case, training.optimizers)
-        says = pytest.warns(MonitorchWarning, match="compile anew") if case.attach_after else nullcontext()
+        says = pytest.warns(MonitorchWarning, match="compiles again") if case.attach_after else nullcontext()
         with says:
             training.inspector = PyTorchInspector(looks, module=called, visualizer="dummy", on_error="raise", **told)
     case.loop(training)

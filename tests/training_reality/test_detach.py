@@ -88,7 +88,7 @@ def test_backward_goes_on_with_an_inspector_that_came_late(knows_optimizer, pair
     watched, bare, optimizer, compiled = pair
     called = compiled(watched)
     losses = [loops.batch_loss(0)(one, torch.float32) for one in (called, compiled(bare))]
-    with nullcontext() if called is watched else pytest.warns(MonitorchWarning, match="compile anew"):
+    with nullcontext() if called is watched else pytest.warns(MonitorchWarning, match="compiles again"):
         inspector = watch(called, optimizer=optimizer if knows_optimizer else None)
     for loss in losses:
         loss.backward()

@@ -1,4 +1,4 @@
-"""Where tensors are taken: callbacks on modules, parameters and optimizers."""
+"""Where tensors come from: hooks on modules, parameters and optimizers."""
 
 from .abstract_gatherer import AbstractGatherer
 from .backward_gatherer import BackwardGatherer

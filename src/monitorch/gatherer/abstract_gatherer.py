@@ -1,4 +1,4 @@
-"""What a gatherer is: a callback on a module, tensor or optimizer that hands over what it sees."""
+"""The base of gatherers: hooks on modules, tensors or optimizers that pass on what they see."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class State(Protocol):
-    """What a gatherer asks its inspector's state."""
+    """What a gatherer reads from its inspector's state."""
 
     @property
     def is_active(self) -> bool:
-        """Whether to hand over anything now."""
+        """Whether to record now."""
 
     @property
     def on_error(self) -> str:
@@ -27,11 +27,11 @@ class State(Protocol):
 
     @property
     def loss_share(self) -> float:
-        """What part of the global loss this process computes."""
+        """The share of the global loss that this process computes."""
 
 
 class AbstractGatherer(ABC):
-    """Base of all gatherers: knows whether its inspector wants data, and how to let go."""
+    """Base of all gatherers: knows whether its inspector wants data, and how to detach."""
 
     def __init__(self, inspector_state: State) -> None:
         self.inspector_state: State | None = inspector_state
@@ -39,10 +39,10 @@ class AbstractGatherer(ABC):
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Be called by PyTorch, or by hand."""
+        """Called by PyTorch as a hook, or by the user."""
 
     def detach(self) -> None:
-        """Remove the hooks; calls that still come are an error."""
+        """Remove the hooks; calling it afterwards is an error."""
         self.inspector_state = None
         while self._handles:
             self._handles.pop().remove()
@@ -64,28 +64,28 @@ class Gatherer(AbstractGatherer):
     A subclass registers its hooks, calls :meth:`_hand_over` from them and writes :meth:`_process`.
 
     Args:
-        preprocessors: who gets the data.
-        name: the layer's name, handed over with the data.
-        inspector_state: says whether to hand over at all.
+        preprocessors: receive the data.
+        name: the layer's name, passed with the data.
+        inspector_state: says whether to record.
     """
 
     def __init__(self, preprocessors: Sequence[Any], name: str, inspector_state: State) -> None:
         super().__init__(inspector_state)
         self._preprocessors = list(preprocessors)
         self.name = name
-        """What data are handed over with; a lens may choose a finer name than that of the layer."""
+        """The name that data are passed with; a lens may choose a longer name than that of the layer."""
         self.module_name = name
         """The name of the module that data come from."""
         self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
-        """Whom warnings name; a lens puts its own name here."""
+        """The name that warnings begin with; a lens sets its own name here."""
         self._in_gap = self._failed = self._warned = False
 
     @abstractmethod
     def _process(self, preprocessor: Any, *data: Any) -> None:
-        """Call the preprocessor's verb."""
+        """Call the matching method of the preprocessor."""
 
     def _shared_house(self) -> Any:
-        """The inspector's shared taps if all preprocessors have them measure, else None: it hooks by itself."""
+        """The inspector's shared taps if all preprocessors use them; None if the gatherer needs hooks of its own."""
         house = getattr(self.inspector_state, "house", None)
         if house is None or not self._preprocessors or not all(map(asks, self._preprocessors)):
             return None
@@ -94,7 +94,7 @@ class Gatherer(AbstractGatherer):
         return house
 
     def _wants_data(self) -> bool:
-        """Whether to go on; at the first call of an inactive time preprocessors learn of the gap."""
+        """Whether to record; at the first inactive call, tells preprocessors that there is a gap."""
         if self.inspector_state is None:
             return False
         active = self.inspector_state.is_active and not self._failed and self._is_step_observed()
@@ -105,12 +105,12 @@ class Gatherer(AbstractGatherer):
         return active and not is_traced()
 
     def _is_step_observed(self) -> bool:
-        """Whether this is a step to look at; some look at every one, whatever the others cost."""
+        """Whether this step is observed; preprocessors with ``every_step`` observe all steps."""
         phase = getattr(self.inspector_state, "phase", True)
         return bool(phase) or all(getattr(preprocessor, "every_step", False) for preprocessor in self._preprocessors)
 
     def _hand_over(self, *data: Any) -> None:
-        """Give data to the preprocessors; hooks end here, so nothing that goes wrong leaves."""
+        """Pass data to the preprocessors; this is the end of a hook, so no error may leave it."""
         if self.inspector_state is None:
             raise AttributeError(f"this gatherer was detached from {self.name!r}")
         try:
@@ -121,7 +121,7 @@ class Gatherer(AbstractGatherer):
             tell(self.inspector_state, f"looking at layer {self.name!r}", error)
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
-        """Call ``action``; what goes wrong in it is told once and never reaches the training loop."""
+        """Call ``action``; an error is reported once and never reaches the training loop."""
         try:
             return action(*data)
         except Exception as error:
@@ -129,7 +129,7 @@ class Gatherer(AbstractGatherer):
         return None
 
     def report(self, error: Exception, data: Any) -> None:
-        """Tell once what went wrong with ``data``; after an error, other than a sample left out, it is over."""
+        """Warn once about an error with ``data``; then stop, unless only a sample is left out."""
         if isinstance(error, SkippedSample):
             if not self._warned:
                 warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}", stacklevel=2)

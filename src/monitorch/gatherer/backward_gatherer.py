@@ -18,10 +18,10 @@ from .reports import tell
 
 
 class BackwardGatherer(Gatherer):
-    """Hands over gradients of a module's output, and of its input to preprocessors that need them.
+    """Passes on gradients of a module's output, and of its input to preprocessors that need them.
 
-    Where nobody needs input gradients the output tensor itself carries the hook: unlike the module's own backward
-    hook it lets the output be changed in place later.
+    If no preprocessor needs input gradients, the hook is on the output tensor: unlike the module's full backward hook,
+    this lets the output be changed in place later.
 
     Args:
         output_index: which part of the output to watch; by default its first floating tensor.
@@ -49,7 +49,7 @@ class BackwardGatherer(Gatherer):
             self._handles.append(module.register_forward_hook(HookedMethod(self._watch_output), with_kwargs=True))
 
     def __call__(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        """Hand over the gradients of one backward pass."""
+        """Pass on the gradients of one backward pass."""
         self._hand_over(module, grad_input, grad_output)
 
     @outside_graph
@@ -62,7 +62,7 @@ class BackwardGatherer(Gatherer):
         return None
 
     def _put_hook(self, module: nn.Module, inputs: Any, output: Any) -> Any:
-        """Hook the output tensor; returns a new output where the module returned its own input."""
+        """Hook the output tensor; returns a new output if the module returned its own input."""
         tensor = pick_tensor(output, self._output_index)
         if tensor is None or not tensor.requires_grad:
             return None
@@ -82,7 +82,7 @@ class BackwardGatherer(Gatherer):
 
     def _take_gradients(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         try:
-            # a hook of an earlier forward pass may outlive the gatherer
+            # the hook of an earlier forward pass may fire after detach()
             if self.inspector_state is not None and self._is_of_a_loss(module):
                 self(module, grad_input, grad_output)
         except Exception as error:

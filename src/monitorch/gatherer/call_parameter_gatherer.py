@@ -1,4 +1,4 @@
-"""A parameter, whenever somebody asks."""
+"""A parameter, on request."""
 
 import weakref
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .abstract_gatherer import Gatherer, State
 
 
 class CallParameterGatherer(Gatherer):
-    """Hands over one parameter of a module each time it is called."""
+    """Passes on one parameter of a module each time it is called."""
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class CallParameterGatherer(Gatherer):
         self._module, self._parameter = weakref.ref(module), parameter
 
     def __call__(self, *_: Any) -> None:
-        """Hand over the parameter as it is now; one without a shape yet is passed over."""
+        """Pass on the parameter as it is now; one that is not initialised yet is skipped."""
         parameter = self._current_parameter()
         if parameter is not None or self.inspector_state is None:
             self._hand_over(parameter)
 
     def _current_parameter(self) -> Tensor | None:
-        """The parameter as it is now, None if there is nothing to hand over."""
+        """The parameter as it is now; None if there is nothing to pass on."""
         module = None if self.inspector_state is None else self._module()
         return None if module is None else find_parameter(module, self._parameter)
 

@@ -1,4 +1,4 @@
-"""Where an activation's channels are, judged by the layer that made its input."""
+"""Which dimension of an activation holds the channels, judged by the layer that made its input."""
 
 from typing import Any
 
@@ -15,13 +15,15 @@ CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
 
 
 class ChannelLayout:
-    """Answers, per layer, whether channels are the last dimension.
+    """Decides, per layer, whether channels are the last dimension.
 
     The last weighted module that ran before the layer's first observed pass decides: convolutions and batch norms have
     their channels in dimension 1, everything else with weights (linear, embedding, layer norm, attention) in the last.
-    The answer for a layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph
-    nothing can be noticed: there the last weighted module that was built before the layer decides, and hooks stay
-    because a graph that has fewer of them is compiled anew.
+    The answer for a layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph no
+    hook
+    can see which module ran: there the last weighted module defined before the layer decides, and the hooks stay,
+    because
+    removing them would cause a recompilation.
     """
 
     def __init__(self) -> None:
@@ -33,12 +35,12 @@ class ChannelLayout:
         self._handles: dict[int, Any] = {}
 
     def expect(self, name: str) -> None:
-        """Announce a layer that will ask."""
+        """Announce a layer that will need an answer."""
         self._undecided.add(name)
         self._guesses[name] = self._last_built
 
     def watch(self, module: nn.Module) -> None:
-        """Notice when ``module`` runs, if it has weights of its own; those behind a parametrisation are, too."""
+        """Notice when ``module`` runs, if it has weights of its own, parametrised ones included."""
         if isinstance(module, torch.jit.ScriptModule):
             return
         if id(module) not in self._handles and own_parameters(module):
@@ -57,7 +59,7 @@ class ChannelLayout:
         return self._decided[name]
 
     def guess(self, name: str) -> bool:
-        """The same for a layer that runs inside a compiled graph: what was noticed last ran outside of it."""
+        """The same for a layer inside a compiled graph, where no hook can see which module ran before."""
         self._has_graphs = True
         self._undecided.discard(name)
         return self._decided.setdefault(name, self._guesses.get(name, False))

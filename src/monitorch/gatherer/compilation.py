@@ -1,4 +1,4 @@
-"""Hooks under torch.compile: inside the graph or between graphs."""
+"""How hooks behave under torch.compile: inside the graph or between graphs."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from ..errors import warn
 
 
 class House(Protocol):
-    """What is asked of the taps of an inspector."""
+    """What this file needs to know of an inspector's taps."""
 
     @property
     def is_blind(self) -> bool:
-        """Whether outputs are watched but nothing of any was ever seen."""
+        """Whether outputs are watched, but none was ever seen."""
 
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -32,9 +32,9 @@ def outside_graph(hook: Hook) -> Hook:
 
 
 def inside_graph(hook: Hook) -> Hook:
-    """Decorator: under torch.compile, be traced into the graph of the model, but never make a graph of its own.
+    """Decorator: under torch.compile, trace the hook into the graph of the model, but never make an own graph of it.
 
-    Hooks of the outermost module are called before and after its graph, where the compiler is still on.
+    Hooks of the outermost module are called before and after its graph, where the compiler is still active.
     """
     frames: Any = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
@@ -43,25 +43,25 @@ def inside_graph(hook: Hook) -> Hook:
 
 
 def is_compiled() -> bool:
-    """Whether torch.compile is tracing the caller into a graph that will run in its place."""
+    """Whether torch.compile is tracing the caller."""
     # the flag itself: before torch 2.13 is_exporting() is always true inside a graph
     return torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag
 
 
 def is_exported() -> bool:
-    """Whether torch.export is tracing the caller into a program of its own."""
+    """Whether torch.export is tracing the caller."""
     return torch.compiler._is_exporting_flag
 
 
 _MODE_KEYS = torch._C._TorchDispatchModeKey
 TRACING_MODES = _MODE_KEYS.FAKE, _MODE_KEYS.PROXY, _MODE_KEYS.FUNCTIONAL
-"""Modes under which tensors stand for others: without numbers, or with those of somebody else."""
+"""Modes in which tensors are stand-ins: without data, or with the data of another tensor."""
 
 
 def is_traced() -> bool:
-    """Whether a tracer or a functional transform runs the model: such a pass is no step of a training.
+    """Whether a tracer or a functional transform runs the model: such a pass is not part of training.
 
-    Its tensors are stand-ins: numbers read from them are those of a derivative, of one sample, or of nothing at all.
+    Its tensors are stand-ins: their numbers would belong to a derivative, to one sample, or to nothing.
     """
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or is_fx_symbolic_tracing():
         return True
@@ -74,24 +74,24 @@ def is_traced() -> bool:
 
 
 def drop_graphs(model: nn.Module) -> None:
-    """Have a compiled model compiled anew: graphs made before it got its hooks would go on without them."""
+    """Let a compiled model compile again: graphs made before it got its hooks would run without them."""
     compiled = any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules())
     if compiled and has_graphs(model):
         torch.compiler.reset()
-        text = "compiled graphs do not notice new hooks: torch.compiler.reset() makes the model compile anew"
+        text = "compiled graphs do not see new hooks, so torch.compiler.reset() was called: the model compiles again"
         warn(text, stacklevel=3)
 
 
 def warn_if_blind(house: House) -> None:
-    """Tell that nothing was seen where a graph made without hooks, maybe for another model, may be the reason."""
+    """Warn if nothing was seen and a graph compiled without hooks, maybe for another model, may be the reason."""
     if house.is_blind and number_of_graphs():
-        why = "no layer was seen in this tick: a graph that was compiled without hooks, of this or of another model"
-        cure = "call torch.compiler.reset() once, after the inspector is attached"
-        warn(f"{why} of its class, seems to run in its place; {cure}", stacklevel=3)
+        why = "no layer was seen in this tick: torch.compile seems to run a graph that was compiled without hooks"
+        cure = "call torch.compiler.reset() once after attaching the inspector"
+        warn(f"{why}, for this model or another of its class; {cure}", stacklevel=3)
 
 
 def number_of_graphs() -> int:
-    """How many graphs have been compiled in this process, also those that a reset has dropped since."""
+    """How many graphs were compiled in this process, including those dropped by a reset."""
     if "torch._dynamo.utils" not in sys.modules:
         return 0
     from torch._dynamo.utils import counters
@@ -100,7 +100,7 @@ def number_of_graphs() -> int:
 
 
 def has_graphs(model: nn.Module) -> bool:
-    """Whether there are graphs that may run in place of the model: its own, or those of another one of its classes."""
+    """Whether there are compiled graphs that may run for the model: its own, or those of another of the same class."""
     if not number_of_graphs():
         return False
     graphs_of = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
@@ -108,7 +108,7 @@ def has_graphs(model: nn.Module) -> bool:
 
 
 def _codes(model: nn.Module) -> Iterator[CodeType]:
-    """The functions that graphs are kept with: what modules run, and what stands before those of torch itself."""
+    """The code objects that graphs are cached under: the ``forward`` of each module, and what it wraps."""
     for part in model.modules():
         for call in (part.forward, getattr(part.forward, "_torchdynamo_orig_callable", None)):
             code = getattr(call, "__code__", None)

@@ -1,11 +1,11 @@
 """The way out of a compiled graph: operators that call back into Python without breaking the graph.
 
 While torch.compile traces a model, a hook puts one of these operators into the graph. When the graph runs, the operator
-finds by a small key tensor whom it was made for and hands the real tensor over, as the hook does in eager mode. Keys
-are tensors, not numbers, so that equal blocks share one graph.
+uses a small key tensor to find the tap that it was made for, and passes it the real tensor, as the hook does in eager
+mode. Keys are tensors, not numbers, so that equal blocks share one graph.
 
-A gradient is seen by an identity in the graph. Its second input is a leaf, the *ghost*: the compiler may not leave out
-the computation of a leaf's gradient, and that computation is what hands the passing gradient over.
+A gradient is seen by an identity function in the graph. Its second input is a leaf, the *ghost*: the compiler must
+compute the gradient of a leaf, and that computation passes the gradient of the first input on to the tap.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from ..numerical.shards import gradient_here, samples_here
 from .reports import tell
 
 Receiver = Callable[..., None]
-"""Takes a tensor, the kind of the pass, and but for ``pass_outside`` which part of it this process has."""
+"""Takes a tensor, the kind of the pass and, except for ``pass_outside``, which part of it this process has."""
 
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
 _library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
@@ -33,53 +33,53 @@ _library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=(torch
 
 
 class Door:
-    """The outer end of the way: what goes through its operators reaches ``receive``, with the kind of the pass.
+    """The Python side: what goes through its operators in the graph reaches ``receive``, with the kind of the pass.
 
     Args:
-        state: of the inspector, which is told when ``receive`` fails.
+        state: the state of the inspector, which reports errors of ``receive``.
     """
 
     def __init__(self, device: torch.device, receive: Receiver, state: Any) -> None:
         self.receive, self.state = receive, state
         number = next(_count)
-        # written to by one operator and saved for backward by the other: must not be the same tensor
+        # one operator writes to its key, the other saves it for backward: they must not be the same tensor
         self.forward_key, self.backward_key = (_key(number, device) for _ in range(2))
         self.ghost = _ghost(device)
         self._held: list[Any] = []
         self.backward_key._held = self._held  # type: ignore[attr-defined]
         _doors[number] = self
-        for key in (self.forward_key, self.backward_key):  # a graph may have them longer than anybody has the door
+        for key in (self.forward_key, self.backward_key):  # a graph may keep the keys longer than the door exists
             _numbers[key.data_ptr()] = number
             weakref.finalize(key, _forget, key.data_ptr(), number).atexit = False
 
     def pass_forward(self, x: Tensor, kind: int, *, distributed: bool = False) -> None:
-        """Put the operator into the graph that hands ``x`` over, or what is here of it where it is ``distributed``."""
+        """Put an operator into the graph that passes ``x`` on, or the local part of it if it is ``distributed``."""
         x, part = samples_here(x) if distributed else (x, OWN)
         torch.ops.monitorch.forward(x.detach(), self.forward_key, kind, part)
 
     def pass_outside(self, kind: int, x: Tensor | None = None) -> None:
-        """Put the operator into the graph that calls back at each run, also where the rest is a CUDA graph."""
+        """Put an operator into the graph that calls back at each run, even if the rest is a CUDA graph."""
         torch.ops.monitorch.outside((self.ghost if x is None else x).detach(), self.forward_key, kind)
 
     def hold(self, *memory: Any) -> None:
-        """Keep what a CUDA graph writes to as long as its backward pass may come, which needs a key of this door."""
+        """Keep the memory that a CUDA graph writes to, as long as its backward pass may use a key of this door."""
         self._held.append(memory)
 
     def pass_backward(self, x: Tensor, *, distributed: bool = False) -> Tensor:
-        """Put the operator into the graph that hands over the gradient of what is returned: ``x`` again."""
+        """Put an operator into the graph that passes on the gradient of ``x``; returns ``x`` to go on with."""
         identity: Any = _DistributedIdentity if distributed else _Identity
         watched: Tensor = identity.apply(x, self.ghost, self.backward_key)
         return watched
 
 
 _doors: WeakValueDictionary[int, Door] = WeakValueDictionary()
-_numbers: dict[int, int] = {}  # by the address of a key: reading the key itself would wait for the device
+_numbers: dict[int, int] = {}  # by the address of a key: reading the key itself would wait for the GPU
 _count = itertools.count(1)
 
 
 @lru_cache(maxsize=64)
 def _ghost(device: torch.device) -> Tensor:
-    """The leaf of a device; its gradient is dropped at once: the memory of a CUDA graph's output is used again."""
+    """The leaf of a device; its gradient is dropped at once, because a CUDA graph reuses the memory of its outputs."""
     ghost = torch.zeros(1, dtype=torch.float32, device=device, requires_grad=True)
     ghost.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
     return ghost
@@ -90,7 +90,7 @@ def _drop_gradient(leaf: Tensor) -> None:
 
 
 def _forget(address: int, number: int) -> None:
-    if _numbers.get(address) == number:  # else it belongs to another key by now
+    if _numbers.get(address) == number:  # otherwise another key has taken the address
         del _numbers[address]
 
 
@@ -102,7 +102,7 @@ def _key(number: int, device: torch.device) -> Tensor:
 
 
 def _find(key: Tensor) -> Door | None:
-    """The door of a key, or None if its tap is gone."""
+    """The door of a key; None if its tap is gone."""
     number = _numbers.get(key.data_ptr())
     return _doors.get(int(key) if number is None else number)
 
@@ -111,7 +111,7 @@ class _Identity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ghost: Tensor, key: Tensor) -> Tensor:
         ctx.save_for_backward(key)
-        return x.clone()  # not a view: an in-place operation may follow; the compiler leaves the copy out
+        return x.clone()  # not a view: an in-place operation may follow; the compiler removes the copy
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:

@@ -1,4 +1,4 @@
-"""A whole module, whenever somebody asks."""
+"""A whole module, on request."""
 
 import weakref
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from .site import subscribe
 
 
 class EpochModuleGatherer(Gatherer):
-    """Hands over a module each time it is called.
+    """Passes on a module each time it is called.
 
     Args:
-        parameter: hand over only this parameter; by default preprocessors choose.
+        parameter: pass on only this parameter; by default preprocessors choose.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class EpochModuleGatherer(Gatherer):
                 self._house.enrol(place.site, "parameter", *self._parameters_for(preprocessor))
 
     def __call__(self) -> None:
-        """Hand over the module as it is now; where taps are shared its parameters wait for those of other modules."""
+        """Pass on the module as it is now; with shared taps, the parameters of all modules are measured together."""
         module = self._module()
         if module is None and self.inspector_state is not None:
             return
@@ -49,7 +49,7 @@ class EpochModuleGatherer(Gatherer):
                     place.site.guarded(self._house.parameters.look, place.site, module, parameter)
 
     def _is_step_observed(self) -> bool:
-        return True  # it is asked for at ticks, whichever step they fall on
+        return True  # it is read at ticks, at whatever step they come
 
     def _parameters_for(self, preprocessor: Any) -> Sequence[str]:
         return preprocessor.attrs_ if self._parameter is None else (self._parameter,)

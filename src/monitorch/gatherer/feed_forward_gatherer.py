@@ -20,11 +20,11 @@ from .recomputation import RecomputationFilter
 from .reports import tell
 
 PART = 4
-"""Is added to the kind of a pass whose loss is a part of that of its step."""
+"""Added to the kind of a pass whose loss is only a part of the loss of its step."""
 
 
 class FeedForwardGatherer(Gatherer):
-    """Hands over what goes into a module and what comes out."""
+    """Passes on the input and output of a module."""
 
     def __init__(
         self, module: nn.Module, preprocessors: Sequence[AbstractForwardPreprocessor], name: str, inspector_state: State
@@ -43,7 +43,7 @@ class FeedForwardGatherer(Gatherer):
 
     @inside_graph
     def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Be the forward hook; inside a graph that is being compiled, hand the loss over from there."""
+        """The forward hook; while torch.compile traces, passes the loss on from inside the graph."""
         if not is_compiled():
             try:
                 self._take(module, args, kwargs, output)
@@ -60,7 +60,7 @@ class FeedForwardGatherer(Gatherer):
                 self._door.pass_outside(kind_of_pass(module) + PART * _is_part(kwargs), loss)
 
     def _new_door(self, module: nn.Module) -> Door | None:
-        """A way out of compiled graphs, for preprocessors that look for a loss only."""
+        """A way out of compiled graphs, for preprocessors that only look for a loss."""
         if not self._preprocessors or not all(hasattr(p, "loss_in_graph") for p in self._preprocessors):
             return None
         house = getattr(self.inspector_state, "house", None)
@@ -70,12 +70,12 @@ class FeedForwardGatherer(Gatherer):
     def _receive(self, known: weakref.ref[nn.Module], tensor: Tensor, kind: int) -> None:
         module = known()
         if module is not None:
-            with torch.set_grad_enabled(bool(kind & 2)):  # as it was for the graph
+            with torch.set_grad_enabled(bool(kind & 2)):  # as it was when the graph was made
                 self(module, (), {}, PartOfLoss(tensor) if kind & PART else {"loss": tensor})
 
     @outside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Take one forward pass."""
+        """Pass on the data of one forward pass."""
         try:
             self._take(module, args, kwargs, output)
         except Exception as error:

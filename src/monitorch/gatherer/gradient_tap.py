@@ -1,4 +1,4 @@
-"""Gradients of parameters: all that a backward pass, or an optimizer's step, brings are measured together."""
+"""Gradients of parameters: those of one backward pass, or one optimizer step, are measured together."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,11 +20,11 @@ from .site import Site, Subscription, subscribe
 from .watched_gradient import AT_STEP, BEFORE_CLIP, WatchedGradient
 
 MAY_WAIT = 1 << 30
-"""Bytes of gradients that may wait for each other: an optimizer that steps inside backward wants them freed."""
+"""Bytes of gradients that may wait to be measured together: an optimizer that steps inside backward frees them."""
 
 
 class GradientTap:
-    """Takes gradients when backward has accumulated them; those of a given optimizer when it steps."""
+    """Reads gradients when backward has accumulated them; those of a given optimizer when it steps."""
 
     def __init__(self, house: Any) -> None:
         self.state, self._house = house.state, house
@@ -37,24 +37,24 @@ class GradientTap:
 
     @property
     def sites(self) -> list[Site]:
-        """All that is measured here."""
+        """All sites that are measured here."""
         return [site for watched in self._watched.values() for site in watched.sites]
 
     @property
     def parameters(self) -> list[Tensor]:
-        """All that are watched, as they are now."""
+        """All watched parameters, as they are now."""
         return [tensor for watched in self._watched.values() if (tensor := watched.tensor) is not None]
 
     @property
     def takes_scaled(self) -> bool:
-        """Whether gradients are taken before a GradScaler unscales them for a step."""
+        """Whether gradients are read before a GradScaler unscales them for a step."""
         early = [watched.tensor for watched in self._watched.values() if watched.moment != AT_STEP]
         return any(tensor is not None and tensor.requires_grad for tensor in early)
 
     def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure the gradient of a parameter for a preprocessor from now on."""
         watched = self._watched.get((id(module), parameter))
-        if watched is None or watched.module() is not module:  # another one may have had the same id
+        if watched is None or watched.module() is not module:  # another object may have had the same id
             watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
         watched.refresh()
         subscription = subscribe(watched.sites, name, gatherer, preprocessor)
@@ -62,7 +62,7 @@ class GradientTap:
         return subscription
 
     def refresh(self) -> None:
-        """Follow parameters that were replaced, frozen or given a shape; leave those nobody asks for any more."""
+        """Follow parameters that were replaced, frozen or initialised; drop those that are no longer needed."""
         if self._is_resting:
             return
         owned = Owned(*self._optimizers)
@@ -74,7 +74,7 @@ class GradientTap:
                 self._watched.pop(place).unhook()
 
     def begin_pass(self) -> None:
-        """Follow the parameters, or leave them alone for a pass that is not recorded: a hook costs time even then."""
+        """Hook the parameters, or unhook them for a pass that is not recorded: a hook costs time even then."""
         self._drop_leftovers()
         rests, self._is_resting = self._is_resting, not self.state.wants_data()
         if not self._is_resting:
@@ -85,26 +85,26 @@ class GradientTap:
                 watched.unhook()
 
     def close(self) -> None:
-        """Leave all parameters."""
+        """Remove the hooks from all parameters."""
         for watched in self._watched.values():
             watched.unhook()
             watched.sites = []
         self._watched, self._waiting, self._to_keep = {}, [], []
 
     def follow(self, optimizers: Sequence[Optimizer]) -> None:
-        """Measure the parameters of ``optimizers`` at their steps: what they consume."""
+        """Measure the gradients of the parameters of ``optimizers`` at their steps: as they use them."""
         self._optimizers = tuple(optimizers)
         owned = Owned(*self._optimizers)
         for watched in self._watched.values():
             watched.join(owned)
 
     def moments(self, separator: str) -> dict[str, str]:
-        """When the gradient of each parameter is taken."""
+        """When the gradient of each parameter is read."""
         watched = [(watched, name) for (_, name), watched in self._watched.items() if watched.sites]
         return {separator.join(filter(None, (one.sites[0].name, name))): one.moment for one, name in watched}
 
     def take_step(self, optimizer: Optimizer) -> None:
-        """Measure the gradients that ``optimizer`` is about to consume, or has just consumed."""
+        """Measure the gradients that ``optimizer`` is about to use, or has just used."""
         self._drop_leftovers()
         if not self.state.wants_data():
             return
@@ -116,14 +116,14 @@ class GradientTap:
                 gradient = watched.consumed(tensor) if watched.at_step else None
                 if gradient is not None:
                     taken.append((watched, gradient, gradient._version))
-                watched.at_step = True  # one that joined the optimizer in this step was measured at backward
+                watched.at_step = True  # a parameter that joined the optimizer in this step was measured at backward
         unscaling = self._house.step_scales.of(optimizer)
         if self.state.gradient == BEFORE_CLIP and self.state.loss_scale is not None:
             unscaling = unscaling._replace(unit=self.state.loss_scale.unit())
         self._measure(taken, unscaling)
 
     def skip_step(self, optimizer: Optimizer) -> None:
-        """A step is left out because of an overflow: what comes next does not follow what was seen last."""
+        """A step is skipped because of an overflow: do not compare the next gradient with the last one."""
         owned = Owned(optimizer)
         for watched in self._watched.values():
             tensor = watched.tensor
@@ -132,13 +132,13 @@ class GradientTap:
                 watched.interrupt()
 
     def keep_later(self, watched: WatchedGradient) -> None:
-        """Remember a gradient when backward is over and all that others do at its end is done."""
+        """Copy a gradient after backward and all its final callbacks have run."""
         self._to_keep.append(watched)
         if len(self._to_keep) == 1:
             self._after_backward(self._keep)
 
     def _drop_leftovers(self) -> None:
-        """Forget what waits for the end of a backward pass that has failed."""
+        """Forget gradients that still wait because a backward pass has failed."""
         if not inside_backward():
             self._waiting, self._waiting_bytes, self._to_keep = [], 0, []
 
@@ -151,7 +151,7 @@ class GradientTap:
             tell(self.state, "keeping gradients until they are clipped", error)
 
     def receive(self, watched: WatchedGradient, gradient: Tensor) -> None:
-        """Take a gradient inside backward; it waits for the others, so that one launch serves them all."""
+        """Take a gradient inside backward; it waits for the others, so that all are measured in one launch."""
         if self._house.averages:
             self._receive_later(watched)
             return
@@ -163,13 +163,13 @@ class GradientTap:
             Variable._execution_engine.queue_callback(self.flush)
 
     def _receive_later(self, watched: WatchedGradient) -> None:
-        """Take a gradient once it is averaged over the processes: another callback at the end of backward does that."""
+        """Read a gradient after it was averaged over processes, which a callback does at the end of backward."""
         self._waiting.append((watched, None, 0))
         if len(self._waiting) == 1:
             self._after_backward(self.flush)
 
     def flush(self) -> None:
-        """Measure all gradients that wait; autograd calls this at the end of a backward pass."""
+        """Measure all waiting gradients; autograd calls this at the end of a backward pass."""
         try:
             waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
             scale = self.state.loss_scale
@@ -186,7 +186,7 @@ class GradientTap:
                 if not (lead and site.correlation is None):
                     x, part = site.guarded(self._untouched, watched, gradient, version) or (None, 0)
                     if x is not None:
-                        # what is zero depends on the scale, and nothing can be put right afterwards
+                        # what counts as zero depends on the scale, so it cannot be corrected afterwards
                         in_advance = site.rates and unscaling.unit is not None
                         x = x * unscaling.unit if in_advance else x
                         follows = bool(site.guarded(site.follows, x, gaps))
@@ -196,7 +196,7 @@ class GradientTap:
         self._house.measure_together("gradients", unscaled, unscaling.of_unscaled)
 
     def _untouched(self, watched: WatchedGradient, gradient: Tensor | None, version: int) -> tuple[Tensor, int] | None:
-        """The gradient as it was accumulated: what is here of it, and which part that is."""
+        """The local part of the gradient, as it was accumulated, and which part it is."""
         if gradient is None:
             gradient = getattr(watched.tensor, "grad", None)
             if gradient is None:
@@ -208,12 +208,12 @@ class GradientTap:
         return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
 
     def _after_backward(self, action: Callable[[], None]) -> None:
-        """Call ``action`` when all is done that others do at the end of backward, such as averaging over processes."""
+        """Call ``action`` after all other callbacks at the end of backward, such as averaging over processes."""
         queue = Variable._execution_engine.queue_callback
 
         def queue_again() -> None:
             try:
-                queue(action)  # behind all callbacks that are there by then
+                queue(action)  # after all callbacks that are queued by then
             except Exception as error:
                 tell(self.state, "waiting for the end of a backward pass", error)
 

@@ -1,4 +1,4 @@
-"""What stands on a module does not travel with it."""
+"""Hooks that are not copied or pickled with their module."""
 
 import contextlib
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from .compilation import inside_graph, is_exported
 class HookOnModule:
     """Base of callables that are registered as hooks.
 
-    Copies and pickles of the module get a stand-in that does nothing and loads without this package.
+    Copies and pickles of the module get a function that does nothing and loads without this package.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -18,12 +18,12 @@ class HookOnModule:
 
 
 class HookedMethod(HookOnModule):
-    """A method as a hook: by itself it would take its object along into copies, and steps into exported programs."""
+    """A method as a hook; a plain bound method would be copied with its object, and traced into exported programs."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
 
     @inside_graph
     def __call__(self, *args: Any) -> Any:
-        """Be the hook; the method catches its own errors."""
+        """Call the method, which catches its own errors."""
         return None if is_exported() else self._method(*args)

@@ -1,4 +1,4 @@
-"""All taps of one inspector: where lenses find the hook they share."""
+"""All taps of one inspector: where lenses find the hooks that they share."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -28,10 +28,10 @@ class House:
     """One output tap per module, one tap for gradients, one per optimizer for updates, and the ledger they fill.
 
     Args:
-        state: says whether to record, and in which step.
-        device: where the model is.
+        state: the state of the inspector: whether to record, and the step.
+        device: the device of the model.
         averages: whether gradients are averaged over processes while backward ends.
-        model: what is trained.
+        model: the model that is trained.
     """
 
     def __init__(
@@ -50,27 +50,27 @@ class House:
         self._updates: dict[int, UpdateTap] = {}
         self._steps: dict[int, OptimizerSteps] = {}
         self.when_no_pass_has_begun: Callable[[nn.Module], None] | None = None
-        """Is called with the first layer that runs, if by then nobody has told of a pass of the model."""
+        """Called with the first layer that runs, if no pass of the model was noticed before."""
         self.resting: set[OutputTap] = set()
         self._graphs = 0
 
     @classmethod
     def of(cls, model: nn.Module, state: Any) -> "House":
-        """The house for a model; one without tensors is taken to be on the CPU."""
+        """The house for a model; a model without tensors counts as being on the CPU."""
         tensor = next(chain(model.parameters(), model.buffers()), None)
         device = torch.device("cpu") if tensor is None else tensor.device
         return cls(state, device, averages=getattr(state, "averages", False), model=model)
 
     @property
     def is_blind(self) -> bool:
-        """Whether outputs are watched but nothing of any was ever seen."""
+        """Whether outputs are watched, but none was ever seen."""
         sites = [site for tap in self._outputs.values() for site in tap.outputs]
         return bool(sites) and not any(site.seen for site in sites)
 
     def output(self, module: nn.Module, name: str) -> OutputTap:
         """The tap on a module's output."""
         tap = self._outputs.get(id(module))
-        if tap is None or tap.module() is not module:  # another one may have had the same id
+        if tap is None or tap.module() is not module:  # another module may have had the same id
             tap = self._outputs[id(module)] = OutputTap(self, module, name)
         return tap
 
@@ -81,17 +81,17 @@ class House:
             tap = self._updates[id(optimizer)] = UpdateTap(self, optimizer)
             steps = self.steps(optimizer)
             steps.before.append(tap.before_step)
-            steps.after.insert(0, tap.after_step)  # as soon as the optimizer has done its work
+            steps.after.insert(0, tap.after_step)  # right after the step of the optimizer
         return tap
 
     def steps(self, optimizer: Optimizer) -> OptimizerSteps:
-        """What tells of an optimizer's steps."""
+        """What notices an optimizer's steps."""
         if id(optimizer) not in self._steps:
             self._steps[id(optimizer)] = OptimizerSteps(optimizer, self.state)
         return self._steps[id(optimizer)]
 
     def _leave(self, place: int) -> None:
-        """Measure no updates of this optimizer any more."""
+        """Stop measuring the updates of this optimizer."""
         tap, steps = self._updates.pop(place), self._steps[place]
         steps.before.remove(tap.before_step)
         steps.after.remove(tap.after_step)
@@ -99,13 +99,13 @@ class House:
             self._steps.pop(place).remove()
 
     def come_last(self) -> None:
-        """Have all others see a step before it is measured."""
+        """Let all other hooks run before a step is measured."""
         for steps in self._steps.values():
             steps.come_last()
 
     @property
     def compares(self) -> bool:
-        """Whether anybody compares tensors of consecutive steps."""
+        """Whether tensors of consecutive steps are compared."""
         return bool(self._compared())
 
     @property
@@ -114,13 +114,13 @@ class House:
         return self.gradients.takes_scaled or any(tap.gradients for tap in self._outputs.values())
 
     def enrol(self, site: Site, *what: Any) -> None:
-        """Give a site a name that it has in every process, if it is a new one."""
+        """Give a new site a name that is the same in every process."""
         self.ledger.joint.enrol(site, *what, site.name)
 
     def measure_together(
         self, verb: str, entries: Iterable[tuple[Note, Tensor, bool]], correction: Correction | None = None
     ) -> None:
-        """Have many tensors measured by the page of their device: what for, the tensor, whether it follows another."""
+        """Measure many tensors, each on the page of its device; ``True``: compare it with the tensor before."""
         by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
         for entry in entries:
             by_device[entry[1].device].append(entry)
@@ -131,7 +131,7 @@ class House:
                 self.measure(notes, getattr(page, verb), tensors, follows)
 
     def measure(self, notes: Sequence[Note], verb: Callable[..., None], *data: Any) -> None:
-        """Call a page's verb for many sites at once; what goes wrong is told by each of them."""
+        """Call a method of a page for many sites at once; on an error each of them reports it."""
         begin = perf_counter()
         try:
             verb(notes, *data)
@@ -141,45 +141,45 @@ class House:
         self.state.spend(perf_counter() - begin)
 
     def send_to_rest(self, tap: OutputTap) -> None:
-        """A tap has left its module until :meth:`wake`."""
+        """Note that a tap has removed its hook until :meth:`wake`."""
         if not self.resting:
             self._graphs = number_of_graphs()
         self.resting.add(tap)
 
     def wake(self) -> None:
-        """Something is wanted again: all taps go back to their modules."""
+        """Recording begins again: put the hooks of all taps back."""
         if self.resting and number_of_graphs() != self._graphs:
-            torch.compiler.reset()  # what was compiled in the meantime knows nothing of the taps
+            torch.compiler.reset()  # graphs that were compiled in the meantime do not contain the taps
             self.ledger.forget_graphs()
         while self.resting:
             self.resting.pop().wake()
 
     def average(self, share: float) -> None:
-        """From now on gradients are averaged over processes, and this one computes such a share of the loss."""
+        """From now on gradients are averaged over processes, and this process computes this share of the loss."""
         self.averages = True
         for tap in self._outputs.values():
             for site in tap.gradients:
                 site.share = share
 
     def skip_step(self, optimizer: Optimizer) -> None:
-        """An optimizer's step is left out."""
+        """An optimizer's step is skipped."""
         self.gradients.skip_step(optimizer)
         if id(optimizer) in self._updates:
             self._updates[id(optimizer)].skip_step()
 
     def collect(self) -> None:
-        """Take over what CUDA graphs have measured: when they run again they overwrite it."""
+        """Copy what CUDA graphs have measured, before their next run overwrites it."""
         state = self.state
         unit = None if state.loss_scale is None else state.loss_scale.unit()
         self.ledger.collect(state.step, LEAD if state.lead else 0, state.gaps, unit)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next tensors are compared with; gradients of outputs are too large to be among them."""
+        """What the next tensors are compared with, without gradients of outputs, which are too large."""
         sites = {site.key: site.state_dict(with_tensor=site.key[0] != OUTPUT_GRADIENT) for site in self._compared()}
         return {"sites": sites, "joint": self.ledger.joint.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; a layer that was not there then begins anew."""
+        """Continue from a saved state; a layer that is not in it starts from the beginning."""
         for site in self._compared():
             if site.key in state["sites"]:
                 site.load_state_dict(state["sites"][site.key], self.device)
@@ -192,7 +192,7 @@ class House:
         return self.gradients, *self._outputs.values(), *self._updates.values()
 
     def refresh(self) -> None:
-        """Follow parameters to where they are now, and remove hooks that nobody needs any more."""
+        """Follow parameters that were replaced, and remove hooks that are no longer needed."""
         self.gradients.refresh()
         for place, updates in list(self._updates.items()):
             updates.refresh()

@@ -1,6 +1,6 @@
-"""What a loss is multiplied by so that small gradients survive in float16, and how numbers get rid of it.
+"""The factor that a loss is multiplied by so that small gradients survive in float16, and how to undo it.
 
-Nothing here waits for a device: factors stay tensors, and a step that was skipped is a factor of 0.
+Nothing here waits for the GPU: factors stay tensors, and a skipped step is a factor of 0.
 """
 
 from functools import partial
@@ -16,19 +16,20 @@ from ..numerical.precision import HOST, wide_dtype
 
 
 class Correction(NamedTuple):
-    """What rows are to be multiplied by, see ``corrected`` of a page."""
+    """What to multiply rows by, see ``corrected`` of a page."""
 
     unit: Tensor
     follows: Tensor | None = None
 
 
 class Unscaling(NamedTuple):
-    """What is to be done with gradients before they are numbers to show.
+    """How to turn scaled gradients into the numbers to show.
 
     Attributes:
         unit: what to multiply them by; None for 1.
-        works: 0 where an optimizer has skipped the step that they were for; None where that is known otherwise.
-        worked: the same of the step before.
+        works: 0 if the optimizer has skipped the step that they were for; None if skipped steps are noticed in another
+            way.
+        worked: the same for the step before.
     """
 
     unit: Tensor | None = None
@@ -37,19 +38,19 @@ class Unscaling(NamedTuple):
 
     @property
     def of_scaled(self) -> Correction | None:
-        """For rows of gradients as they are."""
+        """For rows of gradients that are still scaled."""
         if self.unit is None or self.works is None:
             return Correction(self.unit, self.worked) if self.unit is not None else self.of_unscaled
         return Correction(self.unit.to(self.works.device) * self.works, self.worked)
 
     @property
     def of_unscaled(self) -> Correction | None:
-        """For rows of what they were multiplied by ``unit`` before."""
+        """For rows of gradients that were multiplied by ``unit`` already."""
         return None if self.works is None else Correction(self.works, self.worked)
 
 
 class LossScale:
-    """The present scale of a GradScaler.
+    """The current scale of a GradScaler.
 
     >>> scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     >>> LossScale(scaler).unit()  # nothing has been scaled yet
@@ -64,7 +65,7 @@ class LossScale:
         self._known: tuple[Any, Tensor] | None = None
 
     def unit(self, *, in_graph: bool = False) -> Tensor:
-        """What turns gradients of the scaled loss into those of the loss; ``in_graph``: a compiled model asks."""
+        """The factor that unscales gradients; ``in_graph``: for use inside a compiled graph."""
         scale = self._scaler._get_scale_async() if self._scaler.is_enabled() else None
         key = None if scale is None else (id(scale), scale._version)  # the scaler changes it in place
         if self._known is None or self._known[0] != key:
@@ -75,18 +76,18 @@ class LossScale:
 
 
 class StepScales:
-    """What a GradScaler tells optimizers that unscale and skip by themselves, as fused ones do, for each step."""
+    """What a GradScaler tells optimizers at each step, if they unscale and skip by themselves, as fused ones do."""
 
     def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Optimizer, tuple[Any, Tensor, Tensor | None]] = WeakKeyDictionary()
 
     def of(self, optimizer: Optimizer) -> Unscaling:
-        """What is known from just before to just after a step; all None for other optimizers."""
+        """What is known during a step; all None for other optimizers."""
         scale, found = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if not isinstance(found, Tensor):
             return Unscaling()
         known = self._steps.get(optimizer)
-        if known is None or known[0] is not found:  # another step than at the last call
+        if known is None or known[0] is not found:  # not the same step as in the last call
             works = (found == 0).to(wide_dtype(found))
             known = self._steps[optimizer] = found, works, None if known is None else known[1]
         return Unscaling(_inverse(scale) if isinstance(scale, Tensor) else None, *known[1:])

@@ -14,9 +14,9 @@ from .ownership import Owned
 
 
 class OptimizerStepParameterGatherer(CallParameterGatherer):
-    """Hands over one parameter after each step, and shows it to the preprocessors before the step.
+    """Passes on one parameter after each step, and shows it to the preprocessors before the step.
 
-    So N steps give N changes, each measured over one step, also after a time when nothing was recorded.
+    So N steps give N changes, each measured over one step, also after a pause in recording.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
             self._handles.append(steps)
 
     def _current_parameter(self) -> Tensor | None:
-        """Only a parameter that the optimizer has: another one's steps do not move it."""
+        """The parameter, if the optimizer has it: its steps do not change others."""
         parameter = super()._current_parameter()
         return parameter if parameter is not None and parameter in Owned(self._optimizer) else None
 

@@ -1,4 +1,4 @@
-"""The steps of an optimizer, each told once, whatever they are made of."""
+"""Notices the steps of an optimizer, each exactly once."""
 
 import sys
 from collections.abc import Callable
@@ -10,20 +10,21 @@ from .compilation import outside_graph
 from .reports import tell
 
 Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
-"""Is called with the arguments of ``step``, the optimizer first."""
+"""Called with the arguments of ``step``, the optimizer first."""
 
 _STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
-"""What runs around every ``step`` and calls its hooks."""
+"""The wrapper around every ``step`` that calls its hooks."""
 
 
 class OptimizerSteps:
     """Tells listeners when a step begins and when it has ended.
 
-    A ``step`` that calls the one of its base class is one step, though torch calls its hooks twice. Listeners hear of a
-    step after all other hooks have seen it: what these do to gradients is what the optimizer gets.
+    A ``step`` that calls the one of its base class is one step, though torch calls its hooks twice. Listeners are
+    called
+    after all other hooks, since these may still change the gradients that the optimizer gets.
 
     Args:
-        state: of the inspector, which is told of errors.
+        state: the state of the inspector, which reports errors.
     """
 
     def __init__(self, optimizer: Optimizer, state: Any) -> None:
@@ -37,18 +38,18 @@ class OptimizerSteps:
         self._post_hook = optimizer.register_step_post_hook(self._end)
 
     def remove(self) -> None:
-        """Leave the optimizer."""
+        """Remove the hooks from the optimizer."""
         self._pre_hook.remove()
         self._post_hook.remove()
         self.before, self.after = [], []
 
     @property
     def is_running(self) -> bool:
-        """Whether a step has begun and not ended yet, as while it calls a closure."""
+        """Whether a step has begun and not ended, as while it calls a closure."""
         return self._depth > 0
 
     def come_last(self) -> None:
-        """Go behind the hooks that others have registered since."""
+        """Move behind hooks that others have registered since."""
         hooks: Any = self.optimizer._optimizer_step_pre_hooks
         if self._pre_hook.id in hooks and next(reversed(hooks)) != self._pre_hook.id:
             hooks.move_to_end(self._pre_hook.id)
@@ -70,7 +71,7 @@ class OptimizerSteps:
             if self._depth <= 0 or self._is_outermost():
                 self._depth = 0
                 self.count += 1
-                self.come_last()  # not while hooks of that kind are being called
+                self.come_last()  # not while these hooks are being called
                 self._tell(self.after, args, kwargs)
         except Exception as error:
             tell(self._state, "noticing that a step has ended", error)
@@ -79,11 +80,11 @@ class OptimizerSteps:
         for listener in listeners:
             try:
                 listener(args, kwargs)
-            except Exception as error:  # the others have to know all the same
+            except Exception as error:  # the other listeners must be called anyway
                 tell(self._state, "measuring a step of the optimizer", error)
 
     def _is_outermost(self) -> bool:
-        """Whether one step is running: an earlier one that has failed never told its end."""
+        """Whether this is the outermost running step; a step that has failed never reports its end."""
         frame, running = sys._getframe(), 0
         while frame is not None:
             if frame.f_code is _STEP and frame.f_locals["args"][0] is self.optimizer:

@@ -1,4 +1,4 @@
-"""A tensor of its own for the output of a module that returns its input or a parameter."""
+"""A separate output tensor for modules that return their input or a parameter."""
 
 import dataclasses
 from typing import Any
@@ -11,9 +11,9 @@ from ..preprocessor.outputs import tensors_in
 
 
 def with_alias(output: Any, tensor: Tensor, module: nn.Module, inputs: Any) -> tuple[Any, Tensor]:
-    """The output and its tensor to put a gradient hook on; new ones where the module returned what it did not make.
+    """The output, and its tensor to put a gradient hook on; new ones if the module returned an input or a parameter.
 
-    A hook on its input, or on a parameter, would also see the gradients of other uses, and on a leaf it would stay.
+    A hook on an input or a parameter would also see the gradients of other uses, and on a leaf it would stay.
     """
     if not tensor.is_leaf and (not _is_among(tensor, inputs) or _changes_its_input(module)):
         return output, tensor
@@ -22,7 +22,7 @@ def with_alias(output: Any, tensor: Tensor, module: nn.Module, inputs: Any) -> t
 
 
 def replace(output: Any, old: Tensor, new: Tensor) -> Any:
-    """The same output with another tensor in it; a dataclass is changed itself, since it may not be made anew."""
+    """The same output with another tensor in it; a dataclass is changed in place, since it might not allow a copy."""
     if output is old:
         return new
     if _is_data(output):
@@ -30,20 +30,20 @@ def replace(output: Any, old: Tensor, new: Tensor) -> Any:
             value = getattr(output, field.name)
             changed = replace(value, old, new)
             if changed is not value:
-                object.__setattr__(output, field.name, changed)  # also where it is frozen
+                object.__setattr__(output, field.name, changed)  # works for frozen dataclasses, too
         return output
     return tree_map(lambda leaf: replace(leaf, old, new) if leaf is old or _is_data(leaf) else leaf, output)
 
 
 def _is_data(thing: Any) -> bool:
-    """Whether it is a dataclass, and none of those that torch knows how to take apart."""
+    """Whether it is a dataclass that torch's pytree does not know."""
     if isinstance(thing, (Tensor, type)) or not dataclasses.is_dataclass(thing):
         return False
     return type(thing) not in SUPPORTED_NODES
 
 
 def _is_among(tensor: Tensor, inputs: Any) -> bool:
-    """Whether the very tensor is one of the inputs; most have no tensors further inside."""
+    """Whether this very tensor is one of the inputs; most inputs are not nested."""
     for value in inputs:
         if value is tensor or (not isinstance(value, Tensor) and any(tensor is other for other in tensors_in(value))):
             return True
@@ -51,6 +51,6 @@ def _is_among(tensor: Tensor, inputs: Any) -> bool:
 
 
 def _changes_its_input(module: nn.Module) -> bool:
-    """Whether the module has just changed its input in place: then the tensor is its output and nothing else."""
+    """Whether the module has just changed its input in place: then the tensor is its output only."""
     in_place: bool = getattr(module, "inplace", False)
     return in_place and (module.training or not isinstance(module, _DropoutNd))

@@ -21,13 +21,13 @@ from .reports import tell
 from .site import Site, Subscription, subscribe
 
 OUTPUT_GRADIENT = "output gradient"
-"""What such sites are called in all processes."""
+"""The names of these sites in all processes."""
 
 
 class OutputTap(HookOnModule):
-    """Measures a module's output and its gradient, each once for all who ask.
+    """Measures a module's output and its gradient, each once for all lenses.
 
-    A tap that is called while nothing is wanted leaves its module, so that idle steps cost nothing; the house sends it
+    A tap that is called while nothing is recorded removes its hook, so that idle steps cost nothing; the house puts it
     back in time.
 
     Args:
@@ -43,13 +43,13 @@ class OutputTap(HookOnModule):
         self._missed = False
         self._later_hooks: list[int] = []
         self._distributed = distributed_type()
-        # before the hooks of a parallelised module, which cut its output to what is here of it
+        # before the hooks of a parallelised module, which reduce its output to the local part
         comes_first = any(map(is_distributed, module._parameters.values()))
         self._handle = module.register_forward_hook(self, with_kwargs=True, prepend=comes_first)
 
     @property
     def sites(self) -> list[Site]:
-        """All that is measured here."""
+        """All sites that are measured here."""
         return [*self.outputs, *self.gradients]
 
     def watch_output(self, gatherer: Any, preprocessor: Any) -> Subscription:
@@ -66,14 +66,14 @@ class OutputTap(HookOnModule):
         return self._with_door(subscription, self._receive_gradient)
 
     def close(self) -> None:
-        """Remove the hook; gradients still to come are ignored."""
+        """Remove the hook; gradients that still arrive are ignored."""
         self._house.resting.discard(self)
         self._handle.remove()
         self.outputs, self.gradients = [], []
 
     @inside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Be called after each forward pass; while the model is being compiled, leave operators in the graph."""
+        """Called after each forward pass; while the model is being compiled, puts operators into the graph."""
         if is_compiled():
             return self._leave_doors(module, output) if self.state.observing else None
         changed = None
@@ -101,7 +101,7 @@ class OutputTap(HookOnModule):
         return changed
 
     def _rest(self, module: nn.Module) -> None:
-        """Nothing is wanted: what comes next will not follow what was seen, and this hook may go for a while."""
+        """Nothing is recorded now: there is a gap before the next tensor, and the hook may be removed for a while."""
         self._missed = True
         if self.state.is_steady:
             hooks = list(module._forward_hooks)
@@ -110,7 +110,7 @@ class OutputTap(HookOnModule):
             self._house.send_to_rest(self)
 
     def wake(self) -> None:
-        """Be a hook again, in the same place among others."""
+        """Put the hook back, in the same place among the other hooks."""
         module = self.module()
         if module is None:
             return
@@ -120,14 +120,14 @@ class OutputTap(HookOnModule):
             if later in hooks:
                 hooks.move_to_end(later)
 
-    # the two ways of a tensor; nearly all time of the host goes here, which is why little is called
+    # the hot path of hooks: nearly all CPU time is spent here, so it calls few functions
 
     def _take_output(self, site: Site, kind: int, output: Any, part: int = OWN) -> None:
-        """Measure an output, if anybody wants passes of this kind."""
+        """Measure an output, if passes of this kind are wanted."""
         if kind not in site.passes or site.failed:
             return
         if self.state.lead and not (site.in_graph and is_capturing(self._house.device)):
-            return  # nothing is compared with it; but a CUDA graph is made for other steps too
+            return  # nothing is compared with it; but a CUDA graph also serves other steps
         try:
             x = samples_of(output, site.index)
             if type(x) is not Tensor:
@@ -138,7 +138,7 @@ class OutputTap(HookOnModule):
             site.fail(error, output)
 
     def _hook_gradients(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Hook the tensors in the output; returns a new output where the module returned its own input."""
+        """Hook the tensors in the output; returns a new output if the module returned its own input."""
         changed, tag = output, LEAD if self.state.lead else 0
         for site in self.gradients:
             is_plain = isinstance(changed, Tensor) and changed.is_floating_point()
@@ -149,7 +149,7 @@ class OutputTap(HookOnModule):
         return None if changed is output else changed
 
     def _take_gradient(self, site: Site, tag: int, gradient: Tensor, part: int = OWN) -> None:
-        """Measure a gradient; the hook of an earlier forward pass may outlive the tap."""
+        """Measure a gradient; the hook of an earlier forward pass may fire after the tap was closed."""
         try:
             if (
                 site not in self.gradients
@@ -171,7 +171,7 @@ class OutputTap(HookOnModule):
                 line = (site.room, self.state.gaps) if site.in_graph and x.is_cuda else None
                 page, note = self._house.ledger.page(x.device), Note(site, tag, self.state.step, part, line=line)
                 if self.state.loss_scale is None or (site.in_graph and is_capturing(x.device)):
-                    page.geometry(note, x, follows)  # rows of a CUDA graph get the scale when they are collected
+                    page.geometry(note, x, follows)  # rows of a CUDA graph are unscaled when they are collected
                 else:
                     with page.corrected(self.state.loss_scale.unit(in_graph=site.in_graph)):
                         page.geometry(note, x, follows)
@@ -182,7 +182,7 @@ class OutputTap(HookOnModule):
             tell(self.state, f"looking at the gradient of layer {self._name!r}", error)
 
     def _resume(self) -> None:
-        """After a time without recording: what comes next does not follow what was seen last."""
+        """After a pause in recording: do not compare the next tensor with the last one."""
         self._missed = False
         for site in self.gradients:
             site.interrupted = True
@@ -196,7 +196,7 @@ class OutputTap(HookOnModule):
         return subscription
 
     def _leave_doors(self, module: nn.Module, output: Any) -> Any:
-        """Put operators into the graph being made; only what cannot fail belongs here, nothing would catch it."""
+        """Put operators into the graph that is being compiled; must not fail, since nothing would catch the error."""
         changed, kind, is_new = output, kind_of_pass(module), False
         for site in self.outputs:
             tensor = pick_tensor(output, site.index)

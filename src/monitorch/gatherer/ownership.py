@@ -1,11 +1,11 @@
-"""Which parameters an optimizer moves."""
+"""Which parameters an optimizer changes."""
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 
 class Owned:
-    """The parameters of some optimizers at one moment; asked anew at each step, since groups and parameters change."""
+    """The parameters of some optimizers at one moment; made again at each step, since parameter groups may change."""
 
     def __init__(self, *optimizers: Optimizer) -> None:
         self._ids = {

@@ -15,11 +15,11 @@ from .reports import tell
 
 
 class ParameterGradientGatherer(Gatherer):
-    """Hands over the gradient of one parameter.
+    """Passes on the gradient of one parameter.
 
     Args:
         parameter: the parameter's name in ``module``.
-        follow: look the parameter up at each forward pass, so that one that is frozen, replaced or without a shape
+        follow: look the parameter up at each forward pass, so that one that is frozen, replaced or not initialised
             now is watched as soon as it trains; otherwise such a parameter is an error.
     """
 
@@ -50,7 +50,7 @@ class ParameterGradientGatherer(Gatherer):
             self._refuse()
 
     def __call__(self, parameter: Tensor) -> None:
-        """Be the hook on the parameter."""
+        """The hook on the parameter."""
         if parameter.grad is not None:
             self._hand_over(parameter.grad)
 

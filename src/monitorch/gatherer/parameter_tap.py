@@ -1,4 +1,4 @@
-"""Parameters as they are: all that are looked at in one go are measured together."""
+"""The values of parameters: those that are read at one time are measured together."""
 
 from typing import Any
 
@@ -19,16 +19,16 @@ class ParameterTap:
         self._waiting: list[tuple[Note, Tensor, bool]] = []
 
     def look(self, site: Site, module: nn.Module, parameter: str) -> None:
-        """Have a parameter measured with the others."""
+        """Measure this parameter with the others."""
         tensor = find_parameter(module, parameter)
         if tensor is not None:
             local, part = local_part(tensor)
             if self._house.averages and local is tensor:
-                # fully_shard gathers parameters in memory that it resizes later; NumPy forbids that once it has looked
+                # fully_shard resizes the memory of gathered parameters later, which fails once NumPy holds a view of it
                 local = tensor.detach().clone()
             self._waiting.append((Note(site, 0, self._house.state.step, part), as_dense(local), False))
 
     def flush(self) -> None:
-        """Measure what was looked at."""
+        """Measure all parameters that wait."""
         waiting, self._waiting = self._waiting, []
         self._house.measure_together("gradients", waiting)

@@ -1,4 +1,4 @@
-"""Telling a forward pass from its repetition by activation checkpointing."""
+"""Tells a forward pass from its repetition by activation checkpointing."""
 
 from typing import Any
 
@@ -14,11 +14,12 @@ def inside_backward() -> bool:
 class RecomputationFilter:
     """Says which of a layer's forward passes count.
 
-    A pass inside backward repeats an earlier one. It counts only if the earlier one ran without gradients in a pass of
-    the model that had some, as reentrant checkpointing does: then it is the pass that gradients flow through.
+    A pass inside backward repeats an earlier one. It counts only if the earlier one ran under no_grad while the model
+    ran
+    with gradients, as in reentrant checkpointing: then it is the pass that gradients flow through.
 
     Args:
-        state: of the inspector, which knows whether the present pass of the model has gradients.
+        state: the state of the inspector, which knows whether the current pass of the model has gradients.
     """
 
     def __init__(self, state: Any) -> None:
@@ -26,7 +27,7 @@ class RecomputationFilter:
         self._to_repeat = 0
 
     def counts(self, has_grad: bool | None = None) -> bool:
-        """Judge the pass that is running, with gradients on or off; call once per pass."""
+        """Whether the running pass counts; call this once per pass."""
         if inside_backward():
             repeats = self._to_repeat > 0 and isinstance(torch._C._current_autograd_node(), BackwardCFunction)
             self._to_repeat -= repeats

@@ -1,4 +1,4 @@
-"""What is said when monitoring itself goes wrong: once, and never in the way of training."""
+"""Reports errors of monitoring itself: once, and without disturbing training."""
 
 from collections import Counter
 from typing import Any
@@ -9,13 +9,13 @@ _told_by_nobody = Counter[str]()
 """What was told where no inspector is known."""
 
 LONGEST = 300
-"""Characters of an error's text that are told."""
+"""Characters of an error's text that are shown."""
 
 
 def tell(state: Any, what: str, error: Exception) -> None:
-    """Say that ``what`` has failed, once per cause; with ``on_error="raise"`` the error goes on instead.
+    """Warn that ``what`` has failed, once per cause; with ``on_error="raise"`` raise the error instead.
 
-    Everything that torch or a training loop calls catches what goes wrong inside and brings it here.
+    Everything that torch or a training loop calls catches its errors and reports them here.
     """
     if getattr(state, "on_error", "warn") == "raise":
         raise error
@@ -25,13 +25,13 @@ def tell(state: Any, what: str, error: Exception) -> None:
 
 
 def cause_of(error: Exception) -> str:
-    """What went wrong, in a line; messages of torch may be pages long."""
+    """What went wrong, in one line; torch's messages may be pages long."""
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first if len(first) <= LONGEST else first[:LONGEST] + '...'}"
 
 
 def is_news(state: Any, cause: str) -> bool:
-    """Whether an inspector has not told of this cause yet."""
+    """Whether the inspector has not reported this cause yet."""
     told = getattr(state, "told", None)
     if told is None:
         told = _told_by_nobody

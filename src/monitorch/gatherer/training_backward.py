@@ -1,4 +1,4 @@
-"""Telling the backward pass of a loss from those that compute something else."""
+"""Tells the backward pass of a loss from those that compute something else."""
 
 import weakref
 from collections.abc import Iterable
@@ -14,20 +14,20 @@ from torch.nn.parameter import is_lazy
 from ..numerical.shards import is_distributed
 
 REMEMBERED = 16
-"""Backward passes whose answer is kept: checkpointing runs one inside another."""
+"""How many backward passes to remember: checkpointing runs one inside another."""
 
 
 class Reach(Enum):
-    """What the backward pass that runs now does with the parameters of a model."""
+    """What the running backward pass does with the parameters of a model."""
 
     NONE = "none of them is reached"
     RETURNED = "their gradients are computed and returned, as autograd.grad() does"
     ADDED = "their gradients are computed and added to .grad, as backward() does"
-    UNKNOWN = "nothing can be said: no parameter is trained, or other tensors stand for them"
+    UNKNOWN = "unknown: no parameter is trained, or other tensors stand in for them"
 
 
 def reach(parameters: Iterable[nn.Parameter]) -> Reach:
-    """What the backward pass that runs now does with these parameters; the first one that it reaches decides.
+    """What the running backward pass does with these parameters; the first one that it reaches decides.
 
     >>> weight, x = nn.Parameter(torch.ones(1)), torch.ones(1, requires_grad=True)
     >>> product, found = weight * x, []
@@ -43,7 +43,7 @@ def reach(parameters: Iterable[nn.Parameter]) -> Reach:
             try:
                 if torch._C._will_engine_execute_node(get_gradient_edge(own).node):
                     return Reach.ADDED
-            except RuntimeError:  # so torch says that autograd.grad() was asked for the gradient of this very tensor
+            except RuntimeError:  # torch's way to say that autograd.grad() was asked for the gradient of this tensor
                 return Reach.RETURNED
             if is_distributed(own):  # fully_shard: another tensor is in its place in the graph
                 return Reach.UNKNOWN
@@ -52,10 +52,11 @@ def reach(parameters: Iterable[nn.Parameter]) -> Reach:
 
 
 class TrainingBackward:
-    """Says whether the backward pass that runs now is that of a loss: only its gradients are recorded.
+    """Says whether the running backward pass is that of a loss: only then gradients are recorded.
 
-    Derivatives by the input alone, as for a gradient penalty or a saliency map, are not. Neither are products with the
-    Hessian: there gradients, kept with their graph, are differentiated once more and the result is returned.
+    Derivatives with respect to the input alone, as for a gradient penalty or a saliency map, are not recorded. Neither
+    are
+    Hessian-vector products, where gradients with a graph are differentiated again and the result is returned.
     """
 
     def __init__(self, model: nn.Module | None, state: Any) -> None:
@@ -64,7 +65,7 @@ class TrainingBackward:
         self._with_graph: tuple[int, int] | None = None  # the step and pass whose gradients were kept with their graph
 
     def is_running(self, module: nn.Module | None) -> bool:
-        """Whether the gradient of an output of ``module`` that arrives now is that of a loss."""
+        """Whether the output gradient that now arrives at ``module`` belongs to a loss."""
         task = torch._C._current_graph_task_id()
         if task == -1:
             return True
@@ -76,7 +77,7 @@ class TrainingBackward:
 
     def _judge(self, module: nn.Module | None) -> bool:
         model = None if self._model is None else self._model()
-        modules = [part for part in (module, model) if part is not None]  # its own parameters are the likeliest
+        modules = [part for part in (module, model) if part is not None]  # most likely its own
         found = reach(chain.from_iterable(part.parameters() for part in modules))
         now = self._state.step, self._state.passes
         if found is Reach.NONE or (found is Reach.RETURNED and self._with_graph == now):

@@ -1,4 +1,4 @@
-"""How far an optimizer's step moves parameters: all of them are measured together."""
+"""How far an optimizer step moves parameters: all of them are measured together."""
 
 import weakref
 from typing import Any
@@ -30,7 +30,7 @@ class _Watched:
         return None if module is None else find_parameter(module, self.name)
 
     def copy_of(self, local: Tensor) -> Tensor:
-        """Where to copy what is here of the parameter."""
+        """Memory for a copy of the local part of the parameter."""
         if self.before is None or not is_like(self.before, local):
             self.before = torch.empty_like(local, requires_grad=False)
         for site in self.sites:
@@ -41,8 +41,9 @@ class _Watched:
 class UpdateTap:
     """Measures parameters from just before to just after each step.
 
-    They are copied before every step that is measured. Nothing tells for sure that a parameter is still where the last
-    step has left it: neither fused steps nor changes of ``.data`` count as versions.
+    They are copied before every step that is measured, because a parameter may have changed since the last step without
+    a
+    trace: neither fused steps nor changes of ``.data`` raise its version.
     """
 
     def __init__(self, house: Any, optimizer: Optimizer) -> None:
@@ -53,13 +54,13 @@ class UpdateTap:
 
     @property
     def sites(self) -> list[Site]:
-        """All that is measured here."""
+        """All sites that are measured here."""
         return [site for watched in self._watched.values() for site in watched.sites]
 
     def watch(self, module: nn.Module, parameter: str, name: str, gatherer: Any, preprocessor: Any) -> Subscription:
         """Measure the updates of a parameter for a preprocessor from now on."""
         watched = self._watched.get((id(module), parameter))
-        if watched is None or watched.module() is not module:  # another one may have had the same id
+        if watched is None or watched.module() is not module:  # another parameter may have had the same id
             watched = self._watched[id(module), parameter] = _Watched(module, parameter)
         subscription = subscribe(watched.sites, name, gatherer, preprocessor)
         self._house.enrol(subscription.site, "update", parameter)
@@ -70,7 +71,7 @@ class UpdateTap:
         self._watched, self._moving = {}, []
 
     def refresh(self) -> None:
-        """Leave parameters that nobody asks for any more."""
+        """Drop parameters that no preprocessor needs any more."""
         self._watched = {place: watched for place, watched in self._watched.items() if watched.sites}
 
     def before_step(self, *_: Any) -> None:
@@ -85,7 +86,7 @@ class UpdateTap:
         owned, copies, originals = Owned(self._optimizer), list[Tensor](), list[Tensor]()
         for watched in self._watched.values():
             tensor = watched.find()
-            if tensor is not None and tensor in owned:  # the steps of another optimizer do not move it
+            if tensor is not None and tensor in owned:  # its steps do not change others
                 local = local_part(tensor)[0]
                 copies.append(watched.copy_of(local))
                 originals.append(local)
@@ -109,6 +110,6 @@ class UpdateTap:
         self._house.measure_together("updates", entries, self._house.step_scales.of(self._optimizer).of_unscaled)
 
     def skip_step(self) -> None:
-        """A step is left out: the next one does not follow the last one."""
+        """A step is skipped: do not compare the next update with the last one."""
         for site in self.sites:
             site.interrupted = True

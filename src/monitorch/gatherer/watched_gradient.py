@@ -14,19 +14,19 @@ from .reports import tell
 from .site import Site
 
 AT_STEP, BEFORE_CLIP, AT_BACKWARD = "at_step", "before_clip", "at_backward"
-"""When the gradient of a parameter is taken."""
+"""When the gradient of a parameter is read."""
 
 
 class WatchedGradient:
-    """One parameter of a module, followed by name: frozen and replaced ones are hooked once they train."""
+    """One parameter of a module, looked up by name: frozen and replaced ones are hooked once they train."""
 
     def __init__(self, tap: Any, module: nn.Module, parameter: str) -> None:
         self._tap, self._parameter = tap, parameter
-        self.module = weakref.ref(module)  # its own parameters hold this object, out of the collector's sight
+        self.module = weakref.ref(module)  # weak: its parameters hold this object in C++, unseen by the GC
         self.sites: list[Site] = []
         self.at_step = False
         self.kept: Tensor | None = None
-        """The gradient when the last backward pass had ended, where that is wanted."""
+        """A copy of the gradient at the end of the last backward pass, if needed."""
         self.is_kept = False
         self._hooked: Tensor | None = None
         self._handle: Any = None
@@ -47,37 +47,37 @@ class WatchedGradient:
             return
         self.unhook()
         if parameter is not None and parameter.requires_grad and parameter.is_leaf:
-            with torch._C.DisableTorchFunctionSubclass():  # one without a shape yet refuses nearly all its methods
+            with torch._C.DisableTorchFunctionSubclass():  # an uninitialised one refuses nearly all methods
                 self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self._hooked = parameter
 
     def join(self, owned: Owned) -> None:
-        """Be measured at steps from now on if an optimizer has the parameter.
+        """Measure at steps from now on, if an optimizer has the parameter.
 
-        This is never taken back: parameters of fully_shard are for a while not the optimizer's own objects.
+        This is never undone: with fully_shard, parameters are for a while not the optimizer's own objects.
         """
         tensor = self.tensor
         self.at_step = self.at_step or (tensor is not None and tensor in owned)
 
     @property
     def moment(self) -> str:
-        """When the gradient is taken."""
+        """When the gradient is read."""
         moment: str = self._tap.state.gradient if self.at_step else AT_BACKWARD
         return moment
 
     def unhook(self) -> None:
-        """Leave the parameter."""
+        """Remove the hook from the parameter."""
         if self._handle is not None:
             self._handle.remove()
         self._handle = self._hooked = None
 
     def interrupt(self) -> None:
-        """The next gradient does not follow the last one."""
+        """Do not compare the next gradient with the last one."""
         for site in self.sites:
             site.interrupted = True
 
     def _accumulated(self, parameter: Tensor) -> None:
-        """Be called by autograd whenever it has added to the gradient."""
+        """Called by autograd whenever it has added to the gradient."""
         state = self._tap.state
         try:
             if not state.wants_data():
@@ -90,7 +90,7 @@ class WatchedGradient:
             tell(state, f"looking at the gradient of {self._parameter!r}", error)
 
     def keep(self) -> None:
-        """Remember the gradient as it is now: it may be clipped before it is measured."""
+        """Copy the gradient as it is now: it may be clipped before it is measured."""
         parameter = self.tensor
         gradient = None if parameter is None else parameter.grad
         self.is_kept = gradient is not None
@@ -98,8 +98,8 @@ class WatchedGradient:
             self.kept = renewed(self.kept, gradient)
 
     def consumed(self, parameter: Tensor) -> Tensor | None:
-        """The gradient that stands for a step that begins or has just ended."""
+        """The gradient to measure for a step that begins or has just ended."""
         if self._tap.state.gradient != BEFORE_CLIP or parameter.grad is None or inside_backward():
-            return parameter.grad  # inside backward nothing was clipped yet
+            return parameter.grad  # inside backward nothing is clipped yet
         is_kept, self.is_kept = self.is_kept, False
         return self.kept if is_kept else None

@@ -1,4 +1,4 @@
-"""The optimizer inside those objects that other libraries hand out in its place."""
+"""Finds the optimizer inside the wrappers of other libraries."""
 
 from typing import Any, NamedTuple
 
@@ -9,26 +9,26 @@ from ..errors import UnsupportedModelError
 DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use fully_shard (FSDP2) instead"
 
 HOOKS = "_optimizer_step_pre_hooks"
-"""Where an optimizer keeps what is to be called before its steps."""
+"""The attribute where an optimizer keeps its step pre-hooks."""
 
 INSIDE = ("optimizer", "_optimizer", "optim")
-"""What wrappers call the optimizer that they stand around."""
+"""The attributes under which wrappers keep the optimizer inside them."""
 
 
 class Unwrapped(NamedTuple):
-    """What takes the steps, if it is an optimizer at all, and the scaler that a wrapper around it has."""
+    """The optimizer that takes the steps, or what was given instead of one, and the GradScaler of its wrapper."""
 
     optimizer: Any
     scaler: Any = None
 
 
 def unwrap_optimizer(given: Any, scaler: Any = None) -> Unwrapped:
-    """What is inside wrappers that only pass calls on, such as those of Accelerate and Lightning.
+    """The optimizer inside wrappers that only pass calls on, such as those of Accelerate and Lightning.
 
-    One that is an optimizer by itself, such as a Lookahead around another one, stays as it is.
+    A wrapper that is itself an optimizer, such as Lookahead, stays as it is.
     """
     package = type(given).__module__
-    if package.startswith("deepspeed.") and not package.startswith("deepspeed.ops."):  # those are plain optimizers
+    if package.startswith("deepspeed.") and not package.startswith("deepspeed.ops."):  # ops: plain optimizers
         raise UnsupportedModelError(f"{type(given).__name__} cannot be observed: {DEEPSPEED}")
     own = getattr(given, "scaler", None)
     scaler = scaler if own is None else own
@@ -42,11 +42,11 @@ def unwrap_optimizer(given: Any, scaler: Any = None) -> Unwrapped:
 
 
 def takes_steps(optimizer: Any) -> bool:
-    """Whether it is an optimizer whose steps can be followed: some have the class, and do not call its __init__."""
+    """Whether it is an optimizer whose steps can be noticed: some subclasses do not call ``Optimizer.__init__``."""
     return isinstance(optimizer, Optimizer) and hasattr(optimizer, HOOKS)
 
 
 def _is_one(wrapper: Any, inner: Any) -> bool:
-    """Whether it has hooks of its own: then its steps are those of an optimizer, and not only passed on."""
+    """Whether it has step hooks of its own: then it is an optimizer, and does not only pass calls on."""
     own = vars(wrapper).get(HOOKS) if hasattr(wrapper, "__dict__") else None
     return own is not None and own is not getattr(inner, HOOKS, None)

@@ -1,4 +1,4 @@
-"""What is shown: each lens looks at one aspect of a model in training."""
+"""Lenses: each shows one aspect of a model in training."""
 
 from .abstract_lens import AbstractLens
 from .attribute import Attribute

@@ -1,4 +1,4 @@
-"""What the inspector expects of a lens."""
+"""The interface between the inspector and a lens."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -14,16 +14,16 @@ class AbstractLens(ABC):
 
     @abstractmethod
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """Watch, or ignore, a module without children."""
+        """Watch a module without children, or ignore it."""
 
     def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:  # noqa: B027
-        """Watch, or ignore, a module with children."""
+        """Watch a module with children, or ignore it."""
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:  # noqa: B027
-        """Meet a preprocessor that belongs to the inspector, such as the one for pushed numbers."""
+        """Receive a preprocessor of the inspector, such as the one for pushed numbers."""
 
     def finish_attach(self) -> None:  # noqa: B027
-        """Learn that the whole model has been shown."""
+        """Called after all modules of the model were registered."""
 
     @abstractmethod
     def detach_from_module(self) -> None:
@@ -31,19 +31,19 @@ class AbstractLens(ABC):
 
     @abstractmethod
     def introduce_tags(self, visualizer: AbstractVisualizer) -> None:
-        """Announce one's tags."""
+        """Announce the tags of this lens."""
 
     @abstractmethod
     def finalize_epoch(self) -> None:
-        """Turn what was gathered since the last tick into numbers to show."""
+        """Turn what was recorded since the last tick into numbers to show."""
 
     @abstractmethod
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
-        """Hand the numbers over."""
+        """Pass the numbers to the visualizer."""
 
     @abstractmethod
     def reset_epoch(self) -> None:
-        """Make ready for the next tick."""
+        """Prepare for the next tick."""
 
     def start_sync(self, dst_rank: int = 0) -> None:  # noqa: B027
         """Begin to merge with the same lens on other ranks."""

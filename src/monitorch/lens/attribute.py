@@ -17,18 +17,18 @@ from .views import LayerLines, Source
 
 
 class Attribute(Lens):
-    """Attributes of modules after each forward pass, or what the pass did to them.
+    """Attributes of modules after each forward pass, or how the pass changed them.
 
     A monitor on the module that has the attribute takes the samples, and its reducer's state is shown: a single number
-    as it is, a larger tensor by its norm.
+    as it is, a larger tensor as its norm.
 
     Args:
         attributes: dotted paths from the model, such as ``"bn1.running_mean"``; those with the same last part share a
             tag.
-        reducer: reduces samples over time, each attribute with a copy of its own; by default the latest is shown.
-        map_: makes what is reduced from a value, or with ``difference`` from the values after and before a pass.
-        difference: show after minus before.
-        inplace: keep moments only, instead of every sample of a tick.
+        reducer: reduces samples over time, with one copy per attribute; by default the latest sample is shown.
+        map_: computes what is reduced from a value, or with ``difference`` from the values after and before a pass.
+        difference: show the value after a pass minus the value before.
+        inplace: keep only running moments, instead of every sample of a tick.
         record_eval: record passes in eval mode too.
         log_scale: logarithmic axis.
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
@@ -65,7 +65,7 @@ class Attribute(Lens):
             for last, state in self._states.items()
         ]
         super().__init__(self._states.values(), views)
-        self._monitors: list[tuple[str, Monitor]] = []  # with the names of their modules
+        self._monitors: list[tuple[str, Monitor]] = []  # monitors with the names of their modules
         self._model: weakref.ref[nn.Module] | None = None  # a lens keeps no module alive
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
@@ -90,7 +90,7 @@ class Attribute(Lens):
         return [*super().stateful_parts(), *(monitor.reducer for _, monitor in self._monitors)]
 
     def leave(self, modules: Collection[str]) -> None:
-        """Let go of their monitors, too."""
+        """Also remove their monitors."""
         super().leave(modules)
         for module_name, monitor in self._monitors:
             if module_name in modules:
@@ -98,7 +98,7 @@ class Attribute(Lens):
         self._monitors = [known for known in self._monitors if known[0] not in modules]
 
     def detach_from_module(self) -> None:
-        """Let go of the monitors, too."""
+        """Also remove the monitors."""
         super().detach_from_module()
         for _, monitor in self._monitors:
             monitor.deregister()

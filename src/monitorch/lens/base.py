@@ -1,6 +1,6 @@
 """The life cycle of a lens, written once.
 
-A lens is a declaration (preprocessors, views, which layers) and one verb: how to gather from a layer it has chosen.
+A lens declares its preprocessors, its views and which layers it watches, and has one method that hooks a chosen layer.
 """
 
 import time
@@ -27,13 +27,13 @@ OLD_NAMES = {"compute_adj_prod": "compute_correlation", "skip_no_grad_pass": "ev
 
 
 class Lens(AbstractLens):
-    """Owns tags, ticks, sync and detaching; subclasses own the choice of layers."""
+    """Handles tags, ticks, sync and detaching; subclasses choose the layers."""
 
     _cure = "name some with include="
-    """What to do when a lens finds no layer."""
+    """What the user can do when a lens finds no layer."""
 
     def __init_subclass__(cls) -> None:
-        """Let every lens take the keywords of earlier releases."""
+        """Let every lens accept the keywords of earlier releases."""
         super().__init_subclass__()
         if "__init__" in cls.__dict__:
             cls.__init__ = old_names(**OLD_NAMES)(cls.__init__)  # type: ignore[method-assign]
@@ -49,19 +49,19 @@ class Lens(AbstractLens):
         self._state: Any = None
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
-        """Keep the inspector's state, which knows the step; leave the model of another inspector."""
+        """Keep the inspector's state, which knows the step; detach from the model of another inspector."""
         if self._state is not None and self._state is not inspector_state:
             self.detach_from_module()
         self._state = inspector_state
 
     def finish_attach(self) -> None:
-        """Tell the user when there is nothing to look at."""
+        """Warn if there is no layer to watch."""
         if not self._layers:
             text = f"{type(self).__name__} found no layer to watch in this model; {self._cure}"
             warn(text, stacklevel=2)
 
     def detach_from_module(self) -> None:
-        """Remove all hooks, and what was kept from the model."""
+        """Remove all hooks, and forget everything about the model."""
         for gatherer in self._gatherers:
             gatherer.detach()
         for preprocessor in self._preprocessors:
@@ -74,10 +74,10 @@ class Lens(AbstractLens):
             visualizer.register_tags(tag, attributes)
 
     def collect(self) -> None:
-        """Take what is to be seen at a tick itself; most have seen everything by then."""
+        """Take samples at the tick itself; most lenses need none."""
 
     def date(self, tick: int, step: int, moment: float) -> None:
-        """Say of which tick and step the numbers are that were read last, and when it was."""
+        """Set the tick, step and time of the numbers that were read last."""
         self._finalized_in, self._moment = tick, (step, moment)
 
     def finalize_epoch(self) -> None:
@@ -86,7 +86,7 @@ class Lens(AbstractLens):
         self.date(getattr(self._state, "ticks", 0), getattr(self._state, "step", 0), time.time())
 
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
-        """Hand over records where they are taken, else call the plot method of each tag."""
+        """Pass records to visualizers that take them, else call the plot method of each tag."""
         self._show(self._frames, visualizer, epoch, self._moment[0])
 
     def records(self, epoch: int) -> list[Record]:
@@ -130,24 +130,24 @@ class Lens(AbstractLens):
         return (accumulator for preprocessor in self._preprocessors for accumulator in preprocessor.accumulators())
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to go on later, as plain data and tensors."""
+        """All that is needed to continue the run later, as plain data and tensors."""
         return {"parts": [part.state_dict() for part in self.stateful_parts()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         for part, own in zip(self.stateful_parts(), state["parts"], strict=True):
             part.load_state_dict(own)
 
     def stateful_parts(self) -> list[Any]:
-        """What keeps something from step to step."""
+        """The parts that keep something from step to step."""
         return list(self._preprocessors)
 
     def _is_fresh(self) -> bool:
-        """Whether the last tick was an active one, so that its numbers are here."""
+        """Whether the last tick was active, so that its numbers are here."""
         return bool(self._frames) and self._finalized_in == self._state.ticks - 1
 
     def leave(self, modules: Collection[str]) -> None:
-        """Stop watching the modules of these names: they are gone, or others have taken their places."""
+        """Stop watching the modules of these names: they were removed or replaced."""
         for gatherer in [gatherer for gatherer in self._gatherers if gatherer.module_name in modules]:
             gatherer.detach()
             self._gatherers.remove(gatherer)
@@ -155,19 +155,19 @@ class Lens(AbstractLens):
                 preprocessor.interrupt(gatherer.name)
 
     def forget_layers(self) -> None:
-        """Show no layer any more that nothing is gathered from."""
+        """Stop showing layers that are no longer watched."""
         gathered = {gatherer.name for gatherer in self._gatherers}
         self._layers = {layer: None for layer in self._layers if layer in gathered}
 
     def _watch(self, gatherer: Gatherer, layer: str, module_name: str) -> None:
-        """Keep a gatherer and fix the layer's place in the order of the model."""
+        """Keep a gatherer and the layer's position in model order."""
         gatherer.owner, gatherer.name, gatherer.module_name = type(self).__name__, layer, module_name
         self._gatherers.append(gatherer)
         self._layers[layer] = None
 
 
 class OutputLens(Lens):
-    """A lens on what layers put out: one gatherer for each layer of the choice."""
+    """A lens on layer outputs: one gatherer for each chosen layer."""
 
     def __init__(
         self, layers: LayerChoice, preprocessors: Iterable[AccumulatingPreprocessor], views: Iterable[View]

@@ -1,4 +1,4 @@
-"""Whatever the user logs by name."""
+"""Numbers that the user logs by name."""
 
 from ..numerical import Accumulator
 from ..preprocessor.run_numbers import RunNumbers
@@ -7,7 +7,7 @@ from .views import NamedLines
 
 
 class LoggedScalars(PushedLens):
-    """Shows numbers that nobody declared; an inspector has one, for when something is logged."""
+    """Shows numbers that were logged without being declared; each inspector has one."""
 
     def __init__(self) -> None:
         self.numbers = RunNumbers()

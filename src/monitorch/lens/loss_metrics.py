@@ -18,16 +18,17 @@ from .views import NamedLines, has_samples
 class LossMetrics(PushedLens):
     """Losses of training and evaluation, and pushed metrics.
 
-    The loss is what ``loss_fn`` returns; without one, or if it was not called, what ``push_loss`` is given; without
-    that, the ``loss`` field of the model's output. Where the inspector knows the optimizer, the training losses of all
-    micro-batches of a step are one sample, their mean.
+    The loss is what ``loss_fn`` returns. Without a ``loss_fn``, or if it was not called, it is what you pass to
+    ``push_loss``; without that, the ``loss`` field of the model's output. If the inspector has the optimizer, the mean
+    of
+    the training losses of all micro-batches of a step is one sample.
 
     Args:
         metrics: names of the pushed metrics to show.
-        evaluation_from_grad: what training is: gradients on (True), train mode (False), or both (None).
-        separate_loss_and_metrics: show them in two plots.
+        evaluation_from_grad: what counts as training: gradients enabled (True), train mode (False), or both (None).
+        separate_loss_and_metrics: show losses and metrics in two plots.
         loss_fn: the module that computes the loss.
-        loss_fn_inplace: keep moments only of its results, instead of every one.
+        loss_fn_inplace: keep only running moments of its results, instead of every one.
         loss_line: lines to draw for losses: mean, std, min, max; where every value is kept also median, Q1-Q3, IQR.
         loss_range: bands to draw for losses: std, min-max; where every value is kept also Q1-Q3.
         metrics_line: the same for metrics.
@@ -70,7 +71,7 @@ class LossMetrics(PushedLens):
         return self._last_number(f"{name} {method}")
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
-        """Meet the pushed numbers, take over the names of the losses and listen to ``loss_fn``."""
+        """Receive the pushed numbers and the names of the losses, and watch ``loss_fn``."""
         super().register_foreign_preprocessor(ext_ppr, inspector_state)
         if self._call is ext_ppr:
             self._losses.set_loss_strs(*self._loss_names())
@@ -79,7 +80,7 @@ class LossMetrics(PushedLens):
             self._listen(self._loss_fn, inspector_state)
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """Listen to ``loss_fn``, or without one to the whole model."""
+        """Watch ``loss_fn``, or without one the whole model."""
         if module_name == "":
             self._losses.ask_model(module)
             self._listen(module if self._loss_fn is None else self._loss_fn, inspector_state)
@@ -87,7 +88,7 @@ class LossMetrics(PushedLens):
     register_non_leaf_module = register_leaf_module
 
     def finalize_epoch(self) -> None:
-        """Read the losses, and say so where they are scaled and nobody knows by what."""
+        """Read the losses, and warn if they are scaled by an unknown GradScaler."""
         super().finalize_epoch()
         try:
             self._look_for_a_scaler()
@@ -101,7 +102,7 @@ class LossMetrics(PushedLens):
             raise failure
         scale = gradient.scale()
         if scale is not None and house is not None and self._state.loss_scale is None and house.takes_scaled_gradients:
-            text = f"the gradient of the loss is {scale:g}, not 1, as a GradScaler makes it, and so are those shown"
+            text = f"the gradient of the loss is {scale:g}, not 1, as with a GradScaler, so the gradients shown are"
             warn(f"{text} that many times too large; pass the scaler as grad_scaler=", stacklevel=2)
 
     def _listen(self, module: nn.Module | None, inspector_state: Any) -> None:

@@ -1,4 +1,4 @@
-"""What kind of layer a module is. Subclasses count."""
+"""What kind of layer a module is, subclasses included."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -15,7 +15,7 @@ LINEARS = (nn.Bilinear, nn.Identity, nn.Linear)
 
 
 def isactivation(module: nn.Module) -> bool:
-    """Whether the module is an activation function: torch's, or one of the library transformers."""
+    """Whether the module is an activation function, of torch or of the transformers library."""
     return isinstance(module, ACTIVATIONS) or any(
         base.__module__ == "transformers.activations" for base in type(module).__mro__
     )
@@ -42,5 +42,5 @@ def isconv(module: nn.Module) -> bool:
 
 
 def isnormalization(module: nn.Module) -> bool:
-    """Whether the module is a batch or instance normalization, with or without a shape yet."""
+    """Whether the module is a batch or instance normalization, lazy ones included."""
     return isinstance(module, _NormBase)

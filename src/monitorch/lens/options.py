@@ -1,4 +1,4 @@
-"""Options of lenses: normalised and checked once, when the lens is made."""
+"""Options of lenses: checked and brought into one form when the lens is made."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -16,11 +16,11 @@ Classes = type[nn.Module] | Iterable[type[nn.Module]]
 Init = TypeVar("Init", bound=Callable[..., None])
 
 ALL = "all"
-"""The name that stands for every parameter."""
+"""The name that means every parameter."""
 
 
 def strings(option: str, value: Strings | None) -> tuple[str, ...]:
-    """One string or several, as a tuple; None is an empty one."""
+    """One string or several, as a tuple; None gives an empty one."""
     found: tuple[Any, ...] = () if value is None else (value,)
     if isinstance(value, Iterable) and not isinstance(value, str):
         found = tuple(value)
@@ -30,7 +30,7 @@ def strings(option: str, value: Strings | None) -> tuple[str, ...]:
 
 
 def parameters(value: Strings) -> tuple[str, ...]:
-    """Names of parameters, or the one that stands for all."""
+    """Names of parameters, or the name that means all."""
     right = f"names such as 'weight' and 'in_proj_weight', or {ALL!r} for every parameter"
     try:
         found = strings("parameters", value)
@@ -42,7 +42,7 @@ def parameters(value: Strings) -> tuple[str, ...]:
 
 
 def parameter_title(name: str, what: str) -> str:
-    """The tag for something of the parameters of a name.
+    """The tag for a quantity of the parameters of this name.
 
     >>> parameter_title("weight", "gradient norm"), parameter_title("all", "norm")
     ('Weight Gradient Norm', 'Parameter Norm')
@@ -51,7 +51,7 @@ def parameter_title(name: str, what: str) -> str:
 
 
 def points(option: str, value: Strings, inplace: bool | None = None) -> tuple[str, ...]:
-    """Names of single numbers; at least one. ``inplace`` says what is kept, None that it is not known yet."""
+    """Names of single numbers; at least one. ``inplace`` as in lenses; None if it is not known yet."""
     found = _checked(option, strings(option, value), POINTS, INPLACE_POINTS, inplace)
     if not found:
         raise OptionError(f"{option} needs at least one of {', '.join(map(repr, POINTS))}")
@@ -111,12 +111,12 @@ def correlation(value: str) -> str:
 
 
 class LayerChoice:
-    """Which layers a lens looks at: those of some kinds, those of included classes, never those of excluded ones.
+    """Which layers a lens watches: layers of some kinds and of included classes, never of excluded ones.
 
     Args:
-        kinds: questions of ``module_distinction``; a leaf that one of them holds for is chosen.
-        include: a class or several, chosen wherever they stand, also around other modules.
-        exclude: a class or several, never chosen.
+        kinds: functions of ``module_distinction``; a leaf is chosen if one of them returns True.
+        include: one or more classes that are always chosen, even with children.
+        exclude: one or more classes that are never chosen.
     """
 
     def __init__(
@@ -146,12 +146,12 @@ def _classes(option: str, value: Classes) -> tuple[type[nn.Module], ...]:
 
 
 def kinds(**wanted: bool) -> list[Callable[[nn.Module], bool]]:
-    """The questions of ``module_distinction`` that are switched on, by the names of their kinds."""
+    """The functions of ``module_distinction`` for the kinds that are switched on."""
     return [getattr(module_distinction, f"is{kind}") for kind, on in wanted.items() if on]
 
 
 def old_names(**replacements: str) -> Callable[[Init], Init]:
-    """Decorator for constructors: take keywords of earlier releases under their present names."""
+    """Decorator for constructors: accept the keywords of earlier releases under their current names."""
 
     def decorate(init: Init) -> Init:
         @wraps(init)

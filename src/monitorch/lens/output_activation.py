@@ -18,20 +18,20 @@ class OutputActivation(OutputLens):
     """Share of outputs that are not zero, and of channels that are zero for a whole batch.
 
     Args:
-        inplace: keep moments only, instead of every sample.
+        inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too.
         evaluation_from_grad: what training is: gradients on (True), train mode (False), or both (None).
-        activation: look at all activation functions.
-        dropout: look at all dropouts.
-        include: classes of further layers to look at.
-        exclude: classes of layers to pass over.
-        channel_last: whether the neurons are the last dimension; ``"auto"`` asks the weighted layer before.
+        activation: watch all activation functions.
+        dropout: watch all dropouts.
+        include: further classes of layers to watch.
+        exclude: classes of layers to leave out.
+        channel_last: whether channels are the last dimension; ``"auto"`` decides by the layer with weights before.
         warning_plot: also show the worst rates of all layers.
-        activation_aggregation: how the rates of a tick become one.
+        activation_aggregation: how the rates of a tick are aggregated to one.
         death_aggregation: the same for death rates.
         output_index: which part of a tuple or dictionary output to measure; by default its first floating tensor.
-        exact_death: with several processes, count a channel as dead only if it is so in all of them; by default the
-            death rate is the mean over processes. It takes one more pass over each output.
+        exact_death: with several processes, count a channel as dead only if it is dead in all of them; by default the
+            death rate is the mean over processes. It costs one more pass over each output.
     """
 
     _SMALL_TAG_NAME = "Output Activations"
@@ -68,7 +68,7 @@ class OutputActivation(OutputLens):
         super().__init__(options.LayerChoice(kinds, include, exclude), [rates], views)
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """Watch the module if it is chosen, and its weighted parts to learn the layout of what follows."""
+        """Watch the module if it is chosen; also notice layers with weights, which tell the layout of what follows."""
         if self._layout is not None:
             for name, part in module.named_modules():
                 if not isactivation(part) and "parametrizations" not in name.split("."):
@@ -76,13 +76,13 @@ class OutputActivation(OutputLens):
         super().register_leaf_module(module, module_name, inspector_state)
 
     def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """The same for a module with children, such as an attention with weights of its own."""
+        """The same for a module with children, such as attention with its own weights."""
         if self._layout is not None:
             self._layout.watch(module)
         super().register_non_leaf_module(module, module_name, inspector_state)
 
     def detach_from_module(self) -> None:
-        """Forget the layouts, too."""
+        """Also forget the layouts."""
         super().detach_from_module()
         if self._layout is not None:
             self._layout.detach()

@@ -1,4 +1,4 @@
-"""How large the gradients of each layer's output are, and whether they turn around."""
+"""How large the gradients of each layer's output are, and how their direction changes."""
 
 from typing import Any
 
@@ -16,19 +16,19 @@ from .views import geometry_views
 class OutputGradientGeometry(OutputLens):
     """Norm of the gradient with respect to each layer's output, and its cosine with the one before.
 
-    A backward pass with ``create_graph=True`` that reaches no parameter, as for a gradient penalty, is no sample.
+    A backward pass with ``create_graph=True`` that reaches no parameter, as for a gradient penalty, is not counted.
 
     Args:
-        inplace: keep moments only, instead of every sample.
+        inplace: keep only running moments, instead of every sample.
         normalize_by_size: divide norms by the root of the number of elements.
         log_scale: logarithmic axis for norms.
         compute_correlation: compare consecutive gradients.
-        skip_activation: pass over activation functions.
+        skip_activation: leave out activation functions.
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         output_index: which part of a tuple or dictionary output to watch; by default its first floating tensor.
-        correlation: ``"exact"`` keeps a copy of the last one; ``"sketch"`` keeps a random projection of 4,096 numbers
-            instead, and the cosine has a standard error of 0.022, at most 0.031.
+        correlation: ``"exact"`` keeps a copy of the last gradient; ``"sketch"`` keeps only a random projection of 4,096
+            numbers, so the cosine has a standard error of 0.022, at most 0.031.
     """
 
     _SMALL_NORM_TAG_NAME = "Output Gradient Norm"

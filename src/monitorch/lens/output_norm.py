@@ -16,17 +16,17 @@ class OutputNorm(OutputLens):
     """Norm of each sample's output, averaged over the batch.
 
     Args:
-        inplace: keep moments only, instead of every sample.
+        inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too.
         evaluation_from_grad: what training is: gradients on (True), train mode (False), or both (None).
         normalize_by_size: divide by the root of the number of elements of one sample.
         log_scale: logarithmic axis.
-        activation: look at all activation functions.
-        include: classes of further layers to look at.
-        exclude: classes of layers to pass over.
+        activation: watch all activation functions.
+        include: further classes of layers to watch.
+        exclude: classes of layers to leave out.
         channel_last: accepted for symmetry with OutputActivation; norms do not depend on it.
         comparison_plot: also show each layer's share in the sum of all.
-        comparison_aggregation: what is compared; by default the first line.
+        comparison_aggregation: which aggregated number is compared; by default the first line.
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         output_index: which part of a tuple or dictionary output to measure; by default its first floating tensor.

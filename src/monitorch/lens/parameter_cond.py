@@ -1,4 +1,4 @@
-"""How far each weight is from treating all directions alike."""
+"""Condition numbers of weights: how unequally they scale different directions."""
 
 from ..preprocessor import ParameterCond as ParameterCondPreprocessor
 from . import options
@@ -10,14 +10,14 @@ from .views import LayerLines, Source
 class ParameterCond(ParameterStateLens):
     """Condition number of each matrix among the parameters: largest over smallest singular value.
 
-    Tensors of more than two dimensions are flattened from their second on; vectors have no condition number. Costs one
+    Tensors with more than two dimensions are flattened to (first, rest); vectors have no condition number. Costs one
     singular value decomposition per matrix and tick.
 
     Args:
-        inplace: keep moments only, instead of every sample.
-        parameters: names of the parameters to look at, or ``"all"``: every one, shown as ``"lstm.weight_ih_l0"``.
+        inplace: keep only running moments, instead of every sample.
+        parameters: names of the parameters to watch, or ``"all"`` for every one, shown as ``"lstm.weight_ih_l0"``.
         log_scale: logarithmic axis.
-        aggregation_method: how the samples of a tick become one number.
+        aggregation_method: how the samples of a tick are aggregated to one number.
     """
 
     _default = ("weight",)

@@ -1,4 +1,4 @@
-"""The common half of the two lenses on the geometry of parameters."""
+"""The common part of the two lenses on the geometry of parameters."""
 
 from ..preprocessor.geometry import GeometryPreprocessor
 from . import options
@@ -8,7 +8,7 @@ from .views import View, geometry_views
 
 
 class ParameterGeometry(ParameterLens):
-    """Norm of something that each parameter has, and its cosine with the one before."""
+    """Norm of a quantity of each parameter, such as its gradient, and its cosine with the one before."""
 
     _what: str
     _preprocessor: type[GeometryPreprocessor]

@@ -13,18 +13,19 @@ from .views import LayerRates, View, WorstRates
 
 
 class ParameterGradientActivation(ParameterGradientLens):
-    """Share of gradient entries that are not zero, and of rows that are zero throughout.
+    """Share of gradient entries that are not zero, and of rows that are all zero.
 
-    The rows of an embedding are looked up: those that a batch does not use are not dead. For them ``rows_used`` is
-    shown instead of a death rate, and the activation rate is that of the used rows.
+    Rows of an embedding that a batch does not look up are not dead. So for embeddings ``rows_used`` is shown instead of
+    a
+    death rate, and the activation rate is that of the used rows.
 
     Args:
-        inplace: keep moments only, instead of every sample.
+        inplace: keep only running moments, instead of every sample.
         warning_plot: also show the worst rates of all layers.
-        parameters: names of the parameters to look at, or ``"all"``: every one, shown as ``"lstm.weight_ih_l0"``.
-        activation_aggregation: how the rates of a tick become one.
+        parameters: names of the parameters to watch, or ``"all"`` for every one, shown as ``"lstm.weight_ih_l0"``.
+        activation_aggregation: how the rates of a tick are aggregated to one.
         death_aggregation: the same for death rates.
-        eps: up to this absolute value an entry counts as zero.
+        eps: entries up to this absolute value count as zero.
     """
 
     _BIG_TAG_NAME = "Warning Gradient Activations"

@@ -1,4 +1,4 @@
-"""The common half of the two lenses on gradients of parameters."""
+"""The common part of the two lenses on gradients of parameters."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from .parameter_lens import ParameterLens
 
 
 class ParameterGradientLens(ParameterLens):
-    """Gathers each parameter's gradient; one that is frozen now is watched from when it trains."""
+    """Gathers each parameter's gradient; a frozen parameter is watched as soon as it trains."""
 
     def reset_epoch(self) -> None:
-        """Look for parameters that train now in layers whose own forward never runs."""
+        """Also find parameters that train now in layers whose own forward never runs."""
         super().reset_epoch()
         for gatherer in self._gatherers:
             gatherer.refresh()

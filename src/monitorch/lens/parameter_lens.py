@@ -1,4 +1,4 @@
-"""The common half of all lenses on parameters: which of them a lens looks at."""
+"""The common part of all lenses on parameters: which parameters a lens watches."""
 
 import weakref
 from abc import abstractmethod
@@ -20,12 +20,12 @@ from .views import View
 class ParameterLens(Lens):
     """A lens on parameters: one preprocessor for each name, one gatherer for each parameter of that name.
 
-    The name ``"all"`` stands for every parameter of a module; each is then a layer of its own, such as
+    The name ``"all"`` means every parameter of a module; each is then shown as its own layer, such as
     ``"lstm.weight_ih_l0"``.
     """
 
     _default: tuple[str, ...] = ("weight", "bias")
-    """The names that are looked at when the user names none."""
+    """The names that are watched by default."""
 
     def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
         super().__init__(by_parameter.values(), views)
@@ -35,7 +35,7 @@ class ParameterLens(Lens):
 
     @property
     def _cure(self) -> str:  # type: ignore[override]
-        """Names that there are instead."""
+        """Names of parameters that the model has instead."""
         others = ", ".join(map(repr, sorted(set(self._named_otherwise.values()))[:5]))
         return f'name some with parameters=: {others} or "all"' if others else "it has no parameters"
 
@@ -46,13 +46,13 @@ class ParameterLens(Lens):
         """Put a gatherer on a parameter that exists."""
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """Watch each listed parameter that the module has; a tied one only where it comes first."""
+        """Watch each listed parameter that the module has; a tied one only under its first name."""
         own = own_parameters(module)
         names = own if ALL in self._by_parameter else list(self._by_parameter)
         found = {name: tensor for name in names if (tensor := locate_parameter(module, name)) is not None}
         for name, tensor in found.items():
             known = self._seen.get(id(tensor))
-            if known is None or known() is not tensor:  # another one may have had the same id
+            if known is None or known() is not tensor:  # another tensor may have had the same id
                 self._seen[id(tensor)] = weakref.ref(tensor)
                 preprocessor = self._by_parameter.get(ALL) or self._by_parameter[name]
                 gatherer = self._gather(module, name, preprocessor, module_name, inspector_state)
@@ -63,7 +63,7 @@ class ParameterLens(Lens):
     register_non_leaf_module = register_leaf_module
 
     def detach_from_module(self) -> None:
-        """Forget which tensors were seen, too."""
+        """Also forget which tensors were seen."""
         super().detach_from_module()
         self._seen, self._named_otherwise = {}, {}
 
@@ -73,7 +73,7 @@ class ParameterLens(Lens):
 
 
 def warn_of_other_names(lenses: Iterable[AbstractLens]) -> None:
-    """Tell once of layers that lenses with default options pass over, and no other lens looks at."""
+    """Warn once about layers that lenses with default options leave out and no other lens watches."""
     known = [lens for lens in lenses if isinstance(lens, ParameterLens)]
     default = next((lens for lens in known if tuple(lens._by_parameter) == lens._default and lens._layers), None)
     passed_over = known[0]._named_otherwise if known else {}
@@ -81,6 +81,6 @@ def warn_of_other_names(lenses: Iterable[AbstractLens]) -> None:
     if default is None or not unseen:
         return
     where = f"layer {unseen[0]!r}" if unseen[0] else "the model itself"
-    looks = f"{type(default).__name__} looks at parameters named {' and '.join(map(repr, default._default))} only"
+    looks = f"{type(default).__name__} watches only parameters named {' and '.join(map(repr, default._default))}"
     others = f"{where} has others, such as {default._named_otherwise[unseen[0]]!r}"
     warn(f'{looks}, but {others}: parameters="all" shows every parameter', stacklevel=3)

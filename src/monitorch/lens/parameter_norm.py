@@ -11,12 +11,12 @@ class ParameterNorm(ParameterStateLens):
     """Norm of each parameter.
 
     Args:
-        inplace: keep moments only, instead of every sample.
-        parameters: names of the parameters to look at, or ``"all"``: every one, shown as ``"lstm.weight_ih_l0"``.
+        inplace: keep only running moments, instead of every sample.
+        parameters: names of the parameters to watch, or ``"all"`` for every one, shown as ``"lstm.weight_ih_l0"``.
         normalize_by_size: divide by the root of the number of elements.
         log_scale: logarithmic axis.
         comparison_plot: also show each layer's share in the sum of all.
-        aggregation_method: how the samples of a tick become one number.
+        aggregation_method: how the samples of a tick are aggregated to one number.
     """
 
     def __init__(

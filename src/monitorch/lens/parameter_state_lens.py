@@ -1,4 +1,4 @@
-"""The common half of the lenses that look at parameters themselves, once a tick or when asked."""
+"""The common part of the lenses on the parameters themselves, read once per tick or on request."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ class ParameterStateLens(ParameterLens):
         self._is_collected = True
 
     def finalize_epoch(self) -> None:
-        """Take the tick's sample if nobody has had it taken yet, then read every view."""
+        """Take the tick's sample if that was not done yet, then read every view."""
         if not self._is_collected:
             self.collect_data()
         self._is_collected = False

@@ -1,4 +1,4 @@
-"""How far each parameter moves in a step, and whether it turns around."""
+"""How far each parameter moves in a step, and how the direction changes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class ParameterUpdateGeometry(ParameterGeometry):
     """Norm of each parameter's change in a step, and its cosine with the change before.
 
     Args:
-        optimizer: whose steps to measure, and whose parameters; with None call :meth:`inspect_update` after each step.
+        optimizer: the optimizer whose steps to measure; with None call :meth:`inspect_update` after each step.
 
     The other options are those of ParameterGradientGeometry.
     """
@@ -31,7 +31,7 @@ class ParameterUpdateGeometry(ParameterGeometry):
         has_hooks = hasattr(optimizer, "register_step_post_hook") and not isinstance(optimizer, type)
         if optimizer is not None and not has_hooks:
             cure = "pass None and call inspect_update() after each step"
-            raise OptionError(f"{optimizer!r} is no torch.optim.Optimizer that exists: {cure}")
+            raise OptionError(f"{optimizer!r} is not a torch.optim.Optimizer object: {cure}")
         super().__init__(*options, **named_options)
         self.optimizer = optimizer
 

@@ -1,4 +1,4 @@
-"""The common half of the lenses on numbers that belong to no layer."""
+"""The common part of the lenses on numbers that belong to no layer."""
 
 import math
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from .views import Frame
 
 
 class PushedLens(Lens):
-    """Knows the numbers that the user pushes into the inspector, and misses no layers.
+    """Shows numbers that the user pushes into the inspector; needs no layers.
 
     Some numbers belong to an earlier step than the tick that shows them: these are shown first, step by step.
     """
@@ -29,13 +29,13 @@ class PushedLens(Lens):
         self._read: dict[RunNumbers, dict[int | None, dict[str, Accumulator]]] = {}
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
-        """Meet the pushed numbers."""
+        """Receive the pushed numbers."""
         super().register_foreign_preprocessor(ext_ppr, inspector_state)
         if isinstance(ext_ppr, ExplicitCall):
             self._call = ext_ppr
 
     def finalize_epoch(self) -> None:
-        """Read every view, of every step there are numbers of."""
+        """Read every view, for every step that has numbers."""
         sources = [*self._preprocessors, *([] if self._call is None else [self._call])]
         self._read = {source: source.by_step() for source in sources}
         super().finalize_epoch()
@@ -46,14 +46,14 @@ class PushedLens(Lens):
         self._read = {}
 
     def date(self, tick: int, step: int, moment: float) -> None:
-        """The same; nothing is of a later step than the tick."""
+        """The same; numbers of a later step than the tick are shown at the tick."""
         super().date(tick, step, moment)
         earlier, self.earlier = self.earlier, {}
         for found, frames in earlier.items():
             self.earlier.setdefault(min(found, step), []).extend(frames)
 
     def show_earlier(self, visualizer: Any, epoch: int, step: int) -> None:
-        """Hand over the numbers of one earlier step."""
+        """Pass the numbers of one earlier step to the visualizer."""
         self._show(self.earlier.get(step, []), visualizer, epoch, step)
 
     def records(self, epoch: int) -> list[Record]:
@@ -62,35 +62,35 @@ class PushedLens(Lens):
         return [record for records in (*before, super().records(epoch)) for record in records]
 
     def detach_from_module(self) -> None:
-        """Forget those, too."""
+        """Also forget the numbers of earlier steps."""
         super().detach_from_module()
         self.earlier = {}
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """Pass over all layers."""
+        """Ignore all layers."""
 
     def finish_attach(self) -> None:
-        """Be content without layers."""
+        """Do nothing: this lens needs no layers."""
 
     def _pushed(self, names: Iterable[str], step: int | None) -> dict[str, Accumulator]:
-        """The pushed numbers of those names that there are, of an earlier step or, with None, of the tick itself."""
+        """The pushed numbers of these names, of an earlier step or, with None, of the tick itself."""
         known = {} if self._call is None else self._at(self._call, step)
         return {name: known[name] for name in names if name in known}
 
     def _at(self, source: RunNumbers, step: int | None) -> dict[str, Accumulator]:
-        """What a source has of a step; while all steps are read, from what was found at once."""
+        """The numbers of a source at a step; while all steps are read, from the cache."""
         return self._read[source].get(step, {}) if source in self._read else source.at(step)
 
     def _last_number(self, line: str) -> float:
-        """What the tick that has just ended showed under the first tag; NaN if it showed nothing."""
+        """The number that the last tick showed under the first tag; NaN if it showed none."""
         self._state.settle()
         if self._state.ticks == 0:
-            raise KeyError("there was no tick yet whose numbers could be told")
+            raise KeyError("there are no numbers yet: end a tick first")
         values = self._frames[0].values.get(self._frames[0].tag, {}) if self._is_fresh() else {}
         return values.get(line, math.nan)
 
     def _loss_names(self) -> tuple[str, str]:
-        """The names of the training loss and the other one."""
+        """The names of the training loss and the validation loss."""
         if self._call is None:
-            raise AttributeError("this lens belongs to no inspector yet")
+            raise AttributeError("this lens has no inspector yet: pass it to PyTorchInspector(lenses=[...])")
         return self._call.train_loss_str, self._call.non_train_loss_str

@@ -1,4 +1,4 @@
-"""From accumulators to what a visualizer is handed: one view is one tag."""
+"""From accumulators to what a visualizer gets: one view is one tag."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bands = dict[tuple[str, str], tuple[float, float]]
 
 @dataclass
 class Frame:
-    """The numbers of one tag at one tick, by layer; a big tag is its own only layer."""
+    """The numbers of one tag at one tick, by layer; a big tag has only itself as a layer."""
 
     tag: str
     type: TagType
@@ -31,10 +31,10 @@ class Frame:
     ranges: OrderedDict[str, Bands] | None = None
     nonfinite: dict[str, int] = field(default_factory=dict)
     nonfinite_lines: dict[str, int] = field(default_factory=dict)
-    """The counts of single lines, where a tag has several curves."""
+    """The counts of single lines, if a tag has several curves."""
 
     def show(self, visualizer: AbstractVisualizer, epoch: int) -> None:
-        """Hand the numbers over by the method that fits their type, after what is missing from them."""
+        """Pass on the numbers by the method for their type, after the counts of non-finite samples."""
         counts = {layer: count for layer, count in self.nonfinite.items() if count}
         if counts and hasattr(visualizer, "count_nonfinite"):
             visualizer.count_nonfinite(epoch, self.tag, counts)
@@ -153,7 +153,7 @@ class WorstRates(View):
 
 
 class Shares(View):
-    """What part of the sum over all layers is due to each."""
+    """The share of each layer in the sum over all layers."""
 
     type = TagType.RELATIONS
     big = True
@@ -178,8 +178,8 @@ class NamedLines(View):
     """Lines and bands of numbers that belong to no layer, such as losses and metrics.
 
     Args:
-        named: the accumulators by name, of an earlier step or, with None, of the tick itself.
-        apart: the names have nothing in common: each is drawn in a plot of its own.
+        named: returns the accumulators by name, of an earlier step or, with None, of the tick itself.
+        apart: draw each name in its own plot, since the names have nothing in common.
     """
 
     big = True
@@ -224,7 +224,7 @@ def _edges(name: str, method: str) -> tuple[str, str]:
 
 
 def has_samples(acc: Accumulator) -> bool:
-    """Whether anything was seen, finite or not."""
+    """Whether there are samples, finite or not."""
     return len(acc) > 0 or count_nonfinite(acc) > 0
 
 
@@ -241,7 +241,7 @@ def geometry_views(
     logy: bool,
     correlation_ylim: tuple[float, float] | None = None,
 ) -> list[LayerLines]:
-    """Views of norms and, where they are computed, correlations."""
+    """Views of norms and, if they are computed, correlations."""
     views = [LayerLines(f"{what} Norm", Source(geometry, "norm"), lines, ranges, logy=logy)]
     if geometry.correlation:
         source = Source(geometry, "correlation")
