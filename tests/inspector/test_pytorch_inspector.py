@@ -164,8 +164,8 @@ def test_what_is_no_lens_is_refused(lenses, text, model):
         ("depth", 1.5, "depth takes a whole number, not 1.5"),
         ("master_rank", "0", "master_rank takes a whole number, not '0'"),
         ("module_name_prefix", 3, "module_name_prefix takes a string, not 3"),
-        ("visualizer", None, "a visualizer is one of 'print', .* or an object such as those, not None"),
-        ("visualizer", PrintVisualizer, r"a visualizer is one of .*: write PrintVisualizer\(\)"),
+        ("visualizer", None, "visualizer must be one of 'print', .* or a visualizer object, not None"),
+        ("visualizer", PrintVisualizer, r"visualizer must be one of .*: write PrintVisualizer\(\)"),
     ],
 )
 def test_options_of_the_wrong_type_are_refused(option, value, text):

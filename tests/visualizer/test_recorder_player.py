@@ -75,7 +75,9 @@ def test_missing_methods_of_the_target_are_skipped_with_one_warning(path):
     with RecorderVisualizer(path) as recorder:
         perform(recorder, [relation(1), relation(2), ("plot_probabilities", 2, "Rates", {})])
     target = NoRelations()
-    with pytest.warns(MonitorchWarning, match="NoRelations has no plot_relations, which is skipped") as caught:
+    with pytest.warns(
+        MonitorchWarning, match="NoRelations has no method plot_relations; these calls are skipped"
+    ) as caught:
         PlayerVisualizer(path, target).playback()
     assert len(caught) == 1
     assert caught[0].filename == __file__

@@ -132,7 +132,7 @@ class InspectorState:
         return {**counts, "phases": [int(self.phase), int(self._coming)], "cadence": self.cadence.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         for name in COUNTS:
             setattr(self, name, state[name])
         self.cadence.load_state_dict(state["cadence"])

@@ -81,7 +81,7 @@ class JointRows:
         return {name: {key: tuple(value) for key, value in getattr(self, name).items()} for name in kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         self._sent, self._received = ({key: Last(*v) for key, v in state[n].items()} for n in ("_sent", "_received"))
 
     @property

@@ -1,4 +1,4 @@
-"""What number is computed from a tensor."""
+"""Preprocessors: which numbers are computed from a tensor."""
 
 from .abstract import (
     AbstractBackwardPreprocessor,

@@ -1,6 +1,7 @@
-"""The five bases of preprocessors: what a preprocessor is, and what it may be handed.
+"""The five base classes of preprocessors, by what they receive.
 
-For a preprocessor of your own subclass one of the last four and write its verb, ``value`` and, if it keeps anything,
+To write your own, subclass one of the last four and write its ``process_*`` method, ``value`` and, if it keeps
+anything,
 ``reset``.
 """
 
@@ -11,22 +12,22 @@ from torch import Tensor, nn
 
 
 class AbstractPreprocessor(ABC):
-    """Turns what gatherers hand over into numbers, kept by name of the layer."""
+    """Turns what gatherers pass on into numbers, kept by layer name."""
 
     @property
     @abstractmethod
     def value(self) -> dict[str, Any]:
-        """What was computed since the last reset, by name."""
+        """What was computed since the last reset, by layer name."""
 
-    def reset(self) -> None:  # noqa: B027  # nothing to forget is a fine answer
-        """Forget what was computed: a tick is over."""
+    def reset(self) -> None:  # noqa: B027  # some have nothing to forget
+        """Forget what was computed: a tick has ended."""
 
     def clear(self) -> None:
-        """Forget everything, also what is compared with later tensors: the model is gone."""
+        """Forget everything, also the tensors that later ones are compared with: the model is gone."""
         self.reset()
 
     def interrupt(self, name: str) -> None:  # noqa: B027
-        """Learn that tensors of ``name`` were not handed over for a while."""
+        """Called when tensors of ``name`` were not recorded for a while."""
 
     def start_sync(self, dst_rank: int = 0) -> None:  # noqa: B027
         """Begin to merge with the same preprocessor on other ranks."""
@@ -36,7 +37,7 @@ class AbstractPreprocessor(ABC):
 
 
 class AbstractForwardPreprocessor(AbstractPreprocessor):
-    """Is handed the input and output of a layer."""
+    """Receives the input and output of a layer."""
 
     @abstractmethod
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
@@ -44,10 +45,10 @@ class AbstractForwardPreprocessor(AbstractPreprocessor):
 
 
 class AbstractBackwardPreprocessor(AbstractPreprocessor):
-    """Is handed the gradients with respect to a layer's input and output."""
+    """Receives the gradients with respect to a layer's input and output."""
 
     needs_grad_input = True
-    """False where only ``grad_output`` is read: then in-place operations after the layer stay possible."""
+    """Set it to False if only ``grad_output`` is read: then in-place operations after the layer stay possible."""
 
     @abstractmethod
     def process_bw(self, name: str, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
@@ -55,19 +56,19 @@ class AbstractBackwardPreprocessor(AbstractPreprocessor):
 
 
 class AbstractModulePreprocessor(AbstractPreprocessor):
-    """Is handed a whole module."""
+    """Receives a whole module."""
 
     @abstractmethod
     def process_module(self, name: str, module: nn.Module) -> None:
-        """Take one look at the module."""
+        """Take the module as it is now."""
 
 
 class AbstractTensorPreprocessor(AbstractPreprocessor):
-    """Is handed single tensors, such as gradients of parameters."""
+    """Receives single tensors, such as gradients of parameters."""
 
     @abstractmethod
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take one tensor."""
 
     def remember(self, name: str, tensor: Tensor) -> None:
-        """See a tensor that is about to change, before it is processed; most have no use for it."""
+        """See a tensor that is about to change, before it is processed; most do not need it."""

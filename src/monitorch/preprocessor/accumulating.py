@@ -20,14 +20,14 @@ from .abstract import AbstractPreprocessor
 
 
 class Payload(NamedTuple):
-    """What one process has: accumulators by name, and all samples of those of which there is one in each step."""
+    """What one process sends to the others: accumulators by name, and single samples by name and step."""
 
     values: dict[str, Any]
     in_step: dict[str, list[float]]
 
 
 class AccumulatingPreprocessor(AbstractPreprocessor):
-    """Keeps accumulators by name; a name shows up with its first sample.
+    """Keeps accumulators by name; a name appears with its first sample.
 
     A subclass names its ``statistics`` and calls :meth:`_record` with one sample for each.
     """
@@ -36,10 +36,10 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
-        self._values: OrderedDict[Any, Any] = OrderedDict()  # by name; a subclass may have others than names
-        self._in_step: dict[Any, SampleList] = {}  # with several processes: samples of which each has one in a step
+        self._values: OrderedDict[Any, Any] = OrderedDict()  # by name; a subclass may use other keys
+        self._in_step: dict[Any, SampleList] = {}  # with several processes: samples that each has once per step
         self.ledger: Ledger | None = None
-        """Where rows for this preprocessor wait, if gatherers measure for it."""
+        """Holds rows for this preprocessor until they are read, if gatherers measure for it."""
 
     @property
     def value(self) -> dict[str, Any]:
@@ -54,30 +54,30 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return OrderedDict((name, list(accumulators_in(value))[index]) for name, value in self.value.items())
 
     def accumulators(self) -> Iterable[Deferred]:
-        """All accumulators there are."""
+        """All accumulators."""
         self._collect()
         kept = (accumulator for value in self._values.values() for accumulator in accumulators_in(value))
         return chain(kept, self._in_step.values())
 
     def reset(self) -> None:
-        """Start with new accumulators; those handed out keep their numbers."""
+        """Start with new accumulators; those given away keep their numbers."""
         self._collect()
         self._values, self._in_step = OrderedDict(), {}
 
     def clear(self) -> None:
-        """Leave the model: also the place where its rows wait."""
-        self.ledger = None  # first: what waits there is not wanted any more, and fetching it would wait for the device
+        """Forget the model, and the ledger of its rows."""
+        self.ledger = None  # first: its rows are not needed any more, and reading them would wait for the GPU
         super().clear()
 
     def release(self) -> OrderedDict[Any, Any]:
-        """Give away the accumulators as they are and start with new ones."""
+        """Return the accumulators as they are and start with new ones."""
         values = self._values
         self.reset()
         return values
 
     @contextmanager
     def showing(self, values: OrderedDict[Any, Any]) -> Iterator[None]:
-        """Have the accumulators of an earlier tick in place of the present ones for a while; later rows wait."""
+        """Use the accumulators of an earlier tick inside a ``with`` block; later rows wait."""
         present, ledger = self._values, self.ledger
         self._values, self.ledger = values, None
         try:
@@ -85,19 +85,19 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         finally:
             self._values, self.ledger = present, ledger
 
-    @np.errstate(all="ignore")  # what is not finite is counted, not warned of
+    @np.errstate(all="ignore")  # non-finite numbers are counted, without NumPy's warnings
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
-        """Add the samples in rows of raw sums; a lead row only says what the next one is compared with."""
+        """Add the samples in rows of raw sums; a lead row only gives what the next one is compared with."""
         rows = rows[~is_lead]
         if len(rows):
             self._extend(name, *self._samples(rows))
 
     def _samples(self, rows: Rows) -> tuple[Rows, ...]:
-        """The samples of each statistic, from rows of raw sums; only for preprocessors that say what they ask for."""
+        """The samples of each statistic, from rows of raw sums; only for preprocessors with an ``ask``."""
         raise NotImplementedError(f"{type(self).__name__} takes tensors, not rows")
 
     def _settled(self) -> OrderedDict[Any, Any]:
-        """All there is, when nothing waits on a device any more."""
+        """All accumulators, after reading what waits on a device."""
         settle(self.accumulators())
         return self._values
 
@@ -106,12 +106,12 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             self.ledger.deliver()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to go on later, as plain data and tensors."""
+        """All that is needed to continue the run later, as plain data and tensors."""
         values = {name: pack(value) for name, value in self._settled().items()}
         return {"values": values, "in_step": {name: pack(samples) for name, samples in self._in_step.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         self.reset()
         self._values = OrderedDict((name, unpack(value)) for name, value in state["values"].items())
         self._in_step = {name: unpack(samples) for name, samples in state["in_step"].items()}
@@ -134,11 +134,11 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return Payload(dict(self._settled()), complete)
 
     def merge_ranks(self, loads: dict[int, Payload]) -> None:
-        """Become what the ranks have together; a name may be missing on some of them."""
+        """Merge the payloads of all ranks into this one; a name may be missing on some of them."""
         self.reset()
         averaged = _means_in_step(loads.values())
         parts = [item for load in loads.values() for item in load.values.items()]
-        # moments first: a name may be kept in two ways, and moments can take samples in, but not the other way round
+        # moments first: ranks may keep a name in different ways; samples can be added to moments, but not vice versa
         for name, part in sorted(parts, key=lambda item: not isinstance(item[1], RunningMeanVar)):
             own = self._values.setdefault(name, self._new_value(part))
             if name not in averaged:
@@ -153,12 +153,12 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return fresh if len(fresh) > 1 else fresh[0]
 
     def _record(self, name: str, *samples: Any) -> None:
-        """Add one sample to each statistic of ``name``: tensors that were computed for this purpose."""
+        """Add one sample to each statistic of ``name``; tensors must not be changed afterwards."""
         for accumulator, sample in zip(self._accumulators_of(name), samples, strict=True):
             accumulator.adopt(sample)
 
     def _record_in_step(self, name: str, sample: Any) -> None:
-        """Keep a sample of which every process has one in a step: together they are one sample, their mean."""
+        """Keep a sample of which every process has one per step; their mean becomes one sample."""
         if several_processes():
             self._in_step.setdefault(name, SampleList()).append(sample)
 
@@ -180,13 +180,13 @@ def _number_of_samples(accumulator: Any) -> int:
 
 
 def _means_in_step(loads: Iterable[Payload]) -> dict[str, Rows]:
-    """For each name the means over processes, step by step, and then what only some of them have."""
+    """For each name the means over processes, step by step, then the samples that only some processes have."""
     found: dict[str, Rows] = {}
     having = list(loads)
     for name in dict.fromkeys(name for load in having for name in load.in_step):
         of_name = [load for load in having if _number_of_samples(load.values.get(name))]
         series = [np.array(load.in_step[name]) for load in of_name if name in load.in_step]
-        if len(series) == len(of_name):  # else some process has not kept all its samples
+        if len(series) == len(of_name):  # otherwise some process has not kept all its samples
             common = min(map(len, series))
             rest = [samples[common:] for samples in series]
             found[name] = np.concatenate([np.mean([samples[:common] for samples in series], axis=0), *rest])

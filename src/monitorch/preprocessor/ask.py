@@ -1,4 +1,4 @@
-"""What a preprocessor asks gatherers to measure for it, so that several of them share one pass over a tensor."""
+"""What a preprocessor asks gatherers to measure, so that several preprocessors share one pass over a tensor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ ALL_PASSES = frozenset(range(4))
 
 @dataclass(frozen=True)
 class Ask:
-    """One wish; wishes that do not contradict each other are granted by one pass.
+    """One request; requests that do not contradict each other are served by one pass.
 
     Attributes:
-        output_index: which part of an output to look at.
-        rates: count active numbers: up to which value a number is zero, and where the channels of a layer are.
+        output_index: which part of an output to measure.
+        rates: count active numbers: the largest value that counts as zero, and where the channels of a layer are.
         correlation: compare with the tensor before: ``"exact"``, ``"sketch"`` or not at all.
         passes: which forward passes to measure.
-        exact_death: with several processes, find out together which channels are active nowhere.
+        exact_death: with several processes, count a channel as dead only if it is active in none of them.
     """
 
     output_index: int | str | None = None
@@ -25,7 +25,7 @@ class Ask:
     exact_death: bool = False
 
     def joins(self, other: "Ask") -> bool:
-        """Whether both can be granted together."""
+        """Whether one pass can serve both."""
         return (
             self.output_index == other.output_index
             and (not (self.rates and other.rates) or (self.rates, self.exact_death) == (other.rates, other.exact_death))

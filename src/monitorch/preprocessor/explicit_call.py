@@ -6,7 +6,7 @@ from .run_numbers import RunNumbers, sample_of
 
 
 class ExplicitCall(RunNumbers):
-    """Keeps pushed numbers by name; the first push of a name decides how they are kept.
+    """Keeps pushed numbers by name; the first push of a name decides whether every value or only moments are kept.
 
     >>> call = ExplicitCall("train_loss", "val_loss")
     >>> call.push_loss(0.5, train=True)
@@ -25,15 +25,15 @@ class ExplicitCall(RunNumbers):
         return self.value
 
     def push_running(self, name: str, value: Any) -> None:
-        """Add a number of which only moments are kept."""
+        """Add a number; only running moments are kept."""
         self._add(name, sample_of(value), inplace=True)
 
     def push_memory(self, name: str, value: Any) -> None:
-        """Add a number that is kept as it is."""
+        """Add a number; every value is kept."""
         self._add(name, sample_of(value), inplace=False)
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
-        """Add a loss under the name that fits; where steps are known, the training losses of one are one sample."""
+        """Add a training or validation loss; where steps are known, the mean training loss of a step is one sample."""
         if train:
             self._add_to_step(self.train_loss_str, sample_of(value), running)
         else:

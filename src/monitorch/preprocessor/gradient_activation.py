@@ -1,4 +1,4 @@
-"""Which neurons receive a gradient at all."""
+"""Which neurons receive a gradient."""
 
 from functools import partial
 from typing import Any
@@ -14,33 +14,33 @@ from .ask import Ask
 from .rates import RateStatistics
 
 TINY = 1e-300
-"""Divides 0 instead of 0 itself: where no row was used, none is active."""
+"""Replaces 0 as a divisor: if no row was used, none is active."""
 
 
 class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
-    """Share of gradient entries that are not zero and, with ``death``, share of rows that are zero throughout.
+    """Share of gradient entries that are not zero and, with ``death``, share of rows that are all zero.
 
     Args:
         death: also record the death rate.
-        inplace: keep moments only, instead of every sample.
-        eps: up to this absolute value a number counts as zero.
+        inplace: keep only running moments, instead of every sample.
+        eps: numbers up to this absolute value count as zero.
     """
 
     def __init__(self, death: bool, inplace: bool, eps: float = 1e-8) -> None:
         super().__init__(inplace)
         self._declare(death, eps)
         self.lookups: set[str] = set()
-        """Names of tables whose rows are looked up, as those of an embedding: a row that no batch used is not dead.
+        """Names of lookup tables, such as embeddings: a row that no batch used is not dead.
 
-        There the activation rate is that of the rows that were used, and their share takes the place of the death rate.
+        Their activation rate is that of the used rows, and the share of used rows replaces the death rate.
         """
 
     def label(self, name: str, statistic: str) -> str:
-        """The share of used rows goes by another name."""
+        """The name of a statistic; the share of used rows has its own."""
         return "rows_used" if statistic == "death" and name in self.lookups else super().label(name, statistic)
 
     def clear(self) -> None:
-        """Forget which layers are tables, too."""
+        """Also forget which layers are lookup tables."""
         super().clear()
         self.lookups = set()
 
@@ -66,5 +66,5 @@ class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
         return activation / used.clip(min=TINY), used
 
     def ask(self) -> Ask:
-        """What gatherers are to measure in passing."""
+        """What gatherers should measure for it."""
         return Ask(rates=(self.eps, False))

@@ -15,5 +15,5 @@ class GradientGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
         self._measure(name, tensor)
 
     def ask(self) -> Ask:
-        """What gatherers are to measure in passing."""
+        """What gatherers should measure for it."""
         return Ask(correlation=self.comparison)

@@ -1,4 +1,4 @@
-"""Noticing that a loss is scaled before backward, by a GradScaler that nobody has told of."""
+"""Notices that a loss is scaled before backward by a GradScaler that the inspector does not know."""
 
 import math
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from ..numerical.memory import is_capturing
 from ..numerical.running_mean_var import RunningMeanVar
 
 SMALLEST = 2.0**10
-"""What scalers begin with is larger, but accumulating gradients divides it."""
+"""Scalers start with a larger scale, but gradient accumulation divides it."""
 
 MOST_PARTS = 64
-"""Into so many micro-batches a step may be cut: a scaled loss is divided by their number."""
+"""The most micro-batches per step: a scaled loss may be divided by their number."""
 
 EXACTNESS = 1.2e-7
-"""That of float32."""
+"""The precision of float32."""
 
 
 class LossGradient:
-    """The gradients of the losses of one tick: 1 where nothing is done to them before backward.
+    """The gradients of the losses of one tick: 1 if nothing was done to the loss before backward.
 
-    It looks until it has seen some, and once; nothing waits for a device.
+    It watches losses until it has seen some gradients; nothing waits for the GPU.
     """
 
     def __init__(self) -> None:
@@ -32,26 +32,26 @@ class LossGradient:
         self._count = 0
         self._complete: RunningMeanVar | None = None
         self.failure: Exception | None = None
-        """What went wrong inside backward; then it is over."""
+        """The error inside backward, if there was one; it stops then."""
 
     def watch(self, loss: Any) -> None:
-        """Have the gradient of a loss noted, if it gets one."""
+        """Note the gradient of a loss, if it gets one."""
         if self._seen is None or type(loss) is not Tensor or loss.grad_fn is None or loss.numel() != 1:
             return
         if not torch._C._functorch.is_functorch_wrapped_tensor(loss):
             loss.register_hook(self._note)  # type: ignore[no-untyped-call]
 
     def accumulators(self) -> Iterator[Deferred]:
-        """What a tick is to bring to the host."""
+        """What a tick should copy to the CPU."""
         return iter([] if self._seen is None else [self._seen])
 
     def end_tick(self) -> None:
-        """What was seen until now is complete."""
+        """Close the set of gradients of this tick."""
         if self._count:
             self._complete, self._seen, self._count = self._seen, None, 0
 
     def scale(self) -> float | None:
-        """What a scaler seems to have multiplied the losses of the last tick with; it is told once."""
+        """The scale that a scaler seems to have multiplied the losses of the last tick with; returned only once."""
         complete, self._complete = self._complete, None
         if complete is None or not complete.count:
             return None
@@ -62,7 +62,7 @@ class LossGradient:
             if self._seen is not None and not is_capturing(gradient.device):
                 self._seen.append(gradient)
                 self._count += 1
-        except Exception as error:  # inside backward nothing may fail
+        except Exception as error:  # nothing may raise inside backward
             self.failure, self._seen = error, None
 
 

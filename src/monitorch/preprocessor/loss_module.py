@@ -1,4 +1,4 @@
-"""The value of a loss, taken where it is computed."""
+"""The value of a loss, read where it is computed."""
 
 import weakref
 from collections import OrderedDict
@@ -17,33 +17,33 @@ from .outputs import is_training_pass
 from .run_numbers import RunNumbers
 
 ITEMS_OF_STEP = "num_items_in_batch"
-"""The argument by which Hugging Face's Trainer tells a model to divide its loss by the size of all micro-batches."""
+"""With this argument Hugging Face's Trainer tells a model to divide its loss by the size of all micro-batches."""
 
 
 class PartOfLoss(NamedTuple):
-    """The loss of a pass that is a part of the step's loss: those of all micro-batches add up to it."""
+    """A loss that is only a part of the step's loss: the losses of all micro-batches add up to it."""
 
     loss: Any
 
 
 def loss_in(output: Any) -> Any:
-    """The ``loss`` field of an output that has one, as models that compute their own loss return it."""
+    """The ``loss`` field of an output, for models that compute their own loss; None if there is none."""
     return output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
 
 
 class LossModule(RunNumbers, AbstractForwardPreprocessor):
-    """Records what a loss module returns, apart for training and evaluation.
+    """Records what a loss module returns, separately for training and evaluation.
 
-    Where steps are known, the losses of all micro-batches of a step are one sample, their mean.
+    Where steps are known, the mean loss of all micro-batches of a step is one sample.
 
     Args:
-        inplace: keep moments only, instead of every sample.
-        evaluation_from_grad: how evaluation is told from training, see ``is_training_pass``.
-        field_only: read only a ``loss`` field of the output, and pass over outputs without one.
+        inplace: keep only running moments, instead of every sample.
+        evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
+        field_only: read only a ``loss`` field of the output, and ignore outputs without one.
     """
 
     every_step = True
-    """A loss is there anyway, and costs next to nothing."""
+    """Record at every step: a loss is computed anyway, and reading it costs almost nothing."""
 
     def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
         super().__init__(inplace)
@@ -53,7 +53,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         self._names: tuple[str, str] | None = None
         self._model: weakref.ref[nn.Module] | None = None
         self.gradient = LossGradient()
-        """Of the losses themselves."""
+        """The gradients of the losses."""
 
     def set_loss_strs(self, train_loss_str: str, non_train_loss_str: str) -> None:
         """Name the two losses."""
@@ -61,11 +61,11 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         self.reset()
 
     def ask_model(self, model: nn.Module | None) -> None:
-        """Let a model's mode count as well: nobody puts a loss function into evaluation mode."""
+        """Use the model's train or eval mode, too: nobody calls ``eval()`` on a loss function."""
         self._model = None if model is None else weakref.ref(model)
 
     def clear(self) -> None:
-        """Forget the model, too."""
+        """Also forget the model."""
         self._model, self.gradient = None, LossGradient()
         super().clear()
 
@@ -74,7 +74,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         return chain(super().accumulators(), self.gradient.accumulators())
 
     def release(self) -> OrderedDict[str, Any]:
-        """Give away the accumulators; the gradients of losses until now are complete."""
+        """Return the accumulators, and close the set of loss gradients."""
         self.gradient.end_tick()
         return super().release()
 
@@ -92,7 +92,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
                 self._values[name] = self._new_value()
 
     def loss_in_graph(self, output: Any) -> Tensor | None:
-        """The loss in an output, where a model is being compiled."""
+        """The loss in an output, while a model is being compiled."""
         if isinstance(output, Tensor):
             return None if self.field_only else output
         loss = loss_in(output)

@@ -1,4 +1,4 @@
-"""Which neurons are active at all."""
+"""Which neurons are active."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,18 +12,18 @@ from .rates import RateStatistics
 
 
 class OutputActivation(RateStatistics, OutputPreprocessor):
-    """Share of output entries that are not zero and, with ``death``, share of channels that are zero throughout.
+    """Share of output entries that are not zero and, with ``death``, share of channels that are all zero.
 
     Args:
         death: also record the death rate.
-        inplace: keep moments only, instead of every sample.
+        inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too.
-        evaluation_from_grad: how evaluation is told from training, see ``is_training_pass``.
-        eps: up to this absolute value a number counts as zero.
-        channel_last: where the neurons are: ``[B, ..., C]`` if true, else ``[B, C, ...]``; or a function that
-            answers for the name of a layer.
+        evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
+        eps: numbers up to this absolute value count as zero.
+        channel_last: where the channels are: ``[B, ..., C]`` if true, else ``[B, C, ...]``; or a function of the
+            layer name that says which.
         output_index: which part of the output to measure; by default its first floating tensor.
-        exact_death: with several processes, count a channel as dead only if it is so in all of them.
+        exact_death: with several processes, count a channel as dead only if it is dead in all of them.
     """
 
     def __init__(
@@ -47,6 +47,6 @@ class OutputActivation(RateStatistics, OutputPreprocessor):
         self._record_rates(name, output, partial(reduce_non_channels, channel_dim=-1 if last else 1))
 
     def ask(self) -> Ask:
-        """What gatherers are to measure in passing."""
+        """What gatherers should measure for it."""
         rates = self.eps, self.channel_last
         return Ask(self.output_index, rates, passes=self.passes(), exact_death=self.exact_death)

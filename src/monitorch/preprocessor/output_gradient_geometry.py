@@ -16,10 +16,10 @@ class OutputGradientGeometry(GeometryPreprocessor, AbstractBackwardPreprocessor)
     remembers = False
 
     def process_bw(self, name: str, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        """Take the gradient of the first output; an output that was not used has none."""
+        """Take the gradient of the first output; an unused output has none."""
         if grad_output[0] is not None:
             self._measure(name, grad_output[0])
 
     def ask(self) -> Ask:
-        """What gatherers are to measure in passing."""
+        """What gatherers should measure for it."""
         return Ask(correlation=self.comparison)

@@ -19,9 +19,9 @@ class OutputNorm(OutputPreprocessor):
 
     Args:
         normalize: divide norms by the root of the number of elements of one sample.
-        inplace: keep moments only, instead of every sample.
+        inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too.
-        evaluation_from_grad: how evaluation is told from training, see ``is_training_pass``.
+        evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
         channel_last: accepted for symmetry with OutputActivation; norms do not depend on it.
         output_index: which part of the output to measure; by default its first floating tensor.
     """
@@ -45,7 +45,7 @@ class OutputNorm(OutputPreprocessor):
         self._record(name, norm / math.sqrt(output[0].numel()) if self.normalize else norm)
 
     def ask(self) -> Ask:
-        """What gatherers are to measure in passing."""
+        """What gatherers should measure for it."""
         return Ask(self.output_index, passes=self.passes())
 
     def _samples(self, rows: Rows) -> tuple[Rows, ...]:

@@ -1,4 +1,4 @@
-"""Finding the tensor in what a module returns, and telling training from evaluation."""
+"""Finds the tensor in a module's output, and tells training from evaluation."""
 
 import dataclasses
 from abc import abstractmethod
@@ -32,7 +32,7 @@ def _tensors_of(parts: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def pick_tensor(output: Any, index: int | str | None = None) -> Tensor | None:
-    """The first floating tensor of a module's output, or of its part under ``index``; a bare tensor has no parts.
+    """The first floating tensor of a module's output, or of its part ``index``; a plain tensor has no parts.
 
     >>> pick_tensor({"ids": torch.tensor([1]), "logits": torch.zeros(2, 3)}).shape
     torch.Size([2, 3])
@@ -48,7 +48,7 @@ def pick_tensor(output: Any, index: int | str | None = None) -> Tensor | None:
 def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
     """Whether a forward pass is part of training.
 
-    ``True`` asks whether gradients are on, ``False`` whether the module is in train mode, ``None`` asks both.
+    ``True``: if gradients are enabled. ``False``: if the module is in train mode. ``None``: if both are true.
     """
     if evaluation_from_grad is None:
         return module.training and torch.is_grad_enabled()
@@ -56,12 +56,12 @@ def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bo
 
 
 def kind_of_pass(module: nn.Module) -> int:
-    """The two questions of :func:`is_training_pass` as bits: 1 for train mode, 2 for gradients on."""
+    """The two conditions of :func:`is_training_pass` as bits: 1 for train mode, 2 for gradients enabled."""
     return bool(module.training) + 2 * torch.is_grad_enabled()
 
 
 class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
-    """Measures outputs of training passes, with ``record_eval`` of all passes; a subclass writes ``_measure``."""
+    """Measures outputs of training passes, or with ``record_eval`` of all passes; a subclass writes ``_measure``."""
 
     def __init__(
         self, inplace: bool, record_eval: bool, evaluation_from_grad: bool | None, output_index: int | str | None

@@ -1,4 +1,4 @@
-"""How evenly a weight treats all directions."""
+"""Condition numbers of weights."""
 
 import math
 
@@ -14,8 +14,7 @@ from .parameter_statistics import ParameterStatistics
 class ParameterCond(ParameterStatistics):
     """Condition number of each matrix: largest singular value over smallest, infinite if that is 0.
 
-    A tensor of more than two dimensions is one matrix, flattened from its second dimension on; vectors have no
-    condition number.
+    A tensor with more than two dimensions is flattened to one matrix (first, rest); vectors have no condition number.
     """
 
     def _measure(self, parameter: Tensor) -> Tensor | None:

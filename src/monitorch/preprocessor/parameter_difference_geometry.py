@@ -15,7 +15,7 @@ from .geometry import GeometryPreprocessor
 class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
     """Norms of the differences between consecutive tensors, and correlations of those differences.
 
-    The first tensor of a name is only kept: there is nothing to subtract from it yet.
+    The first tensor of a name is only kept: there is nothing to subtract yet.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         """Take the tensor as it is now."""
         previous = self._previous.get(name)
         if previous is not None and comparable(previous, tensor):
-            # the old copy becomes the difference in place: it is renewed right after, and allocating is slow
+            # computed in place in the old copy, which is renewed right after: allocating is slow
             self._measure(name, torch.sub(tensor.detach(), previous, out=previous))
         self.remember(name, tensor)
 
@@ -39,16 +39,16 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         self._previous[name] = renewed(self._previous.get(name), tensor)
 
     def interrupt(self, name: str) -> None:
-        """The next tensor is not one step after the last one."""
+        """Do not compare the next tensor with the last one."""
         super().interrupt(name)
         self._previous.pop(name, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Also the last tensors, from which changes are measured."""
+        """Also the last tensors, which the next ones are compared with."""
         return {**super().state_dict(), "tensors": dict(self._previous)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         super().load_state_dict(state)
         self._previous = dict(state["tensors"])
 
@@ -58,5 +58,5 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         super().clear()
 
     def ask(self) -> Ask:
-        """What gatherers are to measure in passing."""
+        """What gatherers should measure for it."""
         return Ask(correlation=self.comparison)

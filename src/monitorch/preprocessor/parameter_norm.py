@@ -19,7 +19,7 @@ class ParameterNorm(ParameterStatistics):
         self.normalize = normalize
 
     def ask(self) -> Ask:
-        """What gatherers are to measure in passing."""
+        """What gatherers should measure for it."""
         return Ask()
 
     def take(self, name: str, rows: Rows, is_lead: Mask) -> None:

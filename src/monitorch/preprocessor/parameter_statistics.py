@@ -1,4 +1,4 @@
-"""The common half of the preprocessors that look at a module's parameters from time to time."""
+"""The common part of the preprocessors that read a module's parameters from time to time."""
 
 from abc import abstractmethod
 from collections import OrderedDict, defaultdict
@@ -18,8 +18,8 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
     """One accumulator per parameter, ``value[name][parameter]``; a subclass writes ``_measure``.
 
     Args:
-        attrs: names of the parameters; those a module lacks are passed over.
-        inplace: keep moments only, instead of every sample.
+        attrs: names of the parameters; names that a module lacks are ignored.
+        inplace: keep only running moments, instead of every sample.
     """
 
     def __init__(self, attrs: Iterable[str], inplace: bool) -> None:
@@ -49,10 +49,10 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
 
     @abstractmethod
     def _measure(self, parameter: Tensor) -> Tensor | None:
-        """One number, or None where the parameter has none to offer."""
+        """One number, or None if the parameter has none."""
 
     def merge_ranks(self, loads: dict[int, Payload]) -> None:
-        """Become what the ranks have together; copies of one parameter, which give the same numbers, count once."""
+        """Merge the payloads of all ranks; copies of one parameter, which give the same numbers, count once."""
         self.reset()
         merged: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for name, part in (item for load in loads.values() for item in load.values.items()):

@@ -1,11 +1,11 @@
-"""Finding a parameter by name, whatever has been done to it."""
+"""Finds a parameter by name, even if it is parametrised or pruned."""
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 
 def find_parameter(module: nn.Module, name: str) -> Tensor | None:
-    """The tensor behind ``name``, as :func:`locate_parameter` finds it, or None while it has no shape."""
+    """The tensor that :func:`locate_parameter` finds, or None while it is not initialised."""
     found = locate_parameter(module, name)
     return None if found is None or is_lazy(found) else found
 
@@ -13,8 +13,9 @@ def find_parameter(module: nn.Module, name: str) -> Tensor | None:
 def locate_parameter(module: nn.Module, name: str) -> Tensor | None:
     """The trained tensor behind ``name``, or None if there is none.
 
-    A parametrised or pruned weight is a product of others, computed anew at each access (which for some changes the
-    training): here its trained factor stands for it. A dotted name reaches into submodules.
+    A parametrised or pruned weight is computed from other tensors at each access, which for some parametrisations
+    changes
+    training. So its trained tensor is used instead. A dotted name reaches into submodules.
     """
     path, _, leaf = name.rpartition(".")
     for part in path.split(".") if path else ():
@@ -31,7 +32,7 @@ def locate_parameter(module: nn.Module, name: str) -> Tensor | None:
 
 
 def own_parameters(module: nn.Module) -> list[str]:
-    """The names of all parameters that are the module's own, also of those behind its parametrisations.
+    """The names of the module's own parameters, including those of its parametrisations.
 
     >>> own_parameters(nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)))
     ['bias', 'parametrizations.weight.original0', 'parametrizations.weight.original1']

@@ -1,4 +1,4 @@
-"""The common half of the preprocessors that count active neurons."""
+"""The common part of the preprocessors that count active neurons."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ class RateStatistics(AccumulatingPreprocessor):
         self.statistics = ("activation", "death") if death else ("activation",)
 
     def label(self, name: str, statistic: str) -> str:
-        """What a statistic of a layer is shown as."""
+        """The name under which a statistic of a layer is shown."""
         return f"{statistic}_rate"
 
     def _record_rates(self, name: str, tensor: Tensor, rate_of_neurons: Callable[[Tensor], Tensor]) -> None:
@@ -32,8 +32,8 @@ class RateStatistics(AccumulatingPreprocessor):
         if not tensor.numel():
             raise SkippedSample(f"the tensor is empty, shape {tuple(tensor.shape)}")
         magnitude = tensor.abs()
-        poison = magnitude.max() * 0  # NaN if any number is not finite
-        rates = rate_of_neurons(magnitude.gt_(self.eps))  # 1.0 and 0.0 in place: no tensor of bool in between
+        poison = magnitude.max() * 0  # NaN if any number is non-finite
+        rates = rate_of_neurons(magnitude.gt_(self.eps))  # 1.0 and 0.0 in place, without a bool tensor in between
         samples = [rates.mean(dtype=wide_dtype(rates)) + poison]
         if self.death:
             samples.append((rates == 0).mean(dtype=wide_dtype(rates)) + poison)

@@ -1,4 +1,4 @@
-"""What reducers of monitors make of their samples, as numbers."""
+"""The states of monitors' reducers, as numbers."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from .accumulating import AccumulatingPreprocessor
 
 
 class ReducerState(AccumulatingPreprocessor, AbstractForwardPreprocessor):
-    """The state after each sample: a single number as it is, anything larger by its Euclidean norm."""
+    """The state after each sample: a single number as it is, a larger tensor as its Euclidean norm."""
 
     @torch.no_grad()
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
-        """Take what a reducer returned; None stands for a sample that it left out."""
+        """Take what a reducer returned; None for a sample that it left out."""
         if layer_output is not None:
             state = as_real(layer_output)
             self._record(name, state.reshape(()) if state.numel() == 1 else l2_norm(state))

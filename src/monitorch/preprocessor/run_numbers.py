@@ -1,4 +1,4 @@
-"""Numbers of the run as a whole: losses, metrics, and whatever is logged."""
+"""Numbers of the run as a whole: losses, metrics, and logged numbers."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,15 +15,15 @@ from .accumulating import AccumulatingPreprocessor
 
 
 class Parts(NamedTuple):
-    """What has come of one number in the step that is going on."""
+    """The values of one number in the current step."""
 
     samples: list[Any]
     inplace: bool
     add_up: bool
-    """Whether they are parts of the number, instead of numbers to be averaged."""
+    """Whether to add the values up, instead of averaging them."""
 
     def whole(self) -> Any:
-        """The number of the step; tensors are not waited for."""
+        """The number of the step; does not wait for the GPU."""
         if len(self.samples) == 1:
             return self.samples[0]
         tensors = [sample for sample in self.samples if isinstance(sample, Tensor)]
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
 class RunNumbers(AccumulatingPreprocessor):
     """Keeps numbers by name.
 
-    A number may belong to an earlier step than the tick that shows it: then it is kept under its name and that step.
+    A number may belong to an earlier step than the tick that shows it: then it is kept by name and step.
 
     >>> numbers = RunNumbers()
     >>> numbers.push("accuracy", 0.5)
@@ -49,22 +49,22 @@ class RunNumbers(AccumulatingPreprocessor):
     def __init__(self, inplace: bool = True) -> None:
         super().__init__(inplace)
         self.open_step: Callable[[], int | None] | None = None
-        """Tells the step that is going on, where steps have an end. What comes in one step is one sample then."""
+        """Returns the current step, if steps have an end; then all values of one step are one sample."""
         self._parts: dict[str, Parts] = {}
         self._parts_of: int | None = None
 
     @property
     def value(self) -> dict[str, Any]:
-        """The accumulators of what belongs to no earlier step, by name."""
+        """The accumulators by name, without those of earlier steps."""
         kept = self._settled()
         return kept if all(isinstance(name, str) for name in kept) else self.at(None)
 
     def at(self, step: int | None) -> dict[str, Accumulator]:
-        """The accumulators of an earlier step, or with None of the tick itself, by name."""
+        """The accumulators by name, of an earlier step or, with None, of the tick itself."""
         return self.by_step().get(step, {})
 
     def by_step(self) -> dict[int | None, dict[str, Accumulator]]:
-        """All accumulators by step, None for those of the tick itself, and by name."""
+        """All accumulators, by step (None for the tick itself) and name."""
         found: dict[int | None, dict[str, Accumulator]] = {}
         for key, kept in self._settled().items():
             name, step = (key, None) if isinstance(key, str) else key
@@ -73,15 +73,15 @@ class RunNumbers(AccumulatingPreprocessor):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come since the last tick."""
+        """Whether there is no number since the last tick."""
         return not self._values
 
     def push(self, name: str, value: Any, step: int | None = None) -> None:
-        """Add a number; a tensor is copied and not waited for."""
+        """Add a number; a tensor is copied, without waiting for the GPU."""
         self._add(name if step is None else (name, step), sample_of(value), self.inplace)
 
     def hold(self, step: int, names: Iterable[str]) -> None:
-        """What has come under these names belongs to this step, whenever the next tick is."""
+        """Keep all numbers so far under these names at this step, whenever the next tick comes."""
         self._close_step()
         for name in names:
             for kept in (self._values, self._in_step):
@@ -94,7 +94,7 @@ class RunNumbers(AccumulatingPreprocessor):
 
     @contextmanager
     def showing(self, values: OrderedDict[Any, Any]) -> Iterator[None]:
-        """The same; what has come of the step that is going on waits, too."""
+        """The same; values of the current step wait, too."""
         parts, self._parts = self._parts, {}
         try:
             with super().showing(values):
@@ -103,7 +103,7 @@ class RunNumbers(AccumulatingPreprocessor):
             self._parts = parts
 
     def _add_to_step(self, name: str, sample: Any, inplace: bool, *, add_up: bool = False) -> None:
-        """Add a number of which there may be several in a step, from micro-batches: together they are one sample."""
+        """Add a number of which a step may have several, from micro-batches; together they are one sample."""
         step = self.open_step() if self.open_step is not None else None
         if step is None:
             self._add(name, sample, inplace, in_step=True)
@@ -138,5 +138,5 @@ class RunNumbers(AccumulatingPreprocessor):
 
 
 def sample_of(value: Any) -> Any:
-    """A value as a sample that nobody else can change: a float, or a tensor that is still on its device."""
+    """A value as a sample that no other code can change: a float, or a tensor that is still on its device."""
     return as_sample(value.detach().clone()) if isinstance(value, Tensor) else float(value)

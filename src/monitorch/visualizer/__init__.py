@@ -1,4 +1,4 @@
-"""Where numbers are shown: print, figures, TensorBoard, recordings, or a class of your own."""
+"""Visualizers show the numbers: as text, figures, in TensorBoard, as recordings, or in your own class."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,10 +35,10 @@ __all__ = [
 _OPTIONAL = {
     "MatplotlibVisualizer": (".matplotlib", "matplotlib"),
     "TensorBoardVisualizer": (".tensorboard_visualizer", "tensorboard"),
-    "StoreVisualizer": (".store_visualizer", "numpy"),  # which is always there, but takes its time
+    "StoreVisualizer": (".store_visualizer", "numpy"),  # always installed, but slow to import
 }
 
-# the names PyTorchInspector(visualizer=...) takes; they do not depend on what is installed
+# the names that PyTorchInspector(visualizer=...) accepts, whatever is installed
 _vizualizer_dict: dict[str, str | type[AbstractVisualizer]] = {
     "print": PrintVisualizer,
     "dummy": DummyVisualizer,
@@ -49,7 +49,7 @@ _vizualizer_dict: dict[str, str | type[AbstractVisualizer]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a visualizer with an optional dependency when it is first asked for."""
+    """Import a visualizer with an optional dependency on first use."""
     if name not in _OPTIONAL:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, package = _OPTIONAL[name]
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
 
 def resolve(visualizer: Any) -> Any:
-    """A visualizer as it is, or built from its short name; a list of them is one that shows everything in each."""
+    """A visualizer as it is, or built from its short name; a list becomes one that shows everything in each."""
     if isinstance(visualizer, str):
         return create(visualizer)
     if isinstance(visualizer, (list, tuple)) and visualizer:
@@ -67,7 +67,7 @@ def resolve(visualizer: Any) -> Any:
     if isinstance(visualizer, type) or not hasattr(visualizer, "register_tags"):
         names = ", ".join(map(repr, _vizualizer_dict))
         hint = f": write {visualizer.__name__}()" if isinstance(visualizer, type) else ""
-        raise OptionError(f"a visualizer is one of {names} or an object such as those, not {visualizer!r}{hint}")
+        raise OptionError(f"visualizer must be one of {names}, or a visualizer object, not {visualizer!r}{hint}")
     return visualizer
 
 

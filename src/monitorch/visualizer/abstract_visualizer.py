@@ -1,4 +1,4 @@
-"""What a visualizer must offer, and how it is told what a tag looks like."""
+"""The interface of a visualizer, and the description of a tag."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Ranges: TypeAlias = Mapping[str, Mapping[tuple[str, str], tuple[float, float]]]
 
 
 class TagType(Enum):
-    """How the numbers of a tag are to be read."""
+    """What kind of numbers a tag has."""
 
     NUMERICAL = 0
     PROBABILITY = 1
@@ -23,15 +23,15 @@ class TagType(Enum):
 
 @dataclass
 class TagAttributes:
-    """How a tag wants to be drawn.
+    """How to draw a tag.
 
     Args:
         logy: logarithmic vertical axis.
         big_plot: one plot for the whole model instead of one per layer.
         annotate: draw a legend.
-        type: how the numbers are to be read.
+        type: what kind of numbers they are.
         ylim: the two ends of the vertical axis, in any order.
-        apart: in one big plot the lines would have nothing in common: each name has a plot of its own.
+        apart: draw each name in its own plot, since the lines have nothing in common.
     """
 
     logy: bool
@@ -49,16 +49,16 @@ class TagAttributes:
 class AbstractVisualizer(ABC):
     """Receives tags once and their numbers at every active tick.
 
-    The extension point for visualizers of your own. Five more methods are called where they exist:
+    Subclass it to write your own visualizer. Five more methods are called if they exist:
     ``introduce_layers(names)`` with all layers of a model in its order, ``begin_tick(epoch, step, axis)`` before the
-    numbers of a tick, with the step they belong to and what ticks are counted in, ``"epoch"``, ``"step"`` or
+    numbers of a tick, with the step they belong to and the unit of ticks, ``"epoch"``, ``"step"`` or
     ``"tick"``, ``count_nonfinite(epoch, main_tag, counts)`` before the numbers of a tag that leave out NaN or infinite
-    samples, with how many by layer, ``flush()`` when all lenses have handed over their part of a tick, and
+    samples, with how many by layer, ``flush()`` when all lenses have shown their part of a tick, and
     ``reset_fig()`` when the inspector detaches.
     """
 
     deferred = False
-    """True where a tick may be shown one tick later: then training does not wait for the numbers to arrive."""
+    """True if a tick may be shown one tick later: then training does not wait for its numbers."""
 
     @abstractmethod
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:

@@ -1,4 +1,4 @@
-"""A visualizer that shows nothing: what every rank but the master one gets."""
+"""A visualizer that shows nothing: all ranks but the master rank get it."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from .record_sink import RecordSink
 
 
 class DummyVisualizer(RecordSink):
-    """Takes everything and keeps nothing."""
+    """Ignores everything."""
 
     def write(self, records: Sequence[Record]) -> None:
         """Drop the records."""

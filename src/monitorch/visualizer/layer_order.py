@@ -1,4 +1,4 @@
-"""One order of layers out of the orders in which they arrive."""
+"""Merges the orders in which layers arrive into one."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ def merge_order(known: Sequence[str], arriving: Iterable[str]) -> list[str]:
     ['linear1', 'relu1', 'linear2', 'relu2', 'linear3']
     """
     merged, names = list(known), list(arriving)
-    if set(merged).issuperset(names):  # always but at the first ticks, and searching long lists takes time
+    if set(merged).issuperset(names):  # the usual case after the first ticks; searching long lists is slow
         return merged
     place = len(merged)
     for name in reversed(names):

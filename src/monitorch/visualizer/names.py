@@ -1,4 +1,4 @@
-"""Names as text: safe to print, and short enough without becoming the same."""
+"""Names as text: safe to print, and shortened without becoming equal."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ _ENDS_OF_PARTS = ". "
 
 
 def printable(text: object) -> str:
-    r"""Text of which a terminal obeys nothing: what is no visible character is written as its code.
+    r"""Text without terminal control codes: characters that are not visible are written as escapes.
 
     >>> printable("fc1")
     'fc1'
@@ -24,7 +24,7 @@ def printable(text: object) -> str:
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal a text takes.
+    """How many terminal columns a text takes.
 
     >>> cells("fc1"), cells("层1")
     (3, 3)
@@ -33,7 +33,7 @@ def cells(text: str) -> int:
 
 
 def padded(text: str, width: int, *, right: bool = False) -> str:
-    """Text that takes so many columns, at their left or right end."""
+    """Text padded to this many columns, aligned left or right."""
     space = " " * (width - cells(text))
     return space + text if right else text + space
 
@@ -41,7 +41,7 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
 def shortened(names: Sequence[str], width: int, mark: str = "…") -> list[str]:
     """Names that take at most ``width`` columns, cut in the middle; different names stay different.
 
-    What all long names begin with tells nothing and goes first.
+    A common beginning of all long names is cut first.
 
     >>> shortened(["encoder.0.attn.qkv.bias", "decoder.0.attn.qkv.bias", "head"], 16)
     ['encod…n.qkv.bias', 'decod…n.qkv.bias', 'head']
@@ -62,7 +62,7 @@ def shortened(names: Sequence[str], width: int, mark: str = "…") -> list[str]:
 
 
 def _common_parent(names: Sequence[str]) -> str:
-    """What all names begin with, up to the end of a part; nothing of a single one."""
+    """The common beginning of all names, up to a dot; empty for a single name."""
     if len(names) < 2:
         return ""
     first, last = min(names), max(names)
@@ -71,7 +71,7 @@ def _common_parent(names: Sequence[str]) -> str:
 
 
 def _best_head(names: Sequence[str], width: int, mark: str, taken: set[str]) -> int:
-    """How many columns of the beginnings to keep, so that the fewest names become the same; about a third if all do."""
+    """How many columns of the beginning to keep, so that the fewest names become equal; by default about a third."""
     room = max(width - cells(mark), 1)
     heads = sorted(range(room + 1), key=lambda head: abs(head - room // 3))
     long = [name for name in names if cells(name) > width]
@@ -79,7 +79,7 @@ def _best_head(names: Sequence[str], width: int, mark: str, taken: set[str]) -> 
 
 
 def _cuts(name: str, width: int, mark: str, head: int) -> Iterator[str]:
-    """Ways to cut a name, the best first: another place for the cut, then a number at the end."""
+    """Ways to shorten a name, best first: other places for the cut, then a number at the end."""
     room = max(width - cells(mark), 1)
     for kept in (head, *sorted(range(room + 1), key=lambda kept: abs(kept - head))):
         yield _cut(name, kept, room - kept, mark)
@@ -92,7 +92,7 @@ def _cuts(name: str, width: int, mark: str, head: int) -> Iterator[str]:
 
 
 def _cut(name: str, head: int, tail: int, mark: str) -> str:
-    """Beginning and end of a name; of a number that is cut nothing is left, or layer 11 would look like layer 1."""
+    """Beginning and end of a name; a number is never cut in two, or layer 11 would look like layer 1."""
     start, end = _beginning(name, head), _beginning(name[::-1], tail)[::-1]
     after, before = name[len(start) :], name[: len(name) - len(end)]
     if start[-1:].isdigit() and after[:1].isdigit():

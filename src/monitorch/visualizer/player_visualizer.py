@@ -1,4 +1,4 @@
-"""A recording played to another visualizer."""
+"""Plays a recording to another visualizer."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class PlayerVisualizer:
     Args:
         source_filepath: a file written by ``RecorderVisualizer``.
         target_visualizer: receives the calls, an object or a name; methods that it lacks are skipped with a warning.
-        session: id of the session to play, the newest of the file if None.
+        session: id of the session to play; the newest one if None.
     """
 
     def __init__(self, source_filepath: FilePath, target_visualizer: Any, session: str | None = None) -> None:
@@ -78,7 +78,7 @@ class PlayerVisualizer:
         elif call.method not in missing and call.method not in OPTIONAL_METHODS:
             missing.add(call.method)
             target = type(self.visualizer).__name__
-            warn(f"{target} has no {call.method}, which is skipped", stacklevel=3)
+            warn(f"{target} has no method {call.method}; these calls are skipped", stacklevel=3)
 
     def _flush_target(self) -> None:
         flush = getattr(self.visualizer, "flush", None)
@@ -86,6 +86,6 @@ class PlayerVisualizer:
             flush()
 
     def _warn_of(self, damage: Damage) -> None:
-        what = "cut off, as by a process that was killed" if damage.is_cut else "damaged"
+        what = "cut off, as when a process is killed" if damage.is_cut else "damaged"
         text = f"line {damage.line} of {self.source_filepath} is {what}: it is skipped, all other lines are played"
         warn(text, stacklevel=3)

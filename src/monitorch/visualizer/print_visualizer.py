@@ -30,7 +30,7 @@ class PrintVisualizer(RecordSink):
 
     Args:
         ranges: show the edges of bands too, not only the lines.
-        file: where to print; standard output, as it is at that moment, if None.
+        file: where to print; ``sys.stdout`` if None.
     """
 
     def __init__(self, ranges: bool = False, file: TextIO | None = None) -> None:
@@ -40,19 +40,19 @@ class PrintVisualizer(RecordSink):
         self.file = file
         self._tick: list[Record] = []
         self._axis = "epoch"
-        self._layers: list[str] = []  # kept between ticks, so that rows never change places
+        self._layers: list[str] = []  # kept between ticks, so that rows keep their order
 
     def introduce_layers(self, layers: Sequence[str]) -> None:
         """Show rows in the order of the model."""
         self._layers = list(layers)
 
     def begin_tick(self, epoch: int, step: int, axis: str) -> None:
-        """Learn what ticks are counted in."""
+        """Keep the unit of ticks."""
         super().begin_tick(epoch, step, axis)
         self._axis = axis
 
     def write(self, records: Sequence[Record]) -> None:
-        """Keep records until their tick is complete, which is certain once another one begins."""
+        """Keep records until their tick is complete, at the latest when another one begins."""
         for moment, arriving in groupby(records, key=lambda record: (record.epoch, record.step)):
             if self._tick and moment != (self._tick[0].epoch, self._tick[0].step):
                 self.flush()
@@ -66,7 +66,7 @@ class PrintVisualizer(RecordSink):
         file = self.file or sys.stdout
         text = self._text(records if self.ranges else _without_bands(records))
         encoding = getattr(file, "encoding", None) or "utf-8"
-        # a terminal that has no sigma must not end the training
+        # a terminal without the letter sigma must not end training
         print(text.encode(encoding, "replace").decode(encoding), file=file, flush=True)
 
     close = flush
@@ -124,7 +124,7 @@ def _headline(records: Iterable[Record]) -> dict[str, list[str]]:
     segments: dict[str, list[str]] = {}
     for record in records:
         name = _shortened(record.statistic.removesuffix(" mean"))
-        title = record.tag.removeprefix("Warning ")  # the word "worst" in the names says as much
+        title = record.tag.removeprefix("Warning ")  # the names already contain the word "worst"
         segments.setdefault(title, []).append(f"{name} {number_text(record.value, record.nonfinite)}")
     return segments
 

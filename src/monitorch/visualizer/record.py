@@ -1,4 +1,4 @@
-"""The one shape of everything right of a tick: plain numbers that say what, where and when."""
+"""The form of every number after a tick: a plain value with its tag, layer and time."""
 
 from typing import NamedTuple
 

@@ -17,15 +17,16 @@ def flatten(values: Values, ranges: Ranges | None) -> Iterator[tuple[str, str, f
 
 
 class RecordSink(AbstractVisualizer):
-    """A visualizer whose only verb is :meth:`write`.
+    """A visualizer that needs only one method, :meth:`write`.
 
-    Lenses call ``write`` once a tick with everything they have. The four methods of the seed protocol, for players and
-    lenses of your own, end there too.
+    Lenses call ``write`` once per tick with all their records. The four methods of the visualizer interface, which
+    players
+    and your own lenses may call, end there, too.
     """
 
     @property
     def tags(self) -> dict[str, TagAttributes]:
-        """What the tags look like; made on first use, so that a subclass need not call this class's constructor."""
+        """The attributes of tags; made on first use, so that a subclass need not call this class's constructor."""
         found: dict[str, TagAttributes] = vars(self).setdefault("_tags", {})
         return found
 
@@ -34,7 +35,7 @@ class RecordSink(AbstractVisualizer):
         """Take the records of one lens at one tick."""
 
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:
-        """Keep what the tag looks like."""
+        """Keep the attributes of the tag."""
         self.tags[main_tag] = tag_attr
 
     def begin_tick(self, epoch: int, step: int, axis: str) -> None:

@@ -1,4 +1,4 @@
-"""Numbers to a file, to be played to another visualizer later."""
+"""Records numbers to a file, to be played to another visualizer later."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,9 @@ from .recording import FilePath, call_line, check_format, header_line, plot_line
 class RecorderVisualizer(AbstractVisualizer):
     """Appends every call to a file, as one session of it.
 
-    Nothing is ever overwritten: a file that exists must be a recording and is continued. A line is on its way to the
-    disk when a call returns, so a process that is killed loses at most the line being written.
+    Nothing is overwritten: an existing file must be a recording, and is continued. Each call writes its line at once,
+    so a
+    process that is killed loses at most the line being written.
 
     Args:
         filepath: the recording; the file is made at the first call, its folder must exist.
@@ -56,7 +57,7 @@ class RecorderVisualizer(AbstractVisualizer):
         self._append(call_line(self.session, "introduce_layers", list(layers)))
 
     def begin_tick(self, epoch: int, step: int, axis: str) -> None:
-        """Record where a tick belongs."""
+        """Record the step of a tick."""
         self._append(call_line(self.session, "begin_tick", int(epoch), int(step), axis))
 
     def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
@@ -87,13 +88,13 @@ class RecorderVisualizer(AbstractVisualizer):
         if self.file is None:
             self.file = self._path.open("a+b", buffering=0)
             line = _missing_line_end(self.file) + header_line(self.session) + line
-        # one call of the system in all but exotic cases: lines of two recorders do not mix
+        # nearly always one system call, so lines of two recorders do not mix
         while line:
             line = line[self.file.write(line) :]
 
 
 def _missing_line_end(file: FileIO) -> bytes:
-    """The newline that a killed process did not come to write."""
+    """The newline that a killed process could not write."""
     if file.seek(0, os.SEEK_END) == 0:
         return b""
     file.seek(-1, os.SEEK_END)

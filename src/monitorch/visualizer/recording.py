@@ -19,7 +19,7 @@ from .abstract_visualizer import Ranges, TagAttributes, TagType, Values
 FORMAT = "monitorch-recording"
 VERSION = 2
 PLOT_METHODS = ("plot_numerical_values", "plot_probabilities", "plot_relations")
-# what a visualizer may lack, and the types of the arguments
+# optional methods of a visualizer, and the types of their arguments
 OPTIONAL_METHODS: dict[str, tuple[type, ...]] = {
     "introduce_layers": (list,),
     "begin_tick": (int, int, str),
@@ -33,7 +33,7 @@ _PICKLE_START = b"\x80"
 
 
 class Session(NamedTuple):
-    """What the header of a session says."""
+    """The header of a session."""
 
     id: str
     version: int
@@ -98,17 +98,17 @@ def call_line(session: str, method: str, *arguments: Any) -> bytes:
 
 
 def check_format(path: Path) -> None:
-    """Refuse a file that holds something else than a recording."""
+    """Refuse a file that is not a recording."""
     start = b"\n"
     with path.open("rb") as file:
-        # headers that were cut when a process was killed may come first
+        # headers that were cut off when a process was killed may come first
         while start.endswith(b"\n") and _HEADER_START.startswith(start[:-1]):
             start = file.readline(len(_HEADER_START))
     if _HEADER_START.startswith(start):
         return
     if start.startswith(_PICKLE_START):
         raise RecordingError(
-            f"{path} is a pickle file, as old recordings were; loading a pickle can run any code hidden in it, "
+            f"{path} is a pickle file, as old recordings were; loading a pickle can run any code, "
             "so it is not opened: record the run again"
         )
     raise RecordingError(f"{path} is not a recording: it does not begin with the header of a {FORMAT}")
@@ -122,7 +122,7 @@ def read_sessions(path: Path) -> list[Session]:
 
 
 def read_calls(path: Path, session: str) -> Iterator[Call | Damage]:
-    """The calls of a session and, whatever session they belonged to, the lines that cannot be read."""
+    """The calls of a session, and the unreadable lines of all sessions."""
     with path.open("rb") as file:
         for count, line in enumerate(file, start=1):
             content = _parsed(line)
@@ -137,7 +137,7 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 def _number(value: float) -> float | str:
-    """JSON has no word for what is not finite; as a string it survives."""
+    """JSON has no NaN and infinity, so they become strings."""
     value = float(value)
     return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
 
@@ -148,7 +148,7 @@ def _band(names: tuple[str, str], edges: tuple[float, float]) -> list[str | floa
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The content of a line, None if it is damaged."""
+    """The content of a line; None if it is damaged."""
     try:
         content = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ def _session(header: Mapping[str, Any] | None) -> Session | None:
 
 
 def _call(content: Mapping[str, Any]) -> Call | None:
-    """The call that a line stands for, None if it is not one of a visualizer's methods with fitting arguments."""
+    """The call in a line; None if it is not a visualizer's method with valid arguments."""
     try:
         return _decoded(content)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -181,13 +181,13 @@ def _decoded(content: Mapping[str, Any]) -> Call:
     if method in OPTIONAL_METHODS:
         arguments = tuple(content["arguments"])
         if tuple(map(type, arguments)) != OPTIONAL_METHODS[method]:
-            raise TypeError(f"{method} has other arguments than it takes")
+            raise TypeError(f"{method} has the wrong arguments")
         return Call(method, arguments)
     main_tag = content["main_tag"]
     if method == "register_tags":
         return Call(method, (main_tag, _attributes(content["tag_attr"])))
     if method not in PLOT_METHODS:
-        raise ValueError(f"{method!r} is no method of a visualizer")
+        raise ValueError(f"{method!r} is not a method of a visualizer")
     values = {
         layer: {name: float(value) for name, value in lines.items()} for layer, lines in content["values"].items()
     }
@@ -198,7 +198,7 @@ def _decoded(content: Mapping[str, Any]) -> Call:
 def _attributes(content: Mapping[str, Any]) -> TagAttributes:
     ylim = content["ylim"]
     flags = {name: bool(content[name]) for name in ("logy", "big_plot", "annotate")}
-    flags["apart"] = bool(content.get("apart", False))  # recordings of version 1 do not say
+    flags["apart"] = bool(content.get("apart", False))  # version 1 did not record it
     return TagAttributes(**flags, type=TagType[content["type"]], ylim=ylim and (float(ylim[0]), float(ylim[1])))
 
 

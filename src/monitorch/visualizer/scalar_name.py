@@ -1,10 +1,10 @@
-"""What a number is called in TensorBoard: the same for those written in training and those exported later."""
+"""Names of numbers in TensorBoard, for numbers written in training and exported later."""
 
 OVER_LAYERS = "over layers"
 
 
 def scalar_name(tag: str, layer: str, line: str) -> str:
-    """Tag, layer and line; what belongs to the run as a whole has no layer, and a layer's share of a whole no line.
+    """Tag, layer and line; numbers of the whole run have no layer, and shares have no line.
 
     >>> scalar_name("Weight Norm", "fc", "mean"), scalar_name("Loss", "", "train_loss -σ")
     ('weight_norm/fc/mean', 'loss/train_loss_-std')

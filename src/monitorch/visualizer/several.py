@@ -1,4 +1,4 @@
-"""The same numbers in several places."""
+"""Shows the same numbers in several visualizers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from .abstract_visualizer import AbstractVisualizer, Ranges, TagAttributes, Valu
 
 
 class Several(AbstractVisualizer):
-    """Hands everything to each of its parts; methods that only some of them have are called there.
+    """Passes everything to each visualizer; optional methods are called where they exist.
 
     >>> from monitorch.visualizer import RecorderVisualizer
     >>> several = Several([RecorderVisualizer("a.rec"), RecorderVisualizer("b.rec")])
@@ -26,7 +26,7 @@ class Several(AbstractVisualizer):
 
     @property
     def deferred(self) -> bool:  # type: ignore[override]
-        """Whether all of them can wait."""
+        """Whether all of them may be shown later."""
         return all(getattr(part, "deferred", False) for part in self.parts)
 
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:
@@ -48,15 +48,15 @@ class Several(AbstractVisualizer):
         self._all("plot_relations", epoch, main_tag, values_dict)
 
     def begin_tick(self, epoch: int, step: int, axis: str) -> None:
-        """Tell those that want to know."""
+        """Pass it to those that have this method."""
         self._all("begin_tick", epoch, step, axis)
 
     def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
-        """Tell those that want to know."""
+        """Pass it to those that have this method."""
         self._all("count_nonfinite", epoch, main_tag, counts)
 
     def describe_layers(self, layers: Sequence[tuple[str, str, int]]) -> None:
-        """Tell each as much as it wants to know."""
+        """Tell each by the method that it has."""
         for part in self.parts:
             if hasattr(part, "describe_layers"):
                 part.describe_layers(layers)

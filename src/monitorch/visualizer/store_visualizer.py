@@ -1,4 +1,4 @@
-"""Numbers into a run store, from which pages, reports and exports are made."""
+"""Stores numbers in a run on disk, which pages, reports and exports read."""
 
 import os
 import re
@@ -19,31 +19,31 @@ from .record import Record
 from .record_sink import RecordSink
 
 MOST_TOLD = 20
-"""How many numbers that are not finite are told as events: one makes others."""
+"""How many non-finite numbers become events: one leads to many others."""
 _NAME = re.compile(r"[^/\\\x00]+")
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class StoreVisualizer(RecordSink):
-    """Stores every tick in the folder ``<folder>/<name>``, in a thread of its own.
+    """Stores every tick in the folder ``<folder>/<name>``, in a background thread.
 
     A statistic is called ``<tag>/<line>``, such as ``"Weight Gradient Norm/mean"``. Beside the lines there is
     ``<tag>/nonfinite``, the number of samples that were NaN or infinite. A comparison is the statistic ``<tag>/share``
-    of each layer. What belongs to the model as a whole, such as losses, is in the lens and layer ``"run"``.
+    of each layer. Numbers of the whole model, such as losses, are in the lens and layer ``"run"``.
 
-    Nothing is made before the first number, or before :meth:`open`.
+    No file is made before the first number, or before :meth:`open`.
 
     Args:
-        folder: of all runs.
-        name: of this run; the date and time if None.
-        numbered: a name that is taken gets a number, instead of being an error.
-        config: what to keep beside the numbers; anything JSON can say.
-        facts: what else is known of the run, by name.
-        shared: other processes write to the same run, each to a file of its own.
+        folder: the folder that holds all runs.
+        name: the name of this run; the date and time if None.
+        numbered: add a number to a name that is taken, instead of raising an error.
+        config: settings to keep with the run, as JSON data.
+        facts: further facts to keep with the run, by name.
+        shared: whether other processes write to the same run, each to its own file.
         resume: continue the run of that name.
-        resume_step: the step of the checkpoint that training goes on from: the inspector counts from 0 again, so it is
-            added to its steps, and what was stored for later steps is hidden. None: the newest step that is stored.
-        max_size: how many bytes a file may take: then the oldest ticks are kept as averages only.
+        resume_step: the step of the checkpoint that training continues from. The inspector counts from 0 again, so this
+            is added to its steps, and numbers stored for later steps are hidden. None: the newest stored step.
+        max_size: how many bytes a file may take; beyond that the oldest ticks are kept as averages only.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StoreVisualizer(RecordSink):
         meta = {**(facts or {}), "config": dict(config or {})}
         self._options: dict[str, Any] = {"meta": meta, "resume": resume, "resume_step": resume_step}
         self._options["max_size"] = max_size
-        self._folder, self._name = Path(folder).absolute(), name  # the working directory may change before it is used
+        self._folder, self._name = Path(folder).absolute(), name  # absolute: the working directory may change later
         Writer.check(**self._options)
         self._numbered = (numbered or name is None) and not resume
         if name is not None and not (resume or shared or numbered) and ranks_of(self._folder / name):
@@ -83,20 +83,20 @@ class StoreVisualizer(RecordSink):
 
     @property
     def path(self) -> Path | None:
-        """The folder of the run; None before there is one, and where none can be made."""
+        """The folder of the run; None before it exists, or if it cannot be made."""
         return self._writer.folder if self._writer is not None and self._writer.path is not None else None
 
     @property
     def name(self) -> str | None:
-        """The name of the run, or the one that it will be given if it is free; None if that is the date and time."""
+        """The name of the run, or the name it will get if that is free; None if it will be the date and time."""
         return self._name if self.path is None else self.path.name
 
     def open(self, rank: int = 0, name: str | None = None) -> bool:
-        """Make the run now, and not with the first number; tells whether it works. If not, a warning has said why.
+        """Make the run now, instead of at the first number; whether it worked. If not, a warning has said why.
 
         Args:
-            rank: of this process.
-            name: of the run that another process has made, to store beside it.
+            rank: the rank of this process.
+            name: the name of the run that another process has made, to write to the same run.
         """
         if self._writer is None and not self._closed:
             if name is not None:
@@ -106,7 +106,7 @@ class StoreVisualizer(RecordSink):
 
     @property
     def writer(self) -> Writer:
-        """The writer, for events and notes; made when first needed, so that only one process leaves a folder."""
+        """The writer, for events and notes; made when first needed, so that only one process makes a folder."""
         return self._writer or self._open(0)
 
     def introduce_layers(self, layers: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ class StoreVisualizer(RecordSink):
             self._writer.introduce_layers(self._layers)
 
     def continue_from(self, step: int) -> None:
-        """The inspector goes on from a checkpoint of this step and counts on: what a run has of later is hidden."""
+        """The inspector continues from a checkpoint of this step: stored numbers of later steps are hidden."""
         self._counts_on = True
         if not self._options["resume"]:
             return
@@ -134,12 +134,12 @@ class StoreVisualizer(RecordSink):
             self._writer.resume_from(step)
 
     def note(self, **facts: Any) -> None:
-        """Store further facts, if there is a run already."""
+        """Store further facts, if the run exists."""
         if self._writer is not None and not self._closed:
             self._writer.note(**facts)
 
     def write(self, records: Sequence[Record]) -> None:
-        """Keep records until their tick is complete; after the end they are left out, with a warning."""
+        """Keep records until their tick is complete; after :meth:`close` they are left out, with a warning."""
         if self._closed:
             self._warn("this StoreVisualizer is closed and takes no more numbers")
             return
@@ -151,11 +151,11 @@ class StoreVisualizer(RecordSink):
                     self.flush()
                 self._moment = record.step, record.epoch, record.time
                 self._keep(record)
-        except Exception as error:  # whatever a lens of one's own shows, training goes on
+        except Exception as error:  # whatever a user's lens shows, training goes on
             self._warn(f"numbers cannot be stored: {type(error).__name__}: {error}. They are left out")
 
     def flush(self) -> None:
-        """Hand the tick over to the writer."""
+        """Pass the tick to the writer."""
         ticks, self._tick = self._tick, {}
         step, epoch, moment = self._moment
         for lens, grid in ticks.items():
@@ -171,7 +171,7 @@ class StoreVisualizer(RecordSink):
             warn(text, stacklevel=3)
 
     def _tell_of_nonfinite(self, lens: str, grid: "Grid", step: int, epoch: int) -> None:
-        """Keep where and when numbers were not finite for the first time: what follows is only a consequence."""
+        """Store where and when numbers were first non-finite: later ones are only a consequence."""
         new = [found for found in grid.nonfinite() if found not in self._nonfinite]
         for statistic, layer in new[: MOST_TOLD - len(self._nonfinite)]:
             self._nonfinite.add((statistic, layer))
@@ -204,7 +204,7 @@ class StoreVisualizer(RecordSink):
         self.close("finished" if kind is None else "crashed", error)
 
     def _open(self, rank: int) -> Writer:
-        """Make the run, under the name that was asked for or, if that is taken, under one with a number."""
+        """Make the run, with the given name or, if that is taken, with a number added."""
         reason: StoreError | None = None
         options = self._options
         for name in numbered_names(self._name or time_name()):
@@ -213,10 +213,10 @@ class StoreVisualizer(RecordSink):
             try:
                 self._writer = Writer(self._folder / name, rank=rank, **options)
                 break
-            except StoreError as error:  # somebody was faster; training must not end for that
+            except StoreError as error:  # another process was faster; training must not end for that
                 reason = reason or error
                 options = {**options, "resume": False, "resume_step": None}
-        assert self._writer is not None  # names never end
+        assert self._writer is not None  # there is always a free number
         if reason is not None and not self._numbered:
             warn(f"{reason}. This run is stored as {name!r}", stacklevel=3)
         asked = self._options["resume_step"]
@@ -245,7 +245,7 @@ class StoreVisualizer(RecordSink):
         if grid.set(names[0], layer, record.value):
             self.writer.introduce_statistics(lens, [_look(names[0], attributes)])
         if not is_share:
-            # a number that float32 cannot hold is not finite either, and at least one sample is to blame
+            # a number that overflows float32 is non-finite, too, so count at least one sample
             grid.count(names[1], layer, record.nonfinite or int(not abs(record.value) <= _LARGEST))
 
 
@@ -260,13 +260,13 @@ class Grid:
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def set(self, statistic: str, layer: str, value: float) -> bool:
-        """Keep a number; True if its statistic is a new one."""
+        """Keep a number; True if its statistic is new."""
         is_new = statistic not in self._statistics
         self._cells[self._place(statistic, layer)] = value
         return is_new
 
     def count(self, statistic: str, layer: str, number: int) -> None:
-        """Keep how many samples were not finite; lines of one curve say the same, or one of them more."""
+        """Keep how many samples were non-finite; of several lines of one curve, the largest count is kept."""
         place = self._place(statistic, layer)
         self._cells[place] = max(number, self._cells.get(place, 0))
         if number:
@@ -277,16 +277,16 @@ class Grid:
         return row, self._layers.setdefault(layer, len(self._layers))
 
     def nonfinite(self) -> list[tuple[str, str]]:
-        """Tags, with their curves, and layers whose samples were not all finite, in the order of the layers.
+        """Tags, with their curves, and layers that had non-finite samples, in layer order.
 
-        None are left then.
+        The counts are cleared.
         """
         found, self._broken = self._broken, set()
         ordered = sorted(found, key=lambda pair: (self._layers[pair[1]], pair[0]))
         return [(_plot(statistic), layer) for statistic, layer in ordered]
 
     def frame(self) -> dict[str, Any]:
-        """What the writer is given; the cells are empty then."""
+        """The frame for the writer; the cells are cleared."""
         cells, self._cells = self._cells, {}
         if (len(self._statistics), len(self._layers)) != tuple(map(len, self._names)):
             self._names = tuple(self._statistics), tuple(self._layers)
@@ -297,7 +297,7 @@ class Grid:
 
 
 def _plot(statistic: str) -> str:
-    """What a count is of: the tag and, if it has several, the curve."""
+    """What a count belongs to: the tag and, if it has several, the curve."""
     tag, curve, _ = parse(statistic)
     return f"{tag}/{curve}" if curve else tag
 

@@ -15,7 +15,7 @@ class Column(NamedTuple):
 
 
 Box: TypeAlias = list[str]
-"""Lines of equal width, put beside other boxes of the same height."""
+"""Lines of equal width, placed beside other boxes of the same height."""
 
 _BETWEEN_COLUMNS = "  "
 _BETWEEN_GROUPS = " | "
@@ -24,7 +24,7 @@ _LEAST_LABEL = 12
 
 
 def number_text(value: float, nonfinite: int = 0) -> str:
-    """Four significant digits, and behind ``!`` how many samples were left out for not being finite.
+    """Four significant digits, and after ``!`` how many non-finite samples were left out.
 
     >>> number_text(0.5), number_text(-12345.6), number_text(0.00012), number_text(2, nonfinite=3)
     ('0.5000', '-1.235e4', '1.200e-4', '2.000 !3')
@@ -42,7 +42,7 @@ def number_text(value: float, nonfinite: int = 0) -> str:
 
 
 def percent_text(share: float, nonfinite: int = 0) -> str:
-    """A share of a whole, with one digit behind the point.
+    """A share in percent, with one digit after the point.
 
     >>> percent_text(0.1234)
     '12.3%'
@@ -52,10 +52,10 @@ def percent_text(share: float, nonfinite: int = 0) -> str:
 
 
 def table_text(labels: Sequence[str], columns: Mapping[Column, Mapping[str, str]], width: int) -> str:
-    """Draw a table with a row for every label; what is wider than ``width`` continues in further blocks below.
+    """Draw a table with a row for every label; columns beyond ``width`` continue in further blocks below.
 
-    Columns of one group stand together. A block leaves out the rows that have nothing in it. Of what names contain a
-    terminal obeys nothing.
+    Columns of one group stay together. A block leaves out rows that are empty in it. Control codes in names are
+    escaped.
     """
     shown = shortened([printable(label) for label in labels], max(width // 3, _LEAST_LABEL), _CUT)
     row_names = _flush_left(["", "layer", *shown])
@@ -71,7 +71,7 @@ def table_text(labels: Sequence[str], columns: Mapping[Column, Mapping[str, str]
 
 
 def headline_text(start: str, segments: Mapping[str, Sequence[str]], width: int) -> str:
-    """Put titled lists on few lines, broken between lists where possible and never inside an item."""
+    """Put titled lists on few lines, with line breaks between lists if possible, and never inside an item."""
     room = width - len(start) - len(_BETWEEN_GROUPS)
     pieces: list[Box] = []
     for title, items in ((printable(title), map(printable, items)) for title, items in segments.items()):
@@ -88,7 +88,7 @@ def _flush_left(lines: Sequence[str]) -> Box:
 
 
 def _column_box(name: str, texts: Sequence[str]) -> Box:
-    """Numbers end at one edge, with the marks behind it."""
+    """Numbers are aligned right, with the marks after them."""
     parts = [text.partition(" ") for text in texts]
     marks = _flush_left([space + mark for _, space, mark in parts])
     width = max(len(number) for number, _, _ in parts)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class TensorBoardVisualizer(RecordSink):
-    """Writes event files; every list of records becomes one event, at the step of the training it belongs to.
+    """Writes TensorBoard event files; every list of records becomes one event, at its training step.
 
     Args:
         log_dir: folder of the event file; ``runs/<time>_<host><comment>`` if None.
-        comment: end of the name of the default folder.
+        comment: added to the name of the default folder.
         **kwargs: further options of ``torch.utils.tensorboard.SummaryWriter``.
     """
 
@@ -31,13 +31,13 @@ class TensorBoardVisualizer(RecordSink):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingExtraError.needed_by(type(self).__name__, "tensorboard", extra="tensorboard") from error
-        signature(SummaryWriter).bind(log_dir, comment, **kwargs)  # an unknown option is an error now, not at a tick
+        signature(SummaryWriter).bind(log_dir, comment, **kwargs)  # an unknown option should fail now, not at a tick
         self._open = partial(SummaryWriter, log_dir, comment, **kwargs)
         self._closed = False
 
     @cached_property
     def writer(self) -> "SummaryWriter":
-        """The writer, made when first needed: every rank builds a visualizer, but only one may leave a folder."""
+        """The writer, made when first needed: every rank builds a visualizer, but only one may make a folder."""
         return self._open()
 
     def write(self, records: Sequence[Record]) -> None:
@@ -53,11 +53,11 @@ class TensorBoardVisualizer(RecordSink):
             scalars = {self._name(record): record.value for record in moment}
             counts = {self._count_name(record): record.nonfinite for record in moment if record.nonfinite}
             values = [Summary.Value(tag=name, simple_value=value) for name, value in (scalars | counts).items()]
-            events: Any = self.writer.file_writer  # torch does not say what it is
+            events: Any = self.writer.file_writer  # torch does not set the type
             events.add_summary(Summary(value=values), step, moment[0].time)
 
     def flush(self) -> None:
-        """Bring everything written so far onto the disk."""
+        """Write everything so far to disk."""
         if "writer" in vars(self):
             self.writer.flush()
 
@@ -86,7 +86,7 @@ class TensorBoardVisualizer(RecordSink):
         return self._name(record, count_name(f"{record.tag}/{record.statistic}").rpartition("/")[2])
 
     def _name(self, record: Record, line: str | None = None) -> str:
-        """In a comparison of layers the lines are the layers."""
+        """The name of a scalar; in a comparison of layers the lines are the layers."""
         if record.tag in self.tags and self.tags[record.tag].type is TagType.RELATIONS:
             return scalar_name(record.tag, record.statistic, "")
         layer = "" if record.layer == record.tag else record.layer

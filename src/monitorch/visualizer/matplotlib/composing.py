@@ -35,7 +35,7 @@ def plan(
             big.append(Column(tag, _labels(tag, attributes, history)))
         else:
             small.append(Column(tag, _labels(tag, attributes, history), tuple(history.layers(tag))))
-    # a third entry is a unit of length; such pages are laid out as if they had no given size, and scaled
+    # a third entry is a unit of length: such pages get a computed layout, which is then scaled
     return paginate(big, small, width=size[0] if len(size) == 2 else None, model_order=model_order)
 
 
@@ -43,7 +43,7 @@ def compose(page: Page, tags: Mapping[str, TagAttributes], history: History, opt
     """Draw one page into a new figure."""
     given = {option: value for option, value in options.items() if value is not None}
     if not any("layout" in option for option in given):
-        # places are computed; a layout engine from the user's settings would move things away from them
+        # positions are computed; a layout engine from the user's settings would move things
         given["layout"] = "none"
     with plt.rc_context({"figure.max_open_warning": 0}):
         figure = plt.figure(**{"figsize": page.size, **given})
@@ -60,7 +60,7 @@ def compose(page: Page, tags: Mapping[str, TagAttributes], history: History, opt
 
 
 def _labels(tag: str, attributes: TagAttributes, history: History) -> tuple[str, ...]:
-    # shares are named inside of the plot
+    # shares have their names inside the plot
     if not attributes.annotate or attributes.type is TagType.RELATIONS:
         return ()
     return (*history.line_names(tag), *(" -- ".join(edges) for edges in history.band_names(tag)))
@@ -137,7 +137,7 @@ def _prepare_axes(axes: Axes, epochs: tuple[float, float] | None) -> None:
 
 
 def _number_values(axes: Axes, tag: TagAttributes) -> None:
-    """Few and short numbers beside the plot."""
+    """Few and short axis numbers beside the plot."""
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if axes.get_yscale() == "log" else 0.0
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -149,7 +149,7 @@ def _number_values(axes: Axes, tag: TagAttributes) -> None:
     formatter = ScalarFormatter()
     formatter.set_powerlimits((-3, 4))
     axes.yaxis.set_major_formatter(formatter)
-    # the power of ten stands left of the plot: above it is the name of the layer
+    # the power of ten goes left of the plot, since the layer name is above it
     axes.yaxis.get_offset_text().set(ha="right", size=SMALL_TEXT - 1)
 
 

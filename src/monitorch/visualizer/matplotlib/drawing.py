@@ -1,4 +1,4 @@
-"""How the numbers of one layer are drawn into one pair of axes."""
+"""Draws the numbers of one layer into one plot."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def _all_points(curves: Curves) -> tuple[Numbers, Numbers]:
 
 
 def _draw_lines(axes: Axes, curves: Curves, styles: Mapping[str, LineStyle], floor: float, *, filled: bool) -> None:
-    """Lines with gaps where there is no number, or none above the floor that a logarithmic axis has."""
+    """Draw lines, with gaps where there is no number, or on a logarithmic axis none above its lower limit."""
     for name, series in curves.lines.items():
         epochs, values = series.points()
         finite = np.isfinite(values)
@@ -78,7 +78,7 @@ def _draw_bands(axes: Axes, curves: Curves, styles: Mapping[str, LineStyle], flo
 def _fill(
     axes: Axes, epochs: Numbers, low: Numbers, high: Numbers, colour: str, floor: float, label: str | None = None
 ) -> None:
-    """An area that stops at the floor."""
+    """Fill an area down to the lower limit of the axis."""
     drawable = np.isfinite(low) & np.isfinite(high) & (high >= floor)
     low, high = np.where(drawable, np.maximum(low, floor), np.nan), np.where(drawable, high, np.nan)
     axes.fill_between(epochs, low, high, color=colour, alpha=_ALPHA, linewidth=0, label=label)
@@ -95,7 +95,7 @@ def _isolated(drawable: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _set_limits(axes: Axes, tag: TagAttributes) -> None:
-    """Apply the two ends in any order; those that make no sense are left to matplotlib."""
+    """Apply the two limits in any order; matplotlib chooses if they make no sense."""
     if not tag.ylim and tag.type is TagType.NUMERICAL:
         return
     low, high = sorted(tag.ylim or (0.0, 1.0))
@@ -106,7 +106,7 @@ def _set_limits(axes: Axes, tag: TagAttributes) -> None:
 
 
 def _mark(axes: Axes, epochs: Numbers, text: str, colour: str) -> None:
-    """Tick epochs at the bottom, whatever the vertical axis shows."""
+    """Mark these epochs at the bottom of the plot."""
     if not len(epochs):
         return
     epochs = np.unique(epochs)

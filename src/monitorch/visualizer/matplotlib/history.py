@@ -1,4 +1,4 @@
-"""What was received so far: numbers over epochs or steps, per tag and layer."""
+"""All numbers received so far, over epochs or steps, per tag and layer."""
 
 from array import array
 from collections import defaultdict
@@ -23,7 +23,7 @@ class Series:
         self._values = array("d")
 
     def add(self, epoch: float, value: float) -> None:
-        """Take the number of an epoch; the latest one counts."""
+        """Add the number of an epoch; a later one for the same epoch replaces it."""
         if self._epochs and self._epochs[-1] == epoch:
             self._values[-1] = value
         else:
@@ -35,7 +35,7 @@ class Series:
         epochs, values = np.array(self._epochs), np.array(self._values)
         if np.all(np.diff(epochs) > 0):
             return epochs, values
-        # epochs came twice or started over: np.unique finds the first, so look from behind
+        # epochs were repeated: np.unique keeps the first, so go backwards to keep the last
         ordered, latest = np.unique(epochs[::-1], return_index=True)
         return ordered, values[::-1][latest]
 
@@ -54,18 +54,18 @@ class Curves:
 
 
 class History:
-    """Everything received, copied: callers go on to change the dictionaries that they handed over."""
+    """Everything received, copied: callers may change their dictionaries afterwards."""
 
     def __init__(self) -> None:
         self._tags: dict[str, dict[str, Curves]] = {}
         self.epochs: tuple[float, float] | None = None
-        """The first and the last place on the axis."""
+        """The first and last position on the x axis."""
         self.axis = ""
-        """What the axis counts; the first tick says so."""
+        """The unit of the x axis, given by the first tick."""
         self._tick: tuple[float, float] | None = None
 
     def begin_tick(self, epoch: float, step: float, axis: str) -> None:
-        """The numbers that come for ``epoch`` belong to ``step``, and to that place on an axis that counts steps."""
+        """Numbers for ``epoch`` belong to ``step``; an x axis that counts steps shows them there."""
         self.axis = self.axis or axis
         self._tick = epoch, step
 

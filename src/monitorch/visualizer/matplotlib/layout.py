@@ -43,7 +43,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        """What stands above it."""
+        """The text above it."""
         return self.only or self.tag
 
 
@@ -63,7 +63,7 @@ class Block:
 
     @property
     def rows(self) -> int:
-        """Plots in a column; small tags without any layer still get one, to say so."""
+        """Plots per column; small tags without layers still get one, which says so."""
         return 1 if self.big else max(1, len(self.layers))
 
     @property
@@ -73,7 +73,7 @@ class Block:
 
     @property
     def head(self) -> float:
-        """Height of what stands above the first plot."""
+        """Height of the title and legend above the first plot."""
         legend_rows = max(math.ceil(len(column.labels) / self.legend_columns(column)) for column in self.columns)
         return TAG_TITLE + legend_rows * LEGEND_ROW + (0.0 if self.big else LAYER_TITLE)
 
@@ -118,8 +118,8 @@ def paginate(
     Args:
         big: tags with one plot.
         small: tags with a plot per layer.
-        width: of the pages, if it is not to be computed.
-        model_order: the order of layers, as far as it is known.
+        width: the width of the pages; computed if None.
+        model_order: the known order of layers.
     """
     pages: list[Page] = []
     for page in _single_blocks(big, small, width, model_order):
@@ -134,7 +134,7 @@ def paginate(
 
 
 def merge_orders(orders: Iterable[Sequence[str]]) -> list[str]:
-    """One order of all layers that keeps to the order of each tag where they do not contradict.
+    """One order of all layers that keeps the order of each tag, unless they contradict.
 
     >>> merge_orders([["relu1", "relu2"], ["lin1", "relu1", "lin2", "relu2"]])
     ['lin1', 'relu1', 'lin2', 'relu2']
@@ -179,7 +179,7 @@ def _single_blocks(
 
 
 def _group(columns: Sequence[Column]) -> list[list[Column]]:
-    """Tags that share layers belong together, in rows; side by side the others would leave holes."""
+    """Group tags that share layers; tags of different layers side by side would leave holes."""
     groups: list[list[Column]] = []
     for column in columns:
         for group in groups:

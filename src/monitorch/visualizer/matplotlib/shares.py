@@ -12,7 +12,7 @@ from .text import POINTS_PER_INCH, SMALL_TEXT, fit, inches
 
 
 def draw_shares(axes: Axes, lines: Mapping[str, Series]) -> None:
-    """Stack the shares; where a layer has none it takes no room."""
+    """Stack the shares; a layer without one takes no space."""
     points = [series.points() for series in lines.values()]
     epochs = np.unique(np.concatenate([epochs for epochs, _ in points]))
     shares = np.zeros((len(lines), len(epochs)))
@@ -23,13 +23,13 @@ def draw_shares(axes: Axes, lines: Mapping[str, Series]) -> None:
         epochs, shares = epochs + np.array([-0.4, 0.4]), np.repeat(shares, 2, axis=1)
     areas = axes.stackplot(epochs, shares, labels=list(lines))
     for area, colour in zip(areas, cycle(SHARE_COLOURS), strict=False):
-        # without an edge, hairlines of the background shine through
+        # without an edge, thin lines of the background are visible
         area.set(facecolor=colour, edgecolor=colour, linewidth=0.4)
     _name_shares(axes, list(lines), epochs, shares)
 
 
 def _name_shares(axes: Axes, layers: Sequence[str], epochs: Numbers, shares: Numbers) -> None:
-    """Write names where shares begin: those of the largest, and of others where there is room left."""
+    """Write layer names into the plot: those of the largest shares, and others if there is room."""
     width, height = inches(axes)
     spacing = 1.3 * SMALL_TEXT / POINTS_PER_INCH / height
     starts = (shares > 0).argmax(axis=1)

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 SMALL_TEXT = 7.0
 POINTS_PER_INCH = 72
 
-# of the average character, as parts of the size of the font
+# size of the average character, relative to the font size
 _CHARACTER_WIDTH, _BOLD_CHARACTER_WIDTH = 0.6, 0.7
 
 
@@ -22,12 +22,12 @@ def shorten(name: str, at_most: int) -> str:
 
 
 def fit(text: str, width: float, size: float) -> str:
-    """The text, shortened if it would be wider than so many inches."""
+    """The text, shortened to this many inches."""
     return shorten(text, int(width * POINTS_PER_INCH / (_CHARACTER_WIDTH * size)))
 
 
 def bold_size(text: str, width: float, largest: float) -> float:
-    """The size of bold letters at which the text is no wider than so many inches, if they stay readable."""
+    """The font size at which bold text fits into this many inches, if it stays readable."""
     return max(SMALL_TEXT, min(largest, width * POINTS_PER_INCH / (_BOLD_CHARACTER_WIDTH * max(1, len(text)))))
 
 

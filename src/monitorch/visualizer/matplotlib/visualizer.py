@@ -1,4 +1,4 @@
-"""A visualizer that draws figures when it is asked to."""
+"""A visualizer that draws figures on demand."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ from .layout import Page
 class MatplotlibVisualizer(AbstractVisualizer):
     """Keeps all numbers and draws them on demand.
 
-    Deep models fill several pages: big tags stand on the first, and each page shows about a dozen layers.
+    Deep models fill several pages: big tags are on the first, and each page shows about a dozen layers.
 
     Args:
-        **kwargs: handed to ``matplotlib.pyplot.figure``; without ``figsize`` a size is computed for each page.
+        **kwargs: passed to ``matplotlib.pyplot.figure``; without ``figsize`` a size is computed for each page.
     """
 
     # not emitted any more; kept because tests written for earlier releases silence it by this name
@@ -51,13 +51,13 @@ class MatplotlibVisualizer(AbstractVisualizer):
         self._model_order = list(layers)
 
     def begin_tick(self, epoch: int, step: int, axis: str) -> None:
-        """Learn where the numbers of a tick belong, and what horizontal axes count."""
+        """Keep the step of the numbers of a tick, and the unit of the x axis."""
         self._history.begin_tick(epoch, step, axis)
 
     def plot_numerical_values(
         self, epoch: int, main_tag: str, values_dict: Values, ranges_dict: Ranges | None = None
     ) -> None:
-        """Keep the numbers; those of an unknown tag have no place."""
+        """Keep the numbers; those of an unknown tag are ignored."""
         if main_tag in self._tags:
             self._history.add(epoch, main_tag, values_dict, ranges_dict)
             self._stale = True
@@ -80,7 +80,7 @@ class MatplotlibVisualizer(AbstractVisualizer):
         if not 1 <= page <= len(pages):
             raise OptionError(f"page={page!r} does not exist; pages are counted from 1 to {len(pages)}")
         if page not in self._figures:
-            # pyplot would draw all pages into one figure if they had the same name
+            # with the same name, pyplot would draw all pages into one figure
             options = self._options if page == 1 else {k: v for k, v in self._options.items() if k != "num"}
             self._figures[page] = compose(pages[page - 1], self._tags, self._history, options)
         return self._figures[page]
@@ -93,8 +93,8 @@ class MatplotlibVisualizer(AbstractVisualizer):
         """Write all pages: into one pdf, or in other formats as ``name.png``, ``name-2.png`` and so on.
 
         Args:
-            path: where to; without a suffix it is a png.
-            **options: handed to ``Figure.savefig``, for example ``dpi``.
+            path: the file; without a suffix it is a png.
+            **options: passed to ``Figure.savefig``, for example ``dpi``.
         """
         path = Path(path)
         path = path if path.suffix else path.with_suffix(".png")
@@ -126,7 +126,7 @@ class MatplotlibVisualizer(AbstractVisualizer):
         return self._pages
 
     def _page_by_page(self) -> Iterator[Figure]:
-        """All figures, keeping only those that were asked for before: all pages at once take much memory."""
+        """All figures, one by one; closes those that were not open before, since all pages at once take much memory."""
         for number in range(1, len(self._current_pages()) + 1):
             keep = number in self._figures
             yield self.show_fig(number)
