@@ -62,7 +62,7 @@ def test_text_says_where_they_part(compare):
     code, text = compare(numbers(), changed(4, "layer7", np.nan))
     assert code == 1
     value = numbers()["Norm"]["Norm/mean"]["layer7"][4]
-    assert text.startswith(f"a and b part at step 5 in layer7: Norm/mean is {value:.3f} and NaN\n")
+    assert text.startswith(f"a and b first differ at step 5 in layer7: Norm/mean is {value:.3f} and NaN\n")
     assert ["Norm/mean", "5", "layer7", f"{value:.3f}", "NaN", "not", "finite"] in map(str.split, text.splitlines())
     assert "1 other statistic the same within 0.0001" in text
 
@@ -141,7 +141,7 @@ def test_a_number_that_one_run_did_not_measure_is_a_difference(write_run, tmp_pa
         writer.put("L", 1, [[1.0, 1.0]], layers=["fc", "head"], statistics=["x"])
         writer.put("L", 2, [[2.0]], layers=["head"], statistics=["x"])
     assert cli.main(["compare", "a", "b", "--runs", str(tmp_path / "runs")]) == 1
-    assert "part at step 2 in fc: x is 2.000 and nothing" in capsys.readouterr().out
+    assert "first differ at step 2 in fc: x is 2.000 and nothing" in capsys.readouterr().out
 
 
 def test_several_ticks_at_one_step_belong_together_in_order(tmp_path, capsys):
@@ -168,7 +168,7 @@ def test_statistics_and_layers_are_told_apart_on_a_narrow_screen(compare, monkey
     _, text = compare(first, second)
     lines = text.splitlines()
     assert max(map(len, lines)) <= int(columns)
-    rows = [line for line in lines if "bias" in line and "part at" not in line and ":" not in line]
+    rows = [line for line in lines if "bias" in line and "first differ at" not in line and ":" not in line]
     assert len(rows) == 4
     assert len({line.split()[0] + line.split()[1] for line in rows}) == 4
     assert "Paramet…  " not in text

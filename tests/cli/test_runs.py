@@ -70,8 +70,8 @@ STATES = {
     "newer": ("newer", "was written by a newer monitorch"),
     "newer_log": ("newer", "was written by a newer monitorch"),
     "foreign": ("foreign", "is a database of another program"),
-    "flipped": ("damaged", "is damaged or no run of monitorch"),
-    "cut": ("damaged", "is damaged or no run of monitorch"),
+    "flipped": ("damaged", "is damaged or not a run of monitorch"),
+    "cut": ("damaged", "is damaged or not a run of monitorch"),
     "locked": ("locked", "is locked by another program at the moment"),
     "crashed_too": ("crashed", "ValueError: loss is NaN in step 7"),
 }

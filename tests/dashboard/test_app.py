@@ -110,8 +110,8 @@ def broken(tmp_path_factory, new_run, serving):
     ("name", "message"),
     [
         ("empty", "the run 'empty' is empty: nothing was stored yet"),
-        ("text", "the run 'text' is damaged or no run of monitorch"),
-        ("cut", "the run 'cut' is damaged or no run of monitorch"),
+        ("text", "the run 'text' is damaged or not a run of monitorch"),
+        ("cut", "the run 'cut' is damaged or not a run of monitorch"),
         ("newer", "the run 'newer' was written by a newer monitorch"),
         ("loop", "there is no run 'loop'; there are crashed, cut, empty, newer, text"),
     ],

@@ -68,7 +68,7 @@ def test_file_of_a_killed_writer_in_such_a_folder_has_to_be_copied(file, tmp_pat
     for name in ("rank0.db", "rank0.db-wal"):
         (disk / name).write_bytes((tmp_path / name).read_bytes())
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    with pytest.raises(StoreError, match=r"rank0\.db cannot be opened: .*; a copy in a folder of your own can"):
+    with pytest.raises(StoreError, match=r"rank0\.db cannot be opened: .*; copy it to a folder that you can write to"):
         open_run(disk)
     file.close()
 

@@ -408,9 +408,9 @@ def newer(path):
 @pytest.mark.parametrize(
     ("spoil", "state", "message"),
     [
-        (lambda path: b"hello world, this is no database" * 100, "damaged", "is damaged or no run of monitorch"),
-        (zeros_in_the_middle, "damaged", "is damaged or no run of monitorch"),
-        (lambda path: path.read_bytes()[:5000], "damaged", "is damaged or no run of monitorch"),
+        (lambda path: b"hello world, this is no database" * 100, "damaged", "is damaged or not a run of monitorch"),
+        (zeros_in_the_middle, "damaged", "is damaged or not a run of monitorch"),
+        (lambda path: path.read_bytes()[:5000], "damaged", "is damaged or not a run of monitorch"),
         (lambda path: b"", "empty", "is empty: nothing was stored yet"),
         (newer, "newer", "was written by a newer monitorch .*version 99"),
     ],
@@ -473,7 +473,7 @@ def test_rows_that_make_no_sense_are_damage(tmp_path, change):
     file.abandon()
     with closing(sqlite3.connect(file.path)) as connection, connection:
         connection.execute(f"UPDATE {change}")
-    with pytest.raises(UnreadableRunError, match="is damaged or no run of monitorch") as caught:
+    with pytest.raises(UnreadableRunError, match="is damaged or not a run of monitorch") as caught:
         read_everything(file.path)
     assert caught.value.state == "damaged"
 

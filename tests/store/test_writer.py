@@ -202,8 +202,8 @@ def test_slow_disk_costs_frames_but_not_the_training(tmp_path, one):
         ({"max_size": 100}, "max_size=100 must be a number of bytes, at least 1048576"),
         ({"max_size": "2GB"}, "max_size='2GB' must be a number of bytes"),
         ({"journal": "delete"}, "journal='delete' is unknown; choose from 'wal', 'truncate', 'log'"),
-        ({"resume_step": 5}, "resume_step=5 is for resume=True"),
-        ({"meta": {"model": object()}}, "meta takes what JSON can say: Object of type object"),
+        ({"resume_step": 5}, "resume_step=5 needs resume=True"),
+        ({"meta": {"model": object()}}, "meta must be JSON data: Object of type object"),
         ({"meta": {3: "x"}}, "a name must be text, not 3"),
     ],
 )
@@ -229,10 +229,10 @@ def test_wrong_options_are_refused_before_anything_is_made(tmp_path, options, me
         (lambda writer: writer.put("Norm", 2**63, [[1]], layers=["a"], statistics=["x"]), "too large for .* 64 bits"),
         (lambda writer: writer.put("Norm", 1, [[1]], layers=["a"], statistics=["x"], epoch=2**31), "too large .* 32"),
         (lambda writer: writer.event(1, "spike", "bad"), "severity='bad' is unknown; choose from 'info', 'warning'"),
-        (lambda writer: writer.event(1, "spike", body={"x": {1}}), "body takes what JSON can say"),
+        (lambda writer: writer.event(1, "spike", body={"x": {1}}), "body must be JSON data"),
         (lambda writer: writer.event(1, "spike", colour="red"), "unexpected keyword argument 'colour'"),
         (lambda writer: writer.event(-(2**70), "spike"), "too large"),
-        (lambda writer: writer.note(x=object), "facts takes what JSON can say"),
+        (lambda writer: writer.note(x=object), "facts must be JSON data"),
         (lambda writer: writer.introduce_layers([None]), "NoneType"),
         (lambda writer: writer.introduce_statistics("Norm", ["mean"]), "_replace"),
         (lambda writer: writer.close("happy"), "status='happy' is unknown; choose from 'finished', 'crashed'"),
@@ -252,7 +252,7 @@ def test_wrong_call_is_one_warning_and_training_goes_on(tmp_path, one, values_of
 def test_circular_facts_are_refused(tmp_path):
     circular = {}
     circular["self"] = circular
-    with pytest.raises(OptionError, match="meta takes what JSON can say"):
+    with pytest.raises(OptionError, match="meta must be JSON data"):
         Writer(tmp_path / "run", meta=circular)
 
 

@@ -45,7 +45,7 @@ def test_run_that_is_taken_away_while_it_trains_goes_on_in_a_new_file(tmp_path, 
     writer.note(best=2)
     train(writer, 1)
     take_away(tmp_path / "run")
-    text = r"rank0\.\w+ was removed or moved while it was being written\. What comes next is stored in .*run/rank0"
+    text = r"rank0\.\w+ was removed or moved while it was being written\. From now on the run is stored in .*run/rank0"
     with pytest.warns(MonitorchWarning, match=text) as told:
         train(writer, 2, 3, 4, close=True)
     assert (len(told), writer.dropped) == (1, 0)
@@ -113,7 +113,7 @@ def test_run_of_somebody_else_in_the_same_place_is_left_alone(tmp_path, train, v
     remove(tmp_path / "run")
     second = Writer(tmp_path / "run", journal=journal)
     train(second, 10)
-    with pytest.warns(MonitorchWarning, match=r"What comes next is stored in .*run_2"):
+    with pytest.warns(MonitorchWarning, match=r"From now on the run is stored in .*run_2"):
         train(first, 2)
     train(second, 20)
     train(first, 3, close=True)

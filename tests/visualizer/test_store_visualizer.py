@@ -361,9 +361,9 @@ def test_lens_that_shows_no_number_does_not_end_the_training(tmp_path, value):
         ({"name": "a/b"}, "name='a/b' must be the name of a folder, without slashes"),
         ({"name": ".."}, "must be the name of a folder"),
         ({"resume": True}, "resume=True needs the name of the run"),
-        ({"name": "a", "resume_step": 3}, "resume_step=3 is for resume=True"),
+        ({"name": "a", "resume_step": 3}, "resume_step=3 needs resume=True"),
         ({"max_size": 10}, "max_size=10 must be a number of bytes, at least 1048576"),
-        ({"config": {"model": object}}, "meta takes what JSON can say"),
+        ({"config": {"model": object}}, "meta must be JSON data"),
     ],
 )
 def test_wrong_options_are_refused_at_once(tmp_path, options, message):

@@ -1,4 +1,4 @@
-"""The command line. Each command is a file of its own, and none imports torch before it runs."""
+"""The command line. Each command has its own file, and none imports torch before it runs."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from .wording import printable
 
 
 class Command(Protocol):
-    """What the file of a command defines; the first line of its docstring is what it does."""
+    """What the file of a command defines; the first line of its docstring is its help text."""
 
     __doc__: str | None
 
@@ -22,7 +22,7 @@ class Command(Protocol):
         """Declare the options."""
 
     def run(self, options: argparse.Namespace) -> int | None:
-        """Do it, and return the exit code if it is not 0; errors that the user can act on are a MonitorchError."""
+        """Run the command; returns the exit code if it is not 0. Errors that the user can fix are a MonitorchError."""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("monitorch: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as head, has seen enough; Python would complain again at exit
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python would complain again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (MonitorchError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what may be written for them. Light: it is loaded before any command runs."""
+"""Options that several commands share, and their types. Light, since it is loaded before any command runs."""
 
 import argparse
 import re
@@ -15,17 +15,17 @@ def add_run(parser: argparse.ArgumentParser, *names: str, optional: bool = False
         text = f"folder of a run, or its name in DIR{default}"
         parser.add_argument(name, nargs="?" if optional else None, metavar=name.upper(), help=text)
     parser.add_argument("--runs", type=Path, metavar="DIR", help="folder of the runs (monitorch_runs)")
-    parser.add_argument("--rank", type=whole_number(0), metavar="N", help="process of the run (the lowest)")
+    parser.add_argument("--rank", type=whole_number(0), metavar="N", help="rank of the process to read (the lowest)")
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
-    """Which numbers; an expression matches anywhere in a name, upper or lower case."""
+    """Which numbers to use; an expression matches anywhere in a name, in upper or lower case."""
     for option, what in (("--lens", "lenses"), ("--statistic", "statistics"), ("--layers", "layers")):
-        parser.add_argument(option, type=expression, metavar="REGEX", help=f"only {what} whose name has this in it")
+        parser.add_argument(option, type=expression, metavar="REGEX", help=f"only {what} whose name matches")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """For programs."""
+    """Output for other programs."""
     parser.add_argument("--json", action="store_true", help='print JSON; numbers may be "nan", "inf", "-inf" or null')
 
 
@@ -54,7 +54,7 @@ def expression(text: str) -> re.Pattern[str]:
 
 
 def tolerance(text: str) -> float:
-    """A type of option: how much is nothing."""
+    """A type of option: the largest difference that counts as equal."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tell where, when and by how much two runs part; the exit code is 0 if they are the same and 1 if not."""
+"""Show where, when and by how much two runs differ; the exit code is 0 if they are the same and 1 if not."""
 
 import argparse
 
@@ -9,7 +9,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser, "a", "b")
     add_filters(parser)
-    text = "relative difference that is none (%(default)s); 0 wants equal bits"
+    text = "relative difference that counts as equal (%(default)s); 0 compares exactly"
     parser.add_argument("--tolerance", type=tolerance, default=1e-4, metavar="SHARE", help=text)
     add_json(parser)
 

@@ -35,8 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", type=Path, default="monitorch_demo", metavar="DIR", help="folder for the figures (%(default)s)")
     add("--steps", type=whole_number(1), default=_STEPS, metavar="N", help="steps to train (%(default)s)")
-    add("--seed", type=whole_number(0, _LARGEST_SEED), default=0, metavar="N", help="of the random numbers (0)")
-    add("--quiet", action="store_true", help="print the paths of what was written only")
+    add("--seed", type=whole_number(0, _LARGEST_SEED), default=0, metavar="N", help="seed of the random numbers (0)")
+    add("--quiet", action="store_true", help="print only the paths of the written files")
     add("--ui", action="store_true", help="show the run in a browser while it trains, until Ctrl-C")
 
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     _check_writable(options.out)
     import matplotlib as mpl
 
-    mpl.use("Agg")  # files need no window, and there may be no screen
+    mpl.use("Agg")  # figures go to files, and there may be no screen
     from .demo_data import python_help
     from .demo_training import train
 
@@ -78,7 +78,7 @@ def _opening(corpus: "Corpus", width: int) -> str:
 
 @contextmanager
 def _progress(steps: int, quiet: bool) -> "Iterator[Callable[[int, str], None]]":
-    """What shows how far the training is, on a terminal and until it is done: the step, and a few words."""
+    """Show the progress of training on a terminal: the step, and a few words."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -92,7 +92,7 @@ def _progress(steps: int, quiet: bool) -> "Iterator[Callable[[int, str], None]]"
 
 @contextmanager
 def _page(runs: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """The live page in a process of its own, which ends with the block."""
+    """The live page in another process, which ends with the block."""
     runs.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen([sys.executable, "-m", "monitorch", "ui", str(runs)])
     try:
@@ -105,12 +105,12 @@ def _page(runs: Path) -> "Iterator[subprocess.Popen[bytes]]":
 def _save_report(store: "StoreVisualizer", path: Path) -> Path:
     from ..dashboard import report_html
 
-    assert store.path is not None  # it has been written to
+    assert store.path is not None  # it exists once numbers are written
     return report_html(store.path).save(path)
 
 
 def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], runs: Path, width: int) -> str:
-    from .summary import EXPLANATION, summary_text  # not before: every command loads this file
+    from .summary import EXPLANATION, summary_text  # not at the top: every command loads this file
 
     prose = min(width, _WIDEST_PROSE)
     result = (

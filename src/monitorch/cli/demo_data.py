@@ -29,7 +29,7 @@ class Corpus:
 
     @property
     def entropy(self) -> float:
-        """The loss, in nats, of knowing no more than how often each character occurs."""
+        """The loss, in nats, of guessing by how often each character occurs."""
         return float(torch.special.entr(torch.bincount(self.ids) / len(self.ids)).sum())
 
 
@@ -43,7 +43,7 @@ def python_help() -> Corpus:
 
 
 def encode(text: str) -> Corpus:
-    """Number the characters in their order of code points.
+    """Number the characters in the order of their code points.
 
     >>> encode("banana").ids.tolist()
     [1, 0, 2, 0, 2, 0]
@@ -54,7 +54,7 @@ def encode(text: str) -> Corpus:
 
 
 def random_windows(ids: Tensor, count: int, length: int) -> tuple[Tensor, Tensor]:
-    """So many pieces of a text, and the same pieces one character later, which are to be predicted."""
+    """Random pieces of a text, and the same pieces one character later, as targets."""
     starts = torch.randint(len(ids) - length, (count, 1))
     windows = ids[starts + torch.arange(length + 1)]
     return windows[:, :-1], windows[:, 1:]

@@ -6,7 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two layers for each position alone."""
+    """Causal self-attention, then two layers applied at each position."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both halves to their input."""
+        """Apply both parts with residual connections."""
         x = x + self.mix(self._attend(self.qkv(self.norm1(x))))
         hidden: Tensor = self.relu(self.up(self.norm2(x)))
         return x.add(self.dropout(self.down(hidden)))
@@ -39,7 +39,7 @@ class CharacterTransformer(nn.Module):
         vocabulary: how many characters there are.
         context: how many positions it sees at once.
         width: size of the vector at each position.
-        heads: of the attention; they share the width.
+        heads: number of attention heads; they share the width.
         depth: number of blocks.
         dropout: share of each block's output that is dropped in training.
     """

@@ -21,7 +21,7 @@ _TICKS = 25
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is left of a run: losses on text that was held out, and the numbers of the last tick."""
+    """The result of a run: losses on held-out text, and the numbers of the last tick."""
 
     layers: list[str]
     first_loss: float
@@ -31,7 +31,7 @@ class Outcome:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The model is small: on a busy machine threads would wait for each other longer than they work."""
+    """Use one thread: the model is small, so on a busy machine threads would mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -42,7 +42,7 @@ def _one_thread() -> Iterator[None]:
 
 @_one_thread()
 def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable[[int, str], None]) -> Outcome:
-    """Train a model, watched by every lens; ``tell`` is told of each step and its loss."""
+    """Train a model, watched by every lens; ``tell`` is called with each step and its loss."""
     torch.manual_seed(seed)
     model = CharacterTransformer(len(corpus.vocabulary), _CONTEXT)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)

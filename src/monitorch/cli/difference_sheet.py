@@ -18,7 +18,7 @@ _NUMBERS = ("from step", "A", "B", "at most")
 
 
 def print_difference(difference: RunDifference, a: str, b: str, tolerance: float) -> None:
-    """The answer first, then what it is made of."""
+    """Print the answer first, then the details."""
     console = open_console()
     console.print(Text(_answer(difference, printable(a), printable(b), tolerance), "bold"))
     parted = difference.parted
@@ -55,7 +55,7 @@ def _answer(difference: RunDifference, a: str, b: str, tolerance: float) -> str:
         part = difference.parted[0]
         first: Any = part.first
         where = f"step {first.step:,} in {printable(first.layer)}: {printable(part.statistic)} is"
-        return f"{a} and {b} part at {where} {_text(first.a)} and {_text(first.b)}"
+        return f"{a} and {b} first differ at {where} {_text(first.a)} and {_text(first.b)}"
     if not compared:
         return f"{a} and {b} have nothing in common to compare"
     if difference.same:

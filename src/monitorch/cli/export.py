@@ -15,14 +15,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--to", required=True, choices=FORMATS, help="the format")
     add("-o", "--out", required=True, metavar="PATH", help="file, or folder for tensorboard; - prints the CSV")
-    add("--worst", type=whole_number(0), default=5, metavar="K", help="layers beside the summaries (%(default)s)")
-    add("--all", action="store_true", help="every layer; so do --lens and --layers for what they choose")
+    add("--worst", type=whole_number(0), default=5, metavar="K", help="how many layers, worst first (%(default)s)")
+    add("--all", action="store_true", help="every layer, not only the worst; implied by --lens and --layers")
     add_filters(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write."""
+    """Write the numbers to a file."""
     from .export_sinks import open_sink
     from .export_tables import tables
     from .reading import find_run

@@ -1,4 +1,4 @@
-"""Numbers into files of other programs."""
+"""Writes numbers to files that other programs read."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ _PACKAGES = {"parquet": "pyarrow", "tensorboard": "tensorboard"}
 
 
 class Sink(Protocol):
-    """Takes pieces one after the other."""
+    """Writes pieces one after the other."""
 
     def write(self, piece: Piece) -> int:
         """Add the numbers that were measured; returns how many."""
@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 @contextmanager
 def open_sink(kind: str, out: str) -> Iterator[Sink]:
-    """A new file of that kind, which appears under its name when it is complete."""
+    """A new file of this format; it gets its name only when it is complete."""
     package = _PACKAGES.get(kind)
     if package is not None and find_spec(package) is None:
         raise MissingExtraError.needed_by(f"export --to {kind}", package, extra=kind)
@@ -71,7 +71,7 @@ class CsvSink:
 
     Args:
         target: a path, or a text stream.
-        spell: how names are written; a terminal must not obey them.
+        spell: how names are written, such as with escaped control codes for a terminal.
     """
 
     def __init__(self, target: Any, spell: Callable[[str], str] = str) -> None:
@@ -81,7 +81,7 @@ class CsvSink:
         self._file.write(_csv_line(HEADINGS) + "\n")
 
     def write(self, piece: Piece) -> int:
-        """Add rows; what they have in common is made into text once."""
+        """Add rows; common parts are turned into text once."""
         moments = [
             f"{step},{epoch},{time},"
             for step, epoch, time in zip(*(field.tolist() for field in piece.axis), strict=True)
@@ -143,7 +143,7 @@ class ParquetSink:
 
 
 class TensorBoardSink:
-    """Event files; numbers are called as those that training writes there itself, see :func:`scalar_name`.
+    """Event files; numbers have the same names as those written in training, see :func:`scalar_name`.
 
     Args:
         path: the folder.

@@ -1,4 +1,4 @@
-"""Which numbers are exported, in pieces."""
+"""Chooses the numbers to export, in pieces."""
 
 import argparse
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SUMMARIES = ("min", "median", "max", "nonfinite")
 class Piece(NamedTuple):
     """Numbers ``[line, tick]`` of a statistic.
 
-    A line is ``(layer, "")``, or ``("", summary)`` for one over all layers; ``there`` tells what was measured.
+    A line is ``(layer, "")``, or ``("", summary)`` for a summary over all layers; ``there`` says what was measured.
     """
 
     lens: str
@@ -46,7 +46,7 @@ def _series(choice: Choice, numbers: Numbers) -> Piece:
 
 
 def _summaries(run: Run, choice: Choice) -> Piece:
-    """Minimum, median and maximum over the layers that are finite, and how many samples of all layers are not."""
+    """Minimum, median and maximum over all finite layers, and how many samples of all layers are non-finite."""
     numbers = every_tick(run, choice, choice.layers)
     finite = np.isfinite(numbers.values)
     ordered = np.sort(np.where(finite, numbers.values, np.nan), axis=0)  # NaN goes to the end

@@ -1,4 +1,4 @@
-"""Which runs are of no use any more, and taking them away."""
+"""Finds runs that are no longer useful, and removes them."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ _ENDINGS = (".log", ".db", ".db-wal", ".db-shm", ".db-journal")
 
 
 def useless(folder: Path, older_than: float | None) -> list[RunInfo]:
-    """The runs that crashed or, with an age in seconds, those that ended so long ago.
+    """The runs that crashed or, with an age in seconds, all that ended longer ago.
 
-    Runs that go on and files that cannot be read are never among them, nor are runs that are only linked to.
+    Never includes running or unreadable runs, or links to runs.
     """
     runs = [info for info in list_runs(folder) if info.status in _ENDED and not info.path.is_symlink()]
     if older_than is None:
@@ -20,7 +20,7 @@ def useless(folder: Path, older_than: float | None) -> list[RunInfo]:
 
 
 def remove(info: RunInfo) -> list[Path]:
-    """Remove the files of a run, and its folder, which is returned if it holds anything else."""
+    """Remove the files of a run and its folder; a folder that holds other files is kept and returned."""
     for rank in info.ranks:
         for ending in _ENDINGS:
             (info.path / f"rank{rank}{ending}").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Runs and numbers as the options of a command ask for them."""
+"""Finds the runs and numbers that the options of a command select."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALL_TICKS = 10**9
 
 
 class Choice(NamedTuple):
-    """A statistic of a lens, and which of its layers; the lens as it was when chosen, while the run may go on."""
+    """A statistic of a lens, and some of its layers; the lens as it was when chosen, since the run may grow."""
 
     lens: Lens
     statistic: Statistic
@@ -29,9 +29,9 @@ class Choice(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Numbers ``[layer, tick]``, and how many samples behind each were not finite.
+    """Numbers ``[layer, tick]``, and how many samples of each were non-finite.
 
-    NaN of which no sample was counted was not measured.
+    NaN with a count of 0 means not measured.
     """
 
     layers: tuple[str, ...]
@@ -53,7 +53,7 @@ class Numbers(NamedTuple):
 
 
 def find_run(options: argparse.Namespace, name: str | None) -> Run:
-    """The run of that folder, file or name; the newest one without it."""
+    """The run with this folder, file or name; without one, the newest."""
     folder = Path(options.runs or DEFAULT_FOLDER)
     if name is None:
         runs = list_runs(folder)
@@ -77,13 +77,13 @@ def _is_run(folder: Path) -> bool:
 
 
 def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run: bool = False) -> list[Choice]:
-    """What the filters let through.
+    """The statistics and layers that pass the filters.
 
     Args:
-        run: where to choose.
+        run: the run to choose from.
         options: with ``lens``, ``statistic`` and ``layers``.
-        with_edges: also the statistics that accompany others, unless they are asked for by name.
-        whole_run: also what belongs to the model as a whole.
+        with_edges: also include band edges and counts; with a filter by name they are always included.
+        whole_run: also include numbers of the whole model.
     """
     lenses = [lens for lens in run.lenses.values() if lens.ticks and (whole_run or lens.name != WHOLE_RUN)]
     matching = _matching("lens", options.lens, {lens.name: lens for lens in lenses}).values()
@@ -101,13 +101,13 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
 
 
 def central(lens: Lens) -> tuple[Statistic, ...]:
-    """The statistics that do not merely accompany others; all, if there are no such ones."""
+    """The statistics without band edges and counts; all, if there are no others."""
     chosen = tuple(statistic for statistic in lens.statistics if not is_edge(statistic.name))
     return chosen or lens.statistics
 
 
 def recent(run: Run, choice: Choice, ticks: int) -> Numbers:
-    """The last ticks of a statistic; where only averages are left of them, their columns."""
+    """The last ticks of a statistic; where only averages are stored, their columns."""
     first, last = choice.lens.first_step or 0, choice.lens.last_step or 0
     span = (last - first) * ticks // max(choice.lens.ticks - 1, 1) + 1
     while True:  # ticks need not be evenly spread
@@ -130,7 +130,7 @@ def _read(run: Run, choice: Choice, layers: Sequence[str], first: int | None, re
 
 
 def outline(run: Run, choice: Choice, columns: int) -> Numbers:
-    """The whole run in at most so many columns."""
+    """The whole run in at most this many columns."""
     return _read(run, choice, choice.layers, None, columns)
 
 

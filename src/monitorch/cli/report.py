@@ -15,15 +15,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     others = "the newest one if left out, further ones to compare it with"
     add("run", nargs="*", metavar="RUN", help=f"folder of a run, or its name in DIR; {others}")
-    add("-o", "--out", type=Path, metavar="FILE", help="where to (RUN.html)")
-    add("--columns", type=whole_number(40, 4000), default=500, metavar="N", help="moments to keep (%(default)s)")
+    add("-o", "--out", type=Path, metavar="FILE", help="file to write (RUN.html)")
+    add("--columns", type=whole_number(40, 4000), default=500, metavar="N", help="points in time to keep (%(default)s)")
     add("--runs", type=Path, metavar="DIR", help="folder of the runs (monitorch_runs)")
-    add("--rank", type=whole_number(0), metavar="N", help="process of the runs (the lowest)")
+    add("--rank", type=whole_number(0), metavar="N", help="rank of the process to read (the lowest)")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Read, write, say where."""
+    """Write the report, and print its path."""
     from ..dashboard.notebook import report_html
     from .reading import find_run
 

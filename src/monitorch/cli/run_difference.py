@@ -1,4 +1,4 @@
-"""Two runs number by number."""
+"""Compares two runs number by number."""
 
 import argparse
 import re
@@ -15,11 +15,11 @@ from .reading import Choice, Numbers, choose, every_tick, pieces
 Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 _SPEED = re.compile("per second")
-"""Never the same twice, so compared only when asked for."""
+"""Never the same in two runs, so compared only on request."""
 
 
 class Parting(NamedTuple):
-    """Two numbers that should be the same; None is one that was not measured."""
+    """Two numbers that differ; None if one was not measured."""
 
     step: int
     layer: str
@@ -29,7 +29,7 @@ class Parting(NamedTuple):
 
 
 class StatisticDifference(NamedTuple):
-    """A statistic of both runs: how many numbers were compared, how many are beyond, and which of those stand out."""
+    """A statistic of both runs: how many numbers were compared, how many differ, the first and largest difference."""
 
     lens: str
     statistic: str
@@ -40,7 +40,7 @@ class StatisticDifference(NamedTuple):
 
 
 class Ticks(NamedTuple):
-    """At how many ticks of a lens both runs were measured, and only one of them."""
+    """How many ticks of a lens both runs have, and how many only one of them has."""
 
     both: int
     only_a: int
@@ -48,7 +48,7 @@ class Ticks(NamedTuple):
 
 
 class RunDifference(NamedTuple):
-    """All that tells two runs apart; names that only one of them has are ``lens``, ``lens/statistic`` or layers."""
+    """All differences of two runs; names that only one of them has are ``lens``, ``lens/statistic`` or layers."""
 
     statistics: list[StatisticDifference]
     only_a: dict[str, list[str]]
@@ -57,19 +57,19 @@ class RunDifference(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether nothing is beyond the tolerance, nothing is missing, and there was something to compare."""
+        """Whether all numbers are within the tolerance, none is missing, and there was something to compare."""
         missing = any(names for side in (self.only_a, self.only_b) for names in side.values())
         return not missing and not self.parted and any(part.compared for part in self.statistics)
 
     @property
     def parted(self) -> list[StatisticDifference]:
-        """The statistics that differ, earliest first; of those at one step the ones that accompany others come last."""
+        """The statistics that differ, earliest first; at the same step, band edges and counts come last."""
         keyed = [(part.first.step, is_edge(part.statistic), part) for part in self.statistics if part.first]
         return [part for *_, part in sorted(keyed, key=lambda one: one[:2])]
 
 
 def compare_runs(a: Run, b: Run, options: argparse.Namespace) -> RunDifference:
-    """Compare what both have, at the steps that both have."""
+    """Compare the numbers that both have, at the steps that both have."""
     ours, theirs = _chosen(a, options), _chosen(b, options)
     ticks: dict[str, Ticks] = {}
     statistics = []
@@ -81,7 +81,7 @@ def compare_runs(a: Run, b: Run, options: argparse.Namespace) -> RunDifference:
 
 
 def relative_difference(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
-    """By which share of the larger one two numbers differ; infinite if only one is finite, 0 if both are NaN.
+    """The difference relative to the larger number; infinite if only one is finite, 0 if both are NaN.
 
     >>> relative_difference(np.array([2.0, np.nan, np.inf]), np.array([1.0, np.nan, -np.inf]))
     array([0.5, 0. , inf])
@@ -102,7 +102,7 @@ def _chosen(run: Run, options: argparse.Namespace) -> dict[tuple[str, str], Choi
 
 
 def _only(here: dict[tuple[str, str], Choice], there: dict[tuple[str, str], Choice]) -> dict[str, list[str]]:
-    """Lenses, statistics of lenses that both have, and layers that are only here; all of the model or of one lens."""
+    """Lenses, statistics and layers that only this run has, of the model or of one lens."""
     lenses = {lens for lens, _ in there}
     layers = {layer for choice in there.values() for layer in choice.layers}
     missing = [
@@ -147,7 +147,7 @@ def _compare(a: Run, b: Run, ours: Choice, theirs: Choice, tolerance: float) -> 
 
 
 def _common(a: Numbers, b: Numbers) -> Places:
-    """Columns of both that are the same tick; of several ticks at one step the first ones belong together."""
+    """Columns of both runs that are the same tick; several ticks at one step are paired in order."""
     known = {key: place for place, key in enumerate(_keys(b)) if key is not None}
     pairs = [(place, known[key]) for place, key in enumerate(_keys(a)) if key in known]
     here, there = zip(*pairs, strict=True) if pairs else ((), ())
@@ -155,7 +155,7 @@ def _common(a: Numbers, b: Numbers) -> Places:
 
 
 def _keys(numbers: Numbers) -> list[tuple[int, int] | None]:
-    """Step, and the how manieth tick at it; columns that are averages of several steps have none."""
+    """Step, and the number of the tick at this step; columns that average several steps have none."""
     step = numbers.axis.step
     order = np.arange(len(step)) - np.searchsorted(step, step)
     single = (step == numbers.last_step).tolist()
@@ -164,7 +164,7 @@ def _keys(numbers: Numbers) -> list[tuple[int, int] | None]:
 
 
 def _shares(a: Numbers, b: Numbers, places: Places) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Differences ``[layer, tick]``, infinite where only one was measured, and where any was."""
+    """Differences ``[layer, tick]``, infinite where only one was measured, and where at least one was."""
     one, other = a.measured[:, places[0]], b.measured[:, places[1]]
     share = relative_difference(a.values[:, places[0]], b.values[:, places[1]])
     return np.where(one == other, share, np.inf), one | other

@@ -14,7 +14,7 @@ from .wording import status_text
 
 
 def headline(run: Run) -> dict[str, Any]:
-    """Name, status, and how far it came."""
+    """Name, status, and the newest step."""
     meta, lenses = run.meta, run.lenses
     age = max(time.time() - float(meta.get("heartbeat", 0.0)), 0.0)
     return {
@@ -31,7 +31,7 @@ def headline(run: Run) -> dict[str, Any]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file and of those that SQLite keeps beside it while somebody writes."""
+    """Bytes of a file and of the side files that SQLite keeps while it is written."""
     size = 0
     for file in path.parent.glob(f"{path.name}*"):
         with suppress(FileNotFoundError):  # the writer has just finished

@@ -28,7 +28,7 @@ _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 
 
 def print_sheet(run: Run, options: argparse.Namespace) -> None:
-    """Print all there is, from the whole to the parts."""
+    """Print the whole run: facts, lenses, layers, events."""
     console = open_console()
     console.print(title(headline(run)))
     _print_error(console, run.error)
@@ -47,7 +47,7 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
 
 
 def title(facts: Mapping[str, Any]) -> Text:
-    """Name and status, and how far the run came, on one line."""
+    """Name, status and newest step of the run, on one line."""
     step = "no steps" if facts["last_step"] is None else f"step {facts['last_step']:,}"
     rest = f"  {step}  {count_text(facts['ticks'], 'tick')}  {size_text(facts['size'])}  {age_text(facts['age'])} ago"
     drops = words(f"  {facts['dropped']:,} dropped", TROUBLE) if facts["dropped"] else Text()
@@ -64,7 +64,7 @@ def _print_error(console: Console, error: Failure | None) -> None:
 
 
 def _facts(meta: Mapping[str, Any]) -> Table:
-    """Two columns without a heading; parts of a group on one line."""
+    """Two columns without a heading; the parts of a group on one line."""
     grid = Table.grid(padding=(0, 2))
     times = {name: _moment_text(meta[name]) for name in _MOMENTS if name in meta}
     groups = {"process": {name: meta[name] for name in _PROCESS if name in meta}, "time": times}
@@ -120,7 +120,7 @@ def _print_newest(
 
 
 def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Column, dict[str, str]]:
-    """Texts by column and layer; a count of samples that are not finite becomes a mark on the others of its tag."""
+    """Texts by column and layer; a count of non-finite samples becomes a mark on the other numbers of its tag."""
     made: dict[Column, dict[str, str]] = {}
     for choice in choices:
         frame = newest[choice.lens.name]

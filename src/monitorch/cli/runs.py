@@ -1,4 +1,4 @@
-"""List the runs of a folder, and remove those that are of no use."""
+"""List the runs of a folder, and remove crashed or old ones."""
 
 import argparse
 from pathlib import Path
@@ -16,9 +16,9 @@ _HEADINGS = ("run", "status", "ticks", "last step", "last sign", "size", "drops"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("folder", nargs="?", type=Path, metavar="FOLDER", help="of the runs (monitorch_runs)")
+    add("folder", nargs="?", type=Path, metavar="FOLDER", help="folder of the runs (monitorch_runs)")
     add("--prune", action="store_true", help="remove runs that crashed, after asking")
-    add("--older-than", type=age, metavar="AGE", help="prune runs that ended longer ago, crashed or not: 12h, 7d, 4w")
+    add("--older-than", type=age, metavar="AGE", help="prune all runs that ended longer ago than 12h, 7d, 4w")
     add("--yes", action="store_true", help="prune without asking")
     add_json(parser)
 
@@ -54,7 +54,7 @@ def _prune(folder: Path, options: argparse.Namespace) -> None:
     if not options.yes and not _agreed(len(found)):
         print("nothing is removed")
         return
-    # a run may have been resumed while the question stood there
+    # a run may have been resumed before the answer
     chosen = {info.path for info in found}
     removed = [info for info in useless(folder, options.older_than) if info.path in chosen]
     kept = [path for info in removed for path in remove(info)]

@@ -1,4 +1,4 @@
-"""The terminal: plain and quiet where it is none, and never obeying what a run is called."""
+"""Output to the terminal: plain text if there is none, and without control codes from names."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _GAP = "  "
 _INDENT = "    "
 
 NAMES = ("run", "lens", "statistic", "layer")
-"""Headings of columns with names: they are cut in the middle and stay different, where other texts lose their end."""
+"""Headings of columns with names: these are cut in the middle and stay different; other texts are cut at the end."""
 
 COLOURS = {
     "running": "green",
@@ -33,7 +33,7 @@ QUIET = "dim"
 
 
 def open_console() -> Console:
-    """Standard output; what its encoding lacks is written as codes."""
+    """Standard output; characters that its encoding lacks are written as escapes."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WITHOUT_TERMINAL
@@ -50,7 +50,7 @@ def _has_blocks(console: Console) -> bool:
 
 
 def words(text: object, style: str = "") -> Text:
-    """Text of which neither rich nor the terminal obeys anything."""
+    """Text without rich markup and without terminal control codes."""
     return Text(printable(text), style)
 
 
@@ -60,7 +60,7 @@ def status_words(status: str) -> Text:
 
 
 class Sheet:
-    """A table that is drawn; ``lines_per_row`` is how high its rows are, notes left aside."""
+    """A drawn table; ``lines_per_row`` is the height of its rows without notes."""
 
     def __init__(self, lines: Sequence[Text], lines_per_row: int) -> None:
         self._lines, self.lines_per_row = lines, lines_per_row
@@ -77,18 +77,19 @@ def table(
     curves: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Sheet:
-    """A calm table: a rule below the headings and nothing else.
+    """A plain table, with only a line below the headings.
 
-    Columns of ``numbers`` and ``curves`` are never cut; where room is short, text is. Where it would be cut so short
-    that it tells nothing, a row takes several lines, its names on the first one.
+    Columns of ``numbers`` and ``curves`` are never cut; text is, if there is too little room. If too little of it would
+    be
+    left, a row takes several lines, with its names on the first one.
 
     Args:
         console: where it will be shown.
         headings: one for each column.
         rows: cells, texts or anything that is printed as text.
-        numbers: headings of the columns that are flush right.
-        curves: headings of others that are never cut.
-        notes: what stands below a row, one for each row; nothing where it is empty.
+        numbers: headings of the columns that are aligned right.
+        curves: headings of other columns that are never cut.
+        notes: a text below each row; none where it is empty.
     """
     lines = [[cell if isinstance(cell, Text) else words(cell) for cell in row] for row in rows]
     wanted = {name: max([len(name), *(line[place].cell_len for line in lines)]) for place, name in enumerate(headings)}
@@ -134,7 +135,7 @@ def _packed(names: Sequence[str], widths: Mapping[str, int], room: int) -> list[
 def _widths(
     groups: Sequence[Sequence[str]], wanted: Mapping[str, int], least: Mapping[str, int], whole: set[str], room: int
 ) -> dict[str, int]:
-    """Text gives way where there is no room, names of layers last."""
+    """Make text columns narrower if there is too little room, layer names last."""
     found: dict[str, int] = {}
     for number, group in enumerate(groups):
         free = room - len(_GAP) * (len(group) - 1) - (len(_INDENT) if number else 0)
@@ -168,7 +169,7 @@ def _aligned(text: Text, width: int, right: bool) -> Text:
 
 
 def fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Widths that take no more than ``room``, the widest ones cut first, as long as they are above the least.
+    """Widths that fit into ``room``: the widest are reduced first, but never below ``least``.
 
     >>> fitted([30, 8, 50], [10, 8, 10], room=60)
     [26, 8, 26]
@@ -183,7 +184,7 @@ def fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
 
 
 def _cut(texts: Sequence[Text], width: int, heading: str, mark: str) -> list[Text]:
-    """A column whose texts fit."""
+    """A column with its texts cut to fit."""
     if heading in NAMES:
         names = shortened([text.plain for text in texts], width, mark)
         return [text if text.plain == name else Text(name, text.style) for text, name in zip(texts, names, strict=True)]

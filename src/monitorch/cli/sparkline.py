@@ -12,7 +12,7 @@ _LOG_FROM = 100.0
 
 
 def sparkline(values: NDArray[Any], nonfinite: NDArray[Any], width: int, blocks: str = BLOCKS) -> str:
-    """At most ``width`` characters from lowest to highest; ``!`` is not finite, a space was not measured.
+    """At most ``width`` characters from low to high; ``!`` is non-finite, a space is not measured.
 
     Where several numbers share a character, the one farthest from the median is shown, so that no spike is lost.
     Positive numbers that differ more than a hundredfold are drawn by their logarithms.
@@ -44,6 +44,6 @@ def _character(
     if high == low:
         return blocks[0]
     chosen = finite[np.abs(finite - center).argmax()]
-    # halves first: the difference of two huge numbers may be infinite
+    # halve first: the difference of two huge numbers may overflow
     share = (chosen / 2 - low / 2) / (high / 2 - low / 2)
     return blocks[round(float(share) * (len(blocks) - 1))]

@@ -28,7 +28,7 @@ def json_text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same out of what JSON has."""
+    """The same value, made of JSON types only."""
     if isinstance(value, np.ndarray):
         return [plain(item) for item in value]
     if isinstance(value, np.floating):

@@ -8,7 +8,7 @@ from ..visualizer.table import Column, number_text, percent_text, table_text
 
 
 class _Quantity(NamedTuple):
-    """What stands in a column: a statistic of a tag, or its ratio to that of another tag."""
+    """The content of a column: a statistic of a tag, or its ratio to that of another tag."""
 
     column: Column
     tag: str
@@ -36,7 +36,7 @@ EXPLANATION = (
 
 
 def summary_text(records: Iterable[Record], layers: Sequence[str], width: int) -> str:
-    """What is known of each layer, in the order given; a layer without numbers has no row."""
+    """The numbers of each layer, in the given order; a layer without numbers has no row."""
     known = {(record.tag, record.statistic, record.layer): record for record in records}
     columns: dict[Column, dict[str, str]] = {}
     for quantity in _QUANTITIES:

@@ -1,4 +1,4 @@
-"""Watch a run in the terminal: the worst layers first, with the reason and their recent past."""
+"""Watch a run in the terminal: the worst layers first, with the reason and their recent values."""
 
 import argparse
 import sys
@@ -17,13 +17,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser, optional=True)
     add_filters(parser)
-    parser.add_argument("--sort", choices=SORTS, default=SORTS[0], help="of the layers (%(default)s)")
-    parser.add_argument("--once", action="store_true", help="print one screen and leave, as without a terminal")
+    parser.add_argument("--sort", choices=SORTS, default=SORTS[0], help="order of the layers (%(default)s)")
+    parser.add_argument("--once", action="store_true", help="print one screen and exit, as without a terminal")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print once, or again and again."""
+    """Print once, or keep the screen up to date."""
     from .reading import find_run
 
     with find_run(options, options.run) as found:
@@ -52,11 +52,11 @@ def _watch(found: "Run", options: argparse.Namespace) -> None:
 
     console = open_console()
     screen = Screen(found, options, console)
-    first = screen.draw(console.height)  # what is wrong with the options is said before the screen is taken
+    first = screen.draw(console.height)  # report errors in the options before taking over the screen
     try:
         with Live(first, console=console, screen=True, auto_refresh=False) as live:
             while True:
                 live.update(screen.draw(console.height), refresh=True)
                 time.sleep(_SECONDS)
-    except KeyboardInterrupt:  # the way to leave
+    except KeyboardInterrupt:  # Ctrl-C is the way to quit
         pass

@@ -1,4 +1,4 @@
-"""The recent past of every layer, and which layers are to be looked at first."""
+"""The recent numbers of every layer, and which layers to show first."""
 
 import argparse
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from .run_facts import headline
 
 @dataclass(frozen=True)
 class Row:
-    """The recent numbers of a statistic of a layer; ``place`` is that of the layer in the model."""
+    """The recent numbers of a statistic of a layer; ``place`` is the position of the layer in the model."""
 
     layer: str
     place: int
@@ -30,9 +30,9 @@ class Row:
 
 
 def layer_rows(run: Run, options: argparse.Namespace) -> list[Row]:
-    """One row for each layer, with the statistic in which it is worst, in the order asked for.
+    """One row for each layer, with the statistic in which it is worst, in the given order.
 
-    Where a layer is calm in all of them it is the first statistic it has.
+    For a layer that is calm in all statistics, it is the first one.
     """
     places = {layer.name: place for place, layer in enumerate(run.layers)}
     rows: dict[str, Row] = {}
@@ -51,9 +51,9 @@ def layer_rows(run: Run, options: argparse.Namespace) -> list[Row]:
 
 
 def whole_run_rows(run: Run) -> list[Row]:
-    """Losses, learning rates and whatever else belongs to the model as a whole.
+    """Losses, learning rates and other numbers of the whole run.
 
-    Statistics that have limits are left out: they are rates of the worst layer, which has a row of its own.
+    Statistics with limits are left out: they are rates of the worst layer, which has its own row.
     """
     lens = run.lenses.get(WHOLE_RUN)
     if lens is None or not lens.ticks:
@@ -63,7 +63,7 @@ def whole_run_rows(run: Run) -> list[Row]:
 
 
 def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
-    """The same for programs."""
+    """The same as data for other programs."""
 
     def row_facts(row: Row) -> dict[str, Any]:
         names = {"layer": row.layer, "lens": row.lens, "statistic": row.statistic, "step": row.step}

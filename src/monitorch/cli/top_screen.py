@@ -1,4 +1,4 @@
-"""The screen of ``top``: the run, what belongs to it as a whole, its layers, what happened."""
+"""The screen of ``top``: the run, its numbers as a whole, its layers, its events."""
 
 import argparse
 from collections.abc import Sequence

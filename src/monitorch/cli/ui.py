@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="port to listen on, 0 for any (8700, or the next that is free)",
     )
-    add("--token", metavar="TEXT", help="what a browser must know; made up where the address is not this machine's own")
+    add("--token", metavar="TEXT", help="secret that a browser needs; made if the address is not local")
     add("--browser", action=argparse.BooleanOptionalAction, help="open a browser (default: if run from a terminal)")
 
 
@@ -45,11 +45,11 @@ def run(options: argparse.Namespace) -> None:
         if opens:
             webbrowser.open(url)
 
-    with suppress(KeyboardInterrupt):  # the way to end it
+    with suppress(KeyboardInterrupt):  # Ctrl-C is the way to quit
         serve(shelf, options.host, options.port, options.token, start)
 
 
 def _has_screen() -> bool:
-    """Somebody is at a terminal, and a browser would be a window and not take the terminal over."""
+    """Whether a user is at a terminal, and a browser would open in a window, not in the terminal."""
     has_windows = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     return has_windows and sys.stdout.isatty()

@@ -8,7 +8,7 @@ from ..visualizer.names import printable
 __all__ = ["age_text", "command", "count_text", "printable", "size_text", "status_text"]
 
 STALE_SECONDS = 10.0
-"""A run that lives gives a sign every two seconds; one that has been silent for so long may be gone."""
+"""A running run updates its heartbeat every two seconds; without one for this long, it may be gone."""
 
 
 def command() -> str:
@@ -17,12 +17,12 @@ def command() -> str:
 
 
 def status_text(status: str, age: float) -> str:
-    """The status, told apart from that of a run which should have given a sign of life by now."""
+    """The status, marked if a running run has had no heartbeat for too long."""
     return "stale" if status == "running" and age > STALE_SECONDS else status
 
 
 def age_text(seconds: float) -> str:
-    """A length of time in its largest unit.
+    """A duration in its largest unit.
 
     >>> age_text(42), age_text(250), age_text(100_000)
     ('42 s', '4 min', '28 h')

@@ -1,4 +1,4 @@
-"""Runs in a browser: a local page that follows them, and reports that are one file. Never imports torch."""
+"""Runs in a browser: a live local page, and reports as one HTML file. Never imports torch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What the page is told in JSON: names and facts. Numbers that were measured travel as bytes, see windows.py."""
+"""What the page gets as JSON: names and facts. Measured numbers are sent as bytes, see windows.py."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from ..store.names import is_edge
 
 
 def plain(value: Any) -> Any:
-    """The same with text for numbers that JSON lacks.
+    """The same value, with text for NaN and infinity, which JSON lacks.
 
     >>> plain({"clip": float("inf"), "rates": (0.1, float("nan"))})
     {'clip': 'Infinity', 'rates': [0.1, 'NaN']}
@@ -27,16 +27,16 @@ def plain(value: Any) -> Any:
 
 
 def runs(infos: Iterable[RunInfo]) -> list[dict[str, Any]]:
-    """All runs at a glance; where they are on the disk is nobody's business.
+    """All runs in short; paths on the disk are not sent.
 
     ``error`` is what ended a run: its ``type``, ``message`` and ``traceback``, a list of lines. ``problem`` says why a
-    run cannot be read. Both are None if there is nothing to say.
+    run cannot be read. Both may be None.
     """
     return [plain({**info._asdict(), "path": None}) for info in infos]
 
 
 def head(run: Run) -> dict[str, Any]:
-    """All there is to know of a run, except for its numbers and events."""
+    """Everything about a run, except its numbers and events."""
     meta, lenses, now = run.meta, run.lenses, time.time()
     facts = {
         "name": run.path.parent.name,
@@ -49,13 +49,13 @@ def head(run: Run) -> dict[str, Any]:
         "overhead": meta.get("overhead"),
         "meta": meta,
     }
-    # names, of which there may be thousands, are plain already
+    # names, of which there may be thousands, need no conversion
     layers = [layer._asdict() for layer in run.layers]
     return {**plain(facts), "layers": layers, "lenses": [_lens(lens) for lens in lenses.values()]}
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """What a list of runs says of one: its facts, and the newest number of each statistic of the whole run."""
+    """A run in the list of runs: its facts, and the newest number of each statistic of the whole run."""
     lens = run.lenses.get(WHOLE_RUN)
     names = [known.name for known in lens.statistics if not is_edge(known.name)] if lens else []
     newest = {name: number for name in names if lens and (number := _newest(run, lens, name)) is not None}
@@ -68,7 +68,7 @@ def events(found: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def _tick_age(run: Run, lenses: Iterable[Lens], now: float) -> float | None:
-    """Seconds since the newest tick; reading one number of it is all it takes."""
+    """Seconds since the newest tick; reads only one number."""
     ticked = [lens for lens in lenses if lens.ticks]
     if not ticked:
         return None
@@ -78,7 +78,7 @@ def _tick_age(run: Run, lenses: Iterable[Lens], now: float) -> float | None:
 
 
 def _newest(run: Run, lens: Lens, statistic: str) -> float | None:
-    """The last number that was measured; looks at few ticks first, since most are measured at most of them."""
+    """The last measured number; looks at the last few ticks first, which nearly always have one."""
     if lens.first_step is None or lens.last_step is None:
         return None
     span = lens.last_step - lens.first_step

@@ -32,13 +32,13 @@ def create_app(
     token: str | None = None,
     is_ending: Callable[[], bool] = lambda: False,
 ) -> Starlette:
-    """The page over some runs.
+    """The web app for some runs.
 
     Args:
         shelf: the runs.
         host: the address that the server listens on.
-        token: what a browser must know; None asks for nothing.
-        is_ending: whether the server is about to end, so that streams should, too.
+        token: secret that a browser must send; None for no check.
+        is_ending: whether the server is shutting down, so that streams must end.
     """
 
     @asynccontextmanager
@@ -65,7 +65,7 @@ def create_app(
 
 
 class _Endpoints:
-    """What can be asked; those that read a run are called in threads."""
+    """The endpoints; those that read a run are called in threads."""
 
     def __init__(self, shelf: RunShelf, is_ending: Callable[[], bool]) -> None:
         self._shelf, self._is_ending = shelf, is_ending
@@ -76,7 +76,7 @@ class _Endpoints:
     def summaries(self, request: Request) -> Response:
         found = {}
         for name in request.query_params.getlist("run"):
-            with suppress(StoreError):  # one that cannot be read is still a line in the list
+            with suppress(StoreError):  # a run that cannot be read still has a line in the list
                 found[name] = answers.summary(self._shelf.run(name))
         return _json(found)
 
@@ -92,7 +92,7 @@ class _Endpoints:
 
     async def live(self, request: Request) -> Response:
         headers = {**_FRESH, "X-Accel-Buffering": "no"}
-        if request.method == "HEAD":  # which has no end otherwise
+        if request.method == "HEAD":  # otherwise it would never end
             return Response(media_type="text/event-stream", headers=headers)
         stream = ticks(self._shelf, request.query_params.getlist("run"), self._is_ending)
         return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
@@ -105,10 +105,10 @@ class _Endpoints:
 
 
 class _Pages(StaticFiles):
-    """Files that a browser asks about each time: an update of the package shows at once."""
+    """Static files that a browser checks each time, so that an update of the package shows at once."""
 
     def file_response(self, *arguments: Any, **options: Any) -> Response:
-        """The file, or that it has not changed."""
+        """The file, or a reply that it has not changed."""
         response = super().file_response(*arguments, **options)
         response.headers["Cache-Control"] = "no-cache"
         return response
@@ -126,7 +126,7 @@ def _refuse(status: int) -> Callable[[Request, Exception], Response]:
 
 
 def _message(request: Request, error: Exception) -> str:
-    """What is wrong, without a path: where things are on this machine is nobody's business."""
+    """The error message without paths, which are private to this machine."""
     name = request.query_params.get("run")
     if isinstance(error, UnreadableRunError):
         return f"the run {name!r} {error.reason}"
@@ -141,7 +141,7 @@ def _number(request: Request, name: str) -> int | None:
         return None
     try:
         value = int(text)
-    except ValueError:  # also where there are thousands of digits
+    except ValueError:  # raised also for thousands of digits
         value = _LARGEST + 1
     if abs(value) > _LARGEST:
         shown = text if len(text) <= 40 else f"{text[:40]}..."

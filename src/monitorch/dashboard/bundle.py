@@ -1,8 +1,8 @@
 """The page's own files, and how its modules find each other.
 
 A module imports another by a name such as ``page/axis.js``, and an import map says where that is. On a server it is
-the file beside the page. A report has nothing beside it, and browsers load no module from beside a file that is opened
-from the disk: there the map holds the modules themselves, as ``data:`` addresses.
+the file beside the page. A report is a single file, and browsers load no modules from files next to it: there the map
+holds the modules themselves, as ``data:`` URLs.
 """
 
 import base64
@@ -14,7 +14,7 @@ from pathlib import Path
 STATIC = Path(__file__).parent / "static"
 
 SERVED_MAP = '{ "imports": { "page/": "./" } }'
-"""The import map in index.html, letter by letter: the policy of the server lets nothing else run inside of the page."""
+"""The exact import map in index.html: the server's content policy allows no other inline script."""
 
 
 @lru_cache(maxsize=1)
@@ -39,7 +39,7 @@ def sheet() -> str:
 
 
 def digest(text: str) -> str:
-    """What a content policy calls this text by."""
+    """The hash by which a content policy allows this text."""
     return f"sha256-{_base64(hashlib.sha256(text.encode()).digest())}"
 
 

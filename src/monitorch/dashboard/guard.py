@@ -1,4 +1,4 @@
-"""Who may ask, and what a browser may do with the answer."""
+"""Which requests are answered, and what a browser may do with the answer."""
 
 import hmac
 import ipaddress
@@ -26,22 +26,23 @@ _HEADERS = {
 
 
 class Guard:
-    """Lets through what reads, comes from this machine or has the token, and was not sent by a foreign page.
+    """Allows only reading requests that come from this machine or have the token, and not from pages of other sites.
 
-    On a loopback address the name in the URL must be one as well: a foreign name that resolves to this machine is how
-    pages elsewhere get at local servers. On other addresses names cannot be known, so the token is what protects.
+    On a loopback address the host name in the URL must be loopback, too: foreign names that resolve to this machine are
+    how other sites attack local servers (DNS rebinding). On other addresses the names are not known, so the token
+    protects.
 
     Args:
-        app: what answers.
+        app: the app behind it.
         host: the address that the server listens on.
-        token: what must be known; None asks for nothing.
+        token: secret that a request must have; None for no check.
     """
 
     def __init__(self, app: ASGIApp, host: str, token: str | None) -> None:
         self._app, self._token, self._is_local = app, token, is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on."""
+        """Refuse the request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -58,19 +59,19 @@ class Guard:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if scope["method"] not in METHODS:
-            return PlainTextResponse("this page only reads", 405, {"Allow": ", ".join(METHODS)})
+            return PlainTextResponse("this page is read-only", 405, {"Allow": ", ".join(METHODS)})
         if self._is_local and not is_loopback(_name(host)):
-            return PlainTextResponse(f"this page is not known as {host!r}: use localhost", 403)
+            return PlainTextResponse(f"this server does not answer to the name {host!r}: use localhost", 403)
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return PlainTextResponse("pages of other sites may not ask", 403)
+            return PlainTextResponse("requests from pages of other sites are refused", 403)
         is_page = headers.get("sec-fetch-mode") == "navigate"
         if not is_page and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return PlainTextResponse("pages of other sites may not ask", 403)
+            return PlainTextResponse("requests from pages of other sites are refused", 403)
         return None if self._token is None else self._ask_token(scope, headers, self._token)
 
     def _ask_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        """The token comes in the URL once, then in a cookie, so that it is in no link that somebody copies."""
-        cookie = f"monitorch_{(scope.get('server') or ('', 0))[1]}"  # servers on one machine share their cookies
+        """The token comes in the URL once, then in a cookie, so that copied links do not contain it."""
+        cookie = f"monitorch_{(scope.get('server') or ('', 0))[1]}"  # servers on one machine share cookies
         fields = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if _is(fields.pop("token", [""])[-1], token):
             rest = urlencode(fields, doseq=True)
@@ -85,7 +86,7 @@ class Guard:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine for itself.
+    """Whether a name or address is loopback.
 
     >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("localhost.evil.example")
     (True, True, False, False)

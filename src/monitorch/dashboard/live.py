@@ -1,4 +1,4 @@
-"""Telling a page that there is something new; what it is, the page asks by itself."""
+"""Tells a page that there is something new; the page then asks for it."""
 
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 
@@ -9,7 +9,7 @@ from .shelf import RunShelf
 
 POLL_SECONDS = 0.05
 QUIET_POLLS = 300
-"""After so many looks without news a comment is sent, or else proxies take the connection for dead."""
+"""After this many checks without news a comment is sent, since proxies close silent connections."""
 
 TICK = b"data\n\n"
 COMMENT = b":\n\n"

@@ -1,4 +1,4 @@
-"""Runs that show themselves where HTML can be shown, such as in a notebook."""
+"""Shows runs as HTML, such as in a notebook."""
 
 import html
 import os
@@ -19,12 +19,12 @@ _SMALLEST_BYTES = 400_000
 
 
 class Report:
-    """One HTML page that carries its numbers; in a notebook it is shown in a frame that can reach nothing outside.
+    """One HTML page that contains its numbers; in a notebook it is shown in a sandboxed frame.
 
     Args:
         html: the page.
-        text: what is shown where no HTML can be.
-        height: of the frame, in pixels.
+        text: shown where HTML is not supported.
+        height: height of the frame, in pixels.
     """
 
     def __init__(self, html: str, text: str, height: int = 720) -> None:
@@ -48,12 +48,12 @@ class Report:
 
 
 def report_html(*runs: AnyRun, columns: int = NOTEBOOK_COLUMNS, max_bytes: int = NOTEBOOK_BYTES) -> Report:
-    """A page of one run or several, which shows itself in a notebook and can be saved as a file.
+    """A page of one or more runs; a notebook displays it, and it can be saved as a file.
 
     Args:
-        *runs: folders, or runs that are open; the first is shown, the others can be compared with it.
-        columns: at most so many moments; numbers in between become mean, minimum and maximum.
-        max_bytes: fewer columns are taken until the page is no larger than this.
+        *runs: folders, or open runs; the first is shown, the others can be compared with it.
+        columns: the most points in time; numbers in between become mean, minimum and maximum.
+        max_bytes: the largest size of the page; columns are reduced to fit.
 
     >>> import tempfile
     >>> from monitorch.store import Writer

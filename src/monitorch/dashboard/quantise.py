@@ -1,7 +1,8 @@
 """Numbers as 16-bit codes that a general compressor can make small.
 
 Steps are even on a logarithmic axis: every number is kept to 0.025 percent where that many codes are enough. Numbers of
-both signs use the inverse hyperbolic sine instead, which is linear around 0. What is no number has a code of its own.
+both signs use the inverse hyperbolic sine instead, which is linear around 0. NaN, infinity and missing numbers have
+their own codes.
 """
 
 from typing import Any, NamedTuple

@@ -22,7 +22,7 @@ _MARGIN = 0.93
 
 
 def page(runs: Sequence[Run], columns: int, max_bytes: int, title: str) -> str:
-    """The file. Columns get wider, then statistics are left out, until it has at most ``max_bytes``."""
+    """The HTML page. Columns get wider, then statistics are left out, until it has at most ``max_bytes``."""
     share = 1.0
     bare = len(_page(b"", title))
     for _ in range(_TRIES):
@@ -39,7 +39,7 @@ def page(runs: Sequence[Run], columns: int, max_bytes: int, title: str) -> str:
 
 def _page(data: bytes, title: str) -> str:
     sheet, carried = bundle.sheet(), base64.b64encode(data).decode()
-    # modules inherit the nonce of the script that imports them; nothing in a report can know it beforehand
+    # modules inherit the nonce of the script that imports them; it is random, so no text in a report can know it
     nonce = bundle.digest(bundle.embedded_map() + carried)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src '{bundle.digest(sheet)}'; img-src data: blob:; "
@@ -80,14 +80,14 @@ def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
 
 
 def _series(run: Run, share: float) -> tuple[tuple[str, str], ...]:
-    """A share of all statistics: first those of the whole run, last those that merely accompany others."""
+    """A share of all statistics: those of the whole run first, band edges and counts last."""
     names = [(lens.name, statistic.name) for lens in run.lenses.values() if lens.ticks for statistic in lens.statistics]
     names.sort(key=lambda pair: (pair[0] != WHOLE_RUN, is_edge(pair[1])))
     return tuple(names[: math.ceil(share * len(names))])
 
 
 def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the page is told of a run; of statistics only those that it carries."""
+    """The facts of a run, with only the statistics that the page contains."""
     head = answers.head(run)
     carried = {(block["lens"], block["statistic"]) for block in described}
     for lens in head["lenses"]:
@@ -100,7 +100,7 @@ def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _planes(block: Block) -> dict[str, NDArray[Any]]:
-    """The arrays of a block; counts that do not fit into 16 bits have a second plane, with the upper bits."""
+    """The arrays of a block; counts that need more than 16 bits have a second plane with the upper bits."""
     found = planes(block)
     counts = found.pop(NONFINITE, None)
     if counts is not None:
@@ -110,7 +110,7 @@ def _planes(block: Block) -> dict[str, NDArray[Any]]:
 
 
 def _codes(carried: Mapping[str, NDArray[Any]], codes: quantise.Codes) -> Iterator[bytes]:
-    """The mean, and how far the others are from it; counts are codes already."""
+    """The codes of the mean, and the differences of the others from it; counts are codes already."""
     mean = None
     for name, plane in carried.items():
         if name.startswith(NONFINITE):

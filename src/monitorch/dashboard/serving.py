@@ -1,4 +1,4 @@
-"""The server of the page, on a port of this machine."""
+"""The web server of the page."""
 
 import contextlib
 import errno
@@ -27,14 +27,14 @@ def serve(
     token: str | None = None,
     on_start: Callable[[str], None] = print,
 ) -> None:
-    """Answer browsers until the process is interrupted.
+    """Serve the page until the process is interrupted.
 
     Args:
         shelf: the runs.
-        host: the address to listen on; anything but loopback asks for a token, which is made if there is none.
-        port: 0 takes any that is free; None the usual one, or the next that is free.
-        token: what a browser must know.
-        on_start: is given the URL when the server listens.
+        host: the address to listen on; any but loopback needs a token, which is made if not given.
+        port: 0 for any free port; None for the usual one, or the next that is free.
+        token: secret that a browser must send.
+        on_start: called with the URL when the server listens.
     """
     if token is not None and len(token) < 8:
         raise OptionError("token= must have at least 8 characters")
@@ -47,7 +47,7 @@ def serve(
 
 
 def make_server(shelf: RunShelf, host: str, token: str | None) -> uvicorn.Server:
-    """A server that is not running yet; its streams end when it does."""
+    """A server that is not running yet; its streams end with it."""
     server: uvicorn.Server
     app = create_app(shelf, host, token, lambda: server.should_exit)
     config = uvicorn.Config(
@@ -76,7 +76,7 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 def url_of(listening: socket.socket, token: str | None) -> str:
-    """What to open; an address that stands for all of them is replaced by the machine's name."""
+    """The URL to open; an address for all interfaces is replaced by the machine's name."""
     host, port = listening.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()

@@ -1,4 +1,4 @@
-"""The runs that may be looked at: those directly inside one folder, and nothing else."""
+"""The runs that the page may show: those directly inside one folder, and nothing else."""
 
 import os
 import threading
@@ -12,11 +12,12 @@ from ..store.library import ranks_of
 class RunShelf:
     """Opens runs by name and keeps them open; may be used by several threads.
 
-    A name is looked up among the entries of the folder, so a path is never made of what a browser sends. An entry may
-    be a link that leads elsewhere: whoever has put it there wants that run to be seen.
+    A name is looked up among the entries of the folder, so no path is built from what a browser sends. An entry may be
+    a
+    link to another place: whoever made the link wants that run to be shown.
 
     Args:
-        folder: of the runs, or of one run, which is the only one then.
+        folder: the folder of the runs, or of a single run.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -28,11 +29,11 @@ class RunShelf:
         self._open: dict[str, tuple[tuple[int, int], Run]] = {}
 
     def names(self) -> tuple[str, ...]:
-        """The names of all runs, whether they can be read or not."""
+        """The names of all runs, also of unreadable ones."""
         return tuple(name for name, _ in sorted(self.entries()) if ranks_of(self.folder / name))
 
     def entries(self) -> frozenset[tuple[str, int]]:
-        """What is in the folder, and when each was last changed; asking costs next to nothing."""
+        """The entries of the folder, and when each was last changed; cheap to call."""
         try:
             with os.scandir(self.folder) as found:
                 return frozenset((entry.name, _changed(entry)) for entry in found if self._only in (None, entry.name))
@@ -40,11 +41,11 @@ class RunShelf:
             return frozenset()
 
     def infos(self) -> list[RunInfo]:
-        """All runs at a glance, newest first."""
+        """All runs in short, newest first."""
         return [info for info in list_runs(self.folder) if self._only in (None, info.name)]
 
     def run(self, name: str) -> Run:
-        """The run of that name, opened again if its file is another one by now."""
+        """The run of that name, opened again if its file was replaced."""
         if name not in {known for known, _ in self.entries()} or not ranks_of(self.folder / name):
             raise StoreError(f"there is no run {name!r}; there are {', '.join(self.names()) or 'none'}")
         with self._lock:
@@ -68,7 +69,7 @@ class RunShelf:
 def _changed(entry: "os.DirEntry[str]") -> int:
     try:
         return entry.stat().st_mtime_ns
-    except OSError:  # it went away just now, or leads nowhere
+    except OSError:  # it was just removed, or is a broken link
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Numbers in columns, and the bytes in which they travel."""
+"""Numbers in columns, and their format as bytes."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ PLANES = ("mean", "minimum", "maximum")
 
 
 class Ask(NamedTuple):
-    """Which numbers are wanted; layers None are all, steps None are the first and the last."""
+    """Which numbers to send; None for all layers, and for the first and last step."""
 
     series: tuple[tuple[str, str], ...]
     layers: tuple[str, ...] | None = None
@@ -71,7 +71,7 @@ def pack(found: Sequence[Block]) -> bytes:
 
 
 def describe(block: Block) -> Mapping[str, Any]:
-    """What the bytes of a block are."""
+    """The description of the bytes of a block."""
     window = block.window
     names = {"lens": block.lens, "statistic": block.statistic, "layers": window.layers}
     return {**names, "columns": len(window.last_step), "raw": block.is_raw, "planes": list(planes(block))}

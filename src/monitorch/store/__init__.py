@@ -1,4 +1,4 @@
-"""One run on disk: written while it trains, read by anybody at any time. Needs numpy and SQLite, not torch.
+"""One run on disk: written while it trains, readable by other processes at any time. Needs numpy and SQLite, not torch.
 
 Writing::
 
@@ -24,8 +24,8 @@ Reading::
     run.data_version() -> int                                                      another number after each commit
     run.close()
 
-``axis`` is ``Axis(step, epoch, time)``, three arrays. ``first`` and ``last`` are steps, both included. Names that do
-not exist raise :class:`~monitorch.errors.OptionError` with those that do, files that are none
+``axis`` is ``Axis(step, epoch, time)``, three arrays. ``first`` and ``last`` are steps, both included. Unknown
+names raise :class:`~monitorch.errors.OptionError`, which lists the known ones; files that are not runs raise
 :class:`~monitorch.errors.StoreError`.
 
 >>> import tempfile

@@ -1,4 +1,4 @@
-"""Where a writer's operations end: a SQLite file, or a log where no SQLite file works."""
+"""Where a writer stores its operations: in a SQLite file, or in a log where SQLite does not work."""
 
 import os
 import sqlite3
@@ -17,31 +17,31 @@ from .schema import migrate
 
 
 class Backend(Protocol):
-    """What the writer's thread needs of a file."""
+    """The file as the writer's thread sees it."""
 
     path: Path
 
     @property
     def last_step(self) -> int | None:
-        """The newest step that is stored."""
+        """The newest stored step."""
 
     def begin(self, first: FirstOperations) -> None:
-        """Become the only one who writes, and store the first operations; refused while somebody else is writing."""
+        """Become the only writer, and store the first operations; fails while another process is writing."""
 
     def write(self, operations: Sequence[Operation]) -> None:
-        """Store operations as a whole or not at all."""
+        """Store all operations or none."""
 
     def is_lost(self) -> bool:
-        """Whether the file is not in its place any more: then nobody could read what is written."""
+        """Whether the file was removed or moved: then nobody could read what is written."""
 
     def maintain(self) -> None:
-        """Do what is to be done every minute or so."""
+        """Maintenance, called about every minute."""
 
     def close(self) -> None:
         """Store what is left, and leave one file."""
 
     def abandon(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
 
 
 class TableFile:
@@ -49,7 +49,7 @@ class TableFile:
 
     Args:
         path: the file; made if there is none.
-        journal: how SQLite keeps it consistent.
+        journal: SQLite's journal mode.
         max_size: how many bytes it may take.
     """
 
@@ -66,11 +66,11 @@ class TableFile:
 
     @property
     def last_step(self) -> int | None:
-        """The newest step that is stored."""
+        """The newest stored step."""
         return self._database.last_step
 
     def begin(self, first: FirstOperations) -> None:
-        """Become the only one who writes: looking and taking are one transaction."""
+        """Become the only writer; the check and the change are one transaction."""
         self._database.begin(first, self.path)
 
     def write(self, operations: Sequence[Operation]) -> None:
@@ -78,11 +78,11 @@ class TableFile:
         self._database.write(operations)
 
     def is_lost(self) -> bool:
-        """Whether it was removed or moved, or another file is in its place."""
+        """Whether it was removed, moved or replaced."""
         found = _identity(self.path)
         if found == self._identity:
             return False
-        if found is not None and self._is_ours():  # some file systems number a file anew now and then
+        if found is not None and self._is_ours():  # some file systems change the number of a file now and then
             self._identity = found
             return False
         return True
@@ -95,7 +95,7 @@ class TableFile:
             return False
 
     def maintain(self) -> None:
-        """Give the space of the write-ahead log back, unless somebody is reading from it right now."""
+        """Shrink the write-ahead log, unless another process is reading from it."""
         with _patience(self._connection, 0.2), suppress(sqlite3.OperationalError):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -104,19 +104,19 @@ class TableFile:
         try:
             self._database.write([], seal=True)
             self.maintain()
-            with _patience(self._connection, 1), suppress(sqlite3.OperationalError):  # somebody is reading
+            with _patience(self._connection, 1), suppress(sqlite3.OperationalError):  # another process is reading
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         finally:
             self._connection.close()
 
     def abandon(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
         self._connection.close()
 
 
 @contextmanager
 def _patience(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
-    """Wait for others that long only: what is done in the block is not worth more."""
+    """Wait only this long for locks inside the block."""
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
     try:
         yield
@@ -125,12 +125,12 @@ def _patience(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
 
 
 class Place(NamedTuple):
-    """Where the file of one process of a run is, or shall be.
+    """Where the file of one process of a run is, or will be.
 
     Args:
-        folder: of the run.
-        rank: of the process.
-        journal: how the file is kept consistent; None tries what the file system can do.
+        folder: the folder of the run.
+        rank: the rank of the process.
+        journal: the journal mode; None tries what the file system supports.
         max_size: how many bytes the file may take.
     """
 
@@ -141,7 +141,7 @@ class Place(NamedTuple):
 
 
 def create(place: Place, first: FirstOperations) -> Backend:
-    """A file that was not there before, with its first operations; of several who try at once one gets it."""
+    """A new file with its first operations; if several processes try at once, one gets it."""
     _refuse_existing(file_of(place.folder, place.rank))
     is_new_folder = _make(place.folder)
     path = None
@@ -158,13 +158,13 @@ def create(place: Place, first: FirstOperations) -> Backend:
         if path is not None and not _is_taken(path):
             _remove(path)
         if is_new_folder:
-            with suppress(OSError):  # somebody else has put a file into it
+            with suppress(OSError):  # another process has put a file into it
                 place.folder.rmdir()
         raise
 
 
 def resume(place: Place, first: FirstOperations) -> Backend:
-    """The file of a run that is there, or else a new one."""
+    """The file of an existing run, or else a new one."""
     path = file_of(place.folder, place.rank)
     if path is None:
         try:
@@ -193,7 +193,7 @@ def _open(path: Path, journal: Journal, max_size: int | None) -> Backend:
 
 
 def _make(folder: Path) -> bool:
-    """Make a folder; tells whether it is new."""
+    """Make a folder; whether it is new."""
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
@@ -209,7 +209,7 @@ def _refuse_existing(file: Path | None) -> None:
 
 
 def _is_taken(path: Path) -> bool:
-    """Whether somebody else goes on with a file that was made here, and could not be opened here."""
+    """Whether another process uses a file that was made here, but could not be opened here."""
     try:
         with closing(connect_to_read(path)) as connection:
             return owner_of(connection) is not None

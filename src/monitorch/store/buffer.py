@@ -23,13 +23,13 @@ class Tick(NamedTuple):
 
     @classmethod
     def load(cls, seq: int, step: int, epoch: int, time: float, statistics: int, data: bytes) -> Tick:
-        """A row of the table."""
+        """Read a row of the table."""
         return cls(seq, step, epoch, time, np.frombuffer(data, np.float32).reshape(statistics, -1))
 
 
 @dataclass
 class LensBuffer:
-    """Columns only ever grow, so an older tick is a corner of a newer one."""
+    """The ticks of one lens; columns are only added, so the numbers of an older tick are a corner of a newer one."""
 
     id: int
     statistics: dict[str, int] = field(default_factory=dict)
@@ -43,15 +43,15 @@ class LensBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the ticks make a block."""
+        """Whether there are enough ticks for a block."""
         return len(self.ticks) >= block_ticks(len(self.statistics) * len(self.layers))
 
     def knows(self, frame: Frame) -> bool:
-        """Whether the frame has exactly the columns there are, in their order."""
+        """Whether the frame has exactly these columns, in this order."""
         return self._known == (frame.statistics, frame.layers)
 
     def add(self, frame: Frame) -> None:
-        """Take a frame whose names all have a place."""
+        """Add a frame whose names all have a column."""
         values = frame.values
         if not self.knows(frame):
             if (tuple(self.statistics), tuple(self.layers)) == (frame.statistics, frame.layers):
@@ -63,7 +63,7 @@ class LensBuffer:
         self.append(Tick(self.next_seq, frame.step, frame.epoch, frame.time, values))
 
     def append(self, tick: Tick) -> None:
-        """Take a tick as it is."""
+        """Add a tick as it is."""
         self.ticks.append(tick)
         self.next_seq, self.last_step = tick.seq + 1, tick.step
 
@@ -74,12 +74,12 @@ class LensBuffer:
         return np.moveaxis(whole, 0, -1)
 
     def clear(self) -> None:
-        """Forget the ticks, which are sealed."""
+        """Forget the ticks: they are sealed now."""
         self.ticks, self.saved, self.blocks = [], 0, self.blocks + 1
 
 
 def padded(values: Floats, shape: tuple[int, int]) -> Floats:
-    """The same numbers with places for what came later."""
+    """The same numbers, with empty places for columns that came later."""
     if values.shape == shape:
         return values
     larger = absent(shape)

@@ -1,4 +1,4 @@
-"""A run as tables: what the writer does to them."""
+"""A run as SQL tables: how the writer changes them."""
 
 import json
 import sqlite3
@@ -31,15 +31,15 @@ _EVENT = (
 
 
 OWNER = "writer"
-"""The fact that says which writer a file belongs to."""
+"""The entry of the meta table that says which writer owns a file."""
 
 
 class OwnerChangedError(StoreError):
-    """Somebody else writes to the file by now: this process seemed dead to them, such as after a sleep."""
+    """Another process has taken over the file, because this one seemed dead, such as after a sleep."""
 
 
 class Database:
-    """The only one who changes a run's tables. What it keeps in memory is a copy of what is in them.
+    """The only writer of a run's tables; keeps a copy of some of them in memory.
 
     Args:
         connection: open, with all tables.
@@ -67,7 +67,7 @@ class Database:
         return max((lens.last_step for lens in self._lenses.values() if lens.last_step is not None), default=None)
 
     def begin(self, first: FirstOperations, path: Path) -> None:
-        """Become the owner of the tables and store the first operations, unless somebody else is writing."""
+        """Become the owner of the tables and store the first operations, unless another process is writing."""
         owner = uuid4().hex
         with self._changing():
             meta = read_meta(self.connection)
@@ -80,7 +80,7 @@ class Database:
         self.owner = owner
 
     def write(self, operations: Iterable[Operation], *, seal: bool = False) -> None:
-        """Store everything in one transaction, or nothing; ``seal`` makes blocks of all ticks."""
+        """Store everything in one transaction, or nothing; ``seal`` turns all ticks into blocks."""
         with self._changing():
             if self.owner is not None and owner_of(self.connection) != self.owner:
                 raise OwnerChangedError("another process has taken the run over")
@@ -88,7 +88,7 @@ class Database:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """A transaction; if it fails, what is in memory is read again before the next one."""
+        """A transaction; if it fails, the copy in memory is read again before the next one."""
         with transaction(self.connection):
             if self._is_stale:
                 self._load()
@@ -190,7 +190,7 @@ class Database:
                 self.connection.execute("INSERT INTO lens_layer VALUES (?, ?, ?)", (lens.id, place, self._layers[name]))
 
     def _register(self, names: Iterable[str]) -> None:
-        """Give layers that nobody has heard of a place at the end."""
+        """Add unknown layers at the end."""
         for name in names:
             if name not in self._layers:
                 place = "(SELECT coalesce(max(place) + 1, 0) FROM layer)"
@@ -198,7 +198,7 @@ class Database:
                 self._layers[name] = row.lastrowid or 0
 
     def _save(self, lens: LensBuffer) -> None:
-        """Write the ticks that no block has taken."""
+        """Write the ticks that are in no block."""
         rows = [
             (
                 lens.id,
@@ -253,7 +253,7 @@ class Database:
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """How much of a file is in use."""
+    """How many bytes of a file are in use."""
     asked = ("page_count", "freelist_count", "page_size")
     pages, free, size = (connection.execute(f"PRAGMA {what}").fetchone()[0] for what in asked)
     return int((pages - free) * size)
@@ -273,7 +273,7 @@ def _tiles(values: Floats) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def owner_of(connection: sqlite3.Connection) -> str | None:
-    """Which writer the tables belong to."""
+    """The writer that owns the tables."""
     found = connection.execute("SELECT value FROM meta WHERE key = ?", [OWNER]).fetchone()
     return None if found is None else str(json.loads(found[0]))
 

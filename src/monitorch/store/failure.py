@@ -35,7 +35,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Describe an exception; one that cannot even be turned into text is still named."""
+        """Describe an exception; works even if it cannot be turned into text."""
         name = type(error).__qualname__
         try:
             message = str(error)[:LONGEST_MESSAGE]
@@ -49,7 +49,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def from_meta(cls, meta: Mapping[str, Any]) -> Failure | None:
-        """What the facts of a run say of it; None if nothing, as in files of earlier versions."""
+        """The failure in the facts of a run; None if there is none, as in files of earlier versions."""
         kept = meta.get("error")
         if not isinstance(kept, Mapping):
             return None

@@ -1,4 +1,4 @@
-"""A run as a log to which is only ever appended, for file systems on which SQLite cannot work.
+"""A run as an append-only log, for file systems on which SQLite does not work.
 
 After the first line each record is ``length, checksum, kind, text, numbers``; see :func:`_record`.
 """
@@ -38,8 +38,8 @@ class FrameLog:
     """Appends operations to a file.
 
     Args:
-        path: the file; made if there is none. What a killed writer left half written at its end is cut off.
-        max_size: how many bytes it may take: from then on nothing is stored.
+        path: the file; made if there is none. A half-written end, left by a killed writer, is cut off.
+        max_size: how many bytes it may take; beyond that nothing is stored.
     """
 
     def __init__(self, path: Path, max_size: int | None) -> None:
@@ -61,14 +61,14 @@ class FrameLog:
             raise
 
     def begin(self, first: FirstOperations) -> None:
-        """Store the first operations, unless somebody else is writing."""
+        """Store the first operations, unless another process is writing."""
         if derive_status(self._facts) == "running":
             pid = self._facts.get("pid")
             raise StoreError(f"{self.path} is being written by the process {pid}: a run has one writer at a time")
         self.write(first(self.last_step))
 
     def write(self, operations: Sequence[Operation]) -> None:
-        """Append operations; a part of them that does not fit on the disk is taken back."""
+        """Append operations; if the disk is full, a half-written part is removed."""
         columns = dict(self._columns)
         data = b"".join(record for operation in operations for record in _records(operation, columns))
         too_large = self._max_size is not None and self._end + len(data) > self._max_size
@@ -80,7 +80,7 @@ class FrameLog:
             self._follow(operation)
 
     def maintain(self) -> None:
-        """Bring everything to the disk."""
+        """Write everything to the disk."""
         os.fsync(self._file.fileno())
 
     def is_lost(self) -> bool:
@@ -112,7 +112,7 @@ class FrameLog:
 
 
 def _hold(file: BinaryIO, path: Path) -> None:
-    """Keep other writers away, where the file system can."""
+    """Lock the file against other writers, if the file system can."""
     if fcntl is None:
         return
     try:
@@ -125,14 +125,14 @@ def _hold(file: BinaryIO, path: Path) -> None:
 
 
 def _release(file: BinaryIO) -> None:
-    """Closing is not enough: children of this process may have the file, too."""
+    """Unlock the file; closing is not enough, since child processes may hold it, too."""
     if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 class LogReader:
-    """Reads the records of a log, and later those that were added.
+    """Reads the records of a log, and later the new ones.
 
     Args:
         path: the log.
@@ -155,7 +155,7 @@ class LogReader:
             raise UnreadableRunError(path, "newer", reason)
 
     def operations(self) -> Iterator[Operation]:
-        """Everything that is complete and new since the last time."""
+        """All complete operations since the last call."""
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             while self.offset + _HEAD.size <= size:
@@ -164,7 +164,7 @@ class LogReader:
                 content = file.read(length) if head_checksum == _check(length, checksum) else None
                 end = self.offset + _HEAD.size + length
                 if content is not None and len(content) < length:
-                    return  # still being written, or cut when its writer was killed
+                    return  # still being written, or cut off when its writer was killed
                 if content is None or zlib.crc32(content) != checksum:
                     reason = f"is damaged at byte {self.offset}: cut there, it can be read"
                     raise UnreadableRunError(self.path, "damaged", reason)
@@ -188,7 +188,7 @@ class LogReader:
 
 
 def _records(operation: Operation, columns: dict[str, Columns]) -> Iterator[bytes]:
-    """The records of an operation; the names of columns are written only when they have changed."""
+    """The records of an operation; column names are written only when they change."""
     if isinstance(operation, Frame):
         names = operation.statistics, operation.layers
         if columns.get(operation.lens) != names:

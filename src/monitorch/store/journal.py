@@ -1,4 +1,4 @@
-"""Opening a run's file for writing, in the way that the file system allows."""
+"""Opens a run's file in a way that the file system supports."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -10,21 +10,21 @@ Journal: TypeAlias = Literal["wal", "truncate", "log"]
 JOURNALS: tuple[Journal, ...] = ("wal", "truncate", "log")
 
 BUSY_SECONDS = 30
-"""How long a writer waits for others who lock its file."""
+"""How long a writer waits for locks of others, in seconds."""
 
 READ_SECONDS = 5
-"""How long a reader does: a commit takes milliseconds, and somebody is waiting for a list of runs."""
+"""How long a reader waits: a commit takes milliseconds, and the user is waiting for a list of runs."""
 
 SIDE_FILES = ("", "-wal", "-shm", "-journal")
 
 
 def probe(folder: Path) -> Journal:
-    """The best journal that works in a folder, tried with a throw-away database.
+    """The best journal that works in a folder, tried with a temporary database.
 
-    Some network file systems accept ``wal`` and fail at the first write, so there is a write and a second reader.
+    Some network file systems accept ``wal`` and fail at the first write, so this tries a write and a second reader.
     """
     empty = folder / f".probe-{uuid4().hex}"
-    empty.touch()  # a folder that cannot be written to is an error of its own
+    empty.touch()  # a folder that cannot be written to is another error
     empty.unlink()
     for journal in ("wal", "truncate"):
         path = folder / f".probe-{uuid4().hex}.db"
@@ -42,12 +42,12 @@ def probe(folder: Path) -> Journal:
 
 
 def connect(path: Path, journal: str) -> sqlite3.Connection:
-    """Open a file for writing with one of SQLite's journals."""
+    """Open a file for writing with one of SQLite's journal modes."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         (chosen,) = connection.execute(f"PRAGMA journal_mode = {journal}").fetchone()
         if chosen != journal:
-            raise sqlite3.OperationalError(f"the file system of {path} does not take journal_mode={journal}")
+            raise sqlite3.OperationalError(f"the file system of {path} does not support journal_mode={journal}")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {64 * 2**20}")
     except BaseException:
@@ -57,25 +57,25 @@ def connect(path: Path, journal: str) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a file for reading only; what a killed writer left half done is taken back first, by SQLite itself."""
+    """Open a file for reading; SQLite first rolls back what a killed writer left half done."""
     uri = path.absolute().as_uri()
     try:
         return _reader(f"{uri}?mode=ro")
     except sqlite3.OperationalError as error:
-        if "locked" in str(error):  # by somebody who is changing it: reading on would show half of the change
+        if "locked" in str(error):  # by a process that is changing it: reading now would show half of the change
             raise
-        if "readonly" in str(error):  # a journal to be rolled back, which takes the right to write
+        if "readonly" in str(error):  # a journal must be rolled back, which needs write access
             with closing(connect_again(uri)) as recovering:
                 recovering.execute("SELECT count(*) FROM sqlite_master").fetchone()
             return _reader(f"{uri}?mode=ro")
         waiting = path.with_name(path.name + "-wal")
         if waiting.exists() and waiting.stat().st_size:
             raise
-        return _reader(f"{uri}?mode=ro&immutable=1")  # a folder where no side files can be made
+        return _reader(f"{uri}?mode=ro&immutable=1")  # no side files can be made in this folder
 
 
 def connect_again(uri: str) -> sqlite3.Connection:
-    """Open a file that exists, with the right to write."""
+    """Open an existing file with write access."""
     return sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=READ_SECONDS, isolation_level=None)
 
 

@@ -1,4 +1,4 @@
-"""What a reader keeps in memory of one lens: its names, its axis, and the ticks that are not sealed yet."""
+"""What a reader keeps in memory of one lens: its names, its axis, and the ticks that are not yet sealed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Axis(NamedTuple):
     time: NDArray[np.float64]
 
     def take(self, which: Any) -> Axis:
-        """The axis of some ticks only; ``which`` is a slice, numbers or truth values."""
+        """The axis of some ticks; ``which`` is a slice, indices or a mask."""
         return Axis(*(array[which] for array in self))
 
 
 @dataclass
 class Block:
-    """Sealed ticks, of which readers see the first ``shown``, from ``start`` of the axis on."""
+    """Sealed ticks; readers see the first ``shown``, at position ``start`` of the axis."""
 
     axis: Axis
     id: int
@@ -60,7 +60,7 @@ class LensIndex:
     fine_from: int = 0
 
     def refresh(self, connection: sqlite3.Connection, end_of: Callable[[int], int | None]) -> None:
-        """Read what is new; ``end_of`` tells the last step of a segment that still counts."""
+        """Read what is new; ``end_of`` returns the last valid step of a segment."""
         statistics = [_statistic(*row) for row in connection.execute(_NAMES, [self.id])]
         layers = [name for (name,) in connection.execute(_LAYERS, [self.id])]
         first = "SELECT raw_from, fine_from FROM lens WHERE id = ?"
@@ -70,7 +70,7 @@ class LensIndex:
         tail = [tick for tick in self.tail if tick.seq >= sealed]
         known = tail[-1].seq + 1 if tail else 0
         tail += [Tick.load(*row) for row in connection.execute(_HOT, (self.id, known))]
-        # nothing is kept of a refresh that fails in the middle
+        # if a refresh fails in the middle, nothing of it is kept
         self.statistics, self.layers, self.raw_from, self.fine_from = statistics, layers, raw_from, fine_from
         self.blocks += new
         self.tail = tail
@@ -88,7 +88,7 @@ class LensIndex:
 
     @cached_property
     def axis(self) -> Axis:
-        """All ticks that are shown."""
+        """All visible ticks."""
         parts = [block.axis.take(slice(block.shown)) for block in self.blocks]
         tail = self.tail
         step = np.array([tick.step for tick in tail], np.int64)
@@ -100,13 +100,13 @@ class LensIndex:
         )
 
     def span(self, first: int | None, last: int | None) -> tuple[int, int]:
-        """Which ticks the steps from ``first`` to ``last`` are."""
+        """The range of ticks for the steps from ``first`` to ``last``."""
         begin = 0 if first is None else int(np.searchsorted(self.axis.step, first, "left"))
         end = len(self.axis.step) if last is None else int(np.searchsorted(self.axis.step, last, "right"))
         return begin, max(begin, end)
 
     def tail_values(self, statistic: int, rows: Sequence[int], begin: int, end: int) -> Floats:
-        """The numbers of ticks that are not sealed, ``[row, tick]``."""
+        """The numbers of unsealed ticks, ``[row, tick]``."""
         shape = statistic + 1, len(self.layers)
         ticks = self.tail[max(begin - self.sealed, 0) : max(end - self.sealed, 0)]
         if not ticks:

@@ -21,13 +21,13 @@ _FILE = re.compile(r"rank(\d+)\.(db|log)")
 
 
 class RunInfo(NamedTuple):
-    """A run at a glance; of one that cannot be read only name, path, size, age and the reason are known.
+    """A run in short; of an unreadable one only name, path, size, age and the reason are known.
 
     Args:
-        status: ``"running"``, ``"finished"`` or ``"crashed"``; of one that cannot be read the state of its file:
+        status: ``"running"``, ``"finished"`` or ``"crashed"``; for an unreadable run the state of its file:
             ``"empty"``, ``"newer"``, ``"foreign"``, ``"locked"``, ``"damaged"`` or ``"unreadable"``.
-        ticks: how many ticks are stored, of the lens that has most.
-        age: seconds since its last sign of life.
+        ticks: how many ticks are stored, of the lens with the most.
+        age: seconds since its last heartbeat.
         size: bytes of all its files.
         dropped: how many frames were lost.
         error: the exception that ended it.
@@ -48,22 +48,22 @@ class RunInfo(NamedTuple):
 
     @property
     def why(self) -> str:
-        """What ended the run, or why it cannot be read, on one line; nothing if all is well."""
+        """What ended the run, or why it cannot be read, on one line; empty if all is well."""
         return self.problem or (self.error.line if self.error else "")
 
 
 def list_runs(folder: FilePath = DEFAULT_FOLDER) -> list[RunInfo]:
-    """All runs in a folder, linked ones included, the one with the newest sign of life first."""
+    """All runs in a folder, linked ones included, the one with the newest heartbeat first."""
     found = []
     for path in _entries(Path(folder)):
-        with suppress(OSError):  # removed while we look
+        with suppress(OSError):  # just removed
             if files := ranks_of(path):
                 found.append(_info(path, files))
     return sorted(found, key=lambda info: info.age)
 
 
 def open_run(path: FilePath, rank: int | None = None) -> Run:
-    """Open a run by its folder, or by a file in it; of a folder that has no rank 0 the lowest rank."""
+    """Open a run by its folder, or by a file in it; a folder opens the lowest rank."""
     path = Path(path)
     if path.is_file():
         return Run(path)
@@ -85,7 +85,7 @@ def ranks_of(folder: Path) -> dict[int, Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in a folder; nothing if it is none, or cannot be looked into."""
+    """The entries of a folder; none if it is not a folder, or cannot be read."""
     try:
         return list(folder.iterdir())
     except OSError:
@@ -93,7 +93,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def numbered(name: str) -> Iterator[str]:
-    """The name, and then the same with numbers, for whoever needs one that is not taken.
+    """The name, then the same with numbers, to find one that is free.
 
     >>> from itertools import islice
     >>> list(islice(numbered("baseline"), 3))
@@ -103,7 +103,7 @@ def numbered(name: str) -> Iterator[str]:
 
 
 def time_name() -> str:
-    """A name for a run that was given none."""
+    """A default name for a run."""
     return time.strftime("%Y-%m-%d_%H-%M-%S")
 
 

@@ -1,7 +1,7 @@
-"""What the names of statistics say: ``<tag>/<line>``, or ``<tag>/<curve> <line>`` where a tag has several curves.
+"""The names of statistics: ``<tag>/<line>``, or ``<tag>/<curve> <line>`` if a tag has several curves.
 
 ``Weight Norm/mean`` is the mean of a layer's norms, ``Loss/train_loss mean`` that of the curve ``train_loss``. Some
-lines merely accompany others: the ends of bands, shares, and the count of the samples that were not finite.
+lines belong to others: band edges, shares, and counts of non-finite samples.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ _LINES = (*_EDGES, "mean", "std", "median", "Q2", "IQR", "value")
 
 
 class StatisticName(NamedTuple):
-    """The parts of a name; ``curve`` is empty where a tag has only one."""
+    """The parts of a name; ``curve`` is empty if a tag has only one."""
 
     tag: str
     curve: str
@@ -33,7 +33,7 @@ def parse(statistic: str) -> StatisticName:
 
 
 def is_edge(statistic: str) -> bool:
-    """Whether a statistic merely accompanies another one.
+    """Whether a statistic belongs to another one: a band edge, a share or a count.
 
     >>> is_edge("Output Norm/max"), is_edge("Output Norm/mean"), is_edge("Loss/argmax")
     (True, False, False)
@@ -42,7 +42,7 @@ def is_edge(statistic: str) -> bool:
 
 
 def count_name(statistic: str) -> str:
-    """The statistic that counts the samples behind this one that were not finite.
+    """The statistic that counts the non-finite samples of this one.
 
     >>> count_name("Weight Norm/mean"), count_name("Logged/learning rate mean")
     ('Weight Norm/nonfinite', 'Logged/learning rate nonfinite')
@@ -53,7 +53,7 @@ def count_name(statistic: str) -> str:
 
 
 def find_count(statistic: str, known: Collection[str]) -> str | None:
-    """The same among the statistics of a lens; None if nothing was counted, or this one is the count itself.
+    """The same, if the lens has it; None if nothing was counted, or this one is the count itself.
 
     Files of earlier versions have one count for all curves of a tag.
     """

@@ -1,4 +1,4 @@
-"""The plain shapes that go into a store and come out of it."""
+"""The plain data types that go into a store and come out of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float32]
 
 WHOLE_RUN = "run"
-"""The lens of loss, learning rate and speed, and the name of its only layer, which is no layer of the model."""
+"""The lens of loss, learning rate and speed, and the name of its only layer, which is not a layer of the model."""
 
 SEVERITIES = ("info", "warning", "error")
 ENDS = ("finished", "crashed")
 
 
 class Layer(NamedTuple):
-    """A layer, as far as it is known."""
+    """A layer; fields are None if unknown."""
 
     name: str
     kind: str | None = None
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
 
 
 class Statistic(NamedTuple):
-    """A statistic of a lens, and how it wants to be drawn."""
+    """A statistic of a lens, and how to draw it."""
 
     name: str
     scale: Literal["linear", "log"] = "linear"
@@ -34,7 +34,7 @@ class Statistic(NamedTuple):
 class Frame(NamedTuple):
     """All numbers of one lens at one tick: ``values[statistic, layer]``; what was not measured is NaN.
 
-    That NaN has bits of its own: :func:`monitorch.store.is_absent` tells it from a measured one.
+    That NaN has its own bit pattern: :func:`monitorch.store.is_absent` tells it from a measured NaN.
     """
 
     lens: str
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that happened; ``body`` is anything JSON can say, ``id`` grows and is given by the store."""
+    """Something that happened; ``body`` is JSON data, ``id`` is an increasing number set by the store."""
 
     step: int
     kind: str
@@ -61,7 +61,7 @@ class Event(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """Facts about the run by name; anything JSON can say."""
+    """Facts about the run by name, as JSON data."""
 
     facts: Mapping[str, Any]
 
@@ -73,14 +73,14 @@ class ModelLayers(NamedTuple):
 
 
 class Looks(NamedTuple):
-    """How statistics of a lens want to be drawn."""
+    """How to draw the statistics of a lens."""
 
     lens: str
     statistics: tuple[Statistic, ...]
 
 
 class Segment(NamedTuple):
-    """A new beginning: what was stored before for steps after ``after`` is hidden from now on."""
+    """A restart from step ``after``: what was stored before for later steps is hidden."""
 
     after: int
     time: float
@@ -89,4 +89,4 @@ class Segment(NamedTuple):
 Operation: TypeAlias = Frame | Event | Meta | ModelLayers | Looks | Segment
 
 FirstOperations: TypeAlias = Callable[[int | None], Sequence[Operation]]
-"""With what a writer begins, given the newest step of the file."""
+"""The first operations of a writer, given the newest step of the file."""

@@ -1,4 +1,4 @@
-"""Tiles out of the tables and into arrays."""
+"""Reads tiles from the tables into arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TILES = (
 
 
 class Span(NamedTuple):
-    """Columns of a window: which ticks each stands for, and its numbers ``[layer, column]``."""
+    """Columns of a window: which ticks each covers, and its numbers ``[layer, column]``."""
 
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Layers whose numbers are in the same tiles: their rows in a result, and in a tile."""
+    """Layers whose numbers are in the same tiles: their rows in a result and in a tile."""
 
     group: int
     target: Any
@@ -61,7 +61,7 @@ class Query:
         self._rows = [_rows_of(places, group) for group in np.unique(places // TILE_LAYERS).tolist()]
 
     def raw(self, begin: int, end: int) -> Floats:
-        """The numbers of each tick, ``[row, tick]``; of sealed ticks those that are still there."""
+        """The numbers of each tick, ``[row, tick]``; of sealed ticks, those that were not pruned."""
         sealed = max(min(end, self._lens.sealed), begin)
         blocks = {block.id: block for block in self._blocks(begin, sealed) if block.id >= self._lens.raw_from}
         values = absent((len(self._places), end - begin))  # a block may lack the statistic, a layer, or all its ticks
@@ -84,7 +84,7 @@ class Query:
         return _pooled(_joined([*self._sealed(level, begin, end), self._unsealed(level, begin, end)]), resolution)
 
     def _sealed(self, level: int, begin: int, end: int) -> Iterator[Span]:
-        """Neighbouring blocks that have the level in one go, others on their own."""
+        """Read neighbouring blocks that have this level together, others one by one."""
         waiting: list[Block] = []
         for block in self._blocks(begin, end):
             coarse = max(level, (block.id < self._lens.raw_from) + (block.id < self._lens.fine_from))
@@ -103,7 +103,7 @@ class Query:
         yield from self._whole(level, waiting)
 
     def _whole(self, level: int, blocks: Sequence[Block]) -> Iterator[Span]:
-        """Whole blocks as columns of a level; columns of which a part is hidden are left out."""
+        """Whole blocks as columns of a level; partly hidden columns are left out."""
         if not blocks:
             return
         width, by_id = WIDTHS[level], {block.id: block for block in blocks}
@@ -135,7 +135,7 @@ class Query:
         for rows in self._rows:
             key = self._lens.id, level, self._statistic, rows.group, min(blocks, default=0), max(blocks, default=-1)
             for number, data in self._connection.execute(_TILES, key):
-                if number in blocks:  # others in between may be hidden
+                if number in blocks:  # blocks in between may be hidden
                     yield rows, number, data
 
 
@@ -149,7 +149,7 @@ def _rows_of(places: NDArray[np.int64], group: int) -> Rows:
 
 
 def _cut(block: Block, begin: int, end: int) -> tuple[int, int]:
-    """Which ticks of a block are between two places of the axis."""
+    """Which ticks of a block are between two positions of the axis."""
     return max(begin - block.start, 0), min(end - block.start, block.shown)
 
 
@@ -159,7 +159,7 @@ def _length(block: Block, begin: int, end: int) -> int:
 
 
 def _span(values: Floats, begin: int, width: int) -> Span:
-    """Ticks ``[row, tick]`` as columns of so many ticks."""
+    """Ticks ``[row, tick]`` as columns of this many ticks."""
     starts, end = np.arange(begin, begin + values.shape[1], width), begin + values.shape[1]
     columns = Columns.single(values) if width == 1 else summarise(values, width)
     return Span(starts, np.minimum(starts + width, end), columns)
@@ -181,5 +181,5 @@ def _pooled(span: Span, resolution: int) -> Span:
 
 
 def column_axis(axis: Axis, span: Span) -> tuple[Axis, NDArray[np.int64]]:
-    """When each column begins, and its last step."""
+    """The start of each column, and its last step."""
     return axis.take(span.begin), axis.step[span.end - 1]

@@ -1,4 +1,4 @@
-"""Reading a run, finished or still being written."""
+"""Reads a run, finished or still being written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EVENTS = (
 
 
 class Series(NamedTuple):
-    """Every number that was measured, and when."""
+    """Every measured number, and when it was measured."""
 
     axis: Axis
     values: Floats
@@ -43,8 +43,8 @@ class Window(NamedTuple):
 
     ``axis`` says when a column begins, ``last_step`` where it ends. ``mean``, ``minimum`` and ``maximum`` are over the
     finite numbers, of which there are ``finite``. ``nonfinite`` is how many samples of all its ticks were NaN or
-    infinite; where samples were not counted, how many of its numbers are. A column that is one tick has the number
-    itself, infinite or not. NaN and counts of 0 mean that nothing was measured.
+    infinite; if samples were not counted, how many of its numbers are. A column of one tick has the number itself,
+    infinite or not. NaN with counts of 0 means that nothing was measured.
     """
 
     layers: tuple[str, ...]
@@ -58,7 +58,7 @@ class Window(NamedTuple):
 
 
 class Lens(NamedTuple):
-    """What there is of a lens; layers are in the order of the model."""
+    """A lens of a run; layers are in model order."""
 
     name: str
     statistics: tuple[Statistic, ...]
@@ -71,7 +71,7 @@ class Lens(NamedTuple):
 class Run:
     """A run of one process, read only; may be used by several threads.
 
-    Every question is answered from one moment of the file, and sees all that is committed.
+    Every call reads the file at one moment, with everything that is committed by then.
 
     Args:
         path: the file of a rank.
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """All facts: id, name, status, rank, started, heartbeat, versions, config and whatever was noted."""
+        """All facts: id, name, status, rank, started, heartbeat, versions, config and further notes."""
         with self._moment() as connection:
             return read_meta(connection)
 
@@ -100,17 +100,17 @@ class Run:
 
     @property
     def status(self) -> str:
-        """``"running"``, ``"finished"`` or ``"crashed"``; the last one also if there is no sign of life."""
+        """``"running"``, ``"finished"`` or ``"crashed"``; also "crashed" if there is no heartbeat any more."""
         return derive_status(self.meta)
 
     @property
     def error(self) -> Failure | None:
-        """The exception that ended the run; None if it ended well, goes on, or could not say."""
+        """The exception that ended the run; None if it finished, is running, or was killed."""
         return Failure.from_meta(self.meta)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers of which there are numbers, in the order of the model."""
+        """The layers that have numbers, in model order."""
         seen = "SELECT layer FROM lens_layer JOIN lens ON lens.id = lens WHERE lens.name != ?"
         question = f"SELECT name, kind, parameters FROM layer WHERE id IN ({seen}) ORDER BY place"
         with self._moment() as connection:
@@ -131,7 +131,7 @@ class Run:
         return int(max(steps)) if steps else None
 
     def data_version(self) -> int:
-        """A number that is another one after something was stored; asking costs next to nothing."""
+        """A number that changes whenever something was stored; cheap to call."""
         with self._lock, naming(self.path):
             return self._source.version()
 
@@ -140,7 +140,7 @@ class Run:
     ) -> Series:
         """The numbers of one layer from step ``first`` to step ``last``, tick by tick.
 
-        Ticks at which it was not measured, and those that ``max_size`` has taken, are left out.
+        Ticks at which it was not measured, and those pruned by ``max_size``, are left out.
         """
         with self._moment() as connection:
             index, place, rows = self._find(lens, statistic, [layer])
@@ -172,7 +172,7 @@ class Run:
             count = find_count(statistic, known)
             if count is not None:
                 counted = Query(connection, index, known.index(count), rows).window(*ticks).columns
-                if (counted.numbers[0] > 0).any():  # they are zero in all but a few runs
+                if (counted.numbers[0] > 0).any():  # they are zero in most runs
                     nonfinite = np.maximum(nonfinite, counted.totals())
         mean, minimum, maximum = span.columns.numbers
         return Window(names, axis, last_step, mean, minimum, maximum, nonfinite, finite)
@@ -182,7 +182,7 @@ class Run:
         return self.frame_at(None)
 
     def frame_at(self, step: int | None) -> dict[str, Frame]:
-        """The frame of each lens at a step, or else the last one before it; lenses that have none are left out."""
+        """The frame of each lens at a step, or the last one before it; lenses without one are left out."""
         with self._moment() as connection:
             ends = ((lens, lens.span(None, step)[1]) for lens in self._lenses.values())
             return {lens.name: self._frame(connection, lens, end - 1) for lens, end in ends if end}
@@ -207,7 +207,7 @@ class Run:
         self.close()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        from ..dashboard import report_html  # only notebooks ask, and nobody else shall load it
+        from ..dashboard import report_html  # needed only in notebooks
 
         return report_html(self)._repr_mimebundle_()
 
@@ -216,7 +216,7 @@ class Run:
 
     @contextmanager
     def _moment(self) -> Iterator[sqlite3.Connection]:
-        """One short read transaction, with everything in memory brought up to it."""
+        """One short read transaction, with the copy in memory brought up to date."""
         connection = self._source.connection
         with self._lock, naming(self.path):
             try:
@@ -226,7 +226,7 @@ class Run:
                     self._version = version
                 yield connection
             finally:
-                with suppress(sqlite3.Error):  # a transaction that does not end is ended before the next one begins
+                with suppress(sqlite3.Error):  # an unfinished transaction is ended before the next one begins
                     connection.execute("COMMIT")
 
     def _refresh(self, connection: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a run, how a file is recognised, and how files of earlier versions are brought up to date."""
+"""The tables of a run, how to recognise a file, and how to update files of earlier versions."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from ..errors import MonitorchError, UnreadableRunError
 
 APPLICATION_ID = 0x4D4F4E49
-"""Says in the header of a file whose it is."""
+"""Marks a SQLite file as one of monitorch, in its header."""
 
 _FIRST_TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -38,18 +38,18 @@ ALTER TABLE event ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
 """
 
 MIGRATIONS: Sequence[str] = (_FIRST_TABLES, _EPOCHS)
-"""The n-th makes a file of version n out of one of version n - 1; a new file goes through all of them."""
+"""The n-th script updates a file from version n - 1 to n; a new file runs all of them."""
 
 VERSION = len(MIGRATIONS) - 1
 
 
 def identify(connection: sqlite3.Connection, path: object) -> int:
-    """The version of a file, -1 for an empty one; a foreign, newer or damaged one is refused."""
+    """The version of a file, -1 for an empty one; raises an error for a foreign, newer or damaged one."""
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:  # the disk or somebody who locks the file: to a writer that is another matter
+    except sqlite3.OperationalError:  # a disk error or a lock, which a writer handles differently
         raise
     except sqlite3.DatabaseError as error:
         raise unreadable(path, error) from error
@@ -68,36 +68,36 @@ def identify(connection: sqlite3.Connection, path: object) -> int:
 
 
 _OUTSIDE = {
-    "unable to open": "cannot be opened: {}; a copy in a folder of your own can",
-    "readonly": "cannot be opened: {}; a copy in a folder of your own can",
+    "unable to open": "cannot be opened: {}; copy it to a folder that you can write to, and open the copy",
+    "readonly": "cannot be opened: {}; copy it to a folder that you can write to, and open the copy",
     "disk I/O": "cannot be read: {}",
     "out of memory": "cannot be read: {}",
     "interrupted": "cannot be read: {}",
 }
-"""What SQLite says where the file itself may be in order."""
+"""SQLite's messages for problems that are not damage."""
 
 
 def unreadable(path: object, error: Exception) -> UnreadableRunError:
-    """The error for a file of which SQLite, or what is in it, says something is wrong."""
+    """The error for a file that SQLite cannot read, or whose content is wrong."""
     text = str(error)
     if isinstance(error, sqlite3.ProgrammingError):
         return UnreadableRunError(path, "unreadable", f"cannot be read: {text}")  # closed by another thread
-    if isinstance(error, sqlite3.OperationalError):  # also where tables are missing, which is damage
+    if isinstance(error, sqlite3.OperationalError):  # also if tables are missing, which is damage
         if "locked" in text or "busy" in text:
             return UnreadableRunError(path, "locked", f"is locked by another program at the moment: {text}")
         for sign, reason in _OUTSIDE.items():
             if sign in text:
                 return UnreadableRunError(path, "unreadable", reason.format(text))
-    return UnreadableRunError(path, "damaged", f"is damaged or no run of monitorch: {text}")
+    return UnreadableRunError(path, "damaged", f"is damaged or not a run of monitorch: {text}")
 
 
 _SIGNS_OF_DAMAGE = (sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError)
-"""What reading a file ends in whose bits have changed; SQLite does not check what is in its rows."""
+"""Errors from reading a file with changed bits; SQLite does not check the content of rows."""
 
 
 @contextmanager
 def naming(path: object) -> Iterator[None]:
-    """Whatever goes wrong with a file in the block is told with its name and the state that it is in."""
+    """Turns errors inside the block into an error with the file's name and state."""
     try:
         yield
     except MonitorchError:
@@ -109,11 +109,11 @@ def naming(path: object) -> Iterator[None]:
 
 
 def migrate(connection: sqlite3.Connection, path: object) -> None:
-    """Bring a file to the newest version, all of it or nothing; of several who try at once one does it."""
+    """Update a file to the newest version, in one transaction; if several processes try at once, one does it."""
     if identify(connection, path) == VERSION:
         return
     with transaction(connection):
-        version = identify(connection, path)  # again: nobody else can change it now
+        version = identify(connection, path)  # check again: now no other process can change it
         for script in MIGRATIONS[version + 1 :]:
             for statement in filter(str.strip, script.split(";")):
                 connection.execute(statement)
@@ -123,12 +123,12 @@ def migrate(connection: sqlite3.Connection, path: object) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """A block that is written as a whole or not at all."""
+    """Everything in the block is written, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # SQLite ends one by itself when a disk is full
+        if connection.in_transaction:  # SQLite ends it by itself when a disk is full
             connection.execute("ROLLBACK")
         raise

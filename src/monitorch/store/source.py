@@ -1,4 +1,4 @@
-"""Where a reader's tables come from: the SQLite file itself, or a log that is replayed into memory."""
+"""The tables of a reader: the SQLite file itself, or a log replayed into memory."""
 
 import sqlite3
 from contextlib import closing
@@ -13,22 +13,22 @@ from .schema import VERSION, identify, migrate, naming
 
 
 class Source(Protocol):
-    """Tables to ask, which may grow."""
+    """Tables to read, which may grow."""
 
     connection: sqlite3.Connection
 
     def version(self) -> int:
-        """A number that is another one when there is something new."""
+        """A number that changes when there is something new."""
 
     def begin(self) -> int:
-        """Begin to read at one moment, until ``COMMIT``; returns the version of it."""
+        """Begin to read at one moment, until ``COMMIT``; returns its version."""
 
 
 EMPTY = "is empty: nothing was stored yet"
 
 
 class TableSource:
-    """A SQLite file, read only; one of an earlier version is brought up to date in memory.
+    """A SQLite file, read only; a file of an earlier version is updated in memory.
 
     Args:
         path: the file.
@@ -80,7 +80,7 @@ class LogSource:
         self._database = Database(self.connection)
 
     def version(self) -> int:
-        """Grows with the log; what is new is replayed."""
+        """Grows with the log; replays what is new."""
         operations = list(self._log.operations())
         if operations:
             self._database.write(operations)
@@ -100,7 +100,7 @@ def open_source(path: Path) -> Source:
 
 
 def _begin(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:  # the end of the one before has failed
+    if connection.in_transaction:  # ending the one before has failed
         connection.execute("ROLLBACK")
     connection.execute("BEGIN")
 

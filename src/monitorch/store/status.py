@@ -1,4 +1,4 @@
-"""Whether a run is alive, from what it last said about itself."""
+"""Whether a run is alive, from its last heartbeat."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CRASHED_SECONDS = 30.0
-"""A run that says it is running has crashed if its last sign of life is older than this."""
+"""A run marked as running has crashed if its last heartbeat is older than this."""
 
 
 def derive_status(meta: Mapping[str, Any]) -> str:
@@ -22,18 +22,18 @@ def derive_status(meta: Mapping[str, Any]) -> str:
 
 
 def ending() -> str:
-    """What the end of this program looks like: ``"crashed"`` after an error that nobody caught."""
+    """How this program ends: ``"crashed"`` after an uncaught error, else ``"finished"``."""
     return "finished" if uncaught() is None else "crashed"
 
 
 def uncaught() -> BaseException | None:
-    """The exception that is ending this program; None while it goes on, and where somebody types at a prompt."""
+    """The exception that is ending this program; None while it runs, and in an interactive session."""
     found = getattr(sys, "last_value", None)
     return found if isinstance(found, BaseException) and not hasattr(sys, "ps1") else None
 
 
 def age(meta: Mapping[str, Any]) -> float:
-    """Seconds since the last sign of life."""
+    """Seconds since the last heartbeat."""
     return max(time.time() - float(meta.get("heartbeat", 0.0)), 0.0)
 
 
@@ -42,6 +42,6 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's, or a system where one cannot ask
+    except OSError:  # another user's process, or a system where we cannot check
         return True
     return True

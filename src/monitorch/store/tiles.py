@@ -13,12 +13,12 @@ from .parts import Floats
 TILE_LAYERS = 64
 BLOCK_TICKS = 256
 BLOCK_BYTES = 16 * 2**20
-"""A block of ticks is sealed early when it is about to take more memory than this."""
+"""A block of ticks is sealed early if it would take more bytes than this."""
 
 WIDTHS = (1, 16, 256)
 """Ticks per column of each level."""
 
-_ABSENT_BITS = 0x7FC5_A9E3  # a quiet NaN that no computation makes
+_ABSENT_BITS = 0x7FC5_A9E3  # a quiet NaN that no computation produces
 
 
 def absent(shape: Sequence[int]) -> Floats:
@@ -27,7 +27,7 @@ def absent(shape: Sequence[int]) -> Floats:
 
 
 def is_absent(values: Floats) -> NDArray[np.bool_]:
-    """Which numbers were not measured; they are NaN, but a measured NaN is not among them.
+    """Which numbers were not measured. They are NaN, but differ from a measured NaN.
 
     >>> is_absent(np.float32([1, np.nan, np.inf])).tolist(), is_absent(absent([2])).tolist()
     ([False, False, False], [True, True])
@@ -36,7 +36,7 @@ def is_absent(values: Floats) -> NDArray[np.bool_]:
 
 
 def block_ticks(numbers: int) -> int:
-    """How many ticks a block has when each is so many numbers: a multiple of 16.
+    """How many ticks a block has if each tick has this many numbers: a multiple of 16.
 
     >>> block_ticks(2_000), block_ticks(100_000)
     (256, 32)
@@ -46,10 +46,10 @@ def block_ticks(numbers: int) -> int:
 
 
 class Columns(NamedTuple):
-    """Ticks summarised, along the last axis.
+    """Summaries of ticks, along the last axis.
 
-    ``numbers[0]``, ``[1]`` and ``[2]`` are mean, minimum and maximum of the finite numbers, NaN where there is none;
-    ``counts[0]`` says how many were finite, ``counts[1]`` how many were not.
+    ``numbers[0]``, ``[1]`` and ``[2]`` are mean, minimum and maximum of the finite numbers, NaN if there is none;
+    ``counts[0]`` is how many were finite, ``counts[1]`` how many were not.
     """
 
     numbers: Floats
@@ -60,7 +60,7 @@ class Columns(NamedTuple):
         return Columns(self.numbers[..., which], self.counts[..., which])
 
     def totals(self) -> NDArray[np.int64]:
-        """The sum of the finite numbers of each column, for numbers that are whole."""
+        """The sum of the finite numbers of each column, for whole numbers."""
         known = self.counts[0] > 0
         means = np.where(known, self.numbers[0], 0).astype(np.float64)
         return np.asarray(np.rint(means * self.counts[0]), np.int64)
@@ -71,17 +71,17 @@ class Columns(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes, count: int) -> Columns:
-        """Read the blob of a tile of so many columns."""
+        """Read the blob of a tile with this many columns."""
         cells = len(data) // (3 * 4 + 2 * 2)
         counts = np.frombuffer(data, np.uint16, 2 * cells, offset=12 * cells)
         return cls(np.frombuffer(data, np.float32, 3 * cells).reshape(3, -1, count), counts.reshape(2, -1, count))
 
     @classmethod
     def single(cls, values: Floats) -> Columns:
-        """Each number a column of its own, infinite ones as they are."""
+        """Each number as its own column, infinite ones as they are."""
         numbers = np.broadcast_to(values, (3, *values.shape))
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(values.sum()):  # much faster than to look at each
+            if np.isfinite(values.sum()):  # much faster than checking each
                 ones = np.broadcast_to(np.array([1, 0], np.uint8).reshape(2, *(1,) * values.ndim), (2, *values.shape))
                 return cls(numbers, ones)
         finite = np.isfinite(values)
@@ -89,7 +89,7 @@ class Columns(NamedTuple):
 
 
 def summarise(values: Floats, width: int) -> Columns:
-    """Every ``width`` numbers of the last axis become one column; the last one may stand for fewer.
+    """Every ``width`` numbers of the last axis become one column; the last one may cover fewer.
 
     >>> summarise(np.float32([1, 3, np.inf, 5, 7]), 2).numbers[0]
     array([2., 5., 7.], dtype=float32)
@@ -128,7 +128,7 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def _fold(operation: np.ufunc, groups: NDArray[Any], kind: Any = None) -> NDArray[Any]:
-    """Reduce the last axis. NumPy is slow where that is the one whose numbers lie side by side, and short."""
+    """Reduce the last axis. NumPy is slow at this if the axis is short and contiguous."""
     if groups.strides[-1] > groups.itemsize:
         return np.asarray(operation.reduce(groups, -1, dtype=kind))
     folded = groups[..., 0].astype(kind or groups.dtype)

@@ -16,12 +16,12 @@ from .database import OwnerChangedError
 from .parts import Frame, Looks, Meta, ModelLayers, Operation, Statistic
 
 COMMIT_SECONDS = 0.5
-"""Operations are stored in groups, the first of which waits so long."""
+"""Operations are stored in groups; the first one of a group waits this many seconds."""
 
 HEARTBEAT_SECONDS = 2.0
 MAINTAIN_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-"""After a failure what arrives is dropped for so long, then storing is tried again."""
+"""After a failure operations are dropped for this many seconds, then storing is tried again."""
 
 QUEUE_LENGTH = 512
 GROUP_LENGTH = 512
@@ -33,11 +33,11 @@ _OF_THE_DISK = (OSError, sqlite3.OperationalError)
 class Worker(threading.Thread):
     """Takes operations from a bounded queue and stores them in groups.
 
-    Where there is no file, or the file is gone, it makes a new one; while that does not work it drops what comes.
-    Nothing that goes wrong here is raised: it is left in ``notices`` for whoever calls next.
+    If there is no file, or it is gone, it makes a new one; while that fails, it drops operations. Errors are not raised
+    here: they go to ``notices``, and the next call of the writer shows them.
 
     Args:
-        folder: of the run, for notices.
+        folder: the folder of the run, for notices.
         renew: makes a new file that begins with these operations.
     """
 
@@ -59,12 +59,12 @@ class Worker(threading.Thread):
         self._commit_at = self._maintain_at = time.monotonic()
 
     def drop(self, frames: int) -> None:
-        """Count frames that are lost."""
+        """Count lost frames."""
         with self._lock:
             self.dropped += frames
 
     def sign_of_life(self, facts: Mapping[str, Any]) -> Meta:
-        """What goes with everything that is stored."""
+        """The heartbeat, which is stored with every group."""
         return Meta({"heartbeat": time.time(), "dropped": self.dropped, **facts})
 
     def fail(self, error: Exception) -> None:
@@ -74,13 +74,13 @@ class Worker(threading.Thread):
         self._tell("failure", f"the run cannot be stored in {self._folder}: {reason}. Training goes on without it")
 
     def run(self) -> None:
-        """Live until somebody asks for the end."""
+        """Work until the end is requested."""
         is_over = False
         while not is_over:
             item = self._next(self._commit_at - time.monotonic())
             try:
                 is_over = self._turn(item)
-            except Exception as error:  # whatever it is, training goes on, and so does this thread
+            except Exception as error:  # whatever it is, training and this thread go on
                 self.fail(error)
                 is_over = isinstance(item, Request) and item.is_last
             finally:
@@ -88,9 +88,9 @@ class Worker(threading.Thread):
                     item.done.set()
 
     def _turn(self, item: Any) -> bool:
-        """Deal with what has come, and with what is due; tells whether it was the last."""
+        """Handle waiting operations and due maintenance; whether this was the last turn."""
         if isinstance(item, Request):
-            self._retry_at = 0.0  # whoever asks wants it tried
+            self._retry_at = 0.0  # a request means: try again now
             self._commit()
             if item.is_last:
                 self._commit(item.facts)
@@ -129,7 +129,7 @@ class Worker(threading.Thread):
             self._owes_prologue = True
             self.drop(_frames(group))
             self.fail(error)
-        except Exception as error:  # something in the group: the rest shall not suffer
+        except Exception as error:  # one operation of the group is at fault: store the others
             self._tell("failure", f"something cannot be stored: {type(error).__name__}: {error}. It is left out")
             self._write_each([*group, self.sign_of_life(facts)])
 
@@ -152,7 +152,7 @@ class Worker(threading.Thread):
                     self.fail(error)
 
     def _present(self) -> Backend:
-        """The file, or a new one if it is gone, or was never there."""
+        """The file, or a new one if it is gone or was never made."""
         if self.backend is None:
             self.backend = self._renew(self.prologue.operations())
         elif self.backend.is_lost():
@@ -163,7 +163,7 @@ class Worker(threading.Thread):
         self.backend = None
         backend.abandon()
         self.backend = self._renew(self.prologue.operations())
-        self._tell("replaced", f"{reason}. What comes next is stored in {self.backend.path}")
+        self._tell("replaced", f"{reason}. From now on the run is stored in {self.backend.path}")
         return self.backend
 
     def _end(self) -> None:
@@ -174,14 +174,14 @@ class Worker(threading.Thread):
                 self.fail(error)
 
     def _tell(self, kind: str, text: str) -> None:
-        """Leave a notice, the first of its kind only."""
+        """Leave a notice, only the first of each kind."""
         if kind not in self._told:
             self._told.add(kind)
             self.notices.append(text)
 
 
 class Prologue:
-    """What a file has to be told before numbers make sense; kept, since a new file may be needed at any time."""
+    """What a file must contain before any numbers; kept, since a new file may be needed at any time."""
 
     def __init__(self) -> None:
         self._facts: dict[str, Any] = {}
@@ -189,7 +189,7 @@ class Prologue:
         self._looks: dict[tuple[str, str], Statistic] = {}
 
     def keep(self, operation: Operation) -> None:
-        """Remember what is no number and no event."""
+        """Remember operations that are not numbers or events."""
         if isinstance(operation, Meta):
             self._facts.update(operation.facts)
         elif isinstance(operation, ModelLayers):
@@ -209,7 +209,7 @@ class Request:
     """Asks the worker to store everything it has.
 
     Args:
-        is_last: and to finish.
+        is_last: also finish.
         facts: what to note about the run.
     """
 

@@ -1,4 +1,4 @@
-"""Storing a run while it trains."""
+"""Stores a run while it trains."""
 
 import json
 import math
@@ -34,27 +34,28 @@ from .worker import Request, Worker
 FilePath: TypeAlias = str | os.PathLike[str]
 
 PUT_SECONDS = 0.05
-"""The longest that training waits for the store: then the frame is dropped, and the next ones too, without waiting,
-until there is room again."""
+"""The longest time that training waits for the store, in seconds. Then the frame is dropped, and so are the next ones,
+without waiting, until there is room again."""
 
 CLOSE_SECONDS = 60.0
 SMALLEST_SIZE = 2**20
 
 
 class Writer:
-    """Stores frames and events of one process of a run, in a thread of its own.
+    """Stores frames and events of one process of a run, in a background thread.
 
-    Only the constructor raises, for options that are wrong and for a run that is not to be had. What goes wrong later,
-    with a disk or with what a call is given, is a warning, once; training goes on and what was stored stays readable.
+    Only the constructor raises errors, for wrong options and for a run that is already taken. Later problems, with a
+    disk
+    or with the arguments of a call, give one warning each; training goes on and what was stored stays readable.
 
     Args:
-        folder: of the run; it is made, its name is the name of the run.
-        rank: of this process; each has a file of its own.
-        meta: facts to store: config, versions, whatever JSON can say.
-        resume: continue a run that is there; without it such a run is an error.
+        folder: the folder of the run, which is made; its name is the name of the run.
+        rank: the rank of this process; each has its own file.
+        meta: facts to store, such as config and versions, as JSON data.
+        resume: continue an existing run; without it an existing run is an error.
         resume_step: what was stored for later steps is hidden from readers; None hides nothing.
-        max_size: how many bytes the file may take: then the oldest ticks are kept as averages only.
-        journal: ``"wal"``, ``"truncate"`` or ``"log"``; None tries what the file system can do.
+        max_size: how many bytes the file may take; beyond that the oldest ticks are kept as averages only.
+        journal: ``"wal"``, ``"truncate"`` or ``"log"``; None tries what the file system supports.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class Writer:
         try:
             self._worker.backend = self._open(resume, resume_step, facts)
             self._worker.start()
-        except (OSError, sqlite3.Error, RuntimeError) as error:  # the last one: no thread can be had any more
+        except (OSError, sqlite3.Error, RuntimeError) as error:  # RuntimeError: no thread can be started any more
             self._worker.fail(error)
             with suppress(RuntimeError):
                 self._worker.start()
-        # a writer that nobody closes is closed when it is dropped, at the latest when Python ends
+        # a writer that is not closed is closed when it is deleted, at the latest when Python exits
         self._ending = weakref.finalize(self, _end, self._worker, None)
         self._warn(stacklevel=3)
 
@@ -95,18 +96,18 @@ class Writer:
         max_size: int | None = None,
         journal: str | None = None,
     ) -> None:
-        """Refuse options that are wrong, before anything is made."""
+        """Refuse wrong options before anything is made."""
         json_checked("meta", _named(meta or {}))
         if max_size is not None and (not isinstance(max_size, int) or max_size < SMALLEST_SIZE):
             raise OptionError(f"max_size={max_size!r} must be a number of bytes, at least {SMALLEST_SIZE}")
         if journal is not None and journal not in JOURNALS:
             raise OptionError.unknown("journal", journal, JOURNALS)
         if resume_step is not None and not resume:
-            raise OptionError(f"resume_step={resume_step!r} is for resume=True")
+            raise OptionError(f"resume_step={resume_step!r} needs resume=True")
 
     @property
     def folder(self) -> Path:
-        """The folder of the run; another one if somebody else has taken its place."""
+        """The folder of the run; another one if it was taken by another process."""
         return self._place.folder if self.path is None else self.path.parent
 
     @property
@@ -116,12 +117,12 @@ class Writer:
 
     @property
     def is_storing(self) -> bool:
-        """Whether there is a file that takes what comes."""
+        """Whether there is a file to store in."""
         return self._worker.backend is not None and self._worker.is_alive()
 
     @property
     def dropped(self) -> int:
-        """How many frames were lost, because the disk was too slow or full."""
+        """How many frames were lost because the disk was too slow or full."""
         return self._worker.dropped
 
     def put(
@@ -152,7 +153,7 @@ class Writer:
         return self._put("event", event)
 
     def introduce_layers(self, layers: Iterable[Layer | str]) -> None:
-        """Tell the order of the model and, where known, what its layers are."""
+        """Store the layers in model order and, if known, their kind and size."""
         try:
             known = tuple(_layer(layer) for layer in layers)
         except Exception as error:
@@ -161,7 +162,7 @@ class Writer:
             self._put("introduce_layers", ModelLayers(known))
 
     def introduce_statistics(self, lens: str, statistics: Iterable[Statistic]) -> None:
-        """Tell how statistics want to be drawn."""
+        """Store how to draw statistics."""
         try:
             looks = Looks(_text(lens), tuple(known._replace(name=_text(known.name)) for known in statistics))
         except Exception as error:
@@ -179,7 +180,7 @@ class Writer:
             self._put("note", meta)
 
     def resume_from(self, step: int) -> None:
-        """Training goes on from this step: what is stored for later ones is hidden from readers."""
+        """Training continues from this step: what is stored for later steps is hidden from readers."""
         self._put("resume_from", Segment(int(step), _now()))
 
     def flush(self) -> None:
@@ -212,7 +213,7 @@ class Writer:
         self.close("finished" if kind is None else "crashed", error)
 
     def _open(self, resume: bool, resume_step: int | None, facts: dict[str, Any]) -> Backend:
-        """Make or find the file, and store who is writing to it."""
+        """Make or find the file, and become its writer."""
         folder, rank = self._place.folder, self.rank
 
         def first(last_step: int | None) -> Sequence[Operation]:
@@ -249,14 +250,14 @@ class Writer:
         return True
 
     def _is_here(self) -> bool:
-        """Whether there is a thread to do it: a child process has the object, but not the thread."""
+        """Whether this process has the thread: a forked child has the object, but not the thread."""
         return os.getpid() == self._worker.pid and self._worker.is_alive()
 
     def _refuse(self, call: str, error: Exception, stacklevel: int = 3) -> bool:
-        """Say once what is wrong with a call: training goes on."""
+        """Warn once about a wrong call; training goes on."""
         if call not in self._told:
             self._told.add(call)
-            text = f"Writer.{call} leaves out what it was given: {error}. Training goes on"
+            text = f"Writer.{call} did not store its arguments: {error}. Training goes on"
             warn(text, stacklevel=stacklevel)
         return False
 
@@ -265,7 +266,7 @@ class Writer:
 
 
 def _pass_on(worker: Worker, stacklevel: int) -> None:
-    """What the thread has to say becomes warnings in the thread that trains."""
+    """Show the notices of the thread as warnings in the training thread."""
     if os.getpid() == worker.pid:
         while worker.notices:
             warn(worker.notices.popleft(), stacklevel=stacklevel)
@@ -280,7 +281,7 @@ def _frame(
     epoch: int,
     time: float | None,
 ) -> Frame:
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and counted as such
+    with np.errstate(over="ignore"):  # what overflows float32 becomes infinite, and is counted as such
         numbers = np.array(values, np.float32, order="C")
     rows, columns = _names(tuple(statistics)), _names(tuple(layers))
     if numbers.shape != (len(rows), len(columns)):
@@ -311,7 +312,7 @@ def _layer(layer: Layer | str) -> Layer:
 
 @lru_cache(maxsize=256)
 def _names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names as a file can hold them; those of a lens are the same at every tick."""
+    """Names in a form that a file can hold; cached, since a lens has the same names at every tick."""
     safe = tuple(map(_text, names))
     twice = [name for name, count in Counter(safe).items() if count > 1]
     if twice:
@@ -320,7 +321,7 @@ def _names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _text(name: Any) -> str:
-    """A name that a file can hold: halves of characters, which some file names have, are written as their codes."""
+    """A name that a file can hold: lone surrogates, which some file names have, are escaped."""
     if not isinstance(name, str):
         raise OptionError(f"a name must be text, not {name!r}")
     return name.encode("utf-8", "backslashreplace").decode()
@@ -343,11 +344,11 @@ def _moment(seconds: float | None) -> float:
 
 
 def json_checked(what: str, value: Any) -> Any:
-    """Refuse what JSON cannot say, now and not in the thread."""
+    """Refuse what is not JSON data here, not later in the thread."""
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(f"{what} takes what JSON can say: {error}") from error
+        raise OptionError(f"{what} must be JSON data: {error}") from error
     return value
 
 
@@ -356,7 +357,7 @@ def _now() -> float:
 
 
 def _end(worker: Worker, status: str | None, error: BaseException | None = None) -> None:
-    """Finish; without a status it is what the end of the program looks like."""
+    """Finish; without a status, it depends on how the program ends."""
     if os.getpid() != worker.pid or not worker.is_alive():
         return
     status = status or ending()
@@ -372,7 +373,7 @@ def _end(worker: Worker, status: str | None, error: BaseException | None = None)
 
 
 def _renewed(place: Place, operations: Sequence[Operation]) -> Backend:
-    """A new file in mid-run, in its old place or, if somebody else is there by now, under a name with a number."""
+    """A new file during a run, in the old place or, if another process has taken it, under a name with a number."""
     for name in numbered(place.folder.name):
         first = partial(_again, name, place.rank, operations)
         with suppress(StoreError):
@@ -381,7 +382,7 @@ def _renewed(place: Place, operations: Sequence[Operation]) -> Backend:
 
 
 def _again(name: str, rank: int, operations: Sequence[Operation], _: int | None) -> Sequence[Operation]:
-    """What a new file is told of a run that has begun already."""
+    """The first operations of a new file for a run that has already begun."""
     known = {fact: value for one in operations if isinstance(one, Meta) for fact, value in one.facts.items()}
     facts = _facts(name, rank, is_new=True) | known | {"name": name, "heartbeat": _now()}
     return [Meta(facts), *(one for one in operations if not isinstance(one, Meta))]
@@ -394,7 +395,7 @@ def _facts(name: str, rank: int, is_new: bool) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version  # slow to load, and readers load this file, too
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and readers import this file, too
 
     found = {"monitorch": __version__, "python": platform.python_version(), "numpy": np.__version__}
     with suppress(PackageNotFoundError):
@@ -403,7 +404,7 @@ def _versions() -> dict[str, str]:
 
 
 def _check_existing(file: Path) -> None:
-    """Refuse early what is not to be continued; whether somebody is writing is asked again when the file is taken."""
+    """Refuse early what cannot be continued; another writer is checked for again when the file is opened."""
     try:
         with Run(file) as run:
             status, pid = run.status, run.meta.get("pid")
