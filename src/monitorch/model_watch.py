@@ -128,10 +128,10 @@ class Watch(DisplaysRun):
 
     No method that a training loop calls raises an error: you get a warning, once, and training goes on.
 
-    A tick is due after so many steps. What is reported after a step and before the next training pass, such as the loss
-    of an evaluation or a metric, belongs to that step and is shown at it, with a tick of its own if need be. Where
-    something is reported after every step, ticks that are due wait for it; what comes only now and then is kept for its
-    step and shown with the next tick.
+    A tick comes every ``tick_every`` steps. What you report after a step and before the next training pass, such as a
+    validation loss or a metric, belongs to that step and is shown at it, with an extra tick if needed. If you report
+    something after every step, ticks wait for it; numbers that come only now and then are kept for their step and shown
+    with the next tick.
 
     Args:
         inspector: the inspector that the model is attached to.
@@ -265,7 +265,7 @@ class Watch(DisplaysRun):
         """A step has ended. If something was reported after the step before, expect a report again and wait for it."""
         try:
             self.inspector.state.reported.clear()
-            self._due_after = min(self._due_after, self._now)  # passes may have been taken for steps at first
+            self._due_after = min(self._due_after, self._now)  # passes may have been counted as steps at first
             is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
             if self._is_due and not is_report_expected:
                 self._regular_tick()

@@ -106,7 +106,7 @@ class InspectorState:
         """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
         self._between_steps = True
         self.reported = set[str]()
-        """Names of what was reported since the last step ended, and belongs to it."""
+        """Names of the numbers reported since the last step ended; they belong to that step."""
         self.cadence.restart()
         self.begin()
 
@@ -212,7 +212,7 @@ class InspectorState:
             follower.step_is_over()
 
     def report(self, name: str) -> None:
-        """There is a number of an evaluation, or one that the user has pushed or logged."""
+        """A number has come from an evaluation, or was pushed or logged by the user."""
         self.reported.add(name)
 
     def follow(self, follower: Follower) -> None:

@@ -238,7 +238,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
                 values = None
             label = self._label(step)
             for name, value in _flat({**(values or {}), **named}):
-                report = name if label is None else None  # else it is known where it belongs
+                report = name if label is None else None  # otherwise its step is known
                 self._take("log", name, value, partial(self._logged.numbers.push, name, value, label), report)
             self._show_logged()
         except Exception as error:
@@ -263,7 +263,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             tell(self.state, "a tick", error)
 
     def hold(self, names: Collection[str]) -> None:
-        """What has come under these names belongs to the last step, whenever the next tick is."""
+        """Keep the numbers so far under these names at the last step, whenever the next tick comes."""
         for source in (self._call_preprocessor, self._logged.numbers):
             source.hold(self.state.step, names)
         for lens in self._adopted:
@@ -316,7 +316,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self._adopt(self._logged)
 
     def _take(self, call: str, name: str, value: Any, push: Callable[[], None], report: str | None) -> None:
-        """Take a number from the training loop; what is none is told once by name, and training goes on."""
+        """Take a number from the training loop; warn once per name about what is not a number."""
         try:
             if self.state.is_active:
                 push()
