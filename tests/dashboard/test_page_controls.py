@@ -171,7 +171,7 @@ def test_a_chart_is_saved_as_numbers_and_as_a_picture(page, site, sample):
     assert (name, text[1:4]) == ("first_conv_Rate.png", "PNG")
 
 
-NO_EXPRESSION = "The filter is no regular expression, and no name contains it as it is."
+NO_EXPRESSION = "The filter is not a regular expression, and no name contains this text."
 
 
 def test_a_filter_that_is_no_expression_or_matches_nothing_says_so_and_can_be_mended(page, site):

@@ -160,7 +160,7 @@ def test_looks_and_steps_on_the_way_leave_no_entries_to_go_back_through(page, si
 
 def test_a_link_to_a_run_that_does_not_exist_says_so_and_lists_those_that_do(page, site):
     page.open(f"{site}#run=nothing&{RATE}&layer=conv")
-    assert page.texts(".runs-message") == ["There is no run nothing here. These are the runs that there are:"]
+    assert page.texts(".runs-message") == ["There is no run nothing here. These are all runs:"]
     assert sorted(column(page, "run")) == ["broken", "first", "second"]
     assert page.run("return document.querySelector('.run-select').selectedOptions[0].text") == "nothing (no such run)"
     assert page.texts(".heat-panel, .strip, .badge, .settings section") == []

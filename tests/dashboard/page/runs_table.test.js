@@ -28,7 +28,7 @@ test("columns are results, then settings that differ, then facts", () => {
   const three = rows().slice(0, 3);
   assert.deepEqual(
     columnsOf(three).map(({ title }) => title),
-    ["run", "status", "train loss", "accuracy", "lr", "host", "steps", "duration", "last sign", "size"],
+    ["run", "status", "train loss", "accuracy", "lr", "host", "steps", "duration", "last update", "size"],
   );
   const cells = (name) => columnsOf(three).find(({ title }) => title === name);
   assert.deepEqual(three.map(cells("train loss").text), ["0.5", "NaN", "0.25"]);

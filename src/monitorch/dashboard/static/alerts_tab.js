@@ -31,7 +31,7 @@ export class AlertsTab {
         }),
       );
     if (all.length > MOST)
-      nodes.push(element("p", { class: "muted", text: `${all.length - MOST} older ones are not listed.` }));
+      nodes.push(element("p", { class: "muted", text: `${all.length - MOST} older alerts are not listed.` }));
     this.root.replaceChildren(...nodes);
   }
 
@@ -61,7 +61,7 @@ export class AlertsTab {
 }
 
 /**
- * What ended the run, with the last lines of where.
+ * What ended the run, with the last lines of the traceback.
  * @param {RunError} error
  */
 function errorItem({ type, message, traceback }) {

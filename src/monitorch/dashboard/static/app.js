@@ -1,4 +1,4 @@
-// The page: keeps state, data and panels in step.
+// The page: keeps state, data and panels in sync.
 
 import { convert, edges, places, Ruler } from "page/axis.js";
 import { ChartList } from "page/chart.js";
@@ -32,7 +32,7 @@ class Cursor extends EventTarget {
   step = null;
 
   /**
-   * Point at a step, or at none; `from` is who says so and need not listen.
+   * Move the cursor to a step, or to none; `from` is the panel that did it and need not be told.
    * @param {number | null} step
    * @param {unknown} from
    */
@@ -120,7 +120,7 @@ export class App {
     if (!this.source.isLive) return;
     let seconds = 0;
     setInterval(() => {
-      // a run that dies says nothing, and those in the list are followed by nobody
+      // a killed run sends nothing, and the runs in the list are not followed
       const isWatched = this.view === "runs" && !document.hidden;
       if (isWatched || ++seconds % SLOW_SECONDS === 0) this.refresh();
     }, SECOND);
@@ -144,7 +144,7 @@ export class App {
   }
 
   /**
-   * Ask for news, one question at a time.
+   * Ask for news, one request at a time.
    * @param {boolean} isForced
    */
   async refresh(isForced = false) {
@@ -174,7 +174,7 @@ export class App {
     if (!isOffline && !(error instanceof Refusal)) console.error(error);
     this.notice.tell(
       isOffline
-        ? "The server does not answer. It may have ended; this page tries again."
+        ? "The server does not answer. It may have stopped; this page keeps trying."
         : error instanceof Error
           ? error.message
           : String(error),
@@ -251,7 +251,7 @@ export class App {
     this.axisPlaces = this.axisBlock?.columns ? places(this.axisBlock, state.x, this.started(state.run)) : null;
     this.heat.show(
       model,
-      head.lenses.length ? "There are no numbers of layers in these steps." : "This run has no numbers yet.",
+      head.lenses.length ? "No layer has numbers in these steps." : "This run has no numbers yet.",
     );
     const ruler = model ? this.heat.ruler : this.ownRuler();
     if (ruler) this.strip.show(this.data.specs(state.run, WHOLE_RUN), this.sources(strip), WHOLE_RUN, ruler);
@@ -269,7 +269,7 @@ export class App {
   }
 
   /**
-   * The same one as before while nothing it depends on has changed.
+   * Cached while nothing it depends on has changed.
    * @param {Block} block
    * @param {Block | null} other
    */
@@ -336,7 +336,7 @@ export class App {
   }
 
   /**
-   * The exception that ended the run, if one did.
+   * The exception that ended the run, if any.
    * @returns {RunError | null}
    */
   runError() {
@@ -373,7 +373,7 @@ export class App {
 }
 
 /**
- * Whether two lists hold the same things, or lists of the same things.
+ * Whether two lists hold the same objects, or lists of the same objects.
  * @param {unknown[]} one
  * @param {unknown[]} other
  * @returns {boolean}

@@ -64,7 +64,7 @@ export class Ruler {
     this.isLog = isLog;
     this.high = edges[edges.length - 1];
     this.hasZero = isLog && edges[0] <= 0;
-    // zero has no logarithm: it stands half-way before the first place that has one
+    // zero has no logarithm: it is put half-way before the first position that has one
     this.low = this.hasZero ? (edges.find((edge) => edge > 0) ?? 1) / 2 : edges[0];
   }
 
@@ -88,7 +88,7 @@ export class Ruler {
   }
 
   /**
-   * And back.
+   * The inverse.
    * @param {number} share
    */
   place(share) {
@@ -97,7 +97,7 @@ export class Ruler {
   }
 
   /**
-   * Round places for so many labels.
+   * Round positions for this many labels.
    * @param {number} wanted
    */
   ticks(wanted) {
@@ -109,7 +109,7 @@ export class Ruler {
 }
 
 /**
- * From one sorted axis to the other, in between as well.
+ * From one sorted axis to another, with interpolation.
  * @param {number} value
  * @param {ArrayLike<number>} from
  * @param {ArrayLike<number>} to

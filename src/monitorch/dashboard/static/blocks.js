@@ -1,8 +1,8 @@
-// Numbers as they travel: a header with names, then float64 axes, then float32 planes.
+// The binary format of numbers: a header with names, then float64 axes, then float32 planes.
 
 /**
  * The numbers of one statistic; planes are `[layer][column]`, one row after the other. `step`, `epoch` and `time` are
- * where a column begins, `last` is its last step. `nonfinite` is null where all is finite.
+ * where a column begins, `last` is its last step. `nonfinite` is null if all is finite.
  * @typedef {{
  *   lens: string, statistic: string, layers: string[], columns: number, raw: boolean, planes: Plane[],
  *   step: Float64Array, epoch: Float64Array, time: Float64Array, last: Float64Array,
@@ -61,7 +61,7 @@ export function unpack(buffer) {
 }
 
 /**
- * Columns of one tick have one plane; where all is finite there is none that counts the rest.
+ * Columns of one tick have one plane; if all is finite, there is no plane of counts.
  * @param {Block} block
  */
 export function complete(block) {
@@ -71,7 +71,7 @@ export function complete(block) {
 }
 
 /**
- * One layer's part of a plane; null where the block has no such plane.
+ * One layer's part of a plane; null if the block has no such plane.
  * @param {Block} block
  * @param {Plane} plane
  * @param {number} row

@@ -110,7 +110,7 @@ export class Chart {
   }
 
   /**
-   * Show what sources know of a layer; `ruler` is the visible part of the axis.
+   * Show the numbers of a layer; `ruler` is the visible part of the axis.
    * @param {ChartSpec} spec
    * @param {Source[]} sources
    * @param {string} layer
@@ -157,7 +157,7 @@ export class Chart {
     this.kind = this.kinds.find((kind) => kind === asked) ?? (asked === "log" ? "symlog" : "linear");
     this.scale.textContent = SCALES[this.kind];
     this.scale.setAttribute("aria-label", `Scale of ${spec.title}: ${this.kind}`);
-    this.scale.title = `Scale: ${this.kind}; a click changes it (${this.kinds.join(", ")})`;
+    this.scale.title = `Scale: ${this.kind}; click to change (${this.kinds.join(", ")})`;
   }
 
   /** @param {string} signature */
@@ -228,7 +228,7 @@ export class Chart {
   }
 
   /**
-   * What the axis below is, in the corner that both axes leave free.
+   * The name of the x axis, in the free corner between both axes.
    * @param {uPlot} plot
    */
   nameAxis({ ctx, bbox }) {
@@ -242,7 +242,7 @@ export class Chart {
   }
 
   /**
-   * Moments that were not finite as stretches from top to bottom, and alerts as lines.
+   * Non-finite points in time as bars from top to bottom, and alerts as lines.
    * @param {uPlot} plot
    */
   mark(plot) {

@@ -19,7 +19,7 @@ const MARKER_PIXELS = 4;
 const ROOM_PER_MARKER = 9;
 
 /**
- * Everything but sizes and what happens; `unit` is where a symlog scale begins to be linear.
+ * All options but sizes and events; `unit` is where a symlog scale becomes linear.
  * @param {Chart} chart
  * @param {number} unit
  * @returns {Pick<uPlot.Options, "legend" | "padding" | "scales" | "axes" | "series" | "bands">}
@@ -88,7 +88,7 @@ function axesOf(chart, unit) {
 }
 
 /**
- * Charts below each other keep their axes in line; one that stands beside others need not.
+ * Charts below each other align their axes; a chart beside others need not.
  * @param {string[] | null} texts
  */
 function fitting(texts) {
@@ -97,8 +97,8 @@ function fitting(texts) {
 }
 
 /**
- * The name of what is measured, or as many of its last words as fit beside the axis: they say what kind of thing it is.
- * It is the heading of the chart as well, so where nothing fits nothing is lost.
+ * The name of the quantity, or as many of its last words as fit beside the axis.
+ * It is also the heading of the chart, so nothing is lost if it does not fit.
  * @param {uPlot} plot
  * @param {string} name
  */
@@ -143,7 +143,7 @@ function curveLooks(chart) {
 }
 
 /**
- * The numbers that a line alone would not show: those that stand alone, and where there are few all of them.
+ * Numbers that a line would not show: isolated ones, and all of them if there are few.
  * @param {uPlot} plot
  * @param {number} place
  * @param {boolean} isSparse

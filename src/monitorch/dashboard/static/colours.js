@@ -52,7 +52,7 @@ function blend(stops, place) {
 }
 
 /**
- * 256 colours as pixels: levels, what is not finite, and what was not measured. Zero is transparent: it is hatched.
+ * 256 colours as pixels: levels, non-finite, and not measured. Zero is transparent: it is hatched.
  * @param {"viridis" | "cividis" | "signed"} map
  * @param {{ neutral: string, nonfinite: string, absent: string }} colours
  */

@@ -124,7 +124,7 @@ function mainBlock(spec, blocks) {
 }
 
 /**
- * The widest first: from the smallest to the largest, then the middle half, then a deviation to both sides.
+ * The widest first: min to max, then the quartiles, then one standard deviation to both sides.
  * @param {Record<string, string>} lines
  * @param {string} statistic
  * @returns {["weak" | "strong", string, string][]}
@@ -139,8 +139,8 @@ function bands(lines, statistic) {
 }
 
 /**
- * A curve's numbers. What was not measured is passed over, unless it is a hole in what is measured all the time: a layer
- * that was frozen for a while. What is logged for the whole run now and then has no holes.
+ * A curve's numbers. What was not measured is skipped, unless it is a gap in regular measurements, such as of a layer
+ * that was frozen for a while. Numbers that are logged only now and then have no gaps.
  * @param {ArrayLike<number>} numbers
  * @param {Float32Array | null} counts
  * @param {boolean} isWholeRun
@@ -178,8 +178,8 @@ function edge(block, plane, layer) {
 /** @typedef {(index: number) => [number, number]} Range */
 
 /**
- * Between which numbers samples can be: those that are known to be the smallest and the largest, else the limits of the
- * statistic. Where not even a mean is negative, no sample is taken to be.
+ * The possible range of samples: the known minimum and maximum, else the limits of the
+ * statistic. If no mean is negative, samples are assumed not to be.
  * @param {ChartSpec} spec
  * @param {CurveSpec} curve
  * @param {Map<string, Block>} blocks
@@ -202,7 +202,7 @@ function finite(value) {
 }
 
 /**
- * The edges of a band where there is a number between them, inside of what is possible.
+ * The edges of a band where there is a number between them, limited to the possible range.
  * @param {Float32Array} low
  * @param {Float32Array} high
  * @param {Column} values
@@ -211,7 +211,7 @@ function finite(value) {
  * @returns {[Column, Column]}
  */
 function clipped(low, high, values, range, isLog) {
-  // a logarithm needs a number to end at
+  // a logarithmic axis needs a positive lower end
   const floor = isLog ? smallestPositive(low, values) : -Infinity;
   const inside = (/** @type {number} */ value, /** @type {number} */ index) => {
     if (!isNumber(values[index]) || !Number.isFinite(value)) return values[index] === undefined ? undefined : null;
@@ -231,7 +231,7 @@ function smallestPositive(...columns) {
 }
 
 /**
- * The range of an axis: all numbers, or without the outermost hundredth on each side.
+ * The range of an axis: all numbers, or without the outermost 1 % on each side.
  * @param {Column[]} columns
  * @param {boolean} isRobust
  * @returns {[number, number] | null}
@@ -252,7 +252,7 @@ export function rangeOf(columns, isRobust) {
 }
 
 /**
- * A running average that forgets, corrected for its start and for uneven distances; gaps stay gaps.
+ * An exponential moving average, corrected for its start and for uneven distances; gaps stay gaps.
  * @param {number[]} xs
  * @param {Column} values
  * @param {number} weight

@@ -1,4 +1,4 @@
-// What the page knows of its runs. Numbers are asked for again only when they, or the question, are others.
+// What the page knows about its runs. Numbers are requested again only when they, or the request, have changed.
 
 import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
 
@@ -26,7 +26,7 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
 /** @typedef {Record<string, unknown> & { id?: string, started?: number, ended?: number, heartbeat?: number }} Meta */
 
 /**
- * All that is known of a run but its numbers; `at` is when this page was told.
+ * Everything about a run except its numbers; `at` is when this page received it.
  * @typedef {{
  *   name: string, status: string, last_step: number | null, age: number, tick_age: number | null, dropped: number,
  *   overhead: number | null, meta: Meta & { error?: RunError | null }, layers: LayerFacts[], lenses: LensFacts[], error?: RunError | null, at?: number,
@@ -34,7 +34,7 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
  */
 
 /**
- * A run in the list; `problem` is why it cannot be read, in words that go on after its name.
+ * A run in the list; `problem` says why it cannot be read, as a sentence that continues after its name.
  * @typedef {{
  *   name: string, status: string, ticks: number, last_step: number | null, age: number, size: number,
  *   problem?: string | null,
@@ -42,7 +42,7 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
  */
 
 /**
- * What the list of runs says of one: its facts, and the newest number of each statistic of the whole run.
+ * A run in the list of runs: its facts, and the newest number of each statistic of the whole run.
  * @typedef {{ meta: Meta, newest: Record<string, number | string> }} Summary
  */
 
@@ -104,7 +104,7 @@ export class Data {
   }
 
   /**
-   * The names to show, and the heads of those runs. A run that was asked for and cannot be shown is `missing`; such runs
+   * The names to show, and the heads of those runs. A requested run that cannot be shown is `missing`; such runs
    * are left out of those to compare with.
    * @param {State} state
    * @param {boolean} isListShown
@@ -145,7 +145,7 @@ export class Data {
   }
 
   /**
-   * Events change only when something was stored, which the heartbeat tells.
+   * Events change only when something was stored, which the heartbeat shows.
    * @param {string} name
    */
   async eventsOf(name) {
@@ -181,7 +181,7 @@ export class Data {
   }
 
   /**
-   * All numbers that are on the page; calls back for each part when it is there.
+   * All numbers on the page; calls back for each part when it has arrived.
    * @param {State} state
    * @param {{ heat: number, chart: number }} sizes
    * @param {(part: Part, blocks: Block[][]) => void} onpart
@@ -207,7 +207,7 @@ export class Data {
       ["total", totalRuns.map((run) => this.blocks("total", run, heatSeries, { ...span, resolution: 1 }))],
     ];
     await Promise.all(wanted.map(async ([part, blocks]) => onpart(part, await Promise.all(blocks))));
-    // not at once: numbers would come later
+    // not now: it would delay the numbers
     await Promise.all([this.eventsOf(state.run), state.tab === "runs" ? this.summarise() : null]);
   }
 
@@ -236,7 +236,7 @@ export class Data {
   }
 
   /**
-   * Blocks of a run, from before if nothing has changed.
+   * Blocks of a run, cached if nothing has changed.
    * @param {Part} part
    * @param {string} run
    * @param {Pairs} series

@@ -1,4 +1,4 @@
-// Elements. Text only ever becomes text: names of layers and runs come from strangers.
+// Elements. Text is never parsed as HTML: names of layers and runs are not trusted.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -17,7 +17,7 @@ const ICONS = {
 /** @typedef {keyof typeof ICONS} IconName */
 
 /**
- * What an element is given: `text` is its text, `on…` its listeners, the rest are attributes.
+ * Properties of an element: `text` is its text, `on…` its listeners, the rest are attributes.
  * @typedef {Record<string, string | boolean | null | undefined | ((event: any) => void)>} Properties
  */
 
@@ -55,7 +55,7 @@ export function icon(name) {
 }
 
 /**
- * A button with a drawing, whose name is what screen readers and the mouse are told.
+ * A button with an icon; its name is for screen readers and the tooltip.
  * @param {IconName} name
  * @param {string} label
  * @param {(event: any) => void} onclick
@@ -86,7 +86,7 @@ export class Choice {
 }
 
 /**
- * Save a panel, as a picture or as numbers; calls back with which.
+ * Buttons to save a panel as a picture or as numbers; calls back with the kind.
  * @param {string} what
  * @param {(kind: "PNG" | "CSV") => void} onsave
  */
@@ -104,7 +104,7 @@ export function saveButtons(what, onsave) {
 }
 
 /**
- * The list of a select, in groups; it keeps its nodes while nothing changes.
+ * The options of a select, in groups; keeps its nodes while nothing changes.
  * @param {HTMLSelectElement} select
  * @param {[group: string, options: [value: string, text: string][]][]} groups
  * @param {string} chosen
@@ -124,7 +124,7 @@ export function fillSelect(select, groups, chosen) {
 }
 
 /**
- * The colour that a run, or a curve, has everywhere.
+ * A dot in the colour of a run or curve.
  * @param {string} colour
  * @param {string} [title]
  */
@@ -135,7 +135,7 @@ export function dot(colour, title) {
 }
 
 /**
- * Text that may break after what separates its parts, and nowhere inside of a word.
+ * Text that may break after separators, but not inside a word.
  * @param {string} text
  */
 export function breakable(text) {
@@ -144,7 +144,7 @@ export function breakable(text) {
 }
 
 /**
- * Give a parent these children, in this order, moving as few as possible. What has the focus keeps it.
+ * Give a parent these children, in this order, moving as few as possible, so that the focus is kept.
  * @param {Element} parent
  * @param {Element[]} children
  */
@@ -160,7 +160,7 @@ export function arrange(parent, children) {
 }
 
 /**
- * Hand a file to the browser's downloads.
+ * Download a file.
  * @param {string} name
  * @param {Blob | null} blob
  */

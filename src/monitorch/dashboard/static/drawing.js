@@ -1,7 +1,8 @@
-// Whether all that belongs to the page's present state is on the screen, for tests and for whoever takes pictures of it.
+// Whether everything is drawn for the current state of the page, for tests and screenshots.
 //
-// <html data-drawn="7"> says so, for the seventh time. While the attribute is missing, something is on its way: an
-// answer, a frame, or a panel that has just got another size.
+// <html data-drawn="7"> means that it is, for the seventh time. While the attribute is missing, something is pending:
+an
+// answer, a frame, or a panel that has just been resized.
 
 export class Drawing {
   /** @param {HTMLElement} root */
@@ -24,7 +25,7 @@ export class Drawing {
   }
 
   /**
-   * Draw before the next frame, once, however often it is asked for; a page that nobody sees has no frames.
+   * Draw once before the next frame, however often this is called; a hidden page has no frames.
    * @param {() => void} task
    */
   soon(task) {

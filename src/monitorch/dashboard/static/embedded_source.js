@@ -14,7 +14,7 @@ import { complete, cut, header, readAxes } from "page/blocks.js";
 
 /** @typedef {{ info: RunInfo, head: Head, events: RunEvent[], summary: Summary, blocks: CarriedBlock[] }} CarriedRun */
 
-// codes of what is no ordinary number
+// codes of NaN, infinity, zero and missing numbers
 const [ABSENT, NAN, PLUS, MINUS, ZERO, FIRST] = [0, 1, 2, 3, 4, 5];
 const SPECIAL = { [ABSENT]: NaN, [NAN]: NaN, [PLUS]: Infinity, [MINUS]: -Infinity, [ZERO]: 0 };
 

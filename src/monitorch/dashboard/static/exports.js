@@ -1,4 +1,4 @@
-// Panels as files.
+// Saves panels as files.
 
 import { contextOf, cssColour, download } from "page/dom.js";
 
@@ -8,7 +8,7 @@ import { contextOf, cssColour, download } from "page/dom.js";
 
 /** @param {string} text */
 function quoted(text) {
-  // a spreadsheet takes a cell that begins like this for a formula
+  // a spreadsheet would read a cell that begins like this as a formula
   const harmless = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return /[",\n]/.test(harmless) ? `"${harmless.replaceAll('"', '""')}"` : harmless;
 }
@@ -23,7 +23,7 @@ function saveCsv(name, lines) {
 }
 
 /**
- * Curves, a line for each place on the axis.
+ * Curves, a line for each position on the axis.
  * @param {string} name
  * @param {string} kind
  * @param {[number[], ...Column[]]} data

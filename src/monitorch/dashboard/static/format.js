@@ -3,7 +3,7 @@
 const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 /**
- * Three or four significant digits, powers of ten where there are many zeros.
+ * Three or four significant digits, with powers of ten if there are many zeros.
  * @param {number | null | undefined} value
  */
 export function number(value) {
@@ -82,7 +82,7 @@ function label(value, digits, isPower) {
 }
 
 /**
- * A name with its middle left out: long names often differ at their ends.
+ * A name shortened in the middle: long names often differ at their ends.
  * @param {string} text
  * @param {number} most
  */
@@ -127,7 +127,7 @@ export function bytes(size) {
 /** @typedef {"step" | "epoch" | "time"} AxisKind */
 
 /**
- * A moment of a run on its axis.
+ * A position of a run on its axis.
  * @param {number} value
  * @param {AxisKind} kind
  */
@@ -163,7 +163,7 @@ const LOG_SECONDS = [1, 10, 60, 600, 3600, 36000, 360000];
 const SHORTEST_CLOCK = 20;
 
 /**
- * 1, 2 or 5 times a power of ten, no smaller than a number.
+ * The next number of the form 1, 2 or 5 times a power of ten.
  * @param {number} least
  */
 function round(least) {
@@ -182,7 +182,7 @@ function tickWidth(least, kind) {
 }
 
 /**
- * Round places for so many labels between two ends.
+ * Round positions for this many labels between two ends.
  * @param {number} low
  * @param {number} high
  * @param {number} wanted
@@ -197,12 +197,12 @@ export function ticks(low, high, wanted, kind) {
   };
   const width = tickWidth(span / Math.max(wanted, 1), kind);
   const found = places(width);
-  // a single label says where, and not how far anything is apart
+  // a single label shows a position, but no distance
   return found.length > 1 || wanted < 2 ? found : places(tickWidth(width / 2.5, kind));
 }
 
 /**
- * The same for a logarithmic axis: the finest round places of which there are not too many.
+ * The same for a logarithmic axis: the finest round positions that are not too many.
  * @param {number} low
  * @param {number} high
  * @param {number} wanted
@@ -226,7 +226,7 @@ export function logTicks(low, high, wanted, kind) {
 }
 
 /**
- * The same on both sides of zero; `unit` is where the scale begins to be linear.
+ * The same on both sides of zero; `unit` is where the scale becomes linear.
  * @param {number} low
  * @param {number} high
  * @param {number} wanted

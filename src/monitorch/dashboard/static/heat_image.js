@@ -32,7 +32,7 @@ export function heatImage(model, rows, ruler, width, colours, cell) {
 }
 
 /**
- * Each pixel shows one column: the usual case, and the quick one.
+ * Each pixel shows one column: the usual, fast case.
  * @param {Uint32Array} pixels
  * @param {Uint8Array} levels
  * @param {Int32Array} spans

@@ -1,4 +1,4 @@
-// Names beside the rows. Only those in sight are in the page, so a thousand layers cost no more than forty.
+// Names beside the rows. Only visible ones are in the page, so a thousand layers cost no more than forty.
 
 import { element, icon } from "page/dom.js";
 
@@ -72,7 +72,7 @@ function rowLabel(heat, index, isSparse) {
 }
 
 /**
- * Where there is no tree, the end of a name says most: its last part, with the module's if that is a parameter.
+ * Without a tree, the end of a name says most: its last part, with the module's if that is a parameter.
  * @param {Row} row
  * @param {boolean} isTree
  */

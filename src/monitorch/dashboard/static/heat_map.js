@@ -1,4 +1,4 @@
-// The model as a picture: a row for each layer, a column for each moment.
+// The model as a picture: a row for each layer, a column for each point in time.
 
 import { convert, Ruler } from "page/axis.js";
 import { upperBound } from "page/blocks.js";
@@ -128,13 +128,13 @@ export class HeatMap {
     this.empty.hidden = this.rows.length > 0;
     this.empty.textContent = matcher(state.search).isValid
       ? "No layer matches the filter."
-      : "The filter is no regular expression, and no name contains it as it is.";
+      : "The filter is not a regular expression, and no name contains this text.";
     this.stage.style.height = `${Math.min(this.view.clientHeight, Math.max(height, 1))}px`;
     this.draw(this.model);
   }
 
   /**
-   * The same rows as before while nothing they depend on has changed: with many layers they take time.
+   * Cached while nothing they depend on has changed: with many layers they take time.
    * @param {HeatModel} model
    * @param {number} room
    */
@@ -151,7 +151,7 @@ export class HeatMap {
   }
 
   /**
-   * Make the picture anew: numbers, rows, colours or sizes are others.
+   * Draw the picture again: numbers, rows, colours or sizes have changed.
    * @param {HeatModel} model
    */
   draw(model) {
@@ -179,7 +179,7 @@ export class HeatMap {
     this.canvas.dataset.step = String(model.block.last[model.columns - 1] ?? "");
     this.canvas.setAttribute(
       "aria-label",
-      `${this.rows.length} rows of layers over ${model.columns} moments; the tab Table has the numbers`,
+      `${this.rows.length} rows of layers over ${model.columns} points in time; the Table tab has the numbers`,
     );
   }
 
@@ -230,7 +230,7 @@ export class HeatMap {
   }
 
   /**
-   * From a place on the canvas to a row and a column.
+   * From a point on the canvas to a row and a column.
    * @param {HeatModel} model
    * @param {number} x
    * @param {number} y
@@ -260,7 +260,7 @@ export class HeatMap {
   }
 
   /**
-   * The row of the open layer: where a statistic is of parameters, that of the first of them.
+   * The row of the open layer; for a statistic of parameters, the row of the first parameter.
    * @param {HeatModel} model
    */
   chosenRow({ layers }) {

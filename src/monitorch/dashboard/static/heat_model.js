@@ -13,7 +13,7 @@ const LOG_RATIO = 30;
 const SYMLOG_RANGE = 1000;
 
 /**
- * Where levels begin and end; `unit` is where a symlog scale begins to be linear.
+ * Where levels begin and end; `unit` is where a symlog scale becomes linear.
  * @typedef {{ low: number, high: number, isLog: boolean, isSigned: boolean, unit: number | null }} Scale
  */
 
@@ -30,7 +30,7 @@ const SYMLOG_RANGE = 1000;
 /** @typedef {Exclude<Plane, "nonfinite">} Cell */
 
 /**
- * The levels of a block, or of what another run differs by.
+ * The levels of a block, or of its difference to another run.
  * @param {Block} block
  * @param {{
  *   cell: Cell, colour: Colour, look?: StatisticFacts, x: AxisKind, started: number, other: Block | null,
@@ -57,7 +57,7 @@ export function heatModel(block, { cell, colour, look, x, started, other, alerts
 }
 
 /**
- * How many were not finite in each cell, here or in the other run.
+ * How many samples were non-finite in each cell, here or in the other run.
  * @param {Block} block
  * @param {Block | null} other
  */
@@ -90,7 +90,7 @@ function aligned(block, other, plane) {
 }
 
 /**
- * How far the other run is from this one; as powers of two where numbers are positive and far apart.
+ * The difference of the other run from this one; as powers of two if numbers are positive and far apart.
  * @param {Block} block
  * @param {Float32Array} own
  * @param {Block} other
@@ -193,7 +193,7 @@ function levelsOf(values, flags, { low, high, isLog, unit }, hasZero) {
 }
 
 /**
- * How bad each layer is: not finite first, then alerts, then how far its newest number is from the median layer.
+ * How bad each layer is: non-finite first, then alerts, then how far its newest number is from the median layer.
  * @param {Block} block
  * @param {Float32Array} numbers
  * @param {Uint8Array} levels
@@ -221,7 +221,7 @@ function scores({ layers, columns }, numbers, levels, isLog, alerts) {
 /** @typedef {(one: number, other: number) => number} Chooser */
 
 /**
- * The levels of a row: those of its layer, or of the worst layer it stands for.
+ * The levels of a row: those of its layer, or of the worst layer in its group.
  * @param {HeatModel} model
  * @param {number[]} members
  * @param {Cell} cell
@@ -240,7 +240,7 @@ export function rowLevels(model, members, cell) {
 }
 
 /**
- * Which of two levels a cell shows that stands for both.
+ * Which of two levels to show in a cell that covers both.
  * @param {Scale} scale
  * @param {Cell} cell
  * @returns {Chooser}
@@ -256,7 +256,7 @@ export function chooser({ low, high, isSigned }, cell) {
 }
 
 /**
- * The same for all that a cell can be: what is not finite is always seen, what was not measured never hides a number.
+ * The same for all kinds of cells: non-finite always shows, and "not measured" never hides a number.
  * @param {number} one
  * @param {number} other
  * @param {Chooser} worse

@@ -94,7 +94,7 @@ export class HeatPointer {
   }
 
   /**
-   * A bracket stands for layers too thin to name: close them up, so that there is room for names.
+   * A bracket covers layers too thin for labels: filter to them, so that there is room for names.
    * @param {string} label
    * @param {number} start
    */

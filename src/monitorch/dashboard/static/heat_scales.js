@@ -97,7 +97,7 @@ export class HeatScales {
         0,
         7,
       );
-      // light on dark, to be seen on any colour
+      // light on dark, visible on any colour
       for (const [colour, width] of /** @type {const} */ ([
         ["rgb(0 0 0 / 45%)", 3.5],
         [cssColour("--outline"), 1.5],
@@ -110,7 +110,7 @@ export class HeatScales {
   }
 
   /**
-   * The row of the open layer has an edge.
+   * Draw an outline around the row of the open layer.
    * @param {CanvasRenderingContext2D} context
    * @param {number} ratio
    * @param {number | undefined} row

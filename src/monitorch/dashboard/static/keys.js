@@ -1,4 +1,4 @@
-// The page without a mouse.
+// The keys of the page.
 
 import { element } from "page/dom.js";
 
@@ -13,15 +13,15 @@ const HELP = [
   ["[ ]", "previous or next statistic"],
   ["s", "order of rows: model, worst, name"],
   ["l", "colours: auto, linear, log"],
-  ["f", "rows that fit, or that can be read"],
+  ["f", "row height: fit all, or readable"],
   ["m", "viridis or cividis"],
   ["x", "axis: step, epoch, time"],
   ["X", "axis: even, or logarithmic"],
-  ["d", "difference to the run that is compared"],
+  ["d", "difference to the compared run"],
   ["0", "reset the zoom (or a double click)"],
   ["1 2 3 4", "layer, alerts, runs, table"],
-  ["space", "pause, go on"],
-  ["t", "light, dark, as the system"],
+  ["space", "pause, resume"],
+  ["t", "theme: light, dark, system"],
   ["y", "copy a link to this view"],
   ["Esc", "leave the filter, close the layer"],
   ["?", "this list"],

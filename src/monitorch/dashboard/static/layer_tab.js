@@ -1,4 +1,4 @@
-// One layer: what it is, and all that was measured of it.
+// One layer: its facts and all its numbers.
 
 import { ChartList } from "page/chart.js";
 import { element, iconButton } from "page/dom.js";

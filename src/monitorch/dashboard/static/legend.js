@@ -26,7 +26,7 @@ export class Legend {
       {
         type: "button",
         title: "Viridis or cividis (m)",
-        "aria-label": "Another table of colours",
+        "aria-label": "Change the colour map",
         onclick: () => app.state.turn("map"),
       },
       this.bar,

@@ -1,4 +1,4 @@
-// Where the page begins: with the numbers it carries in itself, or else with those of its server.
+// The entry point: shows the numbers inside the page (a report), or else those of the server.
 
 import { App } from "page/app.js";
 import { EmbeddedSource } from "page/embedded_source.js";

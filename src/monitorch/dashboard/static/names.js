@@ -1,4 +1,4 @@
-// What the names of statistics say: "<tag>/<curve> <line>", such as "Loss/train_loss mean".
+// The names of statistics: "<tag>/<curve> <line>", such as "Loss/train_loss mean".
 
 /** @import { LayerFacts, LensFacts, StatisticFacts } from "page/data.js" */
 
@@ -22,7 +22,7 @@ export function parts(statistic) {
 }
 
 /**
- * What a statistic is called on its own.
+ * The title of a single statistic.
  * @param {string} statistic
  */
 export function title(statistic) {
@@ -67,7 +67,7 @@ export function favourite(lenses) {
 }
 
 /**
- * A module and its parameters, which lenses call layers as well: whichever is asked for comes first.
+ * A module and its parameters, which lenses also call layers: the requested one comes first.
  * @typedef {{ module: string, members: string[] }} Family
  */
 
@@ -149,7 +149,7 @@ function addStatistic(found, lens, statistic, layer, part) {
 }
 
 /**
- * A median beside a mean is a curve of its own.
+ * A median beside a mean is its own curve.
  * @param {CurveSpec} curve
  * @returns {CurveSpec[]}
  */
@@ -163,7 +163,7 @@ function withMedian(curve) {
 }
 
 /**
- * A search as a test of names; what is no regular expression is taken letter by letter.
+ * A search as a test of names; what is not a regular expression is searched as plain text.
  * @param {string} search
  */
 export function matcher(search) {

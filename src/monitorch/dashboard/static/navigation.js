@@ -1,4 +1,4 @@
-// Going from one layer, run, statistic or moment to another.
+// Moves between layers, runs, statistics and points in time.
 
 import { menu } from "page/names.js";
 
@@ -12,7 +12,7 @@ export class Navigation {
   }
 
   /**
-   * Go to where and when it happened.
+   * Go to the layer and step of an alert.
    * @param {RunEvent} event
    */
   openAlert(event) {
@@ -29,7 +29,7 @@ export class Navigation {
   }
 
   /**
-   * Look at a run; if it was compared with, it changes places with the one that was looked at.
+   * Show a run; if it was a compared one, it swaps places with the shown run.
    * @param {string} run
    * @param {import("page/state.js").Changes} changes
    */

@@ -1,4 +1,4 @@
-// A line on top of the page that says what is wrong, or for a moment what was done.
+// A line on top of the page that says what is wrong or, for a moment, what was done.
 
 import { element } from "page/dom.js";
 
@@ -12,7 +12,7 @@ export class Notice {
   }
 
   /**
-   * Show a text until the next one; nothing replaces a passing one before its time.
+   * Show a text until the next one; a passing text stays for its full time.
    * @param {string} text
    * @param {boolean} isPassing
    */
@@ -33,7 +33,7 @@ export class Notice {
       await navigator.clipboard.writeText(location.href);
       this.tell("The link is copied.", true);
     } catch {
-      this.tell("The browser does not let this page copy; the address bar has the link.", true);
+      this.tell("The browser does not allow copying; the address bar has the link.", true);
     }
   }
 }

@@ -50,7 +50,7 @@ export class RemoteSource {
   }
 
   /**
-   * Call back whenever something was stored; returns what ends that. A hidden page leaves its connection to others.
+   * Call back whenever something was stored; returns a function that stops this. A hidden page closes its connection.
    * @param {string[]} runs
    * @param {() => void} callback
    */

@@ -3,7 +3,7 @@
 const SMALL_GROUP = 2;
 
 /**
- * A row stands for the layers `members`, by their places in the block; an open group stands for none.
+ * A row covers the layers `members`, by their index in the block; an open group covers none.
  * @typedef {{
  *   name: string, label: string, depth: number, members: number[], isGroup: boolean, isPinned?: boolean,
  *   isClosed?: boolean, size?: number,
@@ -17,7 +17,7 @@ const SMALL_GROUP = 2;
 /** @typedef {{ label: string, start: number, end: number }} Bracket */
 
 /**
- * Rows to show, each with the layers it stands for.
+ * Rows to show, each with the layers it covers.
  * @param {{
  *   layers: string[], matches: (name: string) => boolean, pins: string[], closed: string[],
  *   sort: "model" | "worst" | "name", scores: number[], withGroups: boolean,
@@ -64,7 +64,7 @@ function treeRows(layers, closed, withGroups) {
 }
 
 /**
- * Layers under the parts of their names; an only child is one with its parent.
+ * Layers as a tree by the parts of their names; an only child is merged with its parent.
  * @param {Place[]} layers
  */
 function grow(layers) {
@@ -83,7 +83,7 @@ function grow(layers) {
 }
 
 /**
- * Add the rows below a node; small groups have no row of their own, so their names go `before` those inside.
+ * Add the rows below a node; small groups have no own row, so their names go `before` those inside.
  * @param {Branch} node
  * @param {{ prefix: string, before: string, depth: number }} where
  * @param {Row[]} rows
@@ -145,7 +145,7 @@ export function brackets(rows, rowHeight, smallest) {
     const size = (/** @type {number} */ depth) =>
       (runs[depth - 1][start].end - runs[depth - 1][start].start) * rowHeight;
     let depth = 1;
-    // deeper while that leaves room for a name, or where a bracket would say too little
+    // deeper while there is room for a name, or while a bracket would say too little
     while (
       depth < 4 &&
       (size(depth + 1) >= 3 * smallest || (size(depth + 1) >= smallest && size(depth) >= 24 * smallest))
@@ -159,7 +159,7 @@ export function brackets(rows, rowHeight, smallest) {
 }
 
 /**
- * For each row, from where to where the rows share so many parts of its name.
+ * For each row, the range of rows that share this many parts of its name.
  * @param {Row[]} rows
  * @param {number} depth
  */

@@ -69,7 +69,7 @@ export class RunsTab {
     return [
       "There is no run ",
       name,
-      runs.length ? " here. These are the runs that there are:" : " here, nor any other.",
+      runs.length ? " here. These are all runs:" : " here, and no other run.",
     ];
   }
 

@@ -52,7 +52,7 @@ export function rowsOf(infos, summaryOf) {
 }
 
 /**
- * How long a run has taken, until it ended or gave its last sign of life.
+ * How long a run has taken, until its end or its last heartbeat.
  * @param {Meta} meta
  */
 function seconds({ started, ended, heartbeat }) {
@@ -61,7 +61,7 @@ function seconds({ started, ended, heartbeat }) {
 }
 
 /**
- * What a run was told to do, and with what; settings inside of settings have their names joined.
+ * The settings of a run; nested settings have their names joined.
  * @param {Meta} meta
  */
 export function settingsOf({ config, versions, host, ...rest }) {
@@ -97,7 +97,7 @@ export function compared(all) {
 }
 
 /**
- * Results first, then the settings that differ, then what there is to know of any run.
+ * Results first, then the settings that differ, then the facts that every run has.
  * @param {RunRow[]} rows
  * @returns {RunColumn[]}
  */
@@ -136,7 +136,7 @@ function numeric(text) {
 }
 
 /**
- * Computed settings have many digits, of which a few tell them apart.
+ * Computed settings have many digits; a few are enough to tell them apart.
  * @param {string} text
  */
 function shortened(text) {
@@ -152,14 +152,14 @@ function factColumns() {
     ["status", (row) => row.info.status, (row) => row.info.status],
     ["steps", (row) => count(row.info.last_step), (row) => row.info.last_step],
     ["duration", (row) => (row.seconds === null ? "–" : duration(row.seconds)), (row) => row.seconds],
-    ["last sign", (row) => `${duration(row.info.age)} ago`, (row) => row.info.age],
+    ["last update", (row) => `${duration(row.info.age)} ago`, (row) => row.info.age],
     ["size", (row) => bytes(row.info.size), (row) => row.info.size],
   ];
   return facts.map(([name, text, value]) => ({ key: name, title: name, kind: "fact", text, value }));
 }
 
 /**
- * Sorted by the column that `order` names, downwards if there is a minus before it; as they are if there is none.
+ * Sorted by the column in `order`, descending if it begins with a minus; unsorted if there is none.
  * @param {RunRow[]} rows
  * @param {RunColumn[]} columns
  * @param {string} order

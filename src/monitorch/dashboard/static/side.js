@@ -1,4 +1,4 @@
-// The panel beside the heat map, with tabs. The one of all runs takes the place of the heat map, too.
+// The panel beside the heat map, with tabs. The tab of all runs also covers the heat map.
 
 import { AlertsTab } from "page/alerts_tab.js";
 import { element } from "page/dom.js";

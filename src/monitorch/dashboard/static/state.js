@@ -1,4 +1,4 @@
-// All that can be chosen on the page, kept in the address, so that a link shows what its sender sees.
+// All choices on the page, kept in the URL, so that a link shows what its sender sees.
 
 import { STRONGEST } from "page/curves.js";
 
@@ -89,7 +89,7 @@ export class State extends Choices {
   }
 
   /**
-   * Change some fields, tell everybody, and put them into the address; another place is another entry in the history.
+   * Change some fields, notify all listeners, and update the URL; another place is another entry in the history.
    * @param {Changes} changes
    */
   set(changes) {
@@ -97,7 +97,7 @@ export class State extends Choices {
   }
 
   /**
-   * The same without an entry: what follows from where one is, or is one of many on the way.
+   * The same without an entry in the history, for derived values and for steps of a movement.
    * @param {Changes} changes
    */
   adjust(changes) {
@@ -105,7 +105,7 @@ export class State extends Choices {
   }
 
   /**
-   * Add to a list, or take away from it.
+   * Add to a list, or remove from it.
    * @param {"compare" | "pins" | "closed"} name
    * @param {string} value
    */
@@ -154,7 +154,7 @@ export class State extends Choices {
 }
 
 /**
- * Fields that are not as usual, as text for the address.
+ * Fields that differ from the defaults, as text for the URL.
  * @param {Changes} choices
  * @param {Field[]} names
  */
@@ -171,7 +171,7 @@ export function written(choices, names = FIELDS) {
 }
 
 /**
- * All fields, from the text of an address.
+ * All fields, from the text of a URL.
  * @param {string} text
  */
 export function parse(text) {
@@ -206,7 +206,7 @@ function meaning(fields, name) {
 }
 
 /**
- * An object of texts; whatever else it is, is nothing.
+ * An object of texts; empty for anything else.
  * @param {string} text
  */
 function texts(text) {

@@ -1,4 +1,4 @@
-// Everything above the heat map that can be chosen.
+// The controls above the heat map.
 
 import { KINDS } from "page/axis.js";
 import { CURVES } from "page/colours.js";
@@ -31,7 +31,7 @@ export class TopBar {
       type: "button",
       class: "toggle",
       text: "Log",
-      title: "Logarithmic axis: the beginning in detail (X)",
+      title: "Logarithmic x axis: shows the beginning in detail (X)",
       onclick: () => state.set({ logx: !state.logx }),
     });
     this.smooth = element("input", {
@@ -46,7 +46,7 @@ export class TopBar {
       type: "button",
       class: "toggle",
       text: "Clip outliers",
-      title: "Axes of charts leave out the outermost hundredth",
+      title: "Chart axes leave out the outermost 1 % of values",
       onclick: () => state.set({ robust: !state.robust }),
     });
     this.theme = iconButton("system", "Theme (t)", () => state.turn("theme"));
@@ -99,13 +99,13 @@ export class TopBar {
   }
 
   /**
-   * The colour of a run, and a way to compare it no longer.
+   * The colour of a run, and a button to stop comparing it.
    * @param {string} name
    * @param {number} place
    */
   chip(name, place) {
     const close = place
-      ? iconButton("close", `Do not compare with ${name}`, () => this.app.state.toggle("compare", name))
+      ? iconButton("close", `Stop comparing with ${name}`, () => this.app.state.toggle("compare", name))
       : null;
     const colour = cssColour(CURVES[place % CURVES.length]);
     const text = element("bdi", { text: middleCut(name, LONGEST_CHIP) });
