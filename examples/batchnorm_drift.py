@@ -1,8 +1,8 @@
 """How fast do batch-norm statistics drift, and what does a higher learning rate do to them?
 
-A small network learns to tell points on rings apart. Half way the learning rate is raised tenfold. The running
-statistics of the deeper layers, which evaluation relies on, begin to move several times as fast; those of the first
-layer hardly notice, since the data did not change.
+A small network learns to classify points on rings. Half way through, the learning rate is raised tenfold. The running
+statistics of the deeper layers, which evaluation relies on, begin to move several times as fast. Those of the first
+layer hardly change, since the data stay the same.
 
 Prints a table and draws ``batchnorm_drift.png``.
 """

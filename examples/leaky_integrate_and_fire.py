@@ -1,8 +1,8 @@
 """A spiking layer under observation: membranes, spikes, and the traces that spikes leave.
 
-Leaky integrate-and-fire neurons sum up their input, forget it slowly, and fire when they are full. Four monitors watch
-a layer of them without the layer knowing: its spikes leave a trace that remembers the last spike, and one that adds up
-all of them; what each step does to the membranes; and how long each neuron has been silent.
+Leaky integrate-and-fire neurons sum up their input, forget it slowly, and fire at a threshold. Five monitors watch a
+layer of them, without changes to the layer. They record its spikes, a trace of the last spike, a trace that adds up all
+spikes, how each step changes the membranes, and how long each neuron has been silent.
 
 Prints a table and draws ``leaky_integrate_and_fire.png``.
 """
@@ -80,7 +80,7 @@ def draw(monitors: dict[str, Monitor], neuron: int) -> None:
 
 
 def main() -> dict[str, Monitor]:
-    """Drive the layer with noisy currents of different strength, and look."""
+    """Drive the layer with noisy currents of different strength, and show what the monitors recorded."""
     torch.manual_seed(0)
     layer = LeakyIntegrateAndFire(NEURONS)
     monitors = watch(layer)

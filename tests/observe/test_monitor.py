@@ -77,7 +77,7 @@ def test_monitor_that_was_taken_off_or_outlived_its_module_goes_silently(build_m
 
 def test_monitor_comes_back_to_its_module(build_monitor, layer):
     monitor = build_monitor(PassthroughReducer(1.0))
-    with pytest.raises(RuntimeError, match=r"give one to register\(\)"):
+    with pytest.raises(RuntimeError, match=r"pass one to register\(\)"):
         monitor.register()
     monitor.register(layer)
     monitor.register()
@@ -109,7 +109,7 @@ def test_monitor_is_registered_until_it_is_taken_off_even_if_its_module_goes_fir
     assert monitor.registered
     monitor.deregister()
     assert not monitor.registered
-    with pytest.raises(RuntimeError, match=r"give one to register\(\)"):
+    with pytest.raises(RuntimeError, match=r"pass one to register\(\)"):
         monitor.register()
 
 

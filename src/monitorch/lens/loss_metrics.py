@@ -110,7 +110,7 @@ class LossMetrics(PushedLens):
             self._watch(FeedForwardGatherer(module, [self._losses], "loss", inspector_state), "loss", "")
 
     def hold(self, step: int, names: Iterable[str]) -> None:
-        """The losses of evaluations that have been seen belong to this step, if they are among the names."""
+        """Keep the evaluation losses seen so far at this step, if they are among the names."""
         self._losses.hold(step, names)
 
     def _read_losses(self, step: int | None) -> dict[str, Accumulator]:

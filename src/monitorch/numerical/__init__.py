@@ -1,4 +1,4 @@
-"""Numbers: accumulators, what is read from them, geometry, activation rates."""
+"""Arithmetic: accumulators and how to read them, geometry, activation rates."""
 
 from .accumulator import Accumulator, RunningValue
 from .activation_computation import reduce_activation_to_activation_rates

@@ -1,4 +1,4 @@
-"""The two accumulators under one name, and what all code that holds some of them needs."""
+"""The two kinds of accumulators, and helpers for code that holds some of them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class RunningValue:
 
 
 def new_accumulator(inplace: bool) -> RunningMeanVar | SampleList:
-    """In place: moments only. In memory: every sample, so that quantiles are possible."""
+    """In place: only running moments. In memory: every sample, so that quantiles are possible."""
     return RunningMeanVar() if inplace else SampleList()
 
 
@@ -56,7 +56,7 @@ def unpack(data: Any) -> Any:
     ((kind, content),) = data.items()
     if kind == "row":
         return RunningMeanVar.of_row(*content)
-    if kind == "moments":  # of an older release
+    if kind == "moments":  # from an older release
         count, mean, var, low, high, nonfinite = content
         return RunningMeanVar(count, mean, var, low, high, nonfinite=nonfinite)
     if kind == "each":

@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def reduce_spatial_(activation: Tensor, batch: bool) -> Tensor:
-    """Mean over everything behind the channel dimension."""
+    """Mean over all dimensions after the channels."""
     first = 2 if batch else 1
     return activation.float().flatten(first).mean(first) if activation.dim() > first else activation
 

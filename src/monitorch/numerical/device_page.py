@@ -18,17 +18,17 @@ from .precision import difference, wide_dtype_of
 from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
-"""Rows on a device before they begin to move to the host: bounds memory between two ticks."""
+"""How many rows stay on a device before they are copied to the CPU: limits memory between two ticks."""
 
 STANDING = 1 << 12
-"""Rows that CUDA graphs may write, per device."""
+"""How many rows CUDA graphs may write, per device."""
 
 KEPT_TABLES = 256
-"""Launches for many tensors whose tables are kept."""
+"""How many tables of launches for many tensors are cached."""
 
 
 class DevicePage:
-    """Rows of tensors on a GPU or another device, written by kernels and moved to the host in one piece."""
+    """Rows of tensors on a GPU or another device, written by kernels and copied to the CPU in one piece."""
 
     def __init__(self, device: torch.device, receive: Receive = hand_out) -> None:
         self._receive = receive
@@ -44,11 +44,11 @@ class DevicePage:
 
     @contextmanager
     def corrected(self, unit: Tensor, follows: Tensor | None = None) -> Iterator[None]:
-        """Put right all rows that are written inside the block.
+        """Correct all rows that are written inside the block.
 
         Args:
-            unit: their units are multiplied by it; 0 leaves them out.
-            follows: 0 where none of them follows the row before.
+            unit: multiplies their units; 0 leaves the rows out.
+            follows: 0 if none of them is compared with the row before.
         """
         self._correction, self._uncorrected = (unit, follows), len(self.notes)
         try:
@@ -66,7 +66,7 @@ class DevicePage:
         self._uncorrected = 0
 
     def output(self, note: Note, x: Tensor) -> None:
-        """Measure what a layer put out."""
+        """Measure a layer's output."""
         site = note.site
         if not site.knows(x):
             site.reader = self._output_reader(site, x)
@@ -80,11 +80,11 @@ class DevicePage:
         if site.reader is None:
             site.reader = self._geometry_reader(site, x)
         block, index = self._place(note)
-        site.reader(x, block, index, follows or block is self.standing)  # a gap is noticed on the host
+        site.reader(x, block, index, follows or block is self.standing)  # gaps are noticed on the CPU
         self._keep_for_graph(site, block)
 
     def _keep_for_graph(self, site: Any, block: Tensor) -> None:
-        """What a CUDA graph writes to must not be freed while it may run, whatever the site uses next."""
+        """Keep the memory that a CUDA graph writes to while it may run, whatever the site uses next."""
         if block is self.standing:
             site.door.hold(block, site.previous, None if isinstance(site.reader, partial) else site.reader)
 
@@ -130,7 +130,7 @@ class DevicePage:
             many(measured, before, previous, flags, self.block, self._reserve(own))
 
     def _many_for(self, kind: Any, notes: Sequence[Note]) -> Any:
-        """The tables of an earlier launch for the same tensors, if there was one; making them costs time."""
+        """The cached tables of an earlier launch for the same tensors; making them costs time."""
         key = kind, len(notes), id(notes[0].site), id(notes[-1].site)
         if key not in self._many:
             if len(self._many) >= KEPT_TABLES:
@@ -139,7 +139,7 @@ class DevicePage:
         return self._many[key]
 
     def _groups(self, *columns: Sequence[Any]) -> Iterable[tuple[Any, list[tuple[Note, Tensor, bool]]]]:
-        """What one launch can measure together; under None what must be measured one by one."""
+        """Tensors that one launch can measure together; under None those that must be measured one by one."""
         groups: dict[Any, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
         for note, tensor, follow in zip(*columns, strict=True):
             site = note.site
@@ -149,19 +149,19 @@ class DevicePage:
         return groups.items()
 
     def parcels(self) -> list[Parcel]:
-        """Give away what is there; what is on its way already comes first."""
+        """Return all rows; those that are already being copied come first."""
         for transfer in self._moving:
             transfer.deliver()
         self._moving = []
         return self._empty()
 
     def collect(self, step: int, tag: int, gaps: int) -> None:
-        """Take over the rows that CUDA graphs have written since the last call.
+        """Copy the rows that CUDA graphs have written since the last call.
 
         Args:
-            step: its number.
+            step: the number of the step.
             tag: bits for all of them.
-            gaps: how often recording had been interrupted by then.
+            gaps: how many gaps in recording there were so far.
         """
         if not self._captured:
             return
@@ -173,16 +173,16 @@ class DevicePage:
         rows.zero_()
 
     def forget_graphs(self) -> None:
-        """There are no graphs any more, but for backward passes that may be under way."""
+        """All graphs were dropped, except for backward passes that may still run."""
         if self._captured:
             self.standing, self._captured = torch.zeros_like(self.standing), []
 
     def _place(self, note: Note) -> tuple[Tensor, int]:
-        """Where a row goes: to the next place, or in a CUDA graph to one that stays its own."""
+        """Where to write a row: at the next place or, in a CUDA graph, at a fixed one."""
         if note.site.in_graph and is_capturing(self.block.device):
             if len(self._captured) == STANDING:
                 raise SkippedSample(f"CUDA graphs hold more than {STANDING} measurements")
-            self._captured.append(note._replace(tag=note.tag & ~LEAD))  # each run has a tag of its own
+            self._captured.append(note._replace(tag=note.tag & ~LEAD))  # each run has its own tag
             index = len(self._captured) - 1
             self.standing[index].zero_()
             return self.standing, index
@@ -195,7 +195,7 @@ class DevicePage:
         if len(notes) > len(self.block):
             raise SkippedSample(f"{len(notes)} parameters at once are more than {len(self.block)}")
         if len(self.notes) + len(notes) > len(self.block):
-            for transfer in self._moving:  # begun a whole page ago: there is nothing to wait for
+            for transfer in self._moving:  # begun a whole page ago, so this does not wait
                 transfer.deliver()
             self._moving = [Transfer(self._empty())]
         first = len(self.notes)
@@ -203,7 +203,7 @@ class DevicePage:
         return first
 
     def _empty(self) -> list[Parcel]:
-        """The rows, copied: what is written next comes after the copy on the device's own queue."""
+        """A copy of the rows; later writes come after the copy on the device's stream."""
         if not self.notes:
             return []
         self._correct()
@@ -218,7 +218,7 @@ def _output_plainly(site: Any, x: Tensor, block: Tensor, index: int) -> None:
 
 
 def _geometry_plainly(site: Any, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
-    if site.before is not None:  # what was added to it
+    if site.before is not None:  # the update
         x = difference(x, site.before)
     if site.sketched:
         block[index] = reference.sketch(x, site.previous, follows)

@@ -40,7 +40,7 @@ INPLACE_RANGES = ("std", "min-max")
 
 
 def extract_point(acc: Accumulator, method: str) -> float:
-    """One number that stands for all finite samples; NaN when there are none.
+    """One number for all finite samples; NaN if there are none.
 
     >>> extract_point([1.0, 2.0, 3.0, 4.0, 10.0], "Q3")
     4.0
@@ -61,7 +61,7 @@ def extract_point(acc: Accumulator, method: str) -> float:
     if not samples.size:
         return math.nan
     unit = float(np.max(np.abs(samples)))
-    if unit > HUGE:  # their squares would leave float64
+    if unit > HUGE:  # their squares would overflow float64
         return float(_OF_SAMPLES[method](samples / unit)) * unit
     return float(_OF_SAMPLES[method](samples))
 

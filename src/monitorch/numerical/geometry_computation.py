@@ -15,8 +15,8 @@ from .running_mean_var import finish_sync_rmv_or_error, start_sync_rmv_or_error
 class GeometryComputation:
     """Accumulates norms and, if wanted, correlations of consecutive tensors.
 
-    The first tensor has correlation 0. A tensor of another shape than the one before, or one after :meth:`interrupt`,
-    has none.
+    The first tensor has correlation 0. A tensor with another shape than the one before, or the first one after
+    :meth:`interrupt`, has none.
 
     >>> geometry = GeometryComputation(inplace=False, normalize=False, correlation=True, eps=0.0)
     >>> geometry.update(torch.tensor([3.0, 4.0]))
@@ -46,7 +46,7 @@ class GeometryComputation:
             self.product = new_accumulator(self.inplace)
 
     def interrupt(self) -> None:
-        """Forget the last tensor: the next one does not follow it."""
+        """Forget the last tensor: the next one is not compared with it."""
         if self.correlation and isinstance(self.prev_value, Tensor):
             self.prev_value = None
 
@@ -66,21 +66,21 @@ class GeometryComputation:
             self.product.append(0.0)
         elif comparable(previous, tensor):
             similarity = cosine(previous, self.prev_norm, tensor, norm)
-            if self.eps:  # dot / (lengths + eps), in a form that no length overflows
+            if self.eps:  # dot / (lengths + eps), in a form in which no length overflows
                 similarity = similarity / (1 + self.eps / (self.prev_norm * norm))
             self.product.adopt(similarity)
         self.prev_value = renewed(previous if isinstance(previous, Tensor) else None, tensor)
         self.prev_norm = norm
 
     def last(self, with_tensor: bool) -> tuple[Any, Any]:
-        """The last tensor, None instead of one that is left out, and its norm."""
+        """The last tensor (or None if it is left out) and its norm."""
         if not self.correlation:
             return 0.0, 1.0
         left_out = isinstance(self.prev_value, Tensor) and not with_tensor
         return None if left_out else self.prev_value, self.prev_norm
 
     def go_on(self, value: Any, last: Any, norm: Any) -> None:
-        """Have the accumulators of ``value``, if there are some, and compare the next tensor with ``last``."""
+        """Continue with the accumulators of ``value``, if given, and compare the next tensor with ``last``."""
         if value is not None:
             self.norm, *product = accumulators_in(value)
             if product:

@@ -14,11 +14,11 @@ from .precision import HOST, difference
 from .transfer import Parcel, Transfer
 
 CAPACITY = 1 << 15
-"""Rows that are kept before they are handed out: bounds memory between two ticks."""
+"""How many rows are kept before they are delivered: limits memory between two ticks."""
 
 
 class HostPage:
-    """Rows of CPU tensors: numbers at once."""
+    """Rows of CPU tensors, computed at once."""
 
     def __init__(self, receive: Receive = hand_out) -> None:
         self._receive = receive
@@ -50,7 +50,7 @@ class HostPage:
             self._write(note, host.geometry(x, site.previous, follows, eps))
 
     def gradients(self, notes: Sequence[Note], tensors: Sequence[Tensor], follows: Sequence[bool]) -> None:
-        """Measure the gradients of many parameters; one that cannot be measured does not take others along."""
+        """Measure the gradients of many parameters; if one fails, the others are still measured."""
         for note, tensor, follow in zip(notes, tensors, follows, strict=True):
             note.site.guarded(self.geometry, note, tensor, follow)
 
@@ -67,7 +67,7 @@ class HostPage:
             self._write(note, host.update(x, site.before, site.previous, follows))
 
     def collect(self, step: int, tag: int, gaps: int) -> None:
-        """Nothing: there are no graphs on a CPU that would write by themselves."""
+        """Do nothing: there are no CUDA graphs on a CPU."""
 
     def forget_graphs(self) -> None:
         """Nothing to forget."""
@@ -82,7 +82,7 @@ class HostPage:
             Transfer(self.parcels()).deliver()
 
     def parcels(self) -> list[Parcel]:
-        """Give away what is there."""
+        """Return all rows."""
         if not self.notes:
             return []
         rows, notes, self.rows, self.notes = self.rows, self.notes, [], []

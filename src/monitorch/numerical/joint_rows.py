@@ -1,6 +1,6 @@
-"""Rows of several processes: kept until a tick, exchanged all at once, and added up to the rows of the whole.
+"""Rows of several processes: kept until a tick, exchanged all at once, and added up to rows of whole tensors.
 
-Norms, rates and cosines of a whole cannot be had from those of its parts, but they can from the sums behind them.
+Norms, rates and cosines of a whole tensor cannot be computed from those of its parts, but from the sums behind them.
 """
 
 from collections import Counter, defaultdict
@@ -18,10 +18,10 @@ from .notes import OWN, Note, Rows
 Places = NDArray[np.int64]
 
 SITE, MOMENT, TAG, PART, BEFORE = range(5)
-"""Columns that say which row it is: whose, from which pass and of which kind, and the pass it is compared with."""
+"""Columns that identify a row: its site, pass, kind and part, and the pass it is compared with."""
 
 PASSES = 1 << 20
-"""More passes than there are in one step: a moment is a step and the number of the pass in it."""
+"""More than the passes of one step: a moment is a step and the number of the pass in it."""
 
 
 class Load(NamedTuple):
@@ -39,7 +39,7 @@ class Load(NamedTuple):
 
 
 class Last(NamedTuple):
-    """What is known of the last row of a site."""
+    """The last row of a site."""
 
     moment: int
     unit: float
@@ -50,7 +50,7 @@ NOTHING = Last(-1, 1.0)
 
 
 class JointRows:
-    """Keeps the rows of this process, and hands the rows of all processes together to their sites."""
+    """Keeps the rows of this process, and delivers the combined rows of all processes to their sites."""
 
     def __init__(self) -> None:
         self._sites: dict[Any, Any] = {}
@@ -60,7 +60,7 @@ class JointRows:
         self._forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JointRows, ()  # a copy belongs to no model
+        return JointRows, ()  # a copy has no model
 
     def _forget(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}  # by identity: a number, and the site
@@ -69,14 +69,14 @@ class JointRows:
         self._alive: dict[int, NDArray[np.bool_]] = {}
 
     def enrol(self, site: Any, *what: Any) -> None:
-        """Give a site a name that it has in every process: what is measured, and which one of those it is."""
+        """Give a site a name that is the same in every process: what is measured, and the number among those."""
         if not site.key:
             site.key = (*what, self._named[what])
             self._named[what] += 1
             self._sites[site.key] = site
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rows of a run that goes on later are compared with."""
+        """What the next rows are compared with, to continue the run later."""
         kept = ("_sent", "_received")
         return {name: {key: tuple(value) for key, value in getattr(self, name).items()} for name in kept}
 
@@ -86,13 +86,13 @@ class JointRows:
 
     @property
     def waits(self) -> bool:
-        """Whether there are rows to be exchanged."""
+        """Whether there are rows to exchange."""
         return bool(self._rows)
 
     def keep(self, notes: Sequence[Note], rows: Tensor) -> None:
-        """Take rows until they are exchanged."""
+        """Keep rows until they are exchanged."""
         numbers: Rows = rows.double().numpy()
-        # without a unit it was never written, and of some tensors there is nothing here
+        # a row without a unit was never written, and some tensors have no part here
         kept = np.flatnonzero((numbers[:, UNIT] != 0) & (numbers[:, SIZE] > 0)).tolist()
         own, seen = [notes[place] for place in kept], self._seen
         for note in own:
@@ -105,11 +105,11 @@ class JointRows:
         self._rows.append(numbers[kept])
 
     def accumulators(self) -> tuple[()]:
-        """None: rows are on the host already."""
+        """None: rows are already on the CPU."""
         return ()
 
     def payload(self) -> Load:
-        """What the other processes need to know; there is nothing left then."""
+        """The rows for the other processes; clears the kept ones."""
         rows = np.concatenate([np.zeros((0, WIDTH)), *self._rows])
         places = np.concatenate([np.zeros((0, PART + 1), np.int64), *self._notes])
         places[:, MOMENT] = places[:, MOMENT] * PASSES + _number_in_group(places[:, [SITE, MOMENT, TAG]])
@@ -132,7 +132,7 @@ class JointRows:
         return moments, previous
 
     def merge_ranks(self, loads: dict[int, Load]) -> None:
-        """Hand out the rows of all processes, by rank."""
+        """Deliver the combined rows of all processes."""
         keys = list(dict.fromkeys(key for load in loads.values() for key in load.keys))
         number = {key: index for index, key in enumerate(keys)}
         by_rank = [_common(load, rank, number) for rank, load in loads.items()]
@@ -149,7 +149,7 @@ class JointRows:
 
 
 def _common(load: Load, rank: int, number: dict[Any, int]) -> Places:
-    """Places with numbers of sites that all ranks share."""
+    """Places with the site numbers that all ranks share."""
     places: Places = load.places.copy()
     places[:, SITE] = np.array([number[key] for key in load.keys], np.int64)[places[:, SITE]]
     places[places[:, PART] == OWN, PART] = rank
@@ -157,7 +157,7 @@ def _common(load: Load, rank: int, number: dict[Any, int]) -> Places:
 
 
 def _on_host(alive: dict[int, Tensor | None]) -> dict[int, NDArray[np.bool_]]:
-    """Flags by number of the row, brought to the host together."""
+    """Flags by row number, copied to the CPU together."""
     there = {row: flags for row, flags in alive.items() if flags is not None}
     if not there:
         return {}
@@ -167,7 +167,7 @@ def _on_host(alive: dict[int, Tensor | None]) -> dict[int, NDArray[np.bool_]]:
 
 
 def _count_dead(found: Places, joint: Rows, sent: Iterable[tuple[Places, Load]]) -> None:
-    """Where all processes say which channels are active: only those are dead that are active nowhere."""
+    """If all processes send their active channels, count those as dead that are active in no process."""
     alive: dict[Any, list[NDArray[np.bool_]]] = defaultdict(list)
     for places, load in sent:
         for row, flags in load.alive.items():
@@ -183,10 +183,10 @@ def fold(places: Places, rows: Rows, units: Rows, last: list[Last]) -> tuple[Pla
     """Add up rows of the same pass: copies of one part count once.
 
     Args:
-        places: of which site, moment, kind and part each row is, and which moment it is compared with.
+        places: site, moment, kind and part of each row, and the moment it is compared with.
         rows: sums.
         units: the unit of what each row is compared with.
-        last: by site, the last row of all that were folded before.
+        last: by site, the last row that was folded before.
 
     Returns:
         Places and rows in order, and the number of processes behind each.
@@ -207,7 +207,7 @@ def fold(places: Places, rows: Rows, units: Rows, last: list[Last]) -> tuple[Pla
     joint = np.add.reduceat(means, np.searchsorted(parts, passes))
     joint[:, UNIT] = unit
     joint[:, LARGEST] = np.maximum.reduceat(rows[:, LARGEST], passes)
-    # what some processes compare with another moment than the rest, or what some have not seen, follows nothing
+    # a row is not compared if processes compare it with different moments, or if some have not seen it
     agrees = np.minimum.reduceat(places[:, BEFORE], passes) == before[:, 0]
     agrees &= np.maximum.reduceat(places[:, BEFORE], passes) == before[:, 0]
     joint[:, FOLLOWS] = np.minimum.reduceat(rows[:, FOLLOWS], passes) * (agrees & (before[:, 2] == spans))
@@ -215,14 +215,14 @@ def fold(places: Places, rows: Rows, units: Rows, last: list[Last]) -> tuple[Pla
 
 
 def _starts(columns: Places) -> NDArray[np.int64]:
-    """Where in a sorted table a row differs from the row before."""
+    """Where a row of a sorted table differs from the row before."""
     if not len(columns):
         return np.zeros(0, np.int64)
     return np.flatnonzero(np.concatenate([[True], (columns[1:] != columns[:-1]).any(axis=1)]))
 
 
 def _number_in_group(columns: Places) -> NDArray[np.int64]:
-    """For each row how many equal ones there are above it."""
+    """For each row, how many equal rows are above it."""
     order = np.lexsort(columns.T)
     starts = _starts(columns[order])
     found = np.empty(len(columns), np.int64)

@@ -1,7 +1,7 @@
-"""Rows of raw sums in the order they were measured; each stays on its device until somebody reads.
+"""Rows of raw sums in the order they were measured; each stays on its device until it is read.
 
-A page belongs to one device. Its verbs measure a tensor, with the kernel that suits it, and write one row; nothing
-waits. Reading brings all rows of a device to the host with one copy and hands them to the sites they belong to.
+A page belongs to one device. Its methods measure a tensor with a suitable kernel and write one row, without waiting.
+Reading copies all rows of a device to the CPU with one copy and delivers them to their sites.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class Ledger:
     """One page per device.
 
     Args:
-        joins: with several processes, keep rows until those of all processes are put together.
+        joins: with several processes, keep rows until those of all processes are combined.
         before_reading: called before rows are read, to :meth:`collect` what is still missing.
     """
 
@@ -32,36 +32,36 @@ class Ledger:
         self.joint, self.joins = JointRows(), joins
 
     def page(self, device: torch.device) -> HostPage | DevicePage:
-        """Where tensors of a device are measured."""
+        """The page that measures tensors of a device."""
         page = self._pages.get(device)
         if page is None:
             page = self._pages[device] = self._new_page(device)
         return page
 
     def collect(self, step: int, tag: int, gaps: int, unit: Tensor | None = None) -> None:
-        """Take over what CUDA graphs have written, in this unit; see :meth:`DevicePage.collect`."""
+        """Copy what CUDA graphs have written, in this unit; see :meth:`DevicePage.collect`."""
         for page in self._pages.values():
             with nullcontext() if unit is None else page.corrected(unit):
                 page.collect(step, tag, gaps)
 
     def forget_graphs(self) -> None:
-        """Make room for those that come after all graphs were dropped."""
+        """Make room for new graphs, after all graphs were dropped."""
         if self._before_reading is not None:
             self._before_reading()
         for page in self._pages.values():
             page.forget_graphs()
 
     def parcels(self) -> list[Parcel]:
-        """All rows, to be brought to the host and handed to their sites."""
+        """All rows, to be copied to the CPU and delivered to their sites."""
         if self._before_reading is not None:
             self._before_reading()
         return [parcel for page in self._pages.values() for parcel in page.parcels()]
 
     def deliver(self) -> None:
-        """Hand all rows to their sites now, with one copy per device; with several processes they go on to wait."""
+        """Deliver all rows to their sites now, with one copy per device; with several processes they keep waiting."""
         Transfer(self.parcels()).deliver()
         if self.joint.waits and not self._waits_for_others():
-            self.joint.merge_ranks({0: self.joint.payload()})  # the others have left
+            self.joint.merge_ranks({0: self.joint.payload()})  # the other processes have left
 
     def _new_page(self, device: torch.device) -> HostPage | DevicePage:
         return HostPage(self._receive) if device.type == "cpu" else DevicePage(device, self._receive)

@@ -1,4 +1,4 @@
-"""Length of a tensor and angle between two, right for every dtype and scale, without waiting for a device."""
+"""Length of a tensor and angle between two, correct for every dtype and scale, without waiting for the GPU."""
 
 import torch
 from torch import Tensor
@@ -6,10 +6,10 @@ from torch import Tensor
 from .precision import wide_dtype
 
 CPU_CHUNK = 1 << 16
-"""Elements summed at a time on a CPU: what fits into its cache. Other devices bound the memory of conversions only."""
+"""Elements summed at a time on a CPU: as many as fit into its cache. On other devices it only limits memory."""
 CHUNK = 1 << 24
 
-# within these bounds a sum of float32 products has neither overflowed nor lost anything that matters
+# within these bounds a sum of float32 products has neither overflowed nor lost digits that matter
 SAFE_FLOAT32 = 1e-24, 1e36
 
 
@@ -20,7 +20,7 @@ def as_dense(tensor: Tensor) -> Tensor:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """The same numbers as a dense tensor of real, floating ones without a graph."""
+    """The same numbers as a dense tensor of real floating-point numbers without a graph."""
     tensor = as_dense(tensor)
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
@@ -44,7 +44,7 @@ def l2_norm(tensor: Tensor) -> Tensor:
 
 
 def cosine(first: Tensor, first_norm: Tensor, second: Tensor, second_norm: Tensor) -> Tensor:
-    """Cosine of the angle between two tensors of one shape, given their lengths; 0 where one of them is 0."""
+    """Cosine of the angle between two tensors of one shape, given their lengths; 0 if one length is 0."""
     if first.dtype == torch.float64:
         return _inner_product(first / _not_zero(first_norm), second / _not_zero(second_norm))
     lengths = first_norm * second_norm
@@ -58,13 +58,13 @@ def _norm(tensor: Tensor) -> Tensor:
 
 
 def _not_zero(length: Tensor) -> Tensor:
-    """The length, or the smallest number there is: dividing 0 by it gives 0."""
+    """The length, or the smallest positive number: dividing 0 by it gives 0."""
     limits = torch.finfo(length.dtype)
     return length.clamp(min=limits.smallest_normal * limits.eps)
 
 
 def _inner_product(first: Tensor, second: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Sum of products: pieces are summed in ``dtype``, by default the widest, and the pieces in the widest."""
+    """Sum of products: pieces are summed in ``dtype`` (by default the widest), and the pieces added in the widest."""
     size = CPU_CHUNK if first.device.type == "cpu" else CHUNK
     wide = wide_dtype(first)
     pieces = zip(torch.split(first.reshape(-1), size), torch.split(second.reshape(-1), size), strict=True)
@@ -73,13 +73,13 @@ def _inner_product(first: Tensor, second: Tensor, dtype: torch.dtype | None = No
 
 
 def _unit(tensor: Tensor) -> Tensor:
-    """What to measure a float64 tensor in so that squares neither over- nor underflow."""
+    """The unit for a float64 tensor in which squares neither overflow nor underflow."""
     largest = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
     return largest.where((largest > 0) & largest.isfinite(), 1.0)
 
 
 def _is_host_float32(tensor: Tensor) -> bool:
-    """Whether float32 sums may be tried: on a CPU they are several times faster, and looking at one costs nothing."""
+    """Whether to try float32 sums: on a CPU they are several times faster, and checking one is cheap."""
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 

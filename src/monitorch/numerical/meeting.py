@@ -1,8 +1,8 @@
-"""Whether all processes come to a tick, and the way their numbers take.
+"""Checks that all processes come to a tick, and exchanges their numbers.
 
-A collective that only some processes enter would meet the next one of the others, such as the all-reduce of
-DistributedDataParallel, and both would fail. So processes first meet in the store of the default group, where nobody
-waits for long. What they then exchange goes over connections of their own.
+A collective that only some processes enter would meet the next collective of the others, such as the all-reduce of
+DistributedDataParallel, and both would fail. So processes first meet in the store of the default group, where no one
+waits for long. They then exchange numbers over separate connections.
 """
 
 import pickle
@@ -22,31 +22,31 @@ from ..errors import ExchangeError
 from .sync import several_processes
 
 PATIENCE, LONG_PATIENCE = 10.0, 60.0
-"""Seconds to wait for the others at the first meeting, when nobody knows yet whether they watch, too: at a tick, and
-where nothing can be measured without them."""
+"""Seconds to wait for the others at the first meeting, when it is unknown whether they watch, too: at a tick, and
+if nothing can be measured without them."""
 
 CONNECTING = 30.0
-"""Seconds that processes which have met may take to connect."""
+"""Seconds that processes may take to connect after they have met."""
 
 PAUSES = 0.001, 0.05
-"""Seconds between two looks into the store, at first and at most."""
+"""Seconds between two checks of the store, at first and at most."""
 
 TOGETHER, LATER, APART = "together", "later", "apart"
-"""How a meeting ends: all are there; not all, but they may be next time; not all, and there is no next time."""
+"""How a meeting ends: all came; not all came, but they may next time; not all came, and there is no next time."""
 
 NOTHING = b"nothing"
-"""What a process leaves that has nothing left."""
+"""The value that a process stores when it has nothing left to show."""
 
-_taken: dict[str, set[int]] = defaultdict(set)  # by what is watched, also of inspectors that are gone without leaving
+_taken: dict[str, set[int]] = defaultdict(set)  # by class of model, also of inspectors that were deleted
 _asked: Counter[str] = Counter()
 
 
 def agree(topic: str, decide: Callable[[], str]) -> str:
-    """What the first process that comes here has decided; the others wait for that, though not for ever.
+    """The decision of the first process that calls this; the others wait for it, for a limited time.
 
     Args:
-        topic: the same in all processes; each time it is asked for, there is another answer.
-        decide: called by the first one only.
+        topic: the same in all processes; each use of a topic gets a new answer.
+        decide: called only by the first process.
     """
     number, _asked[topic] = _asked[topic], _asked[topic] + 1
     try:
@@ -58,7 +58,7 @@ def agree(topic: str, decide: Callable[[], str]) -> str:
             if store.check(["answer"]):
                 return str(store.get("answer").decode())
             time.sleep(PAUSES[0])
-    except Exception:  # there is nobody to ask
+    except Exception:  # there are no other processes
         return decide()
     answer = decide()
     if is_first:
@@ -68,7 +68,7 @@ def agree(topic: str, decide: Callable[[], str]) -> str:
 
 
 def _c10d() -> Any:
-    """Where torch keeps stores and groups; some builds of torch have none."""
+    """The torch module for stores and groups; some builds of torch have none."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d
@@ -82,12 +82,13 @@ def _default_store() -> Any:
 class Meeting:
     """An inspector and its counterparts in the other processes.
 
-    Processes find each other by what they watch, and the first, second, ... of those who watch such a thing by the
-    order in which they come to their first tick.
+    Processes find each other by the class of model that they watch; several inspectors of one class are matched by the
+    order of their first ticks.
 
-    All meet at the first tick. Whoever does not come in time is not waited for, and all then show their own numbers;
-    where it only was late, that is, came at the same step, all are waited for at the next tick. Once they have met they
-    are connected: then a process that leaves or dies is noticed at once.
+    All meet at the first tick. If a process does not come in time, all show their own numbers. If it was only late,
+    that
+    is, came at the same step, all wait for it at the next tick. Once they have met, they are connected: then a process
+    that leaves or dies is noticed at once.
 
     Args:
         what: the class of the watched model.
@@ -99,13 +100,13 @@ class Meeting:
         self._base: Any = None
         self._round = self._tries = 0
         self._group: Any = None
-        self._left: dict[int, Any] | None = None  # by the others, at the end
+        self._left: dict[int, Any] | None = None  # by the other processes, at the end
         self._reason = ""
         self.is_over = False
         """Whether the processes will never meet again."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Meeting, (self.what,)  # a copy has met nobody
+        return Meeting, (self.what,)  # a copy has not met the others
 
     @property
     def is_ending(self) -> bool:
@@ -113,8 +114,8 @@ class Meeting:
         return self._left is not None
 
     def gather(self, own: Any, step: int) -> dict[int, Any]:
-        """What all processes bring to a tick, by rank; an error where they are not all there."""
-        if self._left is not None:  # the end
+        """What all processes send at a tick, by rank; raises an error if some are missing."""
+        if self._left is not None:  # the end of training
             self._leave_behind(pickle.dumps(own))
             return {dist.get_rank(): own, **self._left}
         self.meet(step)
@@ -125,12 +126,12 @@ class Meeting:
             raise ExchangeError(self._reason) from error
 
     def meet(self, step: int, *, patience: float | None = None) -> None:
-        """Wait until all processes are here; an error where they do not come.
+        """Wait until all processes are here; raises an error if some do not come.
 
-        All of them get the same answer, whoever comes first. Once they have met there is nothing to wait for.
+        All of them get the same result, in any order. Once they have met, this does not wait.
 
         Args:
-            step: where in its training this process is.
+            step: the training step of this process.
             patience: how many seconds to wait at the first meeting; ``PATIENCE`` if None.
         """
         if self._group is not None:
@@ -141,9 +142,9 @@ class Meeting:
             raise ExchangeError(self._reason)
 
     def end(self, *, has_more: bool, shows: bool) -> bool:
-        """The training is over, also for the others: whether there is to be a last tick, to which not all may come.
+        """Training has ended in all processes: whether there is a last tick, which not all may join.
 
-        Only the process that shows it waits, for what the others have left; they leave that in the store and go.
+        Only the process that shows it waits for the last numbers of the others, which they put into the store.
         """
         try:
             self._join()
@@ -153,12 +154,12 @@ class Meeting:
             self._left = {}
             if not has_more:
                 self._leave_behind(NOTHING)
-        except Exception as error:  # the store has gone, and the others with it
+        except Exception as error:  # the store is gone, and so are the others
             self._give_up(error)
         return has_more
 
     def _wait_for_the_rest(self, patience: float) -> dict[int, Any]:
-        """What the other processes have left, by rank; of those that do not come in time, nothing."""
+        """The last numbers of the other processes, by rank; those that do not come in time are left out."""
         store, own = self._store, dist.get_rank()
         missing = {rank: f"end/{rank}" for rank in range(dist.get_world_size()) if rank != own}
         found: dict[int, Any] = {}
@@ -177,7 +178,7 @@ class Meeting:
         self._store.set(f"end/{dist.get_rank()}", left)
 
     def leave(self) -> None:
-        """Come to no further tick; the others are told."""
+        """Join no further tick, and tell the others."""
         self.is_over, self._group = True, None  # closes the connections
         if self._store is None:
             return
@@ -188,7 +189,7 @@ class Meeting:
                 store.compare_set(f"{self._tries}/how", "", APART)
                 store.compare_set(f"end/{dist.get_rank()}", "", NOTHING.decode())
                 base.compare_set("round", str(self._round), str(self._round + 1))
-            except Exception:  # the store has gone, and the others with it
+            except Exception:  # the store is gone, and so are the others
                 return
 
     def _meet(self, step: int, patience: float) -> None:
@@ -207,7 +208,7 @@ class Meeting:
         self.leave()
 
     def _join(self) -> None:
-        """Take part in the present round: that of all who have come since somebody left."""
+        """Join the current round: all processes that have come since one left."""
         if self._store is not None:
             return
         self._place = next(place for place in count() if place not in _taken[self.what])
@@ -219,7 +220,7 @@ class Meeting:
         _taken[self.what].add(self._place)
 
     def _find_out(self, step: int, patience: float) -> tuple[str, str]:
-        """How this meeting ends, and why."""
+        """The outcome of this meeting, and why."""
         store, number, rank = self._store, self._tries, dist.get_rank()
         self._tries += 1
         here = [f"{number}/{other}" for other in range(dist.get_world_size())]
@@ -240,14 +241,14 @@ class Meeting:
         return store.get(how).decode(), "the other processes had stopped waiting for this one"
 
     def _later_patience(self, number: int) -> float:
-        """Long enough for all who came late to the meeting before, nothing where somebody did not come to it."""
+        """Long enough for processes that came late to the last meeting; 0 if one did not come to it."""
         before = [f"{number - 1}/{other}" for other in range(dist.get_world_size())]
         if not self._store.check(before) or len({self._store.get(key) for key in before}) > 1:
             return 0.0
         return self._limit().total_seconds()
 
     def _limit(self) -> timedelta:
-        """How long to wait for those who are known to come: shorter than their own collectives wait for this one."""
+        """How long to wait for processes that will come: shorter than their own collectives wait for this one."""
         limit: timedelta = _default_store().timeout * 0.75
         return limit
 
@@ -256,8 +257,8 @@ class Meeting:
         try:
             self._group = _c10d().ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), limit)
         except Exception as error:
-            cure = "the environment variable GLOO_SOCKET_IFNAME says which network to use"
-            raise ExchangeError(f"they do not connect ({error}); {cure}") from error
+            cure = "set the environment variable GLOO_SOCKET_IFNAME to the network interface to use"
+            raise ExchangeError(f"they could not connect ({error}); {cure}") from error
 
     def _all_gather(self, own: Any) -> list[Any]:
         data = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
@@ -276,7 +277,7 @@ class Meeting:
 
 
 def _named(ranks: list[int]) -> str:
-    """Ranks in words.
+    """Ranks as text.
 
     >>> _named([1]), _named([1, 2, 3, 4, 5])
     ('rank 1', 'ranks 1, 2, 3 and 2 more')

@@ -1,7 +1,7 @@
-"""Moments of many samples as tensors: folding on a device, without waiting for it.
+"""Moments of many samples as tensors, computed on a device without waiting for it.
 
-A row holds ``count, mean, standard deviation, minimum, maximum, number of non-finite samples``. Deviations, unlike
-variances, are inside float64 whenever the samples are.
+A row holds ``count, mean, standard deviation, minimum, maximum, number of non-finite samples``. Unlike variances,
+deviations fit into float64 whenever the samples do.
 """
 
 import torch
@@ -30,7 +30,7 @@ def merge(rows: Tensor) -> Tensor:
     count, mean, deviation, low, high, nonfinite = rows.unbind(-1)
     total = count.sum()
     weight = count / total.clamp(min=1)
-    # weights rather than sums: a sum of huge values would overflow where their mean does not
+    # weights rather than sums: a sum of huge values could overflow although their mean does not
     center = (weight * mean).sum()
     distance = (mean - center).where(count > 0, 0.0)
     unit = torch.maximum(distance.abs(), deviation).max()

@@ -1,4 +1,4 @@
-"""What belongs to a row of raw sums: the site that wants it, and the pass it comes from."""
+"""What belongs to a row of raw sums: its site, and the pass it comes from."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,15 +14,14 @@ Rows = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LEAD = 4
-"""Bit of a tag above those for the kind of the pass: the row is there only so that the next one has something to be
-compared with."""
+"""Bit of a tag above those for the kind of the pass: the row is kept only to compare the next one with it."""
 
 OWN, SHARED = -1, 0
-"""Which part of a tensor is measured here: one that no other process has; the whole, which every process has."""
+"""Which part of a tensor is measured here: one that only this process has; or the whole, which every process has."""
 
 
 class Site(Protocol):
-    """Whoever wants the rows of one tensor of one layer, and keeps what the next pass is compared with."""
+    """Receives the rows of one tensor of one layer, and keeps what the next pass is compared with."""
 
     eps: float
     channel_dim: int | None
@@ -37,10 +36,10 @@ class Site(Protocol):
     key: tuple[Any, ...]
 
     def knows(self, x: Tensor) -> bool:
-        """Whether the reader serves for ``x``."""
+        """Whether the reader works for ``x``."""
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
-        """Call ``action``; what goes wrong is told and goes no further."""
+        """Call ``action``; errors are reported, not raised."""
 
     def deliver(self, rows: Rows, tags: Sequence[int]) -> None:
         """Take rows, oldest first."""
@@ -54,13 +53,13 @@ class Note(NamedTuple):
     step: int
     part: int = OWN
     alive: Tensor | None = None
-    """Which channels are active, where processes are to find out together which are dead."""
+    """Which channels are active, if processes count dead channels together."""
     line: tuple[int, int] | None = None
-    """Where there may be CUDA graphs: rows of a site are compared only along one line, see :func:`cut`."""
+    """With CUDA graphs: rows of a site are compared only along one line, see :func:`cut`."""
 
 
 Receive = Callable[[Sequence[Note], Tensor], None]
-"""Whoever takes rows and their notes on the host."""
+"""A function that takes rows and their notes on the CPU."""
 
 
 def lengths(rows: Rows, *, by_size: bool = False) -> Rows:
@@ -72,8 +71,8 @@ def lengths(rows: Rows, *, by_size: bool = False) -> Rows:
 def cut(notes: Sequence[Note], rows: Tensor) -> None:
     """Undo comparisons of CUDA graphs with anything older than the row before.
 
-    Such a graph compares with what is in its memory. Whether that is still the last tensor is known only here: there
-    may have been a gap, or a graph for another shape may have run in between, with memory of its own.
+    Such a graph compares with what is in its memory. Whether that is the last tensor is known only here: there may have
+    been a gap, or a graph for another shape, with its own memory, may have run in between.
     """
     was_written = rows[:, UNIT].numpy() != 0
     for place, note in enumerate(notes):
@@ -84,11 +83,11 @@ def cut(notes: Sequence[Note], rows: Tensor) -> None:
 
 
 def hand_out(notes: Sequence[Note], rows: Tensor) -> None:
-    """Give rows to the sites that their notes name."""
+    """Deliver rows to the sites in their notes."""
     numbers: Rows = rows.double().numpy()
     places: dict[int, list[int]] = defaultdict(list)
     for place, note in enumerate(notes):
-        if numbers[place, UNIT]:  # else it was never written: its kernel failed, or its graph did not run
+        if numbers[place, UNIT]:  # otherwise it was never written: its kernel failed, or its graph did not run
             places[id(note.site)].append(place)
     for own in places.values():
         notes[own[0]].site.deliver(numbers[own], [notes[place].tag for place in own])

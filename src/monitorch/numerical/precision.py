@@ -1,13 +1,13 @@
-"""Which dtype sums are done in, and where the host is."""
+"""Which dtype sums are computed in, and the CPU device."""
 
 import torch
 from torch import Tensor
 
 HOST = torch.device("cpu")
-"""Named wherever a tensor is made on the host: a program may have another default device."""
+"""Passed wherever a CPU tensor is made: a program may have another default device."""
 
 UNIT_DTYPES = frozenset((torch.float64, torch.complex128))
-"""Dtypes whose squares may leave float64: tensors of them are measured in a unit of their own."""
+"""Dtypes whose squares may overflow float64: their tensors are measured in their own unit."""
 
 
 def wide_dtype(tensor: Tensor) -> torch.dtype:
@@ -16,7 +16,7 @@ def wide_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def difference_dtype(tensor: Tensor) -> torch.dtype:
-    """What differences of such tensors are computed and kept in: short floats would round them."""
+    """The dtype in which differences of such tensors are computed and kept: short floats would round them."""
     return torch.float32 if tensor.is_floating_point() and tensor.element_size() < 4 else tensor.dtype
 
 
@@ -27,5 +27,5 @@ def difference(now: Tensor, before: Tensor) -> Tensor:
 
 
 def wide_dtype_of(device: torch.device) -> torch.dtype:
-    """The same for tensors that are still to be made."""
+    """The same for a device, before tensors are made."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -13,11 +13,11 @@ from . import moments
 from .deferred import Deferred
 
 MANY = 16
-"""From how many samples on it is faster to fold them together than one by one."""
+"""From this many samples on, adding them together is faster than one by one."""
 
 
 def _settled(field: str) -> Any:
-    """A property over ``field`` that first waits for what is still on a device."""
+    """A property over ``field`` that first fetches samples that are still on a device."""
 
     def read(self: "RunningMeanVar") -> Any:
         self.settle()
@@ -39,7 +39,7 @@ class RunningMeanVar(Deferred):
     >>> acc.mean, acc.min_, acc.max_, acc.count, acc.nonfinite
     (2.0, 1.0, 3.0, 3, 1)
 
-    The variance is that of the population (ddof 0). That of huge numbers is infinite, their deviation is not.
+    The variance is that of the population (ddof 0). For huge numbers the variance is infinite, but ``std`` is not.
     """
 
     count: int = _settled("_count")
@@ -63,7 +63,7 @@ class RunningMeanVar(Deferred):
         self._count, self._mean, self._var, self._min, self._max = count, mean, var, min_, max_
         self._nonfinite = nonfinite
         self._huge_std = math.inf
-        """The standard deviation, where the variance is infinite."""
+        """The standard deviation, if the variance is infinite."""
         self._handle = _handle
 
     @property
@@ -91,7 +91,7 @@ class RunningMeanVar(Deferred):
         return self._count, self._mean, self._var, self._min, self._max, self._nonfinite
 
     def row(self) -> tuple[int, float, float, float, float, int, float]:
-        """All there is to know, in the order of a row of moments, with the variance at the end."""
+        """All fields, in the order of a row of moments, with the variance at the end."""
         count, mean, var, low, high, nonfinite = self.state()
         return count, mean, self.std, low, high, nonfinite, var
 
@@ -110,17 +110,17 @@ class RunningMeanVar(Deferred):
         self._handle = dist.all_gather(rows, own, async_op=True), rows
 
     def finish_sync(self) -> None:
-        """Wait for the ranks and become the accumulator of all their samples."""
+        """Wait for the other ranks and merge the samples of all."""
         if self._handle is None:
             raise LifecycleError("finish_sync() needs a start_sync() before it")
         (work, rows), self._handle = self._handle, None
         work.wait()
-        self.__init__()  # type: ignore[misc]  # what was known here is one of the rows
+        self.__init__()  # type: ignore[misc]  # this accumulator is one of the rows
         for row in rows:
             self._merge_row(row.tolist())
 
     def _merge_row(self, row: Any) -> None:
-        """Chan's pairwise merge of one row of moments; without a variance it is that of the deviation."""
+        """Chan's pairwise merge of one row of moments; without a variance it is computed from the deviation."""
         count, mean, std, low, high, nonfinite, var = row if len(row) == 7 else (*row, row[2] * row[2])
         self._nonfinite += int(nonfinite)
         if not count:
@@ -129,7 +129,7 @@ class RunningMeanVar(Deferred):
         share = count / total
         delta = mean - self._mean
         before, root, rest = self._deviation(), math.sqrt(share), math.sqrt(1 - share)
-        # in this order a zero share meets a finite number, never one that overflowed
+        # in this order a zero share multiplies a finite number, never one that overflowed
         self._var = self._var * (1 - share) + var * share + (delta * share) * (delta * (1 - share))
         if math.isinf(self._var):
             self._huge_std = math.hypot(before * rest, std * root, delta * root * rest)
@@ -171,7 +171,7 @@ class RunningMeanVar(Deferred):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunningMeanVar) and self.state() == other.state()
 
-    __hash__ = None  # type: ignore[assignment]  # it changes with every sample
+    __hash__ = None  # type: ignore[assignment]  # not hashable: it changes with every sample
 
     def __repr__(self) -> str:
         count, mean, var, low, high, nonfinite = self.state()

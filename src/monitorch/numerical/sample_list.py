@@ -1,4 +1,4 @@
-"""The in-memory accumulator: a list of floats that also takes tensors without waiting for them."""
+"""The in-memory accumulator: a list of floats that also takes tensors, without waiting for the GPU."""
 
 import functools
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class SampleList(Deferred, list[float]):
         list.__init__(self, map(float, samples))
 
     def merge(self, other: Iterable[float]) -> None:
-        """Add the samples of another list after one's own."""
+        """Append the samples of another list."""
         self.settle()
         self.extend(other)
 
@@ -43,7 +43,7 @@ class SampleList(Deferred, list[float]):
 
 
 def _after_settling(name: str) -> Any:
-    """The method of ``list``, called when nothing waits any more."""
+    """The method of ``list``, called after fetching what waits."""
     method = getattr(list, name)
 
     @functools.wraps(method)

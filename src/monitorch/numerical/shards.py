@@ -1,4 +1,4 @@
-"""Tensors that several processes hold together: what of them is here, and who else has the same."""
+"""Tensors that are sharded over processes: the local part, and which other processes have the same."""
 
 import sys
 from typing import Any
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from .notes import OWN, SHARED
 
 PLAIN = (Tensor, nn.Parameter)
-"""What nearly all tensors are; told apart first, because hooks ask."""
+"""The types of nearly all tensors; checked first, because hooks call this."""
 
 
 def distributed_type() -> Any:
-    """DTensor, without loading what makes them: nothing is one before that."""
+    """The class DTensor, without importing its package: before that, no tensor can be one."""
     module = sys.modules.get("torch.distributed.tensor")
     return () if module is None else module.DTensor
 
@@ -25,30 +25,30 @@ def is_distributed(tensor: Any) -> bool:
 
 
 def local_part(tensor: Tensor) -> tuple[Tensor, int]:
-    """What is here of a parameter, a gradient or an update, and which part it is.
+    """The local part of a parameter, a gradient or an update, and which part it is.
 
-    A plain tensor counts as one that all processes hold. One that is still a sum to be taken over processes is summed
-    up, which takes a collective.
+    A plain tensor counts as one that all processes hold. A partial sum over processes is reduced first, which takes a
+    collective.
     """
     if type(tensor) in PLAIN or not is_distributed(tensor):
         return _arrived(tensor), SHARED
     whole: Any = _summed(tensor)
     mesh = whole.device_mesh
-    # other meshes of this shape, if there are some, hold copies: the place in the mesh is the part
+    # other meshes of this shape hold copies: the position in the mesh identifies the part
     return _here(whole), int(np.ravel_multi_index(_place(mesh, whole.placements), mesh.shape))
 
 
 def local_samples(tensor: Tensor) -> tuple[Tensor, int]:
-    """What is here of a batch ``[B, ...]``: whole samples, which takes a collective where a sample is cut in pieces."""
+    """The local samples of a batch ``[B, ...]``; takes a collective if samples themselves are sharded."""
     return samples_here(tensor) if is_distributed(tensor) else (_arrived(tensor), OWN)
 
 
 def local_gradient(tensor: Tensor) -> tuple[Tensor, int]:
-    """What is here of the gradient of a batch, in whatever pieces."""
+    """The local part of the gradient of a batch, sharded in any way."""
     return gradient_here(tensor) if is_distributed(tensor) else (_arrived(tensor), OWN)
 
 
-# the compiler can trace what follows
+# the compiler can trace the following
 
 
 def samples_here(tensor: Any) -> tuple[Tensor, int]:
@@ -60,8 +60,8 @@ def samples_here(tensor: Any) -> tuple[Tensor, int]:
 
 
 def gradient_here(tensor: Any) -> tuple[Tensor, int]:
-    """What is here of a distributed gradient."""
-    # also where there seems to be nothing to do: while the compiler traces, a gradient has the placements of its output
+    """The local part of a distributed gradient."""
+    # even if there seems to be nothing to do: while the compiler traces, a gradient has the placements of its output
     tensor = tensor.detach().redistribute(placements=_without_sums(tensor.placements))
     return _here(tensor), _lowest_rank(tensor.device_mesh, tensor.placements)
 
@@ -72,7 +72,7 @@ def _here(tensor: Any) -> Tensor:
 
 
 def _place(mesh: Any, placements: Any) -> tuple[int, ...]:
-    """Where in its mesh this part is found first: along dimensions with copies, at the beginning."""
+    """The first position of this part in its mesh: 0 along dimensions with copies."""
     pairs = zip(mesh.get_coordinate(), placements, strict=True)
     return tuple(0 if placement.is_replicate() else number for number, placement in pairs)
 
@@ -103,6 +103,6 @@ def _replicate() -> Any:
 
 
 def _arrived(tensor: Tensor) -> Tensor:
-    """The tensor itself, where it is one that a collective is still to fill."""
+    """The tensor itself, after waiting for the collective that fills it."""
     wait = None if type(tensor) in PLAIN else getattr(tensor, "trigger_wait", None)
     return tensor if wait is None else wait()

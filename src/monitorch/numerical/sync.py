@@ -1,6 +1,6 @@
 """One exchange between the ranks for any number of preprocessors, and for the rows behind their numbers.
 
-Each ``start_sync`` says what is to be merged; the first ``finish_sync`` does it for all of them.
+Each ``start_sync`` registers what to merge; the first ``finish_sync`` does it for all of them.
 """
 
 from collections import Counter
@@ -14,40 +14,40 @@ from .deferred import Deferred, settle
 
 
 class Party(Protocol):
-    """Something that exists on every rank, and knows how to become what all ranks have together."""
+    """Something that exists on every rank and can merge the data of all ranks."""
 
     def accumulators(self) -> Iterable[Deferred]:
-        """What must be on the host before it can be sent."""
+        """What must be on the CPU before it can be sent."""
 
     def payload(self) -> Any:
-        """What the other ranks need to know."""
+        """The data for the other ranks."""
 
     def merge_ranks(self, loads: dict[int, Any]) -> None:
-        """Become what the ranks have together, from the payloads by rank; some ranks may have none."""
+        """Merge the payloads of all ranks into this one; some ranks may have none."""
 
 
 _offered: list[Party] = []
 
 
 def several_processes() -> bool:
-    """Whether there is anybody to exchange with."""
+    """Whether there are several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def offer(party: Party) -> None:
-    """Take part in the next exchange. Parties of one class meet in the order in which they were offered."""
+    """Take part in the next exchange. Parties of one class are matched in the order in which they were offered."""
     if several_processes() and not any(party is known for known in _offered):
         _offered.append(party)
 
 
 def exchange(gather: Callable[[Any], dict[int, Any]] | None = None) -> None:
-    """Merge all that was offered, in that order; without offers nothing happens.
+    """Merge everything that was offered, in that order; does nothing without offers.
 
-    Where the others cannot be reached everybody gets back what it had, and then an error says why.
+    If the other processes cannot be reached, each party gets its own data back, and an error says why.
 
     Args:
-        gather: sends what this process has, and returns what all have, by rank; a collective of the default group if
-            None.
+        gather: sends the data of this process, and returns those of all, by rank; None for a collective of the default
+            group.
     """
     parties, counts = dict[str, Party](), Counter[str]()
     for party in _offered:

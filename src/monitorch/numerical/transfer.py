@@ -1,4 +1,4 @@
-"""Numbers on their way from devices to the host."""
+"""Copies of numbers from devices to the CPU."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -10,11 +10,11 @@ from torch import Tensor
 from .precision import HOST
 
 Parcel: TypeAlias = tuple[Callable[[Tensor], None], Tensor]
-"""Who gets a tensor on the host, and the tensor."""
+"""A function that gets a tensor on the CPU, and the tensor."""
 
 
 class Transfer:
-    """Begins to bring tensors to the host when it is made, with one copy per device, and waits when it delivers.
+    """Starts to copy tensors to the CPU when it is made, with one copy per device; waits only in :meth:`deliver`.
 
     >>> received = []
     >>> Transfer([(received.append, torch.ones(2)), (received.append, torch.zeros(1))]).deliver()
@@ -29,14 +29,14 @@ class Transfer:
         self._loads = [_Load(parcels) for parcels in by_kind.values()]
 
     def deliver(self) -> None:
-        """Wait for the copies and hand everything over, in the order it was given within a device."""
+        """Wait for the copies and deliver everything; for each device in the given order."""
         loads, self._loads = self._loads, []
         for load in loads:
             load.deliver()
 
 
 class _Load:
-    """What comes from one device."""
+    """The tensors of one device."""
 
     def __init__(self, parcels: list[Parcel]) -> None:
         self._receivers = [(receive, tensor.shape) for receive, tensor in parcels]

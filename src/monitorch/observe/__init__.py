@@ -1,4 +1,4 @@
-"""Any attribute of any module, kept over time: monitors take samples, reducers fold them."""
+"""Record any attribute of any module over time: monitors take samples, reducers combine them."""
 
 from .average import CAReducer, EMAReducer
 from .difference import DifferenceMonitor

@@ -11,14 +11,14 @@ from .sample import floating
 
 
 class AverageReducer(PlainReducer):
-    """What averages share: the first sample is the first state, and a straight line leads from state to state."""
+    """Base of averages: the first sample is the first state; between states it interpolates linearly."""
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
         """Move the state towards the sample."""
         return floating(obs) if state is None else self._towards(floating(obs), state)
 
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
-        """On the straight line between two states."""
+        """Linear interpolation between two states."""
         return interp_linear(prev_data, next_data, sample_at, step_time)
 
     def _towards(self, obs: Tensor, state: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class EMAReducer(AverageReducer):
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
-        alpha: weight of the newest sample, from 0 to 1; ``1 - exp(-step_time / tau)`` forgets with time constant tau.
+        alpha: weight of the newest sample, from 0 to 1; use ``1 - exp(-step_time / tau)`` for a time constant tau.
 
     >>> reducer = EMAReducer(1.0, alpha=0.25)
     >>> for value in (2.0, 4.0):

@@ -1,4 +1,4 @@
-"""What a forward pass does to an attribute."""
+"""How a forward pass changes an attribute."""
 
 import sys
 import threading
@@ -23,25 +23,26 @@ class Call(NamedTuple):
     recorded: bool
     before: Any
     handled: BaseException | None
-    """The exception that was being handled when the pass began; if another one is at its end, the pass has failed."""
+    """The exception that was being handled when the pass began; if it is another at the end, the pass has failed."""
 
 
 class DifferenceMonitor(Monitor):
-    """Records what a forward pass does to an attribute: its value after the pass minus that before it.
+    """Records how a forward pass changes an attribute: its value after the pass minus the value before it.
 
-    ``filter_``, ``map_`` and ``op_`` get the value after the pass first, and that before it second. Tensors are copied
-    before the pass, because it may write into them. Threads and passes inside passes each have a *before* of their own.
+    ``filter_``, ``map_`` and ``op_`` get the value after the pass first, and the value before it second. Tensors are
+    copied
+    before the pass, because it may write into them. Each thread and each nested pass has its own *before* value.
 
     Args:
         reducer: reduces samples over time and stores them.
         attr: dotted path to the attribute, from the module.
-        module: what to watch; may also be given to ``register`` later.
+        module: the module to watch; may also be given to ``register`` later.
         train_update: record passes that begin in train mode.
         eval_update: record passes that begin in eval mode.
-        prepend: be called before hooks that are there already.
-        filter_: function of (after, before): whether to record; by default unless both are None.
+        prepend: run before hooks that are already registered.
+        filter_: function of (after, before): whether to record; by default yes, unless both are None.
         map_: function of (after, before) that returns a tuple of tensors for the reducer. By default ``op_`` is called
-            with the two values, or if they are tuples with each pair of parts; None on one side counts as zeros.
+            with the two values, or for tuples with each pair of elements; None on one side counts as zeros.
         op_: function of two tensors, used only without ``map_``; by default after minus before.
 
     >>> from monitorch.observe import PassthroughReducer
@@ -65,7 +66,7 @@ class DifferenceMonitor(Monitor):
         op_: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         where = {"prepend": prepend}
-        # a failed pass ends, too: its *before* must go
+        # called after a failed pass, too: its *before* must be dropped
         also_failed = {"prepend": prepend, "always_call": True}
         super().__init__(reducer, None, "_begin", "_end", where, also_failed, train_update, eval_update)
         self.attr = checked_path(attr)
@@ -97,7 +98,7 @@ class DifferenceMonitor(Monitor):
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         calls = self._calls.get(threading.get_ident())
-        if not calls:  # begun before this monitor came, or forgotten by clear()
+        if not calls:  # the pass began before this monitor was registered, or clear() was called
             return
         call = calls.pop()
         if not calls:
@@ -106,7 +107,7 @@ class DifferenceMonitor(Monitor):
             self.record(nested(module, self.attr), call.before)
 
     def _wants(self, module: nn.Module) -> bool:
-        return True  # judged once, when a pass begins: it may change the mode
+        return True  # decided when a pass begins, since the pass may change the mode
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_calls": {}}
@@ -138,7 +139,7 @@ def either_given(after: Any, before: Any) -> bool:
 
 
 def subtract(after: Tensor, before: Tensor) -> Tensor:
-    """After minus before; that of bools and unsigned numbers has a sign too, that of halves has all its digits."""
+    """After minus before; correct also for bools and unsigned integers (signed) and half precision (not rounded)."""
     if after.shape != before.shape:
         raise SkippedSample(f"its shape changed from {tuple(before.shape)} to {tuple(after.shape)} in forward")
     before = before.to(after.device)
@@ -148,13 +149,13 @@ def subtract(after: Tensor, before: Tensor) -> Tensor:
 
 
 class Pairwise:
-    """A map that compares each part of one value with the same part of the other."""
+    """A map that compares the elements of two tuples pairwise."""
 
     def __init__(self, op_: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.op_ = op_
 
     def __call__(self, after: Any, before: Any) -> tuple[Tensor, ...]:
-        """Compare tuples part by part, anything else as it is."""
+        """Compare tuples element by element, anything else as it is."""
         after, before = self._parts(after, before), self._parts(before, after)
         if len(after) != len(before):
             raise SkippedSample(f"it had {len(before)} parts before forward and {len(after)} after it")

@@ -19,7 +19,7 @@ class EventReducer(FoldReducer):
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
         criterion: function of a sample that returns a bool tensor: where it holds.
-        initial: the time where it has not held yet: ``"inf"``, ``"nan"``, or ``"zero"`` to count from the first sample.
+        initial: the value before it has ever held: ``"inf"``, ``"nan"``, or ``"zero"`` to count from the first sample.
 
     >>> reducer = EventReducer(1.0, lambda sample: sample > 0)
     >>> for value in (1.0, -1.0, -1.0):
@@ -45,7 +45,7 @@ class EventReducer(FoldReducer):
         self.criterion = checked_criterion(criterion)
 
     def fold(self, obs: Tensor, state: Tensor | None) -> Tensor:
-        """Zero where the criterion holds; elsewhere one step more."""
+        """Zero where the criterion holds; elsewhere one more step."""
         happened = booleans(self.criterion(obs))
         if state is None:
             dtype = running_dtype(obs.real if obs.is_complex() else obs)
@@ -55,19 +55,19 @@ class EventReducer(FoldReducer):
         return torch.where(happened, 0.0, waited)
 
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
-        """The time at the older state, and what has passed since."""
+        """The time at the older state, plus the time since."""
         return prev_data + sample_at
 
 
 def checked_criterion(criterion: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A criterion, if it can be called."""
+    """The criterion, checked to be callable."""
     if not callable(criterion):
         raise TypeError(f"criterion is a function that returns a bool tensor, not {criterion!r}")
     return criterion
 
 
 def booleans(answer: Tensor) -> Tensor:
-    """What a criterion returned, if it is a bool tensor."""
+    """The result of a criterion, checked to be a bool tensor."""
     if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
         kind = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
         raise TypeError(f"a criterion must return a bool tensor, as x > 0 does, not {kind}")

@@ -17,11 +17,11 @@ from .shaped import Fill
 class FoldReducer(RecordReducer):
     """A reducer with one state that each sample is folded into; a subclass writes :meth:`fold`.
 
-    All samples must have the shape of the first one. Others are skipped and counted, never broadcast.
+    All samples must have the shape of the first one. Other samples are skipped and counted, never broadcast.
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
-        fill: what stands for states from before the first sample.
+        fill: the value of slots before the first sample.
     """
 
     data_: RecordTensor
@@ -44,7 +44,7 @@ class FoldReducer(RecordReducer):
 
     @abstractmethod
     def fold(self, *args: Any) -> Tensor:
-        """The next state, from the tensors of a sample and, as last argument, the present state: at first None."""
+        """The next state, from the tensors of a sample and, as last argument, the current state (None at first)."""
 
     @abstractmethod
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
@@ -69,7 +69,7 @@ class FoldReducer(RecordReducer):
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor | None:
         """Fold a sample; returns the new state, or None if the sample was skipped."""
         keep_graph = self.differentiable and torch.is_grad_enabled()
-        # tensors made in inference mode could not be written to later
+        # tensors made in inference mode cannot be written to later
         with torch.inference_mode(False), torch.set_grad_enabled(keep_graph):
             sample = tuple(self._observation(each) for each in inputs)
             shapes = tuple(tuple(each.shape) for each in sample)
@@ -89,7 +89,7 @@ class FoldReducer(RecordReducer):
         self.data_.push(inputs, inplace=self.inplace)
 
     def peek(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The present state, as a copy."""
+        """The current state, as a copy."""
         state = self.data_.peek() if self._count else None
         return None if state is None else state.clone()
 
@@ -137,7 +137,7 @@ class FoldReducer(RecordReducer):
 
 
 class PlainReducer(FoldReducer):
-    """A fold without options of its own.
+    """A fold reducer without further options.
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.

@@ -1,4 +1,4 @@
-"""Hooks that live as long as the object that made them, and no longer."""
+"""Hooks that are removed when the object that made them is deleted."""
 
 import weakref
 from abc import ABC, abstractmethod
@@ -13,13 +13,13 @@ from ..gatherer.hook_on_module import HookOnModule
 
 
 class Notice:
-    """The warning for the case that a hook is dropped. Its finalizer holds this, because it cannot hold the hook."""
+    """The warning for a hook that is deleted too early. The finalizer holds this, because it cannot hold the hook."""
 
     def __init__(self, text: str | None = None, module: nn.Module | None = None) -> None:
         self.text, self._module = text, None if module is None else weakref.ref(module)
 
     def give(self) -> None:
-        """Warn, unless the module is gone too: then nothing was missed."""
+        """Warn, unless the module is gone, too: then nothing was missed."""
         if self.text is not None and self._module is not None and self._module() is not None:
             warn(self.text, stacklevel=4)
 
@@ -31,7 +31,7 @@ def _let_go(handles: list[Any], notice: Notice) -> None:
 
 
 class Relay(HookOnModule):
-    """What PyTorch calls: it calls the hook, but does not keep it alive."""
+    """The callable that PyTorch holds: it calls the hook, but does not keep it alive."""
 
     def __init__(self, hook: "Hook", side: str) -> None:
         self._hook, self._side = weakref.ref(hook), side
@@ -50,7 +50,7 @@ class Relay(HookOnModule):
 class Hook:
     """Functions that are called before and after the forward pass of a module.
 
-    Hook and module do not keep each other alive: a hook that is dropped takes its functions off the module at once.
+    Hook and module do not keep each other alive: a hook that is deleted is removed from the module at once.
 
     Args:
         prehook: called as ``(module, args)``; may return other args.
@@ -62,7 +62,7 @@ class Hook:
     """
 
     _family = "Hook"
-    """What messages call this kind of object."""
+    """The name of this kind of object in messages."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Hook:
 
     @property
     def trainexec(self) -> bool:
-        """Whether the hook works while the module is in train mode."""
+        """Whether the hook runs while the module is in train mode."""
         return self._trainexec
 
     @trainexec.setter
@@ -96,7 +96,7 @@ class Hook:
 
     @property
     def evalexec(self) -> bool:
-        """Whether the hook works while the module is in eval mode."""
+        """Whether the hook runs while the module is in eval mode."""
         return self._evalexec
 
     @evalexec.setter
@@ -105,11 +105,11 @@ class Hook:
 
     @property
     def registered(self) -> bool:
-        """Whether the hook was put on a module and not taken off since, even if that module is gone."""
+        """Whether the hook is registered on a module, even if that module is gone."""
         return bool(self._handles)
 
     def register(self, module: nn.Module) -> None:
-        """Put the hook on a module. If that fails, nothing is left on it.
+        """Register the hook on a module. If that fails, no part of it stays there.
 
         A hook is on one module at a time: call :meth:`deregister` first, unless the other module is gone.
         """
@@ -136,7 +136,7 @@ class Hook:
             drop_graphs(module)
 
     def deregister(self) -> None:
-        """Take the hook off its module; nothing happens if it is on none."""
+        """Remove the hook from its module; does nothing if it is on none."""
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = None
@@ -147,15 +147,15 @@ class Hook:
 
     @staticmethod
     def _unregistered() -> dict[str, Any]:
-        """What differs in a copy: it is on no module."""
+        """The attributes of a copy, which is registered on no module."""
         return {"_handles": [], "_notice": Notice(), "_finalizer": None, "_observed": None}
 
     def _known_module(self) -> nn.Module | None:
-        """The module that the hook is on, or was on last, if it still exists."""
+        """The current or last module of the hook, if it still exists."""
         return None if self._observed is None else self._observed()
 
     def _new_notice(self, module: nn.Module) -> Notice:
-        """The warning for the case that the hook is dropped now."""
+        """The warning in case the hook is deleted now."""
         return Notice()
 
     def _checked(self, call: Any) -> Any:
@@ -164,7 +164,7 @@ class Hook:
         return call
 
     def _wants(self, module: nn.Module) -> bool:
-        """Whether to work now."""
+        """Whether to run now."""
         return self._trainexec if module.training else self._evalexec
 
     def _fire(self, side: str, module: nn.Module, *args: Any) -> Any:
@@ -194,15 +194,15 @@ class ContextualHook(Hook):
 
 
 class StateHook(ContextualHook, ABC):
-    """A hook for one module that can also be called by hand; a subclass writes :meth:`hook`.
+    """A hook for one module that can also be called manually; a subclass writes :meth:`hook`.
 
     Args:
         module: the module, kept alive by this object.
-        train_update: work when the module is in train mode.
-        eval_update: work when it is in eval mode.
-        as_prehook: work before the forward pass instead of after it.
-        prepend: work before hooks that are there already.
-        always_call: work also after a forward pass that failed.
+        train_update: run when the module is in train mode.
+        eval_update: run when it is in eval mode.
+        as_prehook: run before the forward pass instead of after it.
+        prepend: run before hooks that are already registered.
+        always_call: also run after a forward pass that failed.
     """
 
     def __init__(
@@ -233,14 +233,14 @@ class StateHook(ContextualHook, ABC):
         """Do something with the module."""
 
     def register(self, module: nn.Module | None = None) -> None:
-        """Put the hook on its module, if it is not there yet."""
+        """Register the hook on its module, if it is not registered."""
         if module is not None and module is not self.module:
             raise LifecycleError(f"this {type(self).__name__} was made for another module: make a new one")
         if not self.registered:
             super().register(self.module)
 
     def forward(self, force: bool = False, ignore_mode: bool = False) -> None:
-        """Call the hook by hand; ``force`` also if it is not registered, ``ignore_mode`` in train and eval mode."""
+        """Call the hook manually; ``force`` even if it is not registered, ``ignore_mode`` in train and eval mode."""
         if (self.registered or force) and (ignore_mode or self._wants(self.module)):
             self.hook(self.module)
 

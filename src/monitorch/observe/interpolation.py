@@ -23,7 +23,7 @@ def interp_nearest(prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step
 
 
 def interp_linear(prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
-    """On the straight line from one to the other.
+    """Linear interpolation between the two.
 
     >>> interp_linear(torch.tensor(1.0), torch.tensor(3.0), torch.tensor(0.5), 2.0)
     tensor(1.5000)

@@ -61,7 +61,7 @@ class Module(nn.Module):
         if not name or "." in name or hasattr(self, name):
             raise KeyError(f"{name!r} cannot be the name of an extra: it is empty, contains a dot or exists already")
         if isinstance(value, (Tensor, nn.Module)):
-            raise TypeError(f"{name!r} is a {type(value).__name__}, not a plain value: register it as what it is")
+            raise TypeError(f"{name!r} is a {type(value).__name__}, not a plain value: register a buffer or module")
         self._extras[name] = value
 
     def get_extra(self, target: str) -> Any:
@@ -86,7 +86,7 @@ class Module(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         descriptor = getattr(type(self), name, None)
-        if hasattr(type(descriptor), "__set__"):  # torch would put a module of that name in front of a property
+        if hasattr(type(descriptor), "__set__"):  # torch would let a module of that name shadow a property
             object.__setattr__(self, name, value)
         elif name in self.__dict__.get("_extras", {}):
             self._extras[name] = value

@@ -1,4 +1,4 @@
-"""Monitors: hooks that hand samples to a reducer."""
+"""Monitors: hooks that pass samples to a reducer."""
 
 import copy
 import inspect
@@ -17,7 +17,7 @@ from .module import Module, nested
 from .reducer import Reducer
 from .sample import has_no_numbers
 
-# replicas of a module run in threads of their own and share its monitors; a fold reads the state that it replaces
+# replicas of a module run in several threads and share its monitors, and a fold reads the state that it replaces
 _FOLDING = threading.RLock()
 
 
@@ -39,28 +39,28 @@ def is_given(value: Any) -> bool:
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-    """A tuple as it is, anything else in a tuple of its own."""
+    """A tuple as it is, anything else as a 1-tuple."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def is_rehearsal() -> bool:
-    """Whether this pass is run for another reason than its values, or repeats an earlier one.
+    """Whether this pass has no real values (tracing, export), or repeats an earlier one.
 
-    Tensors of export, tracing and functional transforms must not outlive them. A pass inside backward is one that
-    activation checkpointing repeats.
+    Tensors of export, tracing and functional transforms must not be kept. A pass inside backward is one that activation
+    checkpointing repeats.
     """
     return is_traced() or inside_backward()
 
 
 def checked_function(option: str, value: Any) -> Any:
-    """Something that can be called."""
+    """The value, checked to be callable."""
     if not callable(value):
         raise TypeError(f"{option} must be a function, not {value!r}")
     return value
 
 
 def checked_reducer(reducer: Reducer) -> Reducer:
-    """A reducer, and nothing else."""
+    """The reducer, checked for its type."""
     if not isinstance(reducer, Reducer):
         raise TypeError(f"a monitor needs a Reducer such as PassthroughReducer(1.0), not {type(reducer).__name__}")
     return reducer
@@ -74,14 +74,15 @@ def _construct(kind: Any, options: dict[str, Any], attr: str, module: nn.Module)
 
 
 class Monitor(Module, ContextualHook):
-    """Hands samples of a module, taken before or after its forward pass, to a reducer.
+    """Passes samples of a module, taken before or after its forward pass, to a reducer.
 
-    A subclass names methods of its own as hooks, and they call :meth:`record`. Passes that activation checkpointing
-    repeats are not recorded, nor are those of export, tracing, fake or meta tensors and functional transforms.
+    A subclass names its own methods as hooks, and these call :meth:`record`. Passes that activation checkpointing
+    repeats
+    are not recorded. Neither are passes of export, tracing, fake or meta tensors and functional transforms.
 
     Args:
         reducer: reduces samples over time and stores them.
-        module: what to watch; may also be given to :meth:`register` later.
+        module: the module to watch; may also be given to :meth:`register` later.
         prehook: name of the method to call before the forward pass.
         posthook: name of the method to call after it.
         prehook_kwargs: passed to ``register_forward_pre_hook``.
@@ -92,7 +93,7 @@ class Monitor(Module, ContextualHook):
 
     _family = "Monitor"
     on_error = "raise"
-    """With ``"warn"`` an error while recording is a warning and stops this monitor, not the forward pass."""
+    """With ``"warn"`` an error while recording gives a warning and stops this monitor, not the forward pass."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Monitor(Module, ContextualHook):
         self.filter_: Any = accept
         self.map_: Any = None
         self.tags: dict[str, Any] = {}
-        """What a pool knows this monitor by."""
+        """The key of this monitor in a pool."""
         if module is not None:
             self.register(module)
 
@@ -152,12 +153,12 @@ class Monitor(Module, ContextualHook):
 
     @property
     def reducer(self) -> Reducer:
-        """The reducer that samples are handed to."""
+        """The reducer that gets the samples."""
         return self.reducer_
 
     @property
     def latest(self) -> Tensor | None:
-        """The reducer's present state."""
+        """The reducer's current state."""
         return self.reducer.latest
 
     def clear(self, **kwargs: Any) -> None:
@@ -173,20 +174,20 @@ class Monitor(Module, ContextualHook):
         return self.reducer.dump(*args, **kwargs)
 
     def peek(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The reducer's present state."""
+        """The reducer's current state."""
         return self.reducer.peek(*args, **kwargs)
 
     def register(self, module: nn.Module | None = None) -> None:
-        """Watch ``module``, or without one the module that was watched last; nothing happens if it is watched now."""
+        """Watch ``module``; without one, the last watched module again, unless it is still watched."""
         if module is None and self.registered:
             return
         known = self._known_module() if module is None else module
         if known is None:
-            raise LifecycleError("there is no module to go back to: give one to register()")
+            raise LifecycleError("there is no module to watch again: pass one to register()")
         super().register(known)
 
     def record(self, *values: Any) -> None:
-        """Hand what the map makes of values to the reducer, if the filter lets them pass."""
+        """Pass the mapped values to the reducer, if the filter accepts them."""
         if has_no_numbers(values):
             return
         keep_graph = getattr(self.reducer, "differentiable", True)
@@ -206,7 +207,7 @@ class Monitor(Module, ContextualHook):
         return super()._wants(module) and not is_rehearsal()
 
     def _fire(self, side: str, module: nn.Module, *args: Any) -> None:
-        self._notice.text = None  # the monitor has seen a pass, so dropping it is no slip
+        self._notice.text = None  # the monitor has seen a pass, so deleting it is not a mistake
         try:
             super()._fire(side, module, *args)
         except Exception as error:

@@ -24,5 +24,5 @@ class PassthroughReducer(PlainReducer):
         return obs
 
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
-        """The older sample holds until the next one comes."""
+        """The older sample, until the next one comes."""
         return interp_previous(prev_data, next_data, sample_at, step_time)

@@ -1,4 +1,4 @@
-"""Many readers, one hook: monitors that would record the same are shared."""
+"""Pools of monitors: those that would record the same are shared."""
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from .monitor import Monitor, MonitorConstructor
 
 
 class Monitors(Mapping[str, Monitor]):
-    """Monitors by name, as items and as attributes. This does not keep them alive."""
+    """Monitors by name, as items and as attributes; holds them weakly."""
 
     def __init__(self) -> None:
         self._found: weakref.WeakValueDictionary[str, Monitor] = weakref.WeakValueDictionary()
@@ -37,13 +37,13 @@ class Monitors(Mapping[str, Monitor]):
 
 
 class Weakly:
-    """A weak reference that can be copied: its copy refers to the copy of the thing."""
+    """A weak reference that can be copied: its copy refers to the copy of the object."""
 
     def __init__(self, thing: Any) -> None:
         self._reference = None if thing is None else weakref.ref(thing)
 
     def __call__(self) -> Any:
-        """The thing, or None if it is gone."""
+        """The object, or None if it is gone."""
         return None if self._reference is None else self._reference()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -51,12 +51,12 @@ class Weakly:
 
 
 class Observable:
-    """A part of a larger module, the basis. It knows the paths of its attributes from there.
+    """A part of a larger module, the basis; knows the paths of its attributes from the basis.
 
     A subclass writes :meth:`local_remap`.
 
     Args:
-        basis: the module that monitors are put on.
+        basis: the module that monitors are registered on.
         realign: name of a method of the basis that returns a path.
         realign_args: the first positional arguments for it.
         realign_kwargs: the first keyword arguments for it.
@@ -77,7 +77,7 @@ class Observable:
 
     @property
     def basis(self) -> nn.Module:
-        """The module that monitors are put on."""
+        """The module that monitors are registered on."""
         basis = self._basis()
         if basis is None:
             raise LifecycleError(f"the module that this {type(self).__name__} is a part of is gone")
@@ -85,7 +85,7 @@ class Observable:
 
     @property
     def monitors(self) -> Monitors:
-        """The monitors made through this object that still exist."""
+        """The existing monitors that were made through this object."""
         return self._monitors
 
     def local_remap(self, attr: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -130,7 +130,7 @@ class MonitorPool(Module):
 
     @property
     def monitors(self) -> Iterator[Monitor]:
-        """Each monitor once."""
+        """All monitors, each once."""
         return iter(list({id(monitor): monitor for _, monitor in self.named_monitors}.values()))
 
     @property

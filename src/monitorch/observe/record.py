@@ -1,4 +1,4 @@
-"""The last samples of a tensor over time."""
+"""A ring buffer of the last samples of a tensor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ from .shaped import Fill, ShapedTensor, blank, is_blank
 
 
 def _setting(role: str, checked: Callable[[str, Any], Any], doc: str) -> Any:
-    """A property that is kept on the owner, and decides how many slots there are."""
+    """A property that is stored on the owner and determines the number of slots."""
 
     def read(self: "RecordTensor") -> Any:
         return self._get(role)
@@ -30,7 +30,7 @@ def _setting(role: str, checked: Callable[[str, Any], Any], doc: str) -> Any:
 
 
 class RecordAttributes(NamedTuple):
-    """What the owner of a record calls its parts."""
+    """The names of the owner's attributes for the parts of a record."""
 
     data: str
     constraints: str
@@ -41,21 +41,21 @@ class RecordAttributes(NamedTuple):
 
 
 class RecordTensor(ShapedTensor):
-    """A ring of the last N samples, all of one shape S, that lives on a module.
+    """A ring buffer of the last N samples, all of one shape S, stored on a module.
 
-    Times are measured back from now: 0 is the newest sample, ``dt * (N - 1)`` the oldest. Storage takes dtype and
-    device of the first sample that is pushed. It moves to the device of later ones, and widens where their dtype does
-    not fit. Writing makes new storage, through which gradients flow; ``inplace=True`` writes into the present one.
+    Times are measured back from now: 0 is the newest sample, ``dt * (N - 1)`` the oldest. Storage takes the dtype and
+    device of the first sample. It moves to the device of later samples, and widens if their dtype does not fit. Writing
+    makes new storage, through which gradients flow; ``inplace=True`` writes into the existing one.
 
     Args:
         owner, name, persist_data, persist_constraints, strict, live: as for :class:`ShapedTensor`.
         step_time: time between samples.
         duration: how far back samples are kept.
-        value: a sample to begin with in every slot, as a tensor or a parameter; or None.
+        value: the first sample, put into every slot, as a tensor or a parameter; or None.
         constraints: sizes of dimensions of a sample.
         persist_temporal: save step time, duration and inclusive in the owner's state dictionary; the pointer always is.
-        inclusive: have one more slot, so that ``duration`` itself can be looked at.
-        fill: what slots hold before their first sample.
+        inclusive: add one slot, so that ``duration`` itself can be read.
+        fill: the value of slots before their first sample.
 
     >>> record = RecordTensor(owner := Module(), "speed", 0.5, 1.5, None)
     >>> for value in (1.0, 2.0, 4.0):
@@ -121,7 +121,7 @@ class RecordTensor(ShapedTensor):
         "dt", positive, "Time between samples; changing it, or one of the next two, keeps the newest samples."
     )
     duration = _setting("duration", not_negative, "How far back samples are kept.")
-    inclusive = _setting("inclusive", lambda _, value: bool(value), "Whether ``duration`` itself can be looked at.")
+    inclusive = _setting("inclusive", lambda _, value: bool(value), "Whether ``duration`` itself can be read.")
 
     def initialize(
         self,
@@ -138,7 +138,7 @@ class RecordTensor(ShapedTensor):
         self._restart(fresh)
 
     def deinitialize(self, use_uninitialized: bool = False) -> None:
-        """Let go of the storage; ``use_uninitialized`` leaves one of torch's lazy tensors in its place."""
+        """Free the storage; ``use_uninitialized`` puts one of torch's lazy tensors in its place."""
         present = self.value
         lazy: Any = nn.UninitializedBuffer
         if isinstance(present, nn.Parameter):
@@ -157,13 +157,13 @@ class RecordTensor(ShapedTensor):
         self._restart(data.roll(index - self.pointer, 0), index % len(data))
 
     def fit(self) -> None:
-        """Give the storage N slots: the oldest samples go, or slots with the fill come before them."""
+        """Give the storage N slots: drops the oldest samples, or adds slots with ``fill`` before them."""
         if not self.ignored and len(self.value) != self.recordsz:
             self.align()
         super().reconstrain(0, self.recordsz)
 
     def follow(self, obs: Tensor) -> None:
-        """Move to the device of an observation; widen if its dtype does not fit."""
+        """Move to the device of an observation; widen the dtype if needed."""
         self._store(self.value.to(obs.device, common_dtype(self.value, obs)))
 
     def incr(self, pos: int = 1) -> None:
@@ -192,14 +192,14 @@ class RecordTensor(ShapedTensor):
         return None if is_blank(data) else data[(self.pointer - 1) % data.shape[0]]
 
     def pop(self) -> Tensor:
-        """Step back, and return the sample that was the newest."""
+        """Remove the newest sample and return it."""
         newest = self.read()
         self.decr()
         return newest
 
     @property
     def latest(self) -> Tensor | None:
-        """The newest sample; setting it pushes, deleting it steps back."""
+        """The newest sample; setting it pushes a sample, deleting it removes the newest."""
         return self.peek()
 
     @latest.setter
@@ -239,9 +239,9 @@ class RecordTensor(ShapedTensor):
         offset: int = 1,
         interp_kwargs: dict[str, Any] | None = None,
     ) -> Tensor:
-        """The value at a time before now; ``interp`` computes it between two samples, by default it is the nearest.
+        """The value at a time before now; between two samples ``interp`` computes it, by default the nearest.
 
-        A tensor of times has one for each element, or with one more dimension several for each.
+        A tensor of times has one for each element of a sample or, with one more dimension, several for each.
         """
         place, several = self._locate(time, tolerance, offset)
         older, newer = (self.value.gather(0, slot) for slot in (place.older, place.newer))
@@ -261,9 +261,9 @@ class RecordTensor(ShapedTensor):
         inplace: bool = False,
         extrap_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Write a value at a time before now; between two samples ``extrap`` computes what both become.
+        """Write a value at a time before now; between two samples ``extrap`` computes the new values of both.
 
-        Time 0 is the slot that is written next, or with ``offset=1`` the newest sample.
+        Time 0 is the slot that is written next or, with ``offset=1``, the newest sample.
         """
         for given in (obs, time) if isinstance(time, Tensor) else (obs,):
             self._filled_for(given)
@@ -275,11 +275,11 @@ class RecordTensor(ShapedTensor):
         self._scatter(inplace, *zip(ring, new, strict=True))
 
     def reconstrain(self, dim: int, size: int | None) -> None:
-        """Add, change or (None) remove a size of a sample. Samples that change their size keep their end."""
+        """Add, change or (None) remove a constraint on samples. Samples that change their size keep their end."""
         super().reconstrain(axis(dim), size)
 
     def _dtype_for(self, obs: Tensor) -> torch.dtype:
-        """The type for observations like this one, and for the fill beside them."""
+        """The dtype for observations like this one and for the fill value."""
         if isinstance(self.fill, complex):
             return torch.promote_types(running_dtype(obs), torch.complex64)
         is_fraction = not float(self.fill).is_integer()

@@ -1,4 +1,4 @@
-"""What a reducer is, and the kind that keeps its state in records."""
+"""The base of reducers, and of those that keep their state in records."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ class Reducer(Module, ABC):
     """Reduces samples over time and stores them.
 
     A subclass also writes ``forward(*inputs)``, which takes one sample; a lens shows what it returns. Before the first
-    sample ``latest``, ``peek``, ``view`` and ``dump`` return None.
+    sample, ``latest``, ``peek``, ``view`` and ``dump`` return None.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Reducer(Module, ABC):
 
     @abstractmethod
     def peek(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The present state."""
+        """The current state."""
 
     @abstractmethod
     def push(self, inputs: Tensor, **kwargs: Any) -> None:
@@ -47,7 +47,7 @@ class Reducer(Module, ABC):
 
     @property
     def latest(self) -> Tensor | None:
-        """The present state."""
+        """The current state."""
         return self.peek()
 
     @property
@@ -69,7 +69,7 @@ class RecordReducer(Reducer):
     Args:
         step_time: time between samples.
         duration: how far back states are kept.
-        inclusive: keep one more state, so that ``duration`` itself can be looked at.
+        inclusive: keep one more state, so that ``duration`` itself can be read.
         inplace: write into the storage instead of making new storage for each sample; the numbers are the same.
         differentiable: keep autograd graphs and every tensor in them; by default states are detached.
     """
@@ -89,7 +89,7 @@ class RecordReducer(Reducer):
         self.differentiable, self.inplace = bool(differentiable), inplace
 
     def __init_subclass__(cls) -> None:
-        """Give each constructor a signature that also shows the options it passes on."""
+        """Give each constructor a signature that also shows the inherited options."""
         super().__init_subclass__()
         if "__init__" in cls.__dict__:
             own = inspect.signature(cls.__init__).parameters
@@ -149,5 +149,5 @@ class RecordReducer(Reducer):
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        for record in self._each_record():  # what was saved may have another duration
+        for record in self._each_record():  # the saved state may have another duration
             record.fit()

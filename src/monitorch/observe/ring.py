@@ -1,4 +1,4 @@
-"""Arithmetic of a ring of slots: how many there are, and in which ones a time falls."""
+"""Arithmetic of a ring buffer: how many slots there are, and between which of them a time falls."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from ..numerical.precision import wide_dtype_of
 
 
 def _number(value: Any) -> float:
-    """A number, or what no number can be."""
+    """The value as a float; NaN if it is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -40,25 +40,25 @@ def share(option: str, value: float) -> float:
 
 
 def slots(step_time: float, duration: float, inclusive: bool = False) -> int:
-    """How many samples cover ``duration``; ``inclusive`` adds one, so that ``duration`` itself can be looked at.
+    """How many samples cover ``duration``; ``inclusive`` adds one, so that ``duration`` itself can be read.
 
     >>> slots(1, 3), slots(1, 3, inclusive=True), slots(1, 0), slots(0.3, 1), slots(0.3, 2.1)
     (3, 4, 1, 4, 7)
     """
     steps = duration / step_time
     whole = round(steps)
-    # 2.1 / 0.3 comes out a little above 7, but 7 is meant
+    # 2.1 / 0.3 is computed as a little above 7, but 7 is meant
     count = whole if math.isclose(steps, whole, rel_tol=1e-9) else math.ceil(steps)
     return max(count + bool(inclusive), 1)
 
 
 def axis(dim: int) -> int:
-    """A dimension of a sample as a dimension of the storage, where slots come first."""
+    """A dimension of a sample as a dimension of the storage, whose first dimension is the slots."""
     return dim + 1 if dim >= 0 else dim
 
 
 class Place(NamedTuple):
-    """Where times fall: on a sample or between two, in which slots those are, and how long after the older one."""
+    """Where times fall: on a sample or between two, the slots of these, and the time since the older one."""
 
     exact: Tensor
     older: Tensor
@@ -79,13 +79,13 @@ def locate(times: Tensor, dt: float, size: int, now: int, tolerance: Tensor) -> 
 
 
 def rounding(time: float | Tensor, times: Tensor) -> Tensor:
-    """How far times may be off because of the type they were given in, or are computed in."""
+    """The rounding error of times, because of the dtype they were given or are computed in."""
     dtypes = {times.dtype} | ({time.dtype} if isinstance(time, Tensor) and time.is_floating_point() else set())
     return times.abs() * max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
 def spread(time: float | Tensor, shape: torch.Size, device: torch.device) -> tuple[Tensor, bool]:
-    """Times for samples of ``shape``, with an axis of several times put first; and whether there was one."""
+    """Times for samples of ``shape``, with the axis of several times first, and whether there is such an axis."""
     dtype = wide_dtype_of(device)
     if not isinstance(time, Tensor):
         return torch.full((1, *shape), float(time), dtype=dtype, device=device), False

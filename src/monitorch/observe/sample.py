@@ -1,4 +1,4 @@
-"""What samples are made of: tensors with numbers in them, in a type that can hold what becomes of them."""
+"""The tensors of samples, in a dtype that can hold the results."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ NUMBERS = bool, int, float, complex, np.number, np.bool_
 
 
 def as_tensor(value: Any) -> Tensor | None:
-    """A tensor as it is, and a number as a tensor on the host that holds it exactly; None for anything else.
+    """A tensor as it is, a number as a CPU tensor that holds it exactly; None for anything else.
 
     >>> as_tensor(1e300)
     tensor(1.0000e+300, dtype=torch.float64)
@@ -25,7 +25,7 @@ def as_tensor(value: Any) -> Tensor | None:
 
 
 def has_no_numbers(value: Any) -> bool:
-    """Whether a tensor in ``value`` stands for one that is still to be made: there is nothing to record.
+    """Whether a tensor in ``value`` has no data, such as a fake or meta tensor: there is nothing to record.
 
     >>> has_no_numbers((torch.ones(1), [torch.ones(1, device="meta")]))
     True
@@ -43,7 +43,7 @@ def is_whole(data: Tensor) -> bool:
 
 
 def running_dtype(data: Tensor) -> torch.dtype:
-    """The type for a state that samples like ``data`` are added to: whole numbers and halves would lose parts of it.
+    """The dtype for a running state of samples like ``data``: integers and half precision would lose digits.
 
     >>> [running_dtype(torch.ones(1).to(dtype)) for dtype in (torch.float16, torch.bool, torch.int64)]
     [torch.float32, torch.float32, torch.float64]
@@ -56,12 +56,12 @@ def running_dtype(data: Tensor) -> torch.dtype:
 
 
 def floating(data: Tensor) -> Tensor:
-    """``data`` in the type of a running state."""
+    """``data`` in the dtype of a running state."""
     return data.to(running_dtype(data))
 
 
 def common_dtype(first: Tensor, second: Tensor) -> torch.dtype:
-    """The type that holds the values of both; whole numbers beside others as exactly as can be."""
+    """The dtype that holds the values of both, integers as exactly as possible."""
     if is_whole(first) == is_whole(second):
         return torch.promote_types(first.dtype, second.dtype)
     return torch.promote_types(*(running_dtype(data) if is_whole(data) else data.dtype for data in (first, second)))

@@ -43,7 +43,7 @@ def resized(data: Tensor, dim: int, size: int, fill: Fill) -> Tensor:
 
 
 class ShapedAttributes(NamedTuple):
-    """What the owner of a tensor calls its parts."""
+    """The names of the owner's attributes for the parts of a tensor."""
 
     data: str
     constraints: str
@@ -52,18 +52,19 @@ class ShapedAttributes(NamedTuple):
 class ShapedTensor:
     """A named tensor on a module, with sizes that some of its dimensions must have.
 
-    The data are attributes of the module, which saves, moves and copies them. They are deleted with this object.
+    The data are attributes of the module, which saves, moves and copies them. They are deleted together with this
+    object.
 
     Args:
         owner: the module that holds the tensor.
-        name: what the tensor is called there.
+        name: the name of the tensor there.
         value: the tensor; constraints do not apply to None or an empty one.
         constraints: sizes by dimension.
         persist_data: save the tensor in the owner's state dictionary.
         persist_constraints: save the constraints there, too.
-        strict: a dimension counted from the front and one counted from the back cannot be the same.
+        strict: treat a dimension counted from the front and one counted from the back as different.
         live: check the constraints whenever a tensor is assigned.
-        fill: what is put where the tensor grows.
+        fill: the value of new elements when the tensor grows.
     """
 
     _attributes: Any = ShapedAttributes
@@ -130,7 +131,7 @@ class ShapedTensor:
 
     @property
     def ignored(self) -> bool:
-        """Whether there is nothing in it yet."""
+        """Whether it is still empty."""
         return is_blank(self.value)
 
     @property
@@ -178,7 +179,7 @@ class ShapedTensor:
             raise OptionError(f"{self.name!r} cannot have shape {shape}: the sizes by dimension must be {wanted}")
 
     def _keep(self, role: str, value: Any, persist: bool) -> None:
-        """Put a value other than the tensor on the owner; as an extra it is saved."""
+        """Store a value other than the tensor on the owner; extras are saved."""
         if persist:
             self.owner.register_extra(self._names[role], value)
         else:

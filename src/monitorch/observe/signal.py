@@ -1,4 +1,4 @@
-"""Monitors of what goes into a module, and of what comes out."""
+"""Monitors of the input and output of a module."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +13,14 @@ Map = Callable[[Any], tuple[Tensor, ...]]
 
 
 class SignalMonitor(Monitor):
-    """What both share; a subclass says whether it looks before or after the pass, and what it records by default.
+    """Base of both monitors; a subclass says whether it records before or after the pass, and what by default.
 
     Args:
         reducer: reduces samples over time and stores them.
-        module: what to watch; may also be given to ``register`` later.
+        module: the module to watch; may also be given to ``register`` later.
         train_update: record when the module is in train mode.
         eval_update: record when it is in eval mode.
-        prepend: be called before hooks that are there already.
+        prepend: run before hooks that are already registered.
         filter_: function of a value: whether to record it.
         map_: function of a value that returns a tuple of tensors for the reducer; by default a tuple stays as it is.
     """

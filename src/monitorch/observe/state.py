@@ -16,11 +16,11 @@ class StateMonitor(Monitor):
     Args:
         reducer: reduces samples over time and stores them.
         attr: dotted path to the attribute, from the module.
-        module: what to watch; may also be given to ``register`` later.
+        module: the module to watch; may also be given to ``register`` later.
         as_prehook: record before the forward pass instead.
         train_update: record when the module is in train mode.
         eval_update: record when it is in eval mode.
-        prepend: be called before hooks that are there already.
+        prepend: run before hooks that are already registered.
         filter_: function of a value: whether to record it; by default anything but None.
         map_: function of a value that returns a tuple of tensors for the reducer; by default a tuple stays as it is.
     """
@@ -55,13 +55,13 @@ class MultiStateMonitor(StateMonitor):
 
     Args:
         reducer: reduces samples over time and stores them.
-        attr: dotted path to what has the attributes; empty if it is the module itself.
-        subattrs: dotted paths to the attributes, from there.
-        module: what to watch; may also be given to ``register`` later.
+        attr: dotted path to the object that has the attributes; empty for the module itself.
+        subattrs: dotted paths to the attributes, from that object.
+        module: the module to watch; may also be given to ``register`` later.
         as_prehook: record before the forward pass instead of after it.
         train_update: record when the module is in train mode.
         eval_update: record when it is in eval mode.
-        prepend: be called before hooks that are there already.
+        prepend: run before hooks that are already registered.
         filter_: function of the tuple of values: whether to record it; by default if none of them is None.
         map_: function of the tuple of values that returns a tuple of tensors for the reducer.
     """

@@ -1,7 +1,7 @@
-"""Traces: what is left of events as time goes by.
+"""Traces: events that decay over time.
 
-A trace decays with ``exp(-time / time_constant)``. An event replaces a *nearest* trace by its value, and adds its value
-to a *cumulative* one.
+A trace decays with ``exp(-time / time_constant)``. An event sets a *nearest* trace to its value, and adds its value
+to a *cumulative* trace.
 """
 
 import math
@@ -23,7 +23,7 @@ Criterion = Callable[[Tensor], Tensor]
 
 
 class TraceReducer(FoldReducer):
-    """What traces share; a subclass says what an event is, and what it does to the trace."""
+    """Base of traces; a subclass says what an event is, and how it changes the trace."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class TraceReducer(FoldReducer):
 
     @property
     def decay(self) -> float:
-        """What is left of the trace after one step."""
+        """The trace after one step of decay."""
         return math.exp(-self.dt / self.time_constant)
 
     @abstractmethod
@@ -50,7 +50,7 @@ class TraceReducer(FoldReducer):
         """The new trace, from the decayed one and the value of the event where there is one."""
 
     def step(self, happened: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
-        """Let the trace decay, then let the event happen."""
+        """Let the trace decay, then apply the event."""
         return self.combine(happened, value, torch.zeros_like(value) if state is None else self.decay * state)
 
     def interpolate(self, prev_data: Tensor, next_data: Tensor, sample_at: Tensor, step_time: float) -> Tensor:
@@ -59,7 +59,7 @@ class TraceReducer(FoldReducer):
 
 
 class Nearest(TraceReducer):
-    """Remembers the last event only."""
+    """Remembers only the last event."""
 
     def combine(self, happened: Tensor, value: Tensor, decayed: Tensor) -> Tensor:
         """An event replaces the trace."""
@@ -76,7 +76,7 @@ class Cumulative(TraceReducer):
 
 
 class Matching(TraceReducer):
-    """An event is a sample that equals a target, to within a tolerance if there is one.
+    """An event is a sample that equals a target, within a tolerance if given.
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.
@@ -114,7 +114,7 @@ class Matching(TraceReducer):
 
 
 class Conditional(TraceReducer):
-    """An event is a sample where a condition, given as a second tensor, holds; its size is ``scale * x + amplitude``.
+    """An event is an element whose condition, given as a second tensor, is true; its size is ``scale * x + amplitude``.
 
     Args:
         step_time, duration, inclusive, inplace, differentiable: as for :class:`RecordReducer`.

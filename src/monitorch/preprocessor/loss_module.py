@@ -49,7 +49,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         super().__init__(inplace)
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
         self.tell: Callable[[str], None] | None = None
-        """Is called with the name of each loss of an evaluation."""
+        """Called with the name of each evaluation loss."""
         self._names: tuple[str, str] | None = None
         self._model: weakref.ref[nn.Module] | None = None
         self.gradient = LossGradient()
@@ -85,7 +85,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
             self._values[name] = self._new_value()
 
     def hold(self, step: int, names: Iterable[str]) -> None:
-        """The same for the losses of evaluations."""
+        """The same for evaluation losses."""
         for name in (self._names or ())[1:]:
             if name in names:
                 super().hold(step, [name])

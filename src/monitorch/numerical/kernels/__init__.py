@@ -1,1 +1,1 @@
-"""One pass over a tensor: the reference, the one for CPUs, and the one for GPUs."""
+"""One pass over a tensor: the reference, the kernels for CPUs, and the kernels for GPUs."""

@@ -54,7 +54,7 @@ def store(target, lane, tile, count, TILE: tl.constexpr):
 
 @jit
 def usual(squares, largest):
-    """Whether float32 was wide enough for these squares: finite, not huge, not tiny."""
+    """Whether float32 was precise enough for these squares: finite, not huge, not tiny."""
     return (squares < float("inf")) & (largest <= HUGE) & ((largest >= TINY) | (largest == 0.0))
 
 
@@ -106,7 +106,7 @@ def raise_largest(address, value):
 
 @jit
 def add_sums(row, squares, dot, broken, largest, follows):
-    """Add what one program found to the row."""
+    """Add the sums of one program to the row."""
     target = pointer(row, tl.float64, False)
     tl.atomic_add(target + SQUARES, squares, sem="relaxed")
     raise_largest(row + 8 * LARGEST, largest)
@@ -118,7 +118,7 @@ def add_sums(row, squares, dot, broken, largest, follows):
 
 @jit
 def describe(row, size, follows):
-    """What is known of a tensor before it is read."""
+    """The facts about a tensor that need no reading."""
     target = pointer(row, tl.float64, False)
     tl.store(target + UNIT, 1.0)
     tl.store(target + SIZE, size.to(tl.float64))
@@ -127,7 +127,7 @@ def describe(row, size, follows):
 
 @jit
 def finished(counter, expected):
-    """Whether this is the last of the ``expected`` programs to come here; it sees what all others wrote."""
+    """Whether this is the last of the ``expected`` programs to finish; it sees what all others wrote."""
     tl.debug_barrier()
     last = tl.atomic_add(counter, 1, sem="acq_rel") == expected - 1
     if last:

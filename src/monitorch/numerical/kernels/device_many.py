@@ -60,7 +60,7 @@ def chunk_sums(
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Sums of the chunk that starts at ``begin``; what is kept of the tensor is brought up to date."""
+    """Sums of the chunk that starts at ``begin``; updates the kept copy of the tensor."""
     source = pointer(tl.load(entry), DTYPE, ALIGNED)
     if UPDATE:  # noqa: SIM108  # differences of short floats are not rounded to their dtype
         kept = pointer(tl.load(entry + 1), tl.float32, ALIGNED)
@@ -79,7 +79,7 @@ def chunk_sums(
         count = tl.minimum(size - start, TILE).to(tl.int32)
         tile = load(source + start, lane, count, TILE)
         before = tile
-        if KEEP:  # all reads come before all writes, which the compiler may not pass
+        if KEEP:  # all reads come before all writes; the compiler must not reorder them
             before = load(kept + start, lane, count * follows, TILE)
         if UPDATE:
             tile = tile.to(tl.float32) - load(old + start, lane, count, TILE).to(tl.float32)
@@ -109,10 +109,11 @@ def many_kernel(
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One chunk of one of many tensors; with UPDATE of what was added to it since it was last seen.
+    """One chunk of one of many tensors; with UPDATE of its change since it was last seen.
 
-    An entry of the table: addresses of the tensor, of the one before (KEEP) and of when it was last seen (UPDATE),
-    whether it follows, its size, how far apart its rows begin, how many they are, address of their flags.
+    An entry of the table: addresses of the tensor, of the one before (KEEP) and of the last seen one (UPDATE), whether
+    to
+    compare it, its size, the distance between the starts of its rows, their number, and the address of their flags.
     """
     where = pointer(chunks, tl.int32, False) + 2 * tl.program_id(0)
     index = tl.load(where)

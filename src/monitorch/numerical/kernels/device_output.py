@@ -78,7 +78,7 @@ def count_bits(words, count, WORDS: tl.constexpr):
 
 @jit
 def finish(scratch, row, batch, channels, size, FLAGS: tl.constexpr, SUMS: tl.constexpr, SAMPLES: tl.constexpr):
-    """Write the row from what all programs left in the scratch, and clear that."""
+    """Write the row from the sums of all programs in the scratch memory, and clear it."""
     target = pointer(row, tl.float64, False)
     if SUMS != WHOLE:
         sums = pointer(scratch + 8, tl.float64, False)
@@ -134,7 +134,7 @@ def coarse_sums(
     UNROLL: tl.constexpr,
 ):
     """Per element of the tiles, in float32: the sum of squares, the largest size, how often it was active."""
-    if UNROLL == 0:  # a single step, which needs no sums to be kept apart from the tile
+    if UNROLL == 0:  # a single step needs no sums beside the tile
         tile = load_tile(source, lane_row, lane_column, height, width, stride, EVEN)
         squares = tile * tile
         largest = tl.abs(tile)
@@ -159,7 +159,7 @@ def coarse_sums(
 
 @jit
 def mark_channels(words, first, column, largest, height, channels, eps, FLAGS: tl.constexpr):
-    """Set the bits of the channels that are alive; what is set already is left alone, since atomics queue up."""
+    """Set the bits of the channels that are alive; skips bits that are set already, since atomics queue up."""
     if FLAGS == COLUMNS:
         COUNT: tl.constexpr = largest.shape[1] // 32
         word = (column // 32).to(tl.int32) + tl.arange(0, COUNT)
@@ -239,7 +239,7 @@ def output_kernel(
     if peak > known:
         raise_largest(row + 8 * LARGEST, peak)
     add_squares(scratch, row, exact, part, top, height, group, SUMS)
-    # one atomic counts the programs and what they saw active
+    # one atomic counts both the programs and the active elements
     counter = pointer(scratch, tl.int64, False)
     count = tl.sum(tl.sum(active, axis=1)).to(tl.int64)
     tl.debug_barrier()

@@ -27,7 +27,7 @@ _DTYPES: dict[torch.dtype, Any] = (
 
 
 def supports(x: Tensor) -> bool:
-    """Whether the kernels here can read ``x``: on a GPU, float32 or shorter, its elements without gaps in memory."""
+    """Whether the kernels here can read ``x``: on a GPU, float32 or shorter, without gaps in memory."""
     if not x.is_cuda or x.dtype not in _DTYPES or x.layout is not torch.strided:
         return False
     return (x.is_contiguous() or _is_dense(x.shape, x.stride())) and x.numel() > 0 and _works(x.get_device())
@@ -35,7 +35,7 @@ def supports(x: Tensor) -> bool:
 
 @lru_cache(maxsize=64)
 def _works(device: int) -> bool:
-    """Whether kernels compile and run on the device: Triton needs a C compiler, and not too old a GPU."""
+    """Whether kernels compile and run on the device: Triton needs a C compiler, and a GPU that is not too old."""
     try:
         place = torch.device("cuda", device)
         x = torch.zeros(1, dtype=torch.float32, device=place)
@@ -48,7 +48,7 @@ def _works(device: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether the elements fill a stretch of memory, in whatever order of the dimensions."""
+    """Whether the elements fill their memory without gaps, in any order of dimensions."""
     expected = 1
     for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True) if size != 1):
         if step != expected:
@@ -59,7 +59,7 @@ def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 @lru_cache(maxsize=64)
 def threshold(eps: float) -> float:
-    """The largest float32 that is not above ``eps``, so that comparing in float32 says the same."""
+    """The largest float32 that is not above ``eps``, so that comparing in float32 gives the same result."""
     return float(float32_below(eps))
 
 
@@ -79,7 +79,7 @@ class Plan(NamedTuple):
     """How an output of one shape is read, see :func:`~.device_output.output_kernel`."""
 
     device: int
-    copy: bool  # whether the samples are not one after another in memory
+    copy: bool  # whether the samples are interleaved in memory
     launchers: tuple[Launcher, Launcher]  # for any address, for aligned ones
     programs: int
     numbers: tuple[int, ...]
@@ -118,11 +118,11 @@ class Tiling(NamedTuple):
 
 
 def _tiling(flags: int, single: bool, span: int, length: int, size: int, wanted: int) -> Tiling:
-    """Programs of ``wanted`` elements, as far as tiles of ``size`` and the steps that the matrix allows reach."""
+    """Programs of about ``wanted`` elements, made of tiles of ``size`` and as many steps as the matrix allows."""
     if flags == 1 and single:
         even = length & -length
         breadth = min(even, 256) if even >= 64 else 256
-    elif flags == 1:  # long rows, since every one costs an atomic
+    elif flags == 1:  # long rows, since each row costs an atomic
         breadth = min(max(32, _power(length)), 4 * TILE)
     else:
         breadth = min(_power(length), TILE)
@@ -136,7 +136,7 @@ def _tiling(flags: int, single: bool, span: int, length: int, size: int, wanted:
 
 @lru_cache(maxsize=1024)
 def _plan(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, channel_dim: int | None, device: int) -> Plan:
-    """Choose tiles and programs; they stay in a sample if these are large."""
+    """Choose tiles and programs; programs stay within a sample if samples are large."""
     x = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
     batch = shape[0]
     copy = batch > 1 and stride[0] * batch != x.numel()
@@ -190,7 +190,7 @@ def scratch_size(x: Tensor, channel_dim: int | None) -> int:
 
 
 class OutputReader:
-    """Writes the rows of outputs that are laid out like ``x``; what does not change between them is worked out once.
+    """Writes the rows of outputs with the layout of ``x``; what is the same for all of them is computed once.
 
     Args:
         scratch: zeros before and after each call, see :func:`scratch_size`.
@@ -200,7 +200,7 @@ class OutputReader:
 
     def __init__(self, x: Tensor, channel_dim: int | None, eps: float, scratch: Tensor) -> None:
         self._plan = _plan(x.shape, x.stride(), x.dtype, channel_dim, x.get_device())
-        self._scratch = scratch  # kept: the kernel knows only where it is
+        self._scratch = scratch  # kept alive: the kernel has only its address
         self._arguments = (threshold(eps), *self._plan.numbers)
 
     def __call__(self, x: Tensor, block: Tensor, index: int) -> None:
@@ -220,7 +220,7 @@ def _geometry_launcher(dtype: torch.dtype, aligned: bool, keep: bool) -> Launche
 
 
 class GeometryReader:
-    """Writes the rows of tensors like ``x``, and has ``previous`` become each of them."""
+    """Writes the rows of tensors like ``x``, and copies each of them to ``previous``."""
 
     __slots__ = ("_device", "_keeps", "_launchers", "_previous", "_programs", "_size")
 
@@ -255,7 +255,7 @@ class SketchReader:
 
     Args:
         state: its first row becomes the sketch of each tensor, the second stays zero.
-        before: if given, what the tensors are measured from.
+        before: if given, it is subtracted from the tensors.
     """
 
     __slots__ = ("_before", "_device", "_launchers", "_programs", "_signs", "_size", "_state")

@@ -19,7 +19,7 @@ WARPS = 4
 WHOLE: Any = {"dtype": torch.int64, "device": HOST}
 
 Group = tuple[torch.dtype, bool, int]
-"""Tensors that one launch serves: their dtype, whether they are aligned, how many neighbours surely share a row."""
+"""Tensors of one launch: their dtype, whether they are aligned, how many neighbouring elements share a row."""
 
 
 @lru_cache(maxsize=64)
@@ -47,9 +47,9 @@ def _chunks(members: Sequence[int], tensors: Sequence[Tensor]) -> Tensor:
 
 
 class _Many:
-    """Tables on the device of what to read, rebuilt only when it changed.
+    """Tables on the device that say what to read; rebuilt only when that has changed.
 
-    Recording into a CUDA graph needs one call before it with tensors of the same shapes.
+    Capturing into a CUDA graph needs one call before it with tensors of the same shapes.
     """
 
     def __init__(self) -> None:
@@ -92,12 +92,12 @@ class _Many:
             launch(device, chunks.shape[0], table.data_ptr(), chunks.data_ptr(), row, bound)
         if torch.cuda.is_current_stream_capturing():
             self._recorded.append((table, self._launches, self._flags))
-            self._key = None  # the table of a recording is filled when it is replayed
+            self._key = None  # the table of a captured graph is filled when it is replayed
         elif self._spare is None:
             self._spare = torch.empty(table.shape, **WHOLE, pin_memory=True)
 
     def _arrange(self, tensors: Sequence[Tensor], key: Any, rates: bool) -> None:
-        """Build the tables for ``tensors``; what depends on shapes alone is kept while these stay."""
+        """Build the tables for ``tensors``; what depends only on shapes is kept while these stay the same."""
         addresses, follows, shapes = key
         groups = [
             (x.dtype, (p | k | o) % 16 == 0, (16 if _inner(x) % 16 == 0 else 1) if rates else 0)
@@ -116,7 +116,7 @@ class _Many:
         self._key = key
 
     def _lay_out(self, tensors: Sequence[Tensor], groups: list[Group], rates: bool, keep: bool, update: bool) -> None:
-        """Share out the tensors to launches and programs, and the flags to the tensors."""
+        """Assign the tensors to launches and programs, and the flags to the tensors."""
         device = tensors[0].device
         sizes = [HEADER_BYTES + -(-_rows(x) // 16) * 16 if rates else 0 for x in tensors]
         self._flags = torch.zeros(sum(sizes), dtype=torch.int8, device=device)

@@ -1,4 +1,4 @@
-"""Rows of raw sums on the host: dense float32, bfloat16 and float16 fast, everything else by the reference."""
+"""Rows of raw sums on the CPU: fast for dense float32, bfloat16 and float16, else by the reference."""
 
 import math
 from functools import lru_cache
@@ -31,11 +31,11 @@ from .host_sketch import Sketch
 FAST = frozenset((torch.float32, torch.bfloat16, torch.float16))
 
 LOW_BATCH = 1e-16
-"""Where the squares of a batch sum up to less, samples that matter may have lost digits in float32."""
+"""If the squares of a batch sum up to less, samples may have lost digits in float32."""
 
 Row = tuple[float, ...]
 
-# what is not finite is counted, not warned of
+# non-finite numbers are counted, without NumPy's warnings
 _quiet = np.errstate(all="ignore")
 
 
@@ -61,7 +61,7 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | Non
 
 
 def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool) -> Row:
-    """Row of the way from ``before`` to ``x``, compared with the previous way, which it replaces."""
+    """Row of the change from ``before`` to ``x``, compared with the previous change, which it replaces."""
     if x.dtype == torch.float32 and _is_fast(x):
         lines = line_up([raw(tensor) for tensor in (x, before, previous) if tensor is not None], False)
         if lines:
@@ -85,7 +85,7 @@ def _is_fast(x: Tensor) -> bool:
 
 @_quiet
 def _output(x: Tensor, channel_dim: int | None, eps: float) -> Row | None:
-    """The row, or None where float32 does not do."""
+    """The row, or None if float32 is not precise enough."""
     array = raw(x)
     lines = line_up([array], True)
     if lines is None:
@@ -182,7 +182,7 @@ def _length(piece: Array, top: float) -> tuple[float, float, int]:
 
 @lru_cache(maxsize=1024)
 def _inner(shape: tuple[int, ...], strides: tuple[int, ...], channel_dim: int) -> int:
-    """How many elements of one channel lie together in memory."""
+    """How many elements of one channel are adjacent in memory."""
     order = memory_order(strides)
     place = order.index(channel_dim % len(shape))
     return math.prod([shape[dim] for dim in order[place + 1 :]])

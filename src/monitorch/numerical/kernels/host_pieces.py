@@ -1,4 +1,4 @@
-"""Sums over pieces of a float32 tensor that stay in the cache of one core, so that only the first look at one is slow.
+"""Sums over pieces of a float32 tensor that fit into the cache of one core, so that only the first read is slow.
 
 NumPy does the work: for such pieces its calls cost less than torch's, and its comparisons are several times faster.
 """
@@ -18,24 +18,24 @@ from ..precision import HOST
 Array = NDArray[Any]
 
 PIECE = 1 << 16
-"""Elements looked at together: some arrays of this size fit into the cache of one core."""
+"""Elements per piece: a few arrays of this size fit into the cache of one core."""
 
-# within these bounds a sum of float32 products has neither overflowed nor lost anything that matters
+# within these bounds a sum of float32 products has neither overflowed nor lost digits that matter
 LOW, HIGH = 1e-24, 1e36
 LOW_PRODUCT = 1e-28
 
 
 class _Scratch(local):
-    """Memory that is used again and again, by each thread its own."""
+    """Reusable memory, separate for each thread."""
 
     def __init__(self) -> None:
         self.buffers: dict[str, Array] = {}
 
     def get(self, name: str, size: int, dtype: torch.dtype = torch.float32) -> Array:
-        """An array of this size; whatever had the name before is overwritten."""
+        """An array of this size; overwrites the last one of this name."""
         buffer = self.buffers.get(name)
         if buffer is None or buffer.size < size:
-            # torch aligns memory to cache lines, NumPy does not, and that makes some operations half as fast
+            # torch aligns memory to cache lines; NumPy does not, which halves the speed of some operations
             self.buffers[name] = buffer = torch.empty(max(size, PIECE), dtype=dtype, device=HOST).numpy()
         return buffer[:size]
 
@@ -61,12 +61,12 @@ def widened(piece: Array, dtype: torch.dtype, name: str) -> Array:
 
 
 def memory_order(strides: Sequence[int]) -> list[int]:
-    """Dimensions from the one with the widest steps to the one with the narrowest."""
+    """Dimensions in descending order of their strides."""
     return sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
 
 
 def line_up(arrays: Sequence[Array], first_leads: bool) -> list[Array] | None:
-    """Arrays of one shape as lines in one memory order; None where they do not lie densely in the same way."""
+    """Arrays of one shape, flattened in memory order; None unless all are dense in the same order."""
     first = arrays[0]
     if not first.flags.c_contiguous:
         order = memory_order(first.strides)
@@ -79,7 +79,7 @@ def line_up(arrays: Sequence[Array], first_leads: bool) -> list[Array] | None:
 
 
 def spans(size: int, group: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Cut a line into pieces: whole groups, or a number of units of one group where a group is too large."""
+    """Cut a flat array into pieces: whole groups or, if a group is too large, a number of its units."""
     if group <= PIECE:
         step = PIECE // group * group
         for start in range(0, size, step):
@@ -102,7 +102,7 @@ def largest(piece: Array) -> float:
 
 
 def careful(piece: Array) -> tuple[float, float, int]:
-    """Sum of squares, largest finite absolute value and number of non-finite elements, whatever they are."""
+    """Sum of squares, largest finite absolute value and number of non-finite elements, for any values."""
     wide = piece.astype(np.float64)
     finite = np.abs(wide[np.isfinite(wide)])
     return float(np.square(wide).sum()), float(finite.max(initial=0)), wide.size - finite.size
@@ -124,7 +124,7 @@ def squares_by_row(rows: Array) -> Array:
 
 @lru_cache
 def float32_below(eps: float) -> np.float32:
-    """The largest float32 not above: float32 numbers are larger than the one exactly where than the other."""
+    """The largest float32 not above ``eps``: float32 values compare with both in the same way."""
     with np.errstate(over="ignore"):
         rounded = np.float32(eps)
     below: np.float32 = np.nextafter(rounded, np.float32(-np.inf))
@@ -132,7 +132,7 @@ def float32_below(eps: float) -> np.float32:
 
 
 class Rates:
-    """Counts what is active where in memory ``channels`` follow one another, each of ``inner`` elements."""
+    """Counts active elements, for memory where ``channels`` follow one another, each of ``inner`` elements."""
 
     def __init__(self, channels: int, inner: int, eps: float) -> None:
         self.channels = self.dead = channels
@@ -143,7 +143,7 @@ class Rates:
         self.alive = np.zeros(channels, bool)
 
     def add(self, piece: Array, start: int) -> float:
-        """Count a piece of whole periods, or of channels of one period; gives its largest absolute value."""
+        """Count a piece of whole periods, or of channels of one period; returns its largest absolute value."""
         size = piece.size
         magnitude = np.abs(piece, out=scratch.get("magnitude", size))
         mask = np.greater(magnitude, self.eps, out=scratch.get("mask", size, torch.bool))
@@ -154,7 +154,7 @@ class Rates:
         return magnitude.item(magnitude.view(np.int32).argmax())  # type: ignore[no-any-return]
 
     def _revive(self, mask: Array, first: int, everything: bool) -> None:
-        """Note which channels have something active."""
+        """Note which channels have active elements."""
         count = min(mask.size // self.inner, self.channels)
         if everything:
             self.alive[first : first + count] = True

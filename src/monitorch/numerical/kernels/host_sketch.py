@@ -1,4 +1,4 @@
-"""Estimate of an inner product on the host from sketches a few thousand numbers long instead of whole tensors."""
+"""Estimates an inner product on the CPU from sketches of a few thousand numbers instead of whole tensors."""
 
 from functools import lru_cache
 
@@ -14,24 +14,24 @@ BLOCKS = PIECE // SKETCH
 
 @lru_cache
 def _windows() -> Array:
-    """The signs of a block by where they begin in the pool."""
+    """The signs of a block, by their start in the pool."""
     pool = torch.cat([SIGNS, SIGNS[:SKETCH]]).to(torch.float32).numpy()
     return np.lib.stride_tricks.sliding_window_view(pool, SKETCH)
 
 
 @lru_cache(maxsize=4096)
 def _plan(first: int) -> tuple[Array, list[tuple[int, np.ufunc]]]:
-    """Of some blocks from ``first`` on where their signs begin, how far they are shifted, and how they are joined."""
+    """For blocks from ``first`` on: the start of their signs, their shift, and how they are joined."""
     shifts, begins, own = drawn(torch.arange(first, first + BLOCKS, dtype=torch.int64, device=HOST))
     joins = [np.add if sign > 0 else np.subtract for sign in own.tolist()]
     return begins.numpy(), list(zip(shifts.tolist(), joins, strict=True))
 
 
 class Sketch:
-    """Sum of elements into buckets, under signs that depend on the place of an element only."""
+    """Sums of elements in buckets, with signs that depend only on the position of an element."""
 
     def __init__(self) -> None:
-        # shifted blocks reach beyond the last bucket, what lies there is folded back in the end
+        # shifted blocks reach beyond the last bucket; that part is folded back at the end
         self.buckets = np.zeros(2 * SKETCH, np.float32)
 
     def add(self, piece: Array, start: int) -> None:

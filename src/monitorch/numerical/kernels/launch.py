@@ -36,7 +36,7 @@ class Launcher:
         return None
 
     def _first(self, device: int, programs: int, *arguments: Any) -> None:
-        """Compile, launch the documented way, and remember the way past it if this release of Triton has it."""
+        """Compile, launch the documented way, and remember the faster way if this release of Triton has it."""
         compiled = self._kernel[(programs,)](*arguments, *self._constants, num_warps=self._warps)
         run = getattr(compiled, "run", None)
         function = getattr(compiled, "function", None)

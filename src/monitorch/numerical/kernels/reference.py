@@ -1,4 +1,4 @@
-"""Rows of raw sums in plain torch: any device, dtype and layout, in float64, without waiting for the device."""
+"""Rows of raw sums in plain torch: any device, dtype and layout, in float64, without waiting for the GPU."""
 
 import math
 from functools import lru_cache
@@ -28,12 +28,12 @@ from .row import (
 SKETCH = 4096
 """Numbers in a sketch."""
 GRAIN = 2
-"""Elements that stay neighbours in a sketch: kernels read them at once."""
+"""Elements that stay adjacent in a sketch: kernels read them together."""
 SIGNS: Tensor = (
     torch.randint(0, 2, (1 << 16,), generator=torch.Generator(HOST).manual_seed(0), dtype=torch.int8, device=HOST) * 2
     - 1
 )
-"""Signs that sketches draw from."""
+"""The pool of signs for sketches."""
 
 
 def output(x: Tensor, channel_dim: int | None, eps: float) -> Tensor:
@@ -80,14 +80,14 @@ def sketch(x: Tensor, state: Tensor, follows: bool) -> Tensor:
 
 @lru_cache
 def signs(device: torch.device) -> Tensor:
-    """The pool of signs on a device; copied to it once, because such a copy waits."""
+    """The pool of signs on a device; copied only once, because the copy waits for the GPU."""
     return lasting(lambda: SIGNS.to(device), device, in_graph=True)
 
 
 def drawn(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For blocks of a tensor by how many buckets each is shifted, where in the pool its signs begin, and its own sign.
+    """For blocks of a tensor: the shift of each in buckets, the start of its signs in the pool, and its own sign.
 
-    Some blocks meet the same signs in the same buckets, and would all add up but for signs of their own.
+    Some blocks get the same signs in the same buckets; without their own signs they would all add up.
     """
     number = (block * 2654435761) & 0xFFFFFFFF
     number = ((number ^ (number >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
@@ -100,14 +100,14 @@ def drawn(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def in_memory_order(x: Tensor) -> Tensor:
-    """All elements in a line: as they lie in memory where they lie densely, else in logical order."""
+    """All elements flattened: in memory order if they are dense, else in logical order."""
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     permuted = x.permute(order)
     return (permuted if permuted.is_contiguous() else x).reshape(-1)
 
 
 def _measured(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A row with what every tensor is measured for, and the tensor in the row's unit."""
+    """A row with the sums that every tensor needs, and the tensor in the row's unit."""
     real, unit = _in_units(x)
     row = real.new_zeros(WIDTH)
     row[UNIT] = unit
@@ -138,7 +138,7 @@ def _magnitude(x: Tensor) -> Tensor:
 
 
 def _rate(row: Tensor, channels: Tensor, eps: float) -> None:
-    """Fill in how much is active where channels come first."""
+    """Fill in the activation counts; channels are the first dimension."""
     active = (_magnitude(channels) > eps).reshape(len(channels), -1)
     row[ACTIVE] = active.sum()
     row[DEAD] = len(channels) - active.any(dim=1).sum()
@@ -146,7 +146,7 @@ def _rate(row: Tensor, channels: Tensor, eps: float) -> None:
 
 
 def _sketch(line: Tensor) -> Tensor:
-    """Sum of the elements into buckets under signs that depend on the place of an element only."""
+    """Sums of the elements in buckets, with signs that depend only on the position of an element."""
     blocks = math.ceil(line.numel() / SKETCH)
     block = torch.arange(blocks, dtype=torch.int64, device=line.device).unsqueeze(1)
     place = torch.arange(SKETCH, dtype=torch.int64, device=line.device)

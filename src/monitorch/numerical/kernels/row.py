@@ -1,4 +1,4 @@
-"""What one pass over a tensor yields: a row of raw sums, from which every shown number is derived on the host.
+"""The result of one pass over a tensor: a row of raw sums, from which all shown numbers are computed on the CPU.
 
 Sums can be added over micro-batches, shards and ranks where finished numbers cannot.
 """
@@ -8,9 +8,9 @@ SQUARES = 0
 DOT = 1
 """Sum of products with the tensor before, each in its own unit."""
 UNIT = 2
-"""What lengths are measured in: 1, or what keeps the squares of huge or tiny numbers inside float64."""
+"""The unit of lengths: 1, or a value that keeps the squares of huge or tiny numbers inside float64."""
 FOLLOWS = 3
-"""1 where DOT compares with the tensor before, 0 where there was none."""
+"""1 if DOT compares with the tensor before, 0 if there was none."""
 NORMS = 4
 """Sum over the batch of the norms of single samples."""
 BATCH = 5

@@ -1,4 +1,4 @@
-"""Triton where it is installed, and enough of a stand-in to import the kernels where it is not."""
+"""Triton if it is installed, else a minimal stand-in, so that the kernels can be imported."""
 
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN003, ANN201
@@ -16,7 +16,7 @@ AVAILABLE = triton is not None
 
 
 def jit(function=None, **options):
-    """``triton.jit``, or nothing where there is no Triton."""
+    """``triton.jit``; without Triton, returns the function as it is."""
     if function is None:
         return lambda inner: jit(inner, **options)
     return triton.jit(function, **options) if AVAILABLE else function
