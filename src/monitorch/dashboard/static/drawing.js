@@ -1,8 +1,7 @@
 // Whether everything is drawn for the current state of the page, for tests and screenshots.
 //
 // <html data-drawn="7"> means that it is, for the seventh time. While the attribute is missing, something is pending:
-an
-// answer, a frame, or a panel that has just been resized.
+// an answer, a frame, or a panel that has just been resized.
 
 export class Drawing {
   /** @param {HTMLElement} root */
