@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", nargs="?", type=Path, metavar="FOLDER", help="folder of the runs (monitorch_runs)")
     add("--prune", action="store_true", help="remove runs that crashed, after asking")
-    add("--older-than", type=age, metavar="AGE", help="prune all runs that ended longer ago than 12h, 7d, 4w")
+    add("--older-than", type=age, metavar="AGE", help="prune all runs that ended longer ago than this, such as 7d")
     add("--yes", action="store_true", help="prune without asking")
     add_json(parser)
 

@@ -66,7 +66,7 @@ class Door:
         self._held.append(memory)
 
     def pass_backward(self, x: Tensor, *, distributed: bool = False) -> Tensor:
-        """Put an operator into the graph that passes on the gradient of ``x``; returns ``x`` to go on with."""
+        """Put an operator into the graph that passes on the gradient of ``x``; returns ``x`` for further use."""
         identity: Any = _DistributedIdentity if distributed else _Identity
         watched: Tensor = identity.apply(x, self.ghost, self.backward_key)
         return watched

@@ -6,7 +6,7 @@ from typing import Any
 from ..errors import warn
 
 _told_by_nobody = Counter[str]()
-"""What was told where no inspector is known."""
+"""Causes that were reported without a known inspector."""
 
 LONGEST = 300
 """Characters of an error's text that are shown."""

@@ -16,7 +16,7 @@ ENOUGH = 3  # durations of each phase that a choice needs
 CALIBRATION = 40  # steps before the first choice
 CALIBRATION_EVERY = 4  # two idle steps, one lead and one observed step in a row
 REVIEW = 64  # steps between two choices
-STALE = 512  # steps without an idle one, after which idle steps are measured anew
+STALE = 512  # steps without an idle one, after which idle steps are measured again
 LARGEST = 10_000
 
 
@@ -73,7 +73,7 @@ class Cadence:
         self._calibrate()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was chosen so far; durations are measured anew."""
+        """What was chosen so far; durations are measured again."""
         counts = {phase.name: count for phase, count in self._counts.items()}
         return {"n": self.n, "counts": counts, "calibrating": self._calibrating, "until_review": self._until_review}
 

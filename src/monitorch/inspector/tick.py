@@ -24,7 +24,7 @@ APART = "not all processes came"
 
 CURE = (
     "This process shows only its own numbers. For those of all processes, watch the model in each of them and tick at "
-    "the same steps; per_rank=True says that each is meant to show its own"
+    "the same steps. If each process should show its own, pass per_rank=True"
 )
 
 
