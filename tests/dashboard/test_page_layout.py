@@ -72,6 +72,52 @@ def test_all_charts_of_the_whole_run_can_be_reached_in_a_small_window(page, word
     assert page.run("const e = document.querySelector('.strip'); return e.scrollWidth - e.clientWidth") == 0
 
 
+@pytest.mark.parametrize(("width", "rows"), [(360, [2, 2, 2, 1]), (1440, [4, 3]), (2560, [7])])
+def test_charts_stand_in_rows_of_about_equally_many(page, wordy, window, width, rows):
+    window(width)
+    page.open(f"{wordy}#run={NAME}_0")
+    tops = page.run("return [...document.querySelectorAll('.strip .chart')].map((e) => e.offsetTop)")
+    assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_every_curve_of_a_small_chart_is_named_with_its_number(page, tmp_path, serving, window, width):
+    names = ["Warning Output Activations/worst activation_rate", "Warning Output Activations/worst death_rate"]
+    for run in ("first", "second"):
+        with Writer(tmp_path / run, meta={"started": 1000.0}) as writer:
+            for step in range(4):
+                writer.put("run", step, [[0.5377], [0.3751]], layers=["run"], statistics=names)
+                metrics = [f"Logged/metric {place} mean" for place in range(5)]
+                writer.put("more", step, [[1.0]] * 5, layers=["run"], statistics=metrics)
+    window(width)
+    script = (
+        "const charts = [...document.querySelectorAll('.strip .chart')];"
+        "const values = charts.find((e) => e.textContent.startsWith('Warning')).querySelector('.values');"
+        "const box = values.getBoundingClientRect();"
+        "const inside = (e) => { const r = e.getBoundingClientRect();"
+        " return r.top >= box.top && r.bottom <= box.bottom + 1 && r.right <= box.right + 1; };"
+        "return [...values.querySelectorAll('bdi, b')].filter(inside).map((e) => e.textContent)"
+    )
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=first")
+        assert page.run(script) == ["worst activation rate", "0.5377", "worst death rate", "0.3751"]
+        page.open(f"{client.url}#run=first&compare=second")
+        numbers = ["0.5377"] * 2, ["0.3751"] * 2
+        assert page.run(script) == ["worst activation rate", *numbers[0], "worst death rate", *numbers[1]]
+        page.driver.get("about:blank")
+
+
+def test_a_long_exception_leaves_the_bar_in_one_line(page, wordy, window):
+    window(1440)
+    page.open(f"{wordy}#run={NAME}_0")
+    bar, line, status = (
+        page.run("return document.querySelector(arguments[0]).getBoundingClientRect().height", selector)
+        for selector in (".top", ".error-line", ".status")
+    )
+    assert line <= status
+    assert bar < 2 * status + 20
+
+
 def test_a_heat_map_that_comes_into_view_has_the_columns_that_fit_it(page, wordy, window):
     window(1440)
     page.open(f"{wordy}#run={NAME}_0&tab=runs")

@@ -40,11 +40,12 @@ def sweep(tmp_path_factory, serving):
 
 
 def column(page, title):
-    """The cells of a column of the table of runs, from top to bottom."""
+    """The cells of a column of the table of runs, from top to bottom; of a name that is cut, the whole name."""
     script = (
         "const heads = [...document.querySelectorAll('.run-list thead th')].map((e) => e.textContent);"
         "const place = heads.indexOf(arguments[0]);"
-        "return [...document.querySelectorAll('.run-list tbody tr')].map((e) => e.children[place].textContent)"
+        "const cells = [...document.querySelectorAll('.run-list tbody tr')].map((e) => e.children[place]);"
+        "return cells.map((e) => e.querySelector('button[title]')?.title ?? e.textContent)"
     )
     return page.run(script, title)
 

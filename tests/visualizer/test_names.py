@@ -14,6 +14,8 @@ LAYERS = [
     for kind in ("weight", "bias")
 ]
 
+_RUN = "baseline_learning_rate_0.001_batch_size_64_hidden_%s_seed_0_dropout_0.1_warmup_1000"
+
 
 @pytest.mark.parametrize(
     ("text", "safe"),
@@ -51,6 +53,12 @@ def test_names_of_a_model_fit_and_stay_different(width):
         (["Parameter Norm/mean", "Parameter Norm/max"], 12, ["…Norm/mean", "…Norm/max"]),
         (["same.name.twice", "same.name.twice"], 10, ["sam….twice", "sam….twice"]),
         (["layers.1.weight.of.it", "layers.11.weight.of.it"], 12, ["…1.…ht.of.it", "…11…ht.of.it"]),
+        ([_RUN % "A", _RUN % "B"], 26, ["…A_seed_…t_0.1_warmup_1000", "…B_seed_…t_0.1_warmup_1000"]),
+        (
+            [_RUN % "A", _RUN % "B", "another." * 5],
+            26,
+            ["…A_seed_…t_0.1_warmup_1000", "…B_seed_…t_0.1_warmup_1000", "another.….another.another."],
+        ),
         (["x" * 30, "x" * 31, "x" * 32], 10, None),
         (["", "a"], 5, ["", "a"]),
         ([], 5, []),

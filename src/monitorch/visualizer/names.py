@@ -1,10 +1,11 @@
 """Names as text: safe to print, and shortened without becoming equal."""
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import digits
 
 _ENDS_OF_PARTS = ". "
+_ENDS_OF_WORDS = "._-/ "
 
 
 def printable(text: object) -> str:
@@ -41,33 +42,46 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
 def shortened(names: Sequence[str], width: int, mark: str = "…") -> list[str]:
     """Names that take at most ``width`` columns, cut in the middle; different names stay different.
 
-    A common beginning of all long names is cut first.
+    A common beginning of all long names is cut first. Names that would still look the same also lose their own common
+    beginning, so that they start where they differ.
 
     >>> shortened(["encoder.0.attn.qkv.bias", "decoder.0.attn.qkv.bias", "head"], 16)
     ['encod…n.qkv.bias', 'decod…n.qkv.bias', 'head']
     >>> shortened(["encoder.0.attn.qkv.bias", "encoder.1.attn.qkv.bias", "head"], 16)
     ['…0.attn.qkv.bias', '…1.attn.qkv.bias', 'head']
     """
-    long = [name for name in dict.fromkeys(names) if cells(name) > width]
     short = {name: name for name in names if cells(name) <= width}
-    taken = set(short.values())
-    prefix = _common_parent(long)
-    rest = {name: mark + name[len(prefix) :] if cells(prefix) > cells(mark) else name for name in long}
-    head = _best_head([*rest.values()], width, mark, taken)
-    for name, text in rest.items():
-        fits = cells(text) <= width and text not in taken
-        short[name] = text if fits else next(cut for cut in _cuts(text, width, mark, head) if cut not in taken)
-        taken.add(short[name])
+    long = {name: name for name in names if name not in short}
+    short |= _told_apart(long, width, mark, _ENDS_OF_PARTS, set(short.values()))
     return [short[name] for name in names]
 
 
-def _common_parent(names: Sequence[str]) -> str:
-    """The common beginning of all names, up to a dot; empty for a single name."""
+def _told_apart(texts: Mapping[str, str], width: int, mark: str, ends: str, taken: set[str]) -> dict[str, str]:
+    """A short text for each name, none of them taken; names that would look the same start where they differ."""
+    prefix = _common_parent([*texts.values()], ends)
+    rest = {name: mark + text[len(prefix) :] if cells(prefix) > cells(mark) else text for name, text in texts.items()}
+    head = _best_head([*rest.values()], width, mark, taken)
+    alike: dict[str, dict[str, str]] = {}
+    for name, text in rest.items():
+        alike.setdefault(next(_cuts(text, width, mark, head)), {})[name] = text
+    found: dict[str, str] = {}
+    for group in alike.values():
+        if cells(_common_parent([*group.values()], _ENDS_OF_WORDS)) > cells(mark):
+            found |= _told_apart(group, width, mark, _ENDS_OF_WORDS, taken)
+            continue
+        for name, text in group.items():
+            found[name] = next(cut for cut in _cuts(text, width, mark, head) if cut not in taken)
+            taken.add(found[name])
+    return found
+
+
+def _common_parent(names: Sequence[str], ends: str) -> str:
+    """The common beginning of all names, up to one of the ``ends``; empty for a single name."""
     if len(names) < 2:
         return ""
     first, last = min(names), max(names)
     same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return first[: max(first.rfind(end, 0, same) for end in _ENDS_OF_PARTS) + 1]
+    return first[: max(first.rfind(end, 0, same) for end in ends) + 1]
 
 
 def _best_head(names: Sequence[str], width: int, mark: str, taken: set[str]) -> int:
@@ -79,7 +93,9 @@ def _best_head(names: Sequence[str], width: int, mark: str, taken: set[str]) -> 
 
 
 def _cuts(name: str, width: int, mark: str, head: int) -> Iterator[str]:
-    """Ways to shorten a name, best first: other places for the cut, then a number at the end."""
+    """Ways to shorten a name, best first: not at all, other places for the cut, then a number at the end."""
+    if cells(name) <= width:
+        yield name
     room = max(width - cells(mark), 1)
     for kept in (head, *sorted(range(room + 1), key=lambda kept: abs(kept - head))):
         yield _cut(name, kept, room - kept, mark)

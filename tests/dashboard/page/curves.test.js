@@ -44,6 +44,20 @@ test("what is logged now and then is one curve, with every number marked", () =>
   assert.equal(raw.isSparse, true);
 });
 
+test("an evaluation after a step does not hide what the step itself has, beside other runs or alone", () => {
+  const steps = Float64Array.from([5, 10, 10]);
+  const at = (statistic, values) => ({ ...block(statistic, values), step: steps });
+  const spec = chart({ mean: "loss" });
+  spec.curves.push({ name: "v", layer: "run", lines: { mean: "val" } });
+  const [table] = curvesOf(spec, [{ name: "a", blocks: [at("loss", [3, 2, null]), at("val", [null, null, 7])] }], {
+    ...{ x: "step", weight: 0, isLog: false },
+  }).tables;
+  const [xs, , , loss, , , , val] = table;
+  assert.deepEqual(xs, [5, 10]);
+  assert.deepEqual(loss, [3, 2]);
+  assert.deepEqual(val, [undefined, 7]);
+});
+
 test("what is measured at most ticks is not marked", () => {
   const { raw } = columnsOf(chart({ mean: "m" }), [block("m", [1, 2, null, 4, 5])]);
   assert.deepEqual(raw.values, [1, 2, undefined, 4, 5]);

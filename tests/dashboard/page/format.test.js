@@ -6,7 +6,6 @@ import {
   count,
   duration,
   logTicks,
-  middleCut,
   number,
   position,
   positionLabels,
@@ -113,11 +112,4 @@ test("lengths of time, sizes and counts are in their largest unit", () => {
   assert.deepEqual([12_345, 3_400_000, 5e9].map(bytes), ["12 kB", "3.4 MB", "5 GB"]);
   assert.deepEqual([950, 12_345, 3.4e6, 2e9].map(compact), ["950", "12.3k", "3.4M", "2G"]);
   assert.deepEqual([1234567, null, undefined].map(count), ["1,234,567", "–", "–"]);
-});
-
-test("a long name keeps both its ends", () => {
-  assert.equal(middleCut("short", 10), "short");
-  const cut = middleCut("baseline_with_a_long_name_17", 15);
-  assert.equal(cut.length, 15);
-  assert.match(cut, /^base….*_17$/);
 });

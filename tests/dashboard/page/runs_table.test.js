@@ -47,6 +47,22 @@ test("metrics of one name are told apart by their tags", () => {
   );
 });
 
+test("a setting that is called like another column says that it is one", () => {
+  const metas = [400, 800].map((steps) => ({ config: { steps, accuracy: steps / 1000 } }));
+  const two = rowsOf(INFOS.slice(0, 2), (name) => ({
+    meta: metas[name === "first" ? 0 : 1],
+    newest: { "Logged/accuracy mean": 0.5 },
+  }));
+  const titles = columnsOf(two).map(({ title }) => title);
+  assert.equal(new Set(titles).size, titles.length, titles.join(", "));
+  assert.ok(titles.includes("steps (setting)") && titles.includes("accuracy (setting)"), titles.join(", "));
+});
+
+test("what the store keeps for itself is no setting", () => {
+  const kept = { id: "a", writer: "b", pid: 1, rank: 0, heartbeat: 3, dropped: 0, overhead: 0.1, error: null };
+  assert.deepEqual([...settingsOf({ ...kept, config: { lr: 0.1 } }).keys()], ["lr"]);
+});
+
 for (const [order, wanted] of [
   ["", ["first", "second", "third", "broken"]],
   ["nothing", ["first", "second", "third", "broken"]],

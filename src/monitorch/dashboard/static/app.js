@@ -15,6 +15,7 @@ import { Notice } from "page/notice.js";
 import { Refusal } from "page/remote_source.js";
 import { Side } from "page/side.js";
 import { State } from "page/state.js";
+import { printable } from "page/text.js";
 import { HeatBar, TopBar } from "page/toolbar.js";
 
 /** @import { Block } from "page/blocks.js" */
@@ -265,7 +266,7 @@ export class App {
       total: total[0]?.[0],
       model,
     });
-    document.title = `${state.run} · monitorch`;
+    document.title = `${printable(state.run)} · monitorch`;
   }
 
   /**

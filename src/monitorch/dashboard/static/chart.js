@@ -3,10 +3,11 @@
 import { lookOf } from "page/chart_options.js";
 import { CURVES, fade } from "page/colours.js";
 import { curvesOf, isNumber, isSigned, rangeOf } from "page/curves.js";
-import { arrange, cssColour, dot, download, element, saveButtons } from "page/dom.js";
+import { arrange, cssColour, dot, download, element, saveButtons, write } from "page/dom.js";
 import { saveChartCsv } from "page/exports.js";
 import { number } from "page/format.js";
 import { WHOLE_RUN } from "page/names.js";
+import { printable } from "page/text.js";
 
 /** @import { App } from "page/app.js" */
 /** @import { Ruler } from "page/axis.js" */
@@ -27,6 +28,7 @@ export class ChartList {
     /** @type {Map<string, Chart>} */
     this.charts = new Map();
     this.root = element("div", { class: name });
+    new ResizeObserver(() => this.balance()).observe(this.root);
   }
 
   /**
@@ -52,6 +54,17 @@ export class ChartList {
     charts.forEach((chart, place) => {
       chart.show(specs[place], sources, layer, ruler);
     });
+    this.balance();
+  }
+
+  /** Rows of about equally many charts: four and three rather than six and one. */
+  balance() {
+    const shown = [...this.charts.values()].filter((chart) => !chart.root.hidden).length;
+    const style = getComputedStyle(this.root);
+    const [least, gap] = [style.getPropertyValue("--least"), style.columnGap].map(Number.parseFloat);
+    if (!shown || !least) return;
+    const most = Math.max(Math.floor((this.root.clientWidth + gap) / (least + gap)), 1);
+    this.root.style.setProperty("--in-a-row", String(Math.ceil(shown / Math.ceil(shown / most))));
   }
 }
 
@@ -124,7 +137,8 @@ export class Chart {
     this.isAlone = layer === WHOLE_RUN;
     this.layer = layer;
     this.chooseScale();
-    this.name.textContent = this.name.title = spec.title.replaceAll("_", " ");
+    const title = spec.title.replaceAll("_", " ");
+    write(this.name, title, title);
     this.curves = curvesOf(spec, sources, { x: state.x, weight: state.smooth, isLog: this.kind === "log" });
     const { tables } = this.curves;
     this.root.hidden = !tables.length;
@@ -156,7 +170,7 @@ export class Chart {
     this.kinds = isSigned(spec, sources) ? ["linear", "symlog"] : ["linear", "log", "symlog"];
     this.kind = this.kinds.find((kind) => kind === asked) ?? (asked === "log" ? "symlog" : "linear");
     this.scale.textContent = SCALES[this.kind];
-    this.scale.setAttribute("aria-label", `Scale of ${spec.title}: ${this.kind}`);
+    this.scale.setAttribute("aria-label", printable(`Scale of ${spec.title}: ${this.kind}`));
     this.scale.title = `Scale: ${this.kind}; click to change (${this.kinds.join(", ")})`;
   }
 
@@ -320,7 +334,7 @@ export class Chart {
         element(
           "span",
           { class: "value" },
-          name && names.length > 1 ? element("bdi", { class: "muted", text: name.replaceAll("_", " ") }) : null,
+          name && names.length > 1 ? curveName(name.replaceAll("_", " ")) : null,
           ...shown
             .filter(({ item }) => item.name === name)
             .map(({ item, column }) => this.value(item, column, index ?? null)),
@@ -368,4 +382,9 @@ export class Chart {
     this.plot?.destroy();
     this.root.remove();
   }
+}
+
+/** @param {string} text */
+function curveName(text) {
+  return element("bdi", { class: "muted", text, title: text });
 }

@@ -74,9 +74,26 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
       const last = xs[xs.length - 1] + (xs.length > 1 ? (xs[xs.length - 1] - xs[0]) / (xs.length - 1) : 1);
       found.broken.push({ edges: [...xs, last], counts });
     });
-    found.tables.push(columns);
+    found.tables.push(merged(columns));
   });
   return found;
+}
+
+/**
+ * A place of the axis has one line: an evaluation after a step is a second tick at it, which has what the first one has
+ * not. Where both have a number, the later one counts.
+ * @param {[number[], ...Column[]]} table
+ * @returns {[number[], ...Column[]]}
+ */
+function merged([xs, ...columns]) {
+  const starts = xs.map((_, index) => index).filter((index) => index === 0 || xs[index] !== xs[index - 1]);
+  if (starts.length === xs.length) return [xs, ...columns];
+  const last = (/** @type {Column} */ values, /** @type {number} */ start, /** @type {number} */ end) =>
+    values.slice(start, end).findLast((value) => value !== undefined);
+  return [
+    starts.map((start) => xs[start]),
+    ...columns.map((values) => starts.map((start, place) => last(values, start, starts[place + 1] ?? xs.length))),
+  ];
 }
 
 /**

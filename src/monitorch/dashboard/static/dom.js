@@ -1,4 +1,7 @@
-// Elements. Text is never parsed as HTML: names of layers and runs are not trusted.
+// Elements. Text is never parsed as HTML, and control characters in it are shown: names of layers and runs are not
+// trusted.
+
+import { printable } from "page/text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -23,6 +26,9 @@ const ICONS = {
 
 /** @typedef {Node | string | null | undefined} Child */
 
+/** Attributes that people read. */
+const READ = ["title", "aria-label", "label"];
+
 /**
  * Make an element.
  * @template {keyof HTMLElementTagNameMap} Tag
@@ -35,11 +41,26 @@ export function element(tag, properties = {}, ...children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") node.addEventListener(name.slice(2), value);
-    else if (name === "text") node.textContent = String(value);
+    else if (name === "text") write(node, String(value));
+    else if (READ.includes(name)) node.setAttribute(name, printable(String(value)));
     else node.setAttribute(name, value === true ? "" : value);
   }
-  for (const child of children) if (child !== null && child !== undefined) node.append(child);
+  for (const child of children) {
+    if (child !== null && child !== undefined) node.append(typeof child === "string" ? printable(child) : child);
+  }
   return node;
+}
+
+/**
+ * Give an element its text, and what is told of it under the mouse.
+ * @param {HTMLElement} node
+ * @param {string} text
+ * @param {string} [title]
+ */
+export function write(node, text, title) {
+  const safe = printable(text);
+  if (node.textContent !== safe) node.textContent = safe;
+  if (title !== undefined) node.title = printable(title);
 }
 
 /** @param {IconName} name */

@@ -1,6 +1,7 @@
 // Saves panels as files.
 
 import { contextOf, cssColour, download } from "page/dom.js";
+import { printable } from "page/text.js";
 
 /** @import { Column, Series } from "page/curves.js" */
 /** @import { HeatMap } from "page/heat_map.js" */
@@ -69,7 +70,7 @@ export function saveHeatPng(name, heat, title) {
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.fillStyle = cssColour("--text");
   context.font = `600 14px ${cssColour("--sans")}`;
-  context.fillText(title, 12, 25);
+  context.fillText(printable(title), 12, 25);
   context.drawImage(heat.canvas, gutter, top, heat.width, heat.height);
   context.drawImage(heat.scales.ticks, gutter, top + heat.height, heat.width, 24);
   context.font = `11px ${cssColour("--sans")}`;

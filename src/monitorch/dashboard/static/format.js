@@ -81,17 +81,6 @@ function label(value, digits, isPower) {
   return fixed(value, Math.min(Math.max(decimals, 0), 20));
 }
 
-/**
- * A name shortened in the middle: long names often differ at their ends.
- * @param {string} text
- * @param {number} most
- */
-export function middleCut(text, most) {
-  if (text.length <= most) return text;
-  const head = Math.floor((most - 1) / 3);
-  return `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
-}
-
 /** @param {number | null | undefined} value */
 export function count(value) {
   return value === null || value === undefined ? "–" : GROUPED.format(value);

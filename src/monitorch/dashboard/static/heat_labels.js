@@ -1,11 +1,17 @@
 // Names beside the rows. Only visible ones are in the page, so a thousand layers cost no more than forty.
 
-import { element, icon } from "page/dom.js";
+import { contextOf, element, icon } from "page/dom.js";
+import { shortNames } from "page/text.js";
 
 /** @import { HeatMap } from "page/heat_map.js" */
 /** @import { Bracket, Row } from "page/rows.js" */
 
 const INDENT = 12;
+const PADDING = 8;
+/** What a label has beside its name: room on its right, a chevron, a pin. */
+const PIXELS = { right: 6, chevron: 14, pin: 21 };
+/** A name that would be cut shorter is left to the style sheet. */
+const SHORTEST = 6;
 const LAST_PARTS = /[^.]*(\.(weight|bias)[^.]*)?$/;
 
 /**
@@ -18,11 +24,71 @@ export function fillLabels(heat, first, end) {
   const nodes = heat.brackets ? bracketLabels(heat, heat.brackets) : [];
   const stride = Math.max(Math.ceil(11 / heat.rowHeight), 1);
   if (!heat.brackets) {
-    for (let row = first; row < end; row++) if (row % stride === 0) nodes.push(rowLabel(heat, row, stride > 1));
+    const texts = labelTexts(heat, stride > 1);
+    for (let row = first; row < end; row++)
+      if (row % stride === 0) nodes.push(rowLabel(heat, row, texts[row], stride > 1));
   }
   const selected = heat.rows.findIndex((row) => !row.isGroup && row.name === heat.chosen);
   if (selected >= 0) nodes.push(marker(heat, selected));
   heat.gutter.replaceChildren(...nodes);
+}
+
+/** @type {WeakMap<Row[], { key: string, texts: string[] }>} */
+const known = new WeakMap();
+
+/**
+ * The names of all rows, those that are too long cut in the middle: no two of them look the same.
+ * @param {HeatMap} heat
+ * @param {boolean} isSparse
+ */
+function labelTexts(heat, isSparse) {
+  const width = heat.gutter.clientWidth;
+  const key = `${width} ${isSparse}`;
+  const before = known.get(heat.rows);
+  if (before?.key === key) return before.texts;
+  const letter = letterWidth(heat.gutter);
+  const texts = heat.rows.map((row) => (row.isPinned || !isTree(heat) ? row.name : row.label));
+  /** @type {Map<number, number[]>} */
+  const places = new Map();
+  heat.rows.forEach((row, place) => {
+    const beside = row.isGroup ? PIXELS.chevron : isSparse ? 0 : PIXELS.pin;
+    const room = Math.floor((width - PIXELS.right - indent(heat, row) - beside) / letter);
+    const others = places.get(room);
+    if (others) others.push(place);
+    else places.set(room, [place]);
+  });
+  for (const [room, rows] of places) {
+    const short = shortNames(
+      rows.map((place) => texts[place]),
+      Math.max(room, SHORTEST),
+    );
+    rows.forEach((place, index) => {
+      texts[place] = short[index];
+    });
+  }
+  known.set(heat.rows, { key, texts });
+  return texts;
+}
+
+/** @param {HTMLElement} node */
+function letterWidth(node) {
+  const context = contextOf(document.createElement("canvas"));
+  const { fontSize, fontFamily } = getComputedStyle(node);
+  context.font = `${fontSize} ${fontFamily}`;
+  return context.measureText("0").width || 7;
+}
+
+/** @param {HeatMap} heat */
+function isTree(heat) {
+  return heat.app.state.sort === "model" && !heat.isCompact;
+}
+
+/**
+ * @param {HeatMap} heat
+ * @param {Row} row
+ */
+function indent(heat, row) {
+  return PADDING + (isTree(heat) ? row.depth * INDENT : 0);
 }
 
 /**
@@ -40,10 +106,10 @@ function place(node, heat, start, height) {
 /**
  * @param {HeatMap} heat
  * @param {number} index
+ * @param {string} text
  * @param {boolean} isSparse
  */
-function rowLabel(heat, index, isSparse) {
-  const { state } = heat.app;
+function rowLabel(heat, index, text, isSparse) {
   const row = heat.rows[index];
   const isSelected = !row.isGroup && row.name === heat.chosen;
   const looks = [
@@ -62,10 +128,9 @@ function rowLabel(heat, index, isSparse) {
     "aria-setsize": String(heat.rows.length),
     onclick: () => heat.pointer.choose(row),
   });
-  const isTree = state.sort === "model" && !heat.isCompact;
-  node.style.paddingLeft = `${8 + (isTree ? row.depth * INDENT : 0)}px`;
+  node.style.paddingLeft = `${indent(heat, row)}px`;
   if (row.isGroup) node.append(element("span", { class: "chevron", text: row.isClosed ? "▸" : "▾" }));
-  node.append(nameNode(row, isTree));
+  node.append(nameNode(text));
   if (row.isGroup && row.isClosed) node.append(element("span", { class: "muted small", text: String(row.size) }));
   if (!row.isGroup && !isSparse) node.append(pinButton(heat, row));
   return place(node, heat, index, isSparse ? 13 : heat.rowHeight);
@@ -73,11 +138,9 @@ function rowLabel(heat, index, isSparse) {
 
 /**
  * Without a tree, the end of a name says most: its last part, with the module's if that is a parameter.
- * @param {Row} row
- * @param {boolean} isTree
+ * @param {string} text
  */
-function nameNode(row, isTree) {
-  const text = row.isPinned || !isTree ? row.name : row.label;
+function nameNode(text) {
   const cut = text.search(LAST_PARTS);
   return element(
     "bdi",

@@ -2,6 +2,7 @@
 
 import { contextOf, cssColour, element } from "page/dom.js";
 import { positionLabels } from "page/format.js";
+import { printable } from "page/text.js";
 
 /** @import { HeatMap } from "page/heat_map.js" */
 
@@ -19,7 +20,9 @@ export class HeatScales {
     this.lane.addEventListener("click", (event) => this.choose(event));
     this.lane.addEventListener("pointermove", (event) => {
       const found = this.nearest(event);
-      this.lane.title = found ? `${found.kind}${found.layer ? ` in ${found.layer}` : ""}, step ${found.step}` : "";
+      this.lane.title = found
+        ? printable(`${found.kind}${found.layer ? ` in ${found.layer}` : ""}, step ${found.step}`)
+        : "";
     });
   }
 

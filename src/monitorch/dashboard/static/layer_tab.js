@@ -1,7 +1,7 @@
 // One layer: its facts and all its numbers.
 
 import { ChartList } from "page/chart.js";
-import { element, iconButton } from "page/dom.js";
+import { element, iconButton, write } from "page/dom.js";
 import { compact } from "page/format.js";
 
 /** @import { App } from "page/app.js" */
@@ -33,18 +33,19 @@ export class LayerTab {
     const isThere = layer !== undefined && ruler !== null;
     this.hint.hidden = isThere;
     this.head.hidden = this.list.root.hidden = !isThere;
-    this.hint.textContent =
+    write(
+      this.hint,
       state.layer && head && !layer
         ? `This run has no layer "${state.layer}".`
-        : "Click a row of the heat map to see that layer.";
+        : "Click a row of the heat map to see that layer.",
+    );
     if (!isThere) return;
-    this.name.textContent = layer.name;
+    write(this.name, layer.name);
     const { module } = this.app.data.family(state.run, layer.name);
     const { kind, parameters } = head?.layers.find((candidate) => candidate.name === module) ?? layer;
     const what = layer.name === module ? kind : kind && `${layer.name.slice(module.length + 1)} of ${kind}`;
-    this.facts.textContent = [what, parameters === null ? null : `${compact(parameters)} parameters`]
-      .filter(Boolean)
-      .join(" · ");
+    const facts = [what, parameters === null ? null : `${compact(parameters)} parameters`];
+    write(this.facts, facts.filter(Boolean).join(" · "));
     this.pin.setAttribute("aria-pressed", String(state.pins.includes(layer.name)));
     this.list.show(specs, sources, layer.name, ruler);
   }

@@ -2,7 +2,8 @@
 
 import { css, LEVELS } from "page/colours.js";
 import { Choice, contextOf, element } from "page/dom.js";
-import { middleCut, number, tickLabels } from "page/format.js";
+import { number, tickLabels } from "page/format.js";
+import { shortNames } from "page/text.js";
 
 /** @import { App } from "page/app.js" */
 /** @import { HeatModel } from "page/heat_model.js" */
@@ -85,8 +86,13 @@ export class Legend {
   /** @param {HeatModel} model */
   scaleText({ isRatio, isDifference, isLog, unit }) {
     const { run, compare } = this.app.state;
-    const name = (/** @type {string} */ text) => element("bdi", { text: middleCut(text, LONGEST_NAME), title: text });
-    if (isDifference) return [name(compare[0]), isRatio ? " / " : " − ", name(run)];
+    if (isDifference) {
+      const names = [compare[0], run];
+      const [other, own] = shortNames(names, LONGEST_NAME).map((text, place) =>
+        element("bdi", { text, title: names[place] }),
+      );
+      return [other, isRatio ? " / " : " − ", own];
+    }
     return [isLog ? "log" : unit ? "symlog" : "linear"];
   }
 }

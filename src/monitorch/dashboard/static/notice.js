@@ -1,6 +1,6 @@
 // A line on top of the page that says what is wrong or, for a moment, what was done.
 
-import { element } from "page/dom.js";
+import { element, write } from "page/dom.js";
 
 const PASSING_MILLISECONDS = 4000;
 
@@ -18,7 +18,7 @@ export class Notice {
    */
   tell(text, isPassing = false) {
     if (!isPassing && this.passing) return;
-    this.root.textContent = text;
+    write(this.root, text);
     this.root.hidden = !text;
     if (!isPassing) return;
     clearTimeout(this.passing ?? undefined);

@@ -1,12 +1,14 @@
 // All runs, which of them to compare, and how their settings differ.
 
 import { CURVES } from "page/colours.js";
-import { arrange, breakable, cssColour, dot, element } from "page/dom.js";
+import { arrange, breakable, cssColour, dot, element, write } from "page/dom.js";
 import { columnsOf, compared, filtered, orderOf, rowsOf, settingsOf, sorted } from "page/runs_table.js";
+import { shortNames } from "page/text.js";
 
 /** @import { App } from "page/app.js" */
 /** @import { RunColumn, RunRow } from "page/runs_table.js" */
 
+const LONGEST_NAME = 34;
 const EMPTY = "No runs yet. This page shows the first one as soon as it begins.";
 
 export class RunsTab {
@@ -52,9 +54,11 @@ export class RunsTab {
     this.total.textContent =
       shown.length < rows.length ? `${shown.length} of ${rows.length} runs` : `${rows.length} ${plural(rows.length)}`;
     this.showHead(columns);
+    const names = runs.map(({ name }) => name);
+    const short = new Map(shortNames(names, LONGEST_NAME).map((text, place) => [names[place], text]));
     arrange(
       this.list,
-      shown.map((row) => this.line(row, columns)),
+      shown.map((row) => this.line(row, columns, short.get(row.info.name) ?? row.info.name)),
     );
     this.showSettings();
   }
@@ -89,11 +93,12 @@ export class RunsTab {
    * The line of a run: the same one as before, with what has changed.
    * @param {RunRow} row
    * @param {RunColumn[]} columns
+   * @param {string} name
    */
-  line(row, columns) {
+  line(row, columns, name) {
     const line = this.lines.get(row.info.name) ?? new RunLine(this.app, row.info.name);
     this.lines.set(row.info.name, line);
-    line.show(row, columns);
+    line.show(row, columns, name);
     return line.root;
   }
 
@@ -147,8 +152,7 @@ class Heading {
    * @param {"ascending" | "descending" | null} order
    */
   show({ title, kind, key }, order) {
-    this.button.textContent = title;
-    this.button.title = `Sort by ${title}`;
+    write(this.button, title, `Sort by ${title}`);
     this.root.className = key === "run" ? "name" : kind;
     if (order) this.root.setAttribute("aria-sort", order);
     else this.root.removeAttribute("aria-sort");
@@ -172,10 +176,11 @@ class RunLine {
       onchange: () => app.state.toggle("compare", name),
     });
     this.dot = dot("transparent");
+    this.text = element("bdi");
     const open = element(
       "button",
       { type: "button", class: "link", title: name, onclick: () => app.navigation.openRun(name, { tab: "layer" }) },
-      element("bdi", { text: name }),
+      this.text,
     );
     this.compare = element("td", { class: "compare" }, this.box);
     const named = element("div", { class: "run-name" }, this.dot, open);
@@ -186,12 +191,14 @@ class RunLine {
   /**
    * @param {RunRow} row
    * @param {RunColumn[]} columns
+   * @param {string} name
    */
-  show(row, columns) {
+  show(row, columns, name) {
     const { state, isMissing } = this.app;
     const isOpen = row.info.name === state.run;
     const place = isMissing ? -1 : [state.run, ...state.compare].indexOf(this.name);
     this.root.classList.toggle("is-open", isOpen);
+    write(this.text, name);
     this.box.disabled = isOpen;
     this.box.checked = !isOpen && state.compare.includes(this.name);
     this.dot.style.background = place < 0 ? "transparent" : cssColour(CURVES[place % CURVES.length]);
@@ -207,7 +214,7 @@ class RunLine {
     this.cells.set(column.key, cell);
     if (column.key === "run") return cell;
     const text = column.text(row);
-    if (cell.textContent !== text) cell.textContent = cell.title = text;
+    write(cell, text, text);
     if (column.key === "status") cell.className = `fact is-${row.info.status}`;
     if (column.kind === "metric") cell.classList.toggle("is-broken", text === "NaN" || text.endsWith("Inf"));
     return cell;

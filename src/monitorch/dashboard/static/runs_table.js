@@ -20,20 +20,8 @@ import { matcher, parts, title } from "page/names.js";
 
 /** What a run knows of itself that is no setting. */
 const NO_SETTINGS = [
-  ...[
-    "id",
-    "name",
-    "status",
-    "started",
-    "ended",
-    "resumed",
-    "heartbeat",
-    "pid",
-    "rank",
-    "dropped",
-    "overhead",
-    "error",
-  ],
+  ...["id", "writer", "name", "status", "started", "ended", "resumed"],
+  ...["heartbeat", "pid", "rank", "dropped", "overhead", "error"],
 ];
 
 const LONGEST_NUMBER = 9;
@@ -114,14 +102,15 @@ export function columnsOf(rows) {
     text: (/** @type {RunRow} */ row) => number(row.metrics.get(statistic)),
     value: (/** @type {RunRow} */ row) => row.metrics.get(statistic) ?? null,
   }));
+  const [run, status, ...facts] = factColumns();
+  const taken = new Set([run, status, ...facts, ...metrics].map((column) => column.title));
   const settings = compared(rows.map((row) => row.settings)).differ.map((key) => ({
     key: `setting ${key}`,
-    title: key,
+    title: taken.has(key) ? `${key} (setting)` : key,
     kind: /** @type {const} */ ("setting"),
     text: (/** @type {RunRow} */ row) => shortened(row.settings.get(key) ?? "–"),
     value: (/** @type {RunRow} */ row) => numeric(row.settings.get(key) ?? null),
   }));
-  const [run, status, ...facts] = factColumns();
   return [run, status, ...metrics, ...settings, ...facts];
 }
 

@@ -1,6 +1,6 @@
 // The numbers of the heat map as a table.
 
-import { breakable, element } from "page/dom.js";
+import { breakable, element, write } from "page/dom.js";
 import { count, number } from "page/format.js";
 import { matcher } from "page/names.js";
 
@@ -39,7 +39,7 @@ export class TableTab {
     if (!total || !model) return;
     const { state } = this.app;
     const matches = matcher(state.search).test;
-    this.caption.textContent = `${this.app.statisticTitle()}, steps ${count(total.step[0])} to ${count(total.last[0])}`;
+    write(this.caption, `${this.app.statisticTitle()}, steps ${count(total.step[0])} to ${count(total.last[0])}`);
     const rows = total.layers
       .map((name, row) => ({ name, row, score: model.scores[model.layers.indexOf(name)] ?? 0 }))
       .filter(({ name }) => matches(name));

@@ -3,10 +3,11 @@
 import { KINDS } from "page/axis.js";
 import { CURVES } from "page/colours.js";
 import { STRONGEST } from "page/curves.js";
-import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, saveButtons } from "page/dom.js";
+import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, saveButtons, write } from "page/dom.js";
 import { saveHeatCsv, saveHeatPng } from "page/exports.js";
-import { count, duration, middleCut } from "page/format.js";
+import { count, duration } from "page/format.js";
 import { matcher, menu } from "page/names.js";
+import { printable, shortNames } from "page/text.js";
 
 /** @import { App } from "page/app.js" */
 
@@ -83,9 +84,10 @@ export class TopBar {
     if (isMissing) names.unshift([state.run, `${state.run} (no such run)`]);
     fillSelect(this.run, [["", names]], state.run);
     this.run.hidden = !runs.length && !state.run;
-    this.chips.replaceChildren(
-      ...(state.compare.length ? [state.run, ...state.compare].map((name, place) => this.chip(name, place)) : []),
-    );
+    this.run.title = printable(state.run);
+    const compared = state.compare.length ? [state.run, ...state.compare] : [];
+    const short = shortNames(compared, LONGEST_CHIP);
+    this.chips.replaceChildren(...compared.map((name, place) => this.chip(name, short[place], place)));
     this.badge.show();
     this.axis.show(state.x);
     this.logarithmic.setAttribute("aria-pressed", String(state.logx));
@@ -101,15 +103,15 @@ export class TopBar {
   /**
    * The colour of a run, and a button to stop comparing it.
    * @param {string} name
+   * @param {string} text
    * @param {number} place
    */
-  chip(name, place) {
+  chip(name, text, place) {
     const close = place
       ? iconButton("close", `Stop comparing with ${name}`, () => this.app.state.toggle("compare", name))
       : null;
     const colour = cssColour(CURVES[place % CURVES.length]);
-    const text = element("bdi", { text: middleCut(name, LONGEST_CHIP) });
-    return element("span", { class: "chip", title: name }, dot(colour), text, close);
+    return element("span", { class: "chip", title: name }, dot(colour), element("bdi", { text }), close);
   }
 }
 
@@ -151,7 +153,8 @@ class Badge {
     this.facts.textContent = facts.join(" · ");
     const error = this.app.runError();
     this.error.hidden = !error;
-    this.error.textContent = this.error.title = error ? `${error.type}: ${error.message}` : "";
+    const what = error ? `${error.type}: ${error.message}` : "";
+    write(this.error, what, what);
     this.pause.hidden = !source.isLive || head.status !== "running";
     this.pause.setAttribute("aria-pressed", String(isPaused));
   }
@@ -210,7 +213,7 @@ export class HeatBar {
     this.sort.show(state.sort);
     this.rows.show(state.rows);
     this.difference.hidden = !state.compare.length;
-    this.difference.title = `Show how ${state.compare[0]} differs from ${state.run} (d)`;
+    write(this.difference, "Difference", `Show how ${state.compare[0]} differs from ${state.run} (d)`);
     this.difference.setAttribute("aria-pressed", String(state.difference));
   }
 

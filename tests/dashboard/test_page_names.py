@@ -1,0 +1,73 @@
+"""Names on the page: none is obeyed, and none looks like another; in a real browser."""
+
+from urllib.parse import quote
+
+import pytest
+
+from monitorch.store import Writer
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+RUNS = [f"baseline_learning_rate_0.001_batch_size_64_hidden_{letter}_dropout_0.1_warmup_1000" for letter in "AB"]
+LAYERS = [f"model.{'deep.' * 8}block_{place}.{'inner.' * 6}projection.weight" for place in range(12)]
+ODD = "run\u202egnp.exe"
+ODD_LAYERS = ["fc\u202etxt.weight", "\u2066isolated", "escape\x1b[31m", "plain"]
+CUT = "return [...document.querySelectorAll(arguments[0])].filter((e) => e.scrollWidth > e.clientWidth).length"
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory, serving):
+    """The address of a page over runs with names that are hard to show."""
+    folder = tmp_path_factory.mktemp("named")
+    logged = "Logged/evil\u202emetric mean"
+    for name, layers in ((ODD, ODD_LAYERS), *((name, LAYERS) for name in RUNS)):
+        config = {"note\u202e": "evil\u202evalue", "of": name}
+        with Writer(folder / name, meta={"started": 1000.0, "config": config}) as writer:
+            for step in range(4):
+                norms = [[1.0 + place + step for place in range(len(layers))]]
+                writer.put("Norms", step, norms, layers=layers, statistics=["Norm/mean"])
+                writer.put("run", step, [[1.0 + step]], layers=["run"], statistics=[logged])
+            writer.event(2, "odd\u202ekind", "warning", layer=layers[0], body={"reason": "why\u202enot"})
+    with serving(folder) as client:
+        yield client.url
+
+
+@pytest.mark.parametrize("tab", ["layer", "alerts", "runs", "table"])
+def test_nothing_in_a_name_turns_text_around_or_hides_it(page, named, tab):
+    page.open(f"{named}#run={quote(ODD)}&layer={quote(ODD_LAYERS[0])}&compare={RUNS[0]}&tab={tab}")
+    said = page.run(
+        "const read = [...document.querySelectorAll('[title], [aria-label]')];"
+        "return [document.title, document.body.textContent,"
+        " ...read.flatMap((e) => [e.title, e.ariaLabel ?? ''])].join('\\n')"
+    )
+    assert not {"\u202e", "\u2066", "\x1b"} & set(said)
+    assert r"run\u202egnp.exe" in said
+    assert page.run("return document.querySelector('.run-select').value") == ODD
+    if tab != "runs":  # which takes the place of the heat map
+        assert [name.split("\n")[0] for name in page.texts(".gutter .name")] == [
+            r"fc\u202etxt.weight",
+            r"\u2066isolated",
+            r"escape\x1b[31m",
+            "plain",
+        ]
+
+
+def test_runs_whose_names_differ_in_the_middle_can_be_told_apart(page, named):
+    page.open(f"{named}#run={RUNS[0]}&compare={RUNS[1]}&difference=1")
+    for names in (page.texts(".chip bdi"), page.texts(".legend .muted bdi")):
+        assert len(set(names)) == len(names) == 2
+    page.click("[role=tab]", "Runs")
+    names = page.texts(".run-list tbody .name bdi")
+    assert len(set(names)) == len(names) == 3
+    assert page.run(CUT, ".run-list tbody .name .link") == 0
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("sort", ["model", "worst"])
+def test_layers_whose_names_differ_in_the_middle_can_be_told_apart(page, named, width, sort):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.open(f"{named}#run={RUNS[0]}&sort={sort}")
+    names = page.texts(".gutter .label:not(.is-group) .name")
+    assert len(set(names)) == len(names) == 12
+    assert page.run(CUT, ".gutter .label:not(.is-group) .name") == 0
