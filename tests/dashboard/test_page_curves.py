@@ -76,6 +76,23 @@ def test_a_metric_logged_once_per_epoch_is_a_line_with_its_numbers_marked(page, 
     assert page.texts(".strip .chart .value b")[2] == f"{59 / 60:.4g}"
 
 
+def test_a_run_that_is_not_finite_hides_no_other(page, tmp_path, serving):
+    for name, is_broken in (("whole", False), ("broken", True)):
+        with Writer(tmp_path / name, meta={"started": 1000.0}) as writer:
+            for step in range(40):
+                loss = np.nan if is_broken and step >= 10 else 1.0 + step
+                counts = ["Loss/train_loss nonfinite"], [[float(np.isnan(loss))]]
+                names, values = ["Loss/train_loss mean", *counts[0]], [[loss], *counts[1]]
+                writer.put("run", step, values, layers=["run"], statistics=names)
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=whole&compare=broken&theme=light")
+        heights = np.array(page.run(INKED, "Loss"))
+        inked = np.flatnonzero(heights)
+        assert len(inked) > 0.95 * (inked[-1] - inked[0])
+        assert inked[-1] > 0.9 * len(heights)
+        page.driver.get("about:blank")
+
+
 def test_axes_have_names_and_no_two_labels_are_equal(page, trained, written):
     page.open(f"{trained}#x=time&layer=half")
     rates = written("learning rate")

@@ -12,9 +12,11 @@ import { printable } from "page/text.js";
 /** @import { App } from "page/app.js" */
 /** @import { Ruler } from "page/axis.js" */
 /** @import { ScaleKind } from "page/chart_options.js" */
-/** @import { Column, Curves, Series, Source } from "page/curves.js" */
+/** @import { Broken, Column, Curves, Series, Source } from "page/curves.js" */
 /** @import { ChartSpec } from "page/names.js" */
 
+/** Height of the upper edge of a non-finite bar, in pixels. */
+const EDGE = 4;
 const SCALES = { linear: "lin", log: "log", symlog: "sym" };
 
 /** Charts one below, or beside, the other; they are kept while their kind stays. */
@@ -230,7 +232,8 @@ export class Chart {
       hooks: {
         setCursor: [(plot) => this.point(plot)],
         setSelect: [(plot) => this.zoom(plot)],
-        draw: [(plot) => this.nameAxis(plot), (plot) => this.mark(plot)],
+        drawAxes: [(plot) => this.markBroken(plot)],
+        draw: [(plot) => this.nameAxis(plot), (plot) => this.markAlerts(plot)],
       },
     };
   }
@@ -256,30 +259,52 @@ export class Chart {
   }
 
   /**
-   * Non-finite points in time as bars from top to bottom, and alerts as lines.
+   * Non-finite points in time as bars from top to bottom, behind all curves. A long bar is pale below its upper edge if
+   * the chart has other curves.
    * @param {uPlot} plot
    */
-  mark(plot) {
+  markBroken(plot) {
+    const { bbox } = plot;
+    const colour = cssColour("--nonfinite");
+    const isAlone = this.curves.broken.length === 1;
+    this.inside(plot, (ctx, x) => {
+      for (const [start, end] of this.curves.broken.flatMap(stretches)) {
+        const [left, width] = [x(start) - 1, Math.max(x(end) - x(start) + 1, 2 * devicePixelRatio)];
+        const isLine = width < EDGE * devicePixelRatio;
+        ctx.fillStyle = isAlone || isLine ? colour : fade(colour, 0.18);
+        ctx.fillRect(left, bbox.top, width, bbox.height);
+        ctx.fillStyle = colour;
+        ctx.fillRect(left, bbox.top, width, EDGE * devicePixelRatio);
+      }
+    });
+  }
+
+  /**
+   * Alerts as lines.
+   * @param {uPlot} plot
+   */
+  markAlerts(plot) {
+    this.inside(plot, (ctx, x) => {
+      for (const event of this.app.visibleAlerts()) {
+        if (event.layer && !this.spec.curves.some((curve) => curve.layer === event.layer)) continue;
+        ctx.fillStyle = fade(cssColour(`--${event.severity}`), 0.7);
+        ctx.fillRect(x(this.app.placeOf(event.step)), plot.bbox.top, devicePixelRatio, plot.bbox.height);
+      }
+    });
+  }
+
+  /**
+   * Draw between the axes.
+   * @param {uPlot} plot
+   * @param {(context: CanvasRenderingContext2D, x: (place: number) => number) => void} draw
+   */
+  inside(plot, draw) {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    ctx.fillStyle = cssColour("--nonfinite");
-    const x = (/** @type {number} */ place) => plot.valToPos(place, "x", true);
-    for (const { edges, counts } of this.curves.broken) {
-      counts?.forEach((count, index) => {
-        if (!count) return;
-        const isStretch = counts[index + 1] > 0;
-        const width = isStretch ? x(edges[index + 1]) - x(edges[index]) : 0;
-        ctx.fillRect(x(edges[index]) - 1, bbox.top, Math.max(width + 1, 2 * devicePixelRatio), bbox.height);
-      });
-    }
-    for (const event of this.app.visibleAlerts()) {
-      if (event.layer && !this.spec.curves.some((curve) => curve.layer === event.layer)) continue;
-      ctx.fillStyle = fade(cssColour(`--${event.severity}`), 0.7);
-      ctx.fillRect(x(this.app.placeOf(event.step)), bbox.top, devicePixelRatio, bbox.height);
-    }
+    draw(ctx, (place) => plot.valToPos(place, "x", true));
     ctx.restore();
   }
 
@@ -382,6 +407,22 @@ export class Chart {
     this.plot?.destroy();
     this.root.remove();
   }
+}
+
+/**
+ * The ranges in which a curve was not finite; a single point in time has no width.
+ * @param {Broken} broken
+ * @returns {[number, number][]}
+ */
+function stretches({ edges, counts }) {
+  /** @type {[number, number][]} */
+  const found = [];
+  counts?.forEach((count, index) => {
+    if (!count) return;
+    if (counts[index - 1] > 0) found[found.length - 1][1] = edges[index];
+    else found.push([edges[index], edges[index]]);
+  });
+  return found;
 }
 
 /** @param {string} text */
