@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -56,6 +57,21 @@ def losses(name, folder):
     with open_run(folder / name) as run:
         series = run.series("run", "Loss/train_loss mean", "run")
         return series.axis.step.tolist(), series.values
+
+
+def test_what_the_store_warns_of_names_a_line_of_the_users_program(training, folder):
+    (folder.parent / "file").touch()
+    with pytest.warns(MonitorchWarning, match="cannot be stored") as told:
+        training.watch(run="first", folder=folder.parent / "file").close()
+    assert told[0].filename == __file__
+    with training.watch(run="first", tick_every=1) as watched:
+        training.run(0, 2)
+        watched.inspector.visualizer.sync()
+        shutil.rmtree(folder / "first")
+        training.run(2, 3)
+        with pytest.warns(MonitorchWarning, match="removed or moved") as told:
+            watched.inspector.visualizer.sync()
+    assert told[0].filename == __file__
 
 
 def test_a_run_is_stored_and_a_line_says_where(training, folder, capsys):

@@ -91,9 +91,9 @@ def warn(message: str, *, stacklevel: int = 1) -> None:
 
 
 def users_line() -> int:
-    """The ``stacklevel`` for :func:`warn` that points to the calling line of the user's code."""
+    """The ``stacklevel`` for :func:`warn` that points to the line of the user's code: not ours, and not torch's."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (__package__, "torch"):
         frame, level = frame.f_back, level + 1
     return level
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 import numpy as np
 
 from .. import __version__
-from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, warn
+from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, users_line, warn
 from .backend import Backend, Place, create
 from .backend import resume as open_again
 from .failure import Failure
@@ -86,7 +86,7 @@ class Writer:
                 self._worker.start()
         # a writer that is not closed is closed when it is deleted, at the latest when Python exits
         self._ending = weakref.finalize(self, _end, self._worker, None)
-        self._warn(stacklevel=3)
+        self._warn()
 
     @staticmethod
     def check(
@@ -190,7 +190,7 @@ class Writer:
             self._worker.queue.put(request)
             while not request.done.wait(1) and self._worker.is_alive():
                 pass
-        self._warn(stacklevel=3)
+        self._warn()
 
     def close(self, status: str = "finished", error: BaseException | None = None) -> None:
         """Store what is left and make the run one file; calling it again does nothing.
@@ -232,10 +232,10 @@ class Writer:
         return open_again(self._place, first)
 
     def _put(self, call: str, operation: Operation) -> bool:
-        self._warn(stacklevel=4)
+        self._warn()
         if self._closed:
             error = LifecycleError(f"the run {self.folder} is closed and takes no more")
-            return self._refuse(call, error, stacklevel=4)
+            return self._refuse(call, error)
         is_frame = isinstance(operation, Frame)
         if not self._is_here():
             self._worker.drop(is_frame)
@@ -253,23 +253,23 @@ class Writer:
         """Whether this process has the thread: a forked child has the object, but not the thread."""
         return os.getpid() == self._worker.pid and self._worker.is_alive()
 
-    def _refuse(self, call: str, error: Exception, stacklevel: int = 3) -> bool:
+    def _refuse(self, call: str, error: Exception) -> bool:
         """Warn once about a wrong call; training goes on."""
         if call not in self._told:
             self._told.add(call)
             text = f"Writer.{call} did not store its arguments: {error}. Training goes on"
-            warn(text, stacklevel=stacklevel)
+            warn(text, stacklevel=users_line())
         return False
 
-    def _warn(self, stacklevel: int) -> None:
-        _pass_on(self._worker, stacklevel + 1)
+    def _warn(self) -> None:
+        _pass_on(self._worker)
 
 
-def _pass_on(worker: Worker, stacklevel: int) -> None:
+def _pass_on(worker: Worker) -> None:
     """Show the notices of the thread as warnings in the training thread."""
     if os.getpid() == worker.pid:
         while worker.notices:
-            warn(worker.notices.popleft(), stacklevel=stacklevel)
+            warn(worker.notices.popleft(), stacklevel=users_line())
 
 
 def _frame(
@@ -369,7 +369,7 @@ def _end(worker: Worker, status: str | None, error: BaseException | None = None)
         until = time.monotonic() + CLOSE_SECONDS
         while not request.done.wait(1) and worker.is_alive() and time.monotonic() < until:
             pass
-    _pass_on(worker, stacklevel=4)
+    _pass_on(worker)
 
 
 def _renewed(place: Place, operations: Sequence[Operation]) -> Backend:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError, StoreError, warn
+from ..errors import OptionError, StoreError, users_line, warn
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Statistic, Writer
 from ..store.library import numbered as numbered_names
 from ..store.library import ranks_of, time_name
@@ -168,7 +168,7 @@ class StoreVisualizer(RecordSink):
     def _warn(self, text: str) -> None:
         if not self._warned:
             self._warned = True
-            warn(text, stacklevel=3)
+            warn(text, stacklevel=users_line())
 
     def _tell_of_nonfinite(self, lens: str, grid: "Grid", step: int, epoch: int) -> None:
         """Store where and when numbers were first non-finite: later ones are only a consequence."""
@@ -218,7 +218,7 @@ class StoreVisualizer(RecordSink):
                 options = {**options, "resume": False, "resume_step": None}
         assert self._writer is not None  # there is always a free number
         if reason is not None and not self._numbered:
-            warn(f"{reason}. This run is stored as {name!r}", stacklevel=3)
+            warn(f"{reason}. This run is stored as {name!r}", stacklevel=users_line())
         asked = self._options["resume_step"]
         if not self._counts_on:
             self._first_step = (self._writer.resumed_step or 0) if asked is None else asked

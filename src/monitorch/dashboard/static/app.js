@@ -250,10 +250,7 @@ export class App {
     const model = block ? this.model(block, state.difference ? (heat[1]?.[0] ?? null) : null) : null;
     this.axisBlock = block ?? strip[0]?.[0] ?? null;
     this.axisPlaces = this.axisBlock?.columns ? places(this.axisBlock, state.x, this.started(state.run)) : null;
-    this.heat.show(
-      model,
-      head.lenses.length ? "No layer has numbers in these steps." : "This run has no numbers yet.",
-    );
+    this.heat.show(model, head.lenses.length ? "No layer has numbers in these steps." : "This run has no numbers yet.");
     const ruler = model ? this.heat.ruler : this.ownRuler();
     if (ruler) this.strip.show(this.data.specs(state.run, WHOLE_RUN), this.sources(strip), WHOLE_RUN, ruler);
     this.strip.root.hidden = !ruler || !strip[0]?.length;

@@ -70,11 +70,7 @@ export class RunsTab {
     const name = element("b", { text: state.run });
     const known = runs.find((run) => run.name === state.run);
     if (known) return ["The run ", name, ` ${known.problem ?? `is ${known.status}`}. These are all runs:`];
-    return [
-      "There is no run ",
-      name,
-      runs.length ? " here. These are all runs:" : " here, and no other run.",
-    ];
+    return ["There is no run ", name, runs.length ? " here. These are all runs:" : " here, and no other run."];
   }
 
   /** @param {RunColumn[]} columns */
