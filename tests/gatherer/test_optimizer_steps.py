@@ -93,6 +93,69 @@ def test_it_is_told_last_what_others_have_done_to_gradients(parameters):
         steps.come_last()  # as before each pass of a model
 
 
+@pytest.fixture
+def halve(parameters):
+    def hook(*_):
+        parameters[0].grad.mul_(0.5)
+
+    return hook
+
+
+@pytest.fixture
+def consumed(parameters):
+    """An optimizer, and the sums of gradients that are told when its steps begin."""
+    optimizer, seen = torch.optim.SGD(parameters, lr=0.1), []
+    steps = OptimizerSteps(optimizer, InspectorState(on_error="raise"))
+    steps.before.append(lambda args, kwargs: seen.append(parameters[0].grad.sum().item()))
+
+    def step():
+        parameters[0].grad = torch.ones_like(parameters[0])
+        optimizer.step()
+        return seen
+
+    return optimizer, step
+
+
+def test_a_hook_that_comes_just_before_a_step_is_heard_first(parameters, consumed, halve):
+    optimizer, step = consumed
+    for number in range(1, 4):
+        handle = optimizer.register_step_pre_hook(halve)
+        assert step() == [1.0] * number
+        handle.remove()
+    assert step() == [1.0] * 3 + [2.0]
+    assert parameters[0].grad.sum() == 2.0
+
+
+def test_a_late_hook_that_fails_leaves_the_next_step_in_order(consumed, halve, count_hooks):
+    optimizer, step = consumed
+
+    def fail(*_):
+        raise ValueError("a hook that fails")
+
+    failing = optimizer.register_step_pre_hook(fail)
+    optimizer.register_step_pre_hook(halve)
+    with pytest.raises(ValueError, match="a hook that fails"):
+        step()
+    failing.remove()
+    assert step() == [1.0]
+    assert step() == [1.0, 1.0]
+    assert count_hooks(optimizer) == 3
+
+
+@pytest.mark.parametrize(("answer", "seen"), [(None, 0), ("closure", 1)])
+def test_what_a_late_hook_makes_of_the_arguments_is_told(answer, seen, consumed):
+    optimizer, step = consumed
+    steps, told = OptimizerSteps(optimizer, InspectorState(on_error="raise")), []
+    steps.before.append(lambda args, kwargs: told.append(len(args) - 1))
+
+    def change(optimizer, args, kwargs):
+        return None if answer is None else ((*args, lambda: torch.zeros(())), kwargs)
+
+    optimizer.register_step_pre_hook(change)
+    step()
+    assert told == [seen]
+
+
 def test_an_error_of_a_listener_is_told_and_the_others_are_called(parameters, listen):
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     state = InspectorState()

@@ -176,3 +176,18 @@ def test_a_backward_pass_that_fails_does_not_end_it(model, watch, options):
         expected = norms(model)
         optimizer.step()
         assert samples(inspector) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient": "before_clip"}, None])
+def test_gradients_go_on_when_tensors_are_swapped(options, model, watch):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspector = watch() if options is None else watch(optimizer, **options)
+    for step in range(4):
+        if step == 2:
+            for parameter in list(model.parameters()):  # torch refuses it where somebody has a weak reference
+                torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach() * 2))
+        loss_of(model, step).backward()
+        expected = norms(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert samples(inspector) == pytest.approx(expected, rel=1e-6)

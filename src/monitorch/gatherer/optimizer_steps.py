@@ -34,11 +34,13 @@ class OptimizerSteps:
         self.count = 0
         """How many steps have ended."""
         self._depth = 0
+        self._stand_in: _StandIn | None = None
         self._pre_hook = optimizer.register_step_pre_hook(self._begin)
         self._post_hook = optimizer.register_step_post_hook(self._end)
 
     def remove(self) -> None:
         """Remove the hooks from the optimizer."""
+        self._leave_place()
         self._pre_hook.remove()
         self._post_hook.remove()
         self.before, self.after = [], []
@@ -50,12 +52,30 @@ class OptimizerSteps:
 
     def come_last(self) -> None:
         """Move behind hooks that others have registered since."""
+        self._leave_place()
         hooks: Any = self.optimizer._optimizer_step_pre_hooks
         if self._pre_hook.id in hooks and next(reversed(hooks)) != self._pre_hook.id:
             hooks.move_to_end(self._pre_hook.id)
 
     @outside_graph
     def _begin(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._leave_place()
+            hooks: Any = self.optimizer._optimizer_step_pre_hooks
+            last = next(reversed(hooks))
+            if last == self._pre_hook.id:
+                self._step_begins(args, kwargs)
+            else:  # somebody came since the last step, and the order is fixed while hooks are being called
+                self._stand_in = _StandIn(hooks, last, self._step_begins)
+        except Exception as error:
+            tell(self._state, "noticing that a step begins", error)
+
+    def _leave_place(self) -> None:
+        if self._stand_in is not None:
+            self._stand_in.remove()
+            self._stand_in = None
+
+    def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             self._depth += 1
             if self._depth == 1 or self._is_outermost():
@@ -91,3 +111,24 @@ class OptimizerSteps:
                 running += 1
             frame = frame.f_back  # type: ignore[assignment]
         return running <= 1
+
+
+class _StandIn:
+    """Is in the place of another hook for one call: calls it, and then what has to come after it."""
+
+    def __init__(self, hooks: dict[int, Any], place: int, action: Listener) -> None:
+        self._hooks, self._place, self._hook, self._action = hooks, place, hooks[place], action
+        hooks[place] = self
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Be that hook."""
+        self.remove()
+        result = self._hook(optimizer, args, kwargs)
+        is_changed = isinstance(result, tuple) and len(result) == 2  # the arguments of the step
+        self._action(*(result if is_changed else (args, kwargs)))
+        return result
+
+    def remove(self) -> None:
+        """Give the place back."""
+        if self._hooks.get(self._place) is self:
+            self._hooks[self._place] = self._hook

@@ -29,6 +29,8 @@ class WatchedGradient:
         """A copy of the gradient at the end of the last backward pass, if needed."""
         self.is_kept = False
         self._hooked: Tensor | None = None
+        self._content = 0
+        """What the hooked parameter held: ``swap_tensors`` takes the hook away with it."""
         self._handle: Any = None
 
     @property
@@ -43,13 +45,18 @@ class WatchedGradient:
     def refresh(self) -> None:
         """Look the parameter up, and hook it if it trains now."""
         parameter = self.tensor
-        if parameter is self._hooked and (parameter is None or parameter.requires_grad):
+        if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
+            self.unhook()
             return
-        self.unhook()
-        if parameter is not None and parameter.requires_grad and parameter.is_leaf:
-            with torch._C.DisableTorchFunctionSubclass():  # an uninitialised one refuses nearly all methods
-                self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            self._hooked = parameter
+        with torch._C.DisableTorchFunctionSubclass():  # an uninitialised one refuses nearly all methods
+            if parameter is self._hooked and parameter._cdata == self._content:
+                return
+            self.unhook()
+            others = parameter._post_accumulate_grad_hooks
+            if others is not None and not others:  # else torch takes it for granted that it is called for these
+                parameter._post_accumulate_grad_hooks = None
+            self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            self._hooked, self._content = parameter, parameter._cdata
 
     def join(self, owned: Owned) -> None:
         """Measure at steps from now on, if an optimizer has the parameter.

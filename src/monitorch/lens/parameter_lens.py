@@ -30,7 +30,8 @@ class ParameterLens(Lens):
     def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
         super().__init__(by_parameter.values(), views)
         self._by_parameter = by_parameter
-        self._seen: dict[int, weakref.ref[Tensor]] = {}
+        self._seen: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        """Where each tensor was found first; a weak reference to itself would keep torch from swapping it."""
         self._named_otherwise: dict[str, str] = {}
 
     @property
@@ -51,9 +52,8 @@ class ParameterLens(Lens):
         names = own if ALL in self._by_parameter else list(self._by_parameter)
         found = {name: tensor for name in names if (tensor := locate_parameter(module, name)) is not None}
         for name, tensor in found.items():
-            known = self._seen.get(id(tensor))
-            if known is None or known() is not tensor:  # another tensor may have had the same id
-                self._seen[id(tensor)] = weakref.ref(tensor)
+            if not self._was_seen(tensor):
+                self._seen[id(tensor)] = weakref.ref(module), name
                 preprocessor = self._by_parameter.get(ALL) or self._by_parameter[name]
                 gatherer = self._gather(module, name, preprocessor, module_name, inspector_state)
                 self._watch(gatherer, self._layer(module_name, name), module_name)
@@ -66,6 +66,12 @@ class ParameterLens(Lens):
         """Also forget which tensors were seen."""
         super().detach_from_module()
         self._seen, self._named_otherwise = {}, {}
+
+    def _was_seen(self, tensor: Tensor) -> bool:
+        """Whether it is watched already, where it was found first; another one may have had the same id."""
+        known, name = self._seen.get(id(tensor), (None, ""))
+        module = None if known is None else known()
+        return module is not None and locate_parameter(module, name) is tensor
 
     def _layer(self, module_name: str, parameter: str) -> str:
         """The name to show a parameter under."""
