@@ -330,6 +330,28 @@ def test_anything_that_can_be_a_number_is_logged(training, arguments, named, exp
     assert found == {f"{name} mean": [(0, value)] for name, value in expected.items()}
 
 
+class Unreadable:
+    """What nobody can print or count."""
+
+    def __repr__(self):
+        raise RuntimeError("not a text")
+
+    def __float__(self):
+        raise RuntimeError("not a number")
+
+    __int__ = __float__
+
+
+@pytest.mark.parametrize(
+    ("odd", "text"), [(10**400, "odd=.* is left out"), (Unreadable(), "'odd' failed: .*not a num")]
+)
+def test_what_is_no_number_keeps_no_other_from_being_logged(training, odd, text):
+    with training.watch(training.optimizer) as watch, pytest.warns(MonitorchWarning, match=text):
+        watch.log(first=1, odd=odd, last=2)
+    found = {line: values for (tag, line), values in training.shown.at_steps.items() if tag == "Logged"}
+    assert (found["first mean"], found["last mean"]) == ([(0, 1.0)], [(0, 2.0)])
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -340,6 +362,10 @@ def test_anything_that_can_be_a_number_is_logged(training, arguments, named, exp
             r"a=tensor\(\[1., 1.\]\) is left out: .* not a tensor of shape \(2,\)",
         ),
         (lambda watch: watch.log(a=1j), "a=1j is left out"),
+        (lambda watch: watch.log(a=10**400), r"a=10+… is left out: int too large"),
+        (lambda watch: watch.log(a=torch.ones((), device="meta")), "a=tensor.* is left out: .* meta device"),
+        (lambda watch: watch.log(a=torch.ones((), dtype=torch.complex64)), "a=tensor.* is left out: .* not a complex"),
+        (lambda watch: watch.log(a=1, step=Unreadable()), r"log\(step=<Unreadable>\) is no step"),
         (lambda watch: watch.log(a=["x" * 1000]), r"a=\['xx+… is left out"),
         (lambda watch: watch.log(5), r"log\(5\) is left out: write log\(name=number\)"),
         (lambda watch: watch.log(a=1, step="now"), r"log\(step='now'\): this is not a step number"),

@@ -54,7 +54,51 @@ def test_channels_are_dimension_1_where_nothing_weighted_ran():
     assert watched()("act") is False
 
 
-@pytest.mark.parametrize("module", [nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm1d(3, affine=False), nn.Sequential()])
+class Scale(nn.Module):
+    """Weights of its own, and no class that anybody knows; may hold a layer that runs first."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.inner, self.factor = inner, nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.factor * (x if self.inner is None else self.inner(x))
+
+
+class Odd(Scale):
+    """Its output raises when it is looked into."""
+
+    class Output(dict):
+        def values(self):
+            raise ValueError("nobody looks into this")
+
+    def forward(self, x):
+        return self.Output(x=super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("before", "module", "x", "last"),
+    [
+        (nn.Conv2d(4, 4, 1), Scale(), torch.ones(2, 4, 5, 5), False),
+        (nn.Linear(4, 4), Scale(), torch.ones(2, 5, 5, 4), True),
+        (nn.Linear(4, 4), Scale(nn.Conv2d(4, 4, 1)), torch.ones(2, 4, 5, 4), False),
+        (nn.Conv1d(4, 4, 1), Scale(), torch.ones(2, 4, 4), True),
+        (nn.Conv1d(4, 4, 1), nn.PReLU(4), torch.ones(2, 4, 4), False),
+        (nn.Conv2d(4, 4, 1), Odd(), torch.ones(2, 4, 5, 5), False),
+        (nn.ReLU(), Scale(), torch.ones(2, 4, 5, 5), False),
+        (nn.ReLU(), Scale(), torch.ones(2, 4), True),
+    ],
+)
+def test_other_modules_with_weights_leave_images_as_they_were(before, module, x, last):
+    layout = watched(before, *module.modules())
+    before(x)
+    module(x)
+    assert layout("act") is last
+
+
+@pytest.mark.parametrize(
+    "module", [nn.ReLU(), nn.PReLU(), nn.MaxPool2d(2), nn.BatchNorm1d(3, affine=False), nn.Sequential()]
+)
 def test_modules_without_weights_of_their_own_are_not_watched(module, count_hooks):
     watched(module)
     assert count_hooks(module) == 0

@@ -50,3 +50,11 @@ def test_state_is_asked_at_every_pass(keeper, linear):
     linear.train()(torch.ones(1, 3))
     assert len(keeper.calls) == 2
     assert keeper.gaps == ["lin"]
+
+
+def test_tensors_without_numbers_are_not_handed_over(keeper, state):
+    module = nn.Identity()
+    FeedForwardGatherer(module, [keeper], "same", state)
+    module((torch.ones(1), {"x": torch.ones(1, device="meta")}))
+    module(torch.ones(1))
+    assert len(keeper.calls) == 1

@@ -1,5 +1,7 @@
 """Lenses on one output, or on its gradient, share one hook and one pass."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -194,17 +196,38 @@ def test_an_error_in_taking_rows_is_told_once(linear, forward):
 
 
 @pytest.mark.parametrize("odd", [torch.ones(2, 3, dtype=torch.long), torch.ones(0, 3)], ids=["whole numbers", "empty"])
-def test_what_cannot_be_measured_is_left_out_with_one_warning_each(odd, forward):
+def test_what_cannot_be_measured_is_left_out_with_one_warning_for_all(odd, forward):
     module, norms, rates = nn.Identity(), norm(), activation()
     forward(norms, module)
     forward(rates, module)
-    with pytest.warns(MonitorchWarning, match="leaves out a sample of layer 'lin'") as told:
+    with pytest.warns(MonitorchWarning, match="OutputNorm leaves out a sample of layer 'lin'") as told:
         module(odd)
-    assert len(told) == 2
+    assert len(told) == 1
     module(odd)
     module(torch.ones(1, 3))
     assert norms.value["lin"] == pytest.approx([np.sqrt(3)])
     assert rates.value["lin"][0] == [1.0]
+
+
+def test_a_pass_without_numbers_is_not_recorded_and_interrupts_nothing(linear, forward, backward):
+    norms, gradients = norm(), geometry()
+    forward(norms)
+    backward(gradients)
+    inputs, meta = (
+        torch.randn(3, 4, 3),
+        {name: tensor.detach().to("meta") for name, tensor in linear.named_parameters()},
+    )
+    for step, x in enumerate(inputs):
+        linear(x).square().sum().backward()
+        if step == 1:
+            x = x.to("meta").requires_grad_()
+            torch.func.functional_call(linear, meta, (x,)).square().sum().backward()
+    outputs = [linear(x).detach().double() for x in inputs]
+    assert norms.value["lin"][:3] == pytest.approx([out.norm(dim=1).mean().item() for out in outputs])
+    lengths, correlations = gradients.value["lin"]
+    assert lengths == pytest.approx([2 * out.norm().item() for out in outputs])
+    cosines = [nn.functional.cosine_similarity(*pair, dim=0).item() for pair in pairwise(map(torch.flatten, outputs))]
+    assert correlations == pytest.approx([0.0, *cosines], abs=1e-6)
 
 
 def test_nothing_is_compared_across_a_time_without_recording(linear, housed, backward):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.lens import OutputGradientGeometry
+from monitorch.lens import OutputGradientGeometry, ParameterGradientGeometry
 
 
 def penalised(model, x):
@@ -50,3 +50,20 @@ def test_each_step_is_one_sample_of_the_pass_that_trains(backward, frozen):
         assert len(found) == (2 if backward is penalised else 1)
     assert ("0" in samples) == bool(found)
     assert watching.state.step == 1
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_parameters_that_are_put_into_a_model_for_a_pass_are_trained_too(trains):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    lenses = [lens := OutputGradientGeometry(inplace=False), ParameterGradientGeometry()]
+    watching = PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise")
+    others = {name: nn.Parameter(tensor.detach() * 2) for name, tensor in model.named_parameters()}
+    x = torch.randn(2, 3, requires_grad=True)
+    output = torch.func.functional_call(model, others, (x,))
+    if trains:
+        output.square().sum().backward()
+    else:
+        torch.autograd.grad(output.square().sum(), x)
+    watching.tick_epoch()
+    shown = {r.layer: r.value for r in lens.records(1) if (r.tag, r.statistic) == ("Output Gradient Norm", "mean")}
+    assert shown.get("2") == (pytest.approx(2 * output.detach().double().norm().item()) if trains else None)

@@ -180,12 +180,24 @@ class Scaled:
 
 @pytest.mark.parametrize("parts", [1, 3, 4])
 def test_a_scaler_that_nobody_told_of_is_noticed_once(model, parts):
-    training = Scaled(model, OutputGradientGeometry())
+    training = Scaled(model, OutputGradientGeometry(), optimizer=None)
     training.train(parts)
     with pytest.warns(MonitorchWarning, match=r"the gradient of the loss is .*, not 1, .*grad_scaler="):
         training.inspector.tick_epoch()
     training.train(parts)
     training.inspector.tick_epoch()  # a further warning would be an error
+
+
+@pytest.mark.parametrize("sees_loss", [True, False])
+def test_a_scaler_that_nobody_told_of_is_noticed_by_its_steps(model, sees_loss):
+    training = Scaled(model, OutputGradientGeometry())
+    if not sees_loss:
+        training.loss_fn = nn.functional.mse_loss
+    with pytest.warns(MonitorchWarning, match=r"multiplies the loss by 4096, .*grad_scaler="):
+        training.train()
+    training.inspector.tick_epoch()  # a further warning would be an error
+    training.train()
+    training.inspector.tick_epoch()
 
 
 def test_the_loss_field_of_an_output_tells_of_a_scaler_too():
@@ -230,9 +242,9 @@ def test_nothing_is_told_where_the_scaler_is_known(model):
 
 def test_gradients_before_clipping_are_scaled_too(model):
     training = Scaled(model, ParameterGradientGeometry(), gradient="before_clip")
-    training.train()
     with pytest.warns(MonitorchWarning, match="grad_scaler="):
-        training.inspector.tick_epoch()
+        training.train()
+    training.inspector.tick_epoch()
 
 
 def test_after_another_model_was_attached_it_is_looked_for_again(model):
@@ -241,6 +253,6 @@ def test_after_another_model_was_attached_it_is_looked_for_again(model):
     training.inspector.tick_epoch()
     training.inspector.attach(model)
     training.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    training.train()
     with pytest.warns(MonitorchWarning, match="grad_scaler="):
-        training.inspector.tick_epoch()
+        training.train()
+    training.inspector.tick_epoch()

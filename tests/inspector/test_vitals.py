@@ -179,5 +179,19 @@ def test_an_inspector_that_knows_the_optimizer_logs_them_at_each_tick():
     assert first["samples per second mean"] > 0
 
 
+def test_a_number_that_the_user_logs_under_the_same_name_is_the_one_shown():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspector = PyTorchInspector([], module=model, optimizer=optimizer, visualizer="dummy")
+    for rate in (3.0, None):
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+        if rate is not None:
+            inspector.log({"learning rate": rate})
+        inspector.tick_epoch()
+        shown = {record.statistic: record.value for record in inspector.records()}
+        assert shown["learning rate mean"] == pytest.approx(rate or 0.1)
+
+
 def test_an_inspector_that_does_not_logs_nothing():
     assert watched_numbers() == [{}, {}]

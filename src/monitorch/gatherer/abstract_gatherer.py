@@ -114,7 +114,7 @@ class Gatherer(AbstractGatherer):
         if self.inspector_state is None:
             raise AttributeError(f"this gatherer was detached from {self.name!r}")
         try:
-            if self._wants_data():
+            if self._wants_data() and not has_no_numbers(data):
                 for preprocessor in self._preprocessors:
                     self.guarded(self._process, preprocessor, *data)
         except Exception as error:
@@ -131,8 +131,9 @@ class Gatherer(AbstractGatherer):
     def report(self, error: Exception, data: Any) -> None:
         """Warn once about an error with ``data``; then stop, unless only a sample is left out."""
         if isinstance(error, SkippedSample):
-            if not self._warned:
-                warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}", stacklevel=2)
+            if not self._warned and is_news(self.inspector_state, cause_of(error)):
+                rest = "Others that are left out for this reason are not named"
+                warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}. {rest}", stacklevel=2)
             self._warned = True
             return
         if self.inspector_state is not None and self.inspector_state.on_error == "raise":
@@ -147,6 +148,11 @@ class Gatherer(AbstractGatherer):
             cure = "PyTorchInspector(on_error='raise') shows where it happened"
             text = f"{self.owner} stops watching layer {self.name!r}: {cause} (shapes: {shapes}). {rest}; {cure}"
             warn(text, stacklevel=2)
+
+
+def has_no_numbers(data: Any) -> bool:
+    """Whether there are tensors on the meta device in it: of them only the shapes are known, as under a tracer."""
+    return any(tensor.is_meta for tensor in tensors_in(data))
 
 
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

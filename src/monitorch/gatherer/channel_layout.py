@@ -7,23 +7,29 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from ..preprocessor.outputs import pick_tensor
 from ..preprocessor.parameters import own_parameters
 from .compilation import inside_graph, is_compiled
 from .hook_on_module import HookedMethod
 
 CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
+CHANNELS_LAST = (
+    *(nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
+    *(nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention, nn.RNNBase),
+)
+IMAGE = 4
+"""Dimensions of a batch of images, at least."""
 
 
 class ChannelLayout:
     """Decides, per layer, whether channels are the last dimension.
 
     The last weighted module that ran before the layer's first observed pass decides: convolutions and batch norms have
-    their channels in dimension 1, everything else with weights (linear, embedding, layer norm, attention) in the last.
-    The answer for a layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph no
-    hook
-    can see which module ran: there the last weighted module defined before the layer decides, and the hooks stay,
-    because
-    removing them would cause a recompilation.
+    their channels in dimension 1, linear layers, embeddings, layer norms and attention in the last. Other modules with
+    weights have them in the last, too, unless they return images: then the layout before them is kept. The answer for a
+    layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph no hook can see which
+    module ran: there the last weighted module defined before the layer decides, and the hooks stay, because removing
+    them would cause a recompilation.
     """
 
     def __init__(self) -> None:
@@ -41,13 +47,14 @@ class ChannelLayout:
 
     def watch(self, module: nn.Module) -> None:
         """Notice when ``module`` runs, if it has weights of its own, parametrised ones included."""
-        if isinstance(module, torch.jit.ScriptModule):
+        if isinstance(module, (torch.jit.ScriptModule, nn.PReLU)):  # a PReLU does not move channels
             return
         if id(module) not in self._handles and own_parameters(module):
             in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
             self._last_built = not in_dim_1
-            note = HookedMethod(self._note_dim_1 if in_dim_1 else self._note_last)
-            self._handles[id(module)] = module.register_forward_hook(note)
+            in_last = isinstance(module, CHANNELS_LAST)
+            note = self._note_dim_1 if in_dim_1 else self._note_last if in_last else self._note_own
+            self._handles[id(module)] = module.register_forward_hook(HookedMethod(note))
 
     def __call__(self, name: str) -> bool:
         """Whether the channels of layer ``name`` are its last dimension."""
@@ -78,6 +85,18 @@ class ChannelLayout:
     def _note_last(self, *_: Any) -> None:
         if not is_compiled():
             self._last_dim, self._ran = True, True
+
+    @inside_graph
+    def _note_own(self, _: nn.Module, __: Any, output: Any) -> None:
+        if is_compiled():
+            return
+        try:
+            found = pick_tensor(output)
+            if found is None or found.dim() < IMAGE:
+                self._last_dim = True
+            self._ran = True
+        except Exception:  # an output that cannot be looked at says nothing about channels
+            return
 
     def _remove_hooks(self) -> None:
         for handle in self._handles.values():

@@ -46,6 +46,11 @@ class GradientTap:
         return [tensor for watched in self._watched.values() if (tensor := watched.tensor) is not None]
 
     @property
+    def hooked(self) -> list[Any]:
+        """Those whose gradients are waited for: what was in their places when the last pass began."""
+        return [watched.hooked for watched in self._watched.values() if watched.hooked is not None]
+
+    @property
     def takes_scaled(self) -> bool:
         """Whether gradients are read before a GradScaler unscales them for a step."""
         early = [watched.tensor for watched in self._watched.values() if watched.moment != AT_STEP]

@@ -123,7 +123,8 @@ class House:
         """Measure many tensors, each on the page of its device; ``True``: compare it with the tensor before."""
         by_device: dict[torch.device, list[tuple[Note, Tensor, bool]]] = defaultdict(list)
         for entry in entries:
-            by_device[entry[1].device].append(entry)
+            if not entry[1].is_meta:  # there are no numbers in it
+                by_device[entry[1].device].append(entry)
         for device, own in by_device.items():
             notes, tensors, follows = zip(*own, strict=True)
             page = self.ledger.page(device)

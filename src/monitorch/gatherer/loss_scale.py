@@ -3,6 +3,7 @@
 Nothing here waits for the GPU: factors stay tensors, and a skipped step is a factor of 0.
 """
 
+import sys
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -47,6 +48,20 @@ class Unscaling(NamedTuple):
     def of_unscaled(self) -> Correction | None:
         """For rows of gradients that were multiplied by ``unit`` already."""
         return None if self.works is None else Correction(self.works, self.worked)
+
+
+UNKNOWN_SCALER = "a GradScaler that is not known"
+"""The cause under which it is told, by whoever notices first."""
+
+_SCALER_STEP = torch.amp.GradScaler.step.__code__
+
+
+def stepping_scaler() -> Any:
+    """The GradScaler that makes the step of an optimizer which is running now; None if nobody does."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code is not _SCALER_STEP:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["self"]
 
 
 class LossScale:

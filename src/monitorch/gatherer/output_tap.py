@@ -132,6 +132,8 @@ class OutputTap(HookOnModule):
             x = samples_of(output, site.index)
             if type(x) is not Tensor:
                 x, part = local_samples(x)
+            if x.is_meta:
+                return  # it has no numbers, like those of a tracer
             alive = site.alive(x) if site.exact_death else None
             self._house.ledger.page(x.device).output(Note(site, kind, self.state.step, part, alive), x)
         except Exception as error:
@@ -154,6 +156,7 @@ class OutputTap(HookOnModule):
             if (
                 site not in self.gradients
                 or site.failed
+                or gradient.is_meta
                 or is_traced()
                 or not self._house.backward.is_running(self.module())
             ):

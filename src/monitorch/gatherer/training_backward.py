@@ -1,7 +1,7 @@
 """Tells the backward pass of a loss from those that compute something else."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import chain
 from typing import Any
@@ -75,10 +75,15 @@ class TrainingBackward:
             self._known[task] = self._judge(module)
         return self._known[task]
 
+    def _stand_ins(self) -> Iterator[nn.Parameter]:
+        """What was in the places of watched parameters during the pass, where ``functional_call`` has put others."""
+        house = getattr(self._state, "house", None)
+        return iter(() if house is None else house.gradients.hooked)
+
     def _judge(self, module: nn.Module | None) -> bool:
         model = None if self._model is None else self._model()
         modules = [part for part in (module, model) if part is not None]  # most likely its own
-        found = reach(chain.from_iterable(part.parameters() for part in modules))
+        found = reach(chain(*(part.parameters() for part in modules), self._stand_ins()))
         now = self._state.step, self._state.passes
         if found is Reach.NONE or (found is Reach.RETURNED and self._with_graph == now):
             return False

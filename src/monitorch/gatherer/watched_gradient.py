@@ -28,7 +28,7 @@ class WatchedGradient:
         self.kept: Tensor | None = None
         """A copy of the gradient at the end of the last backward pass, if needed."""
         self.is_kept = False
-        self._hooked: Tensor | None = None
+        self.hooked: Tensor | None = None
         self._content = 0
         """What the hooked parameter held: ``swap_tensors`` takes the hook away with it."""
         self._handle: Any = None
@@ -49,14 +49,14 @@ class WatchedGradient:
             self.unhook()
             return
         with torch._C.DisableTorchFunctionSubclass():  # an uninitialised one refuses nearly all methods
-            if parameter is self._hooked and parameter._cdata == self._content:
+            if parameter is self.hooked and parameter._cdata == self._content:
                 return
             self.unhook()
             others = parameter._post_accumulate_grad_hooks
             if others is not None and not others:  # else torch takes it for granted that it is called for these
-                parameter._post_accumulate_grad_hooks = None
+                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
             self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            self._hooked, self._content = parameter, parameter._cdata
+            self.hooked, self._content = parameter, parameter._cdata
 
     def join(self, owned: Owned) -> None:
         """Measure at steps from now on, if an optimizer has the parameter.
@@ -76,7 +76,7 @@ class WatchedGradient:
         """Remove the hook from the parameter."""
         if self._handle is not None:
             self._handle.remove()
-        self._handle = self._hooked = None
+        self._handle = self.hooked = None
 
     def interrupt(self) -> None:
         """Do not compare the next gradient with the last one."""

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from .. import visualizer as visualizers
 from ..errors import LifecycleError, OptionError, users_line, warn
+from ..gatherer.abstract_gatherer import has_no_numbers
 from ..gatherer.compilation import drop_graphs, warn_if_blind
 from ..gatherer.house import House
 from ..gatherer.reports import tell
@@ -319,13 +320,17 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         """Take a number from the training loop; warn once per name about what is not a number."""
         try:
             if self.state.is_active:
+                if has_no_numbers(value):
+                    raise ValueError("tensors on the meta device have no numbers")
                 push()
                 if report is not None:
                     self.state.report(report)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if self.state.on_error == "raise":
                 raise
             self._refuse(f"{call}() takes numbers, so {name}={_short(value)} is left out: {error}", name)
+        except Exception as error:  # others that came with it are taken all the same
+            tell(self.state, f"{call}() of {name!r}", error)
 
     def _refuse(self, text: str, name: str) -> None:
         if name not in self._refused:
@@ -338,7 +343,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             return None
         try:
             wanted = int(step)
-        except (TypeError, ValueError):
+        except Exception:
             self._refuse(
                 f"log(step={_short(step)}): this is not a step number, so the last finished step is used", "step="
             )
@@ -409,7 +414,8 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self.state.settle()
         self._last_records = []
         for name, value in self._steps.vitals.read().items() if self.optimizers and self._steps else ():
-            self._logged.numbers.push(name, value)
+            if name not in self._logged.numbers:  # the user's own number of that name is meant
+                self._logged.numbers.push(name, value)
         others = [lens for lens in self._adopted if lens is not self._logged]
         collect([*others, self._logged], self._call_preprocessor, self.state, self.master_rank)
         self._show_logged()
@@ -437,5 +443,8 @@ def _flat(values: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:59]}…"

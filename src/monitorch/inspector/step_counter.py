@@ -13,10 +13,10 @@ from ..gatherer.compilation import inside_graph, is_compiled, is_traced
 from ..gatherer.doorway import Door
 from ..gatherer.hook_on_module import HookedMethod
 from ..gatherer.house import House
-from ..gatherer.loss_scale import LossScale
+from ..gatherer.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..gatherer.ownership import Owned
 from ..gatherer.recomputation import RecomputationFilter, inside_backward
-from ..gatherer.reports import tell
+from ..gatherer.reports import is_news, tell
 from ..preprocessor.outputs import kind_of_pass
 from .arguments import Trainer
 from .inspector_state import InspectorState
@@ -161,6 +161,7 @@ class StepCounter:
         if self._waits_for_a_step:
             self._waits_for_a_step = False
             self._check_what_is_watched()
+            self._look_for_a_scaler()
         if optimizer is self._optimizers[0]:
             self._finish_step()
         elif not inside_backward():  # there may be one optimizer for each parameter
@@ -199,6 +200,18 @@ class StepCounter:
             cure = "watch the module whose layers are called in training"
             seen = f"the optimizer made a step, but no layer of the watched {kind} was called since watching began"
             warn(f"{seen}; {cure}", stacklevel=4)
+
+    def _look_for_a_scaler(self) -> None:
+        """At the first step: say so where gradients are shown scaled, as somebody scales the loss that is not known."""
+        if self._state.loss_scale is not None or not self._house.takes_scaled_gradients:
+            return
+        scaler = stepping_scaler()
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        if scale != 1 and is_news(self._state, UNKNOWN_SCALER):
+            seen = (
+                f"a GradScaler multiplies the loss by {scale:g}, and so gradients are shown that many times too large"
+            )
+            warn(f"{seen}; pass the scaler as grad_scaler=", stacklevel=4)
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

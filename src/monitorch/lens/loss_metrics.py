@@ -7,7 +7,8 @@ from torch import nn
 
 from ..errors import OptionError, warn
 from ..gatherer import FeedForwardGatherer
-from ..gatherer.reports import tell
+from ..gatherer.loss_scale import UNKNOWN_SCALER
+from ..gatherer.reports import is_news, tell
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
@@ -101,7 +102,8 @@ class LossMetrics(PushedLens):
         if failure is not None:
             raise failure
         scale = gradient.scale()
-        if scale is not None and house is not None and self._state.loss_scale is None and house.takes_scaled_gradients:
+        is_unknown = house is not None and self._state.loss_scale is None and house.takes_scaled_gradients
+        if scale is not None and is_unknown and is_news(self._state, UNKNOWN_SCALER):
             text = f"the gradient of the loss is {scale:g}, not 1, as with a GradScaler, so the gradients shown are"
             warn(f"{text} that many times too large; pass the scaler as grad_scaler=", stacklevel=2)
 

@@ -76,6 +76,10 @@ class RunNumbers(AccumulatingPreprocessor):
         """Whether there is no number since the last tick."""
         return not self._values
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a number of that name has come since the last tick."""
+        return name in self._values
+
     def push(self, name: str, value: Any, step: int | None = None) -> None:
         """Add a number; a tensor is copied, without waiting for the GPU."""
         self._add(name if step is None else (name, step), sample_of(value), self.inplace)
@@ -139,4 +143,8 @@ class RunNumbers(AccumulatingPreprocessor):
 
 def sample_of(value: Any) -> Any:
     """A value as a sample that no other code can change: a float, or a tensor that is still on its device."""
-    return as_sample(value.detach().clone()) if isinstance(value, Tensor) else float(value)
+    if not isinstance(value, Tensor):
+        return float(value)
+    if value.is_complex():
+        raise TypeError("a sample is one real number, not a complex one")
+    return as_sample(value.detach().clone())
