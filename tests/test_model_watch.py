@@ -343,7 +343,9 @@ class Unreadable:
 
 
 @pytest.mark.parametrize(
-    ("odd", "text"), [(10**400, "odd=.* is left out"), (Unreadable(), "'odd' failed: .*not a num")]
+    ("odd", "text"),
+    [(10**400, "odd=.* is left out"), (Unreadable(), "'odd' failed: .*not a number")],
+    ids=["too large", "unreadable"],
 )
 def test_what_is_no_number_keeps_no_other_from_being_logged(training, odd, text):
     with training.watch(training.optimizer) as watch, pytest.warns(MonitorchWarning, match=text):

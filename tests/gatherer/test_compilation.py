@@ -1,6 +1,7 @@
 """Under torch.compile the numbers are those of eager mode, and nothing is compiled over and over."""
 
 import dataclasses
+import warnings
 
 import pytest
 import torch
@@ -12,11 +13,10 @@ from monitorch.gatherer.compilation import has_graphs
 from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
 from monitorch.visualizer.record_sink import RecordSink
 
-# the compiler hides these warnings of its own, but cannot where warnings are errors
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
+    # the compiler hides this warning of its own, but cannot where warnings are errors, watched or not
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 STEPS = 3
 
@@ -249,3 +249,21 @@ def test_the_gradient_of_a_tensor_in_a_dataclass_is_seen_as_in_eager_mode(kind, 
     train(compiled, inspector, epochs=2)
     assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5)
     assert any(layer == "first" and tag == "Output Gradient Norm" for _, layer, tag, _ in eager_numbers)
+
+
+def test_a_watched_model_compiles_where_warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net, lens = Net(), OutputGradientGeometry()
+        inspector = PyTorchInspector([lens], module=net, visualizer="dummy", on_error="raise")
+        torch.compile(net, backend="eager")(torch.ones(2, 3)).sum().backward()
+        inspector.tick_epoch()
+    assert {record.layer for record in inspector.records()} == {"first", "last"}
+
+
+def test_filters_of_warnings_are_left_alone_where_none_is_an_error():
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        before = list(warnings.filters)
+        PyTorchInspector([OutputGradientGeometry()], module=Net(), visualizer="dummy")
+        assert warnings.filters == before

@@ -1,6 +1,7 @@
 """How hooks behave under torch.compile: inside the graph or between graphs."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, Protocol, TypeVar
@@ -71,6 +72,15 @@ def is_traced() -> bool:
     return bool(torch._C._len_torch_dispatch_stack()) and any(
         torch._C._get_dispatch_mode(key) is not None for key in TRACING_MODES
     )
+
+
+def spare_the_compiler() -> None:
+    """Where warnings are errors, ignore one that the compiler itself gives for any autograd function in a graph.
+
+    The compiler hides this warning, but cannot hide it as an error: compiling a watched model would fail.
+    """
+    if any(action == "error" for action, *_ in warnings.filters):
+        warnings.filterwarnings("ignore", ".*should not be instantiated", DeprecationWarning, r"torch\._dynamo\.")
 
 
 def drop_graphs(model: nn.Module) -> None:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ..numerical.ledger import Ledger
 from ..numerical.notes import LEAD, Note
-from .compilation import number_of_graphs
+from .compilation import number_of_graphs, spare_the_compiler
 from .gradient_tap import GradientTap
 from .loss_scale import Correction, StepScales
 from .optimizer_steps import OptimizerSteps
@@ -57,6 +57,7 @@ class House:
     @classmethod
     def of(cls, model: nn.Module, state: Any) -> "House":
         """The house for a model; a model without tensors counts as being on the CPU."""
+        spare_the_compiler()
         tensor = next(chain(model.parameters(), model.buffers()), None)
         device = torch.device("cpu") if tensor is None else tensor.device
         return cls(state, device, averages=getattr(state, "averages", False), model=model)
