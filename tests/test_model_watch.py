@@ -367,7 +367,7 @@ def test_what_is_no_number_keeps_no_other_from_being_logged(training, odd, text)
         (lambda watch: watch.log(a=10**400), r"a=10+… is left out: int too large"),
         (lambda watch: watch.log(a=torch.ones((), device="meta")), "a=tensor.* is left out: .* meta device"),
         (lambda watch: watch.log(a=torch.ones((), dtype=torch.complex64)), "a=tensor.* is left out: .* not a complex"),
-        (lambda watch: watch.log(a=1, step=Unreadable()), r"log\(step=<Unreadable>\) is no step"),
+        (lambda watch: watch.log(a=1, step=Unreadable()), r"log\(step=<Unreadable>\): this is not a step number"),
         (lambda watch: watch.log(a=["x" * 1000]), r"a=\['xx+… is left out"),
         (lambda watch: watch.log(5), r"log\(5\) is left out: write log\(name=number\)"),
         (lambda watch: watch.log(a=1, step="now"), r"log\(step='now'\): this is not a step number"),

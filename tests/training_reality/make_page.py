@@ -50,7 +50,8 @@ inspector.detach()
 * `grad_scaler=`: all gradients, also those of outputs, are shown without the scale. A step that the scaler skips has no
   gradient and no update, interrupts correlations, counts as a step, and is shown in `skipped steps`. Gradients of
   outputs are shown for skipped steps too, and what is not finite is counted. `grad_scaler=` needs `optimizer=`. If you
-  do not pass the scaler, it is noticed by the gradient of the loss, if the loss is seen, and you get a warning.
+  do not pass the scaler, it is noticed at the first step that it makes, or without `optimizer=` by the gradient of the
+  loss, if the loss is seen, and you get a warning.
 * Gradients of parameters that are in none of these optimizers are taken at backward; `inspector.gradient_moments` says
   when each is taken.
 * An optimizer that steps with a closure shows the last evaluation of the closure.

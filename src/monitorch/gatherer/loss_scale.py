@@ -51,13 +51,13 @@ class Unscaling(NamedTuple):
 
 
 UNKNOWN_SCALER = "a GradScaler that is not known"
-"""The cause under which it is told, by whoever notices first."""
+"""What both who may notice it tell of: only the first one does."""
 
 _SCALER_STEP = torch.amp.GradScaler.step.__code__
 
 
 def stepping_scaler() -> Any:
-    """The GradScaler that makes the step of an optimizer which is running now; None if nobody does."""
+    """The GradScaler whose ``step()`` is running now; None if there is none."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code is not _SCALER_STEP:
         frame = frame.f_back

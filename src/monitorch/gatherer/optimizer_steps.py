@@ -114,12 +114,13 @@ class OptimizerSteps:
 
 
 class _StandIn:
-    """Is in the place of another hook for one call: calls it, and then what has to come after it."""
+    """Replaces the last hook for one call: calls it, and then what has to come after it."""
 
     def __init__(self, hooks: dict[int, Any], place: int, action: Listener) -> None:
         self._hooks, self._place, self._hook, self._action = hooks, place, hooks[place], action
         hooks[place] = self
 
+    @outside_graph
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Be that hook."""
         self.remove()

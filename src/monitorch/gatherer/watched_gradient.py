@@ -53,7 +53,7 @@ class WatchedGradient:
                 return
             self.unhook()
             others = parameter._post_accumulate_grad_hooks
-            if others is not None and not others:  # else torch takes it for granted that it is called for these
+            if others is not None and not others:  # after swap_tensors() torch would not call a hook put into these
                 parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
             self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self.hooked, self._content = parameter, parameter._cdata

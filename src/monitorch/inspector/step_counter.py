@@ -202,16 +202,16 @@ class StepCounter:
             warn(f"{seen}; {cure}", stacklevel=4)
 
     def _look_for_a_scaler(self) -> None:
-        """At the first step: say so where gradients are shown scaled, as somebody scales the loss that is not known."""
+        """At the first step: warn if a GradScaler that was not given makes it, and scaled gradients are shown."""
         if self._state.loss_scale is not None or not self._house.takes_scaled_gradients:
             return
         scaler = stepping_scaler()
         scale = 1.0 if scaler is None else scaler.get_scale()
         if scale != 1 and is_news(self._state, UNKNOWN_SCALER):
-            seen = (
-                f"a GradScaler multiplies the loss by {scale:g}, and so gradients are shown that many times too large"
+            text = (
+                f"a GradScaler multiplies the loss by {scale:g}, so the gradients shown are that many times too large"
             )
-            warn(f"{seen}; pass the scaler as grad_scaler=", stacklevel=4)
+            warn(f"{text}; pass the scaler as grad_scaler=", stacklevel=4)
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
