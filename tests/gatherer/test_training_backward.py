@@ -50,3 +50,17 @@ def test_each_step_is_one_sample_of_the_pass_that_trains(backward, frozen):
         assert len(found) == (2 if backward is penalised else 1)
     assert ("0" in samples) == bool(found)
     assert watching.state.step == 1
+
+
+def test_each_pass_of_a_step_whose_gradients_are_returned_is_a_sample():
+    model, lens = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), OutputGradientGeometry(inplace=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watching = PyTorchInspector([lens], module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
+    batches, found = torch.randn(3, 2, 3), []
+    model[2].register_forward_hook(lambda _, __, output: output.register_hook(found.append) and None)
+    for x in batches:
+        with_gradients_by_name(model, x)
+    expected = [gradient.double().norm().item() for gradient in found]
+    assert watching.state.step == 0
+    assert lens._preprocessors[0].value["2"][0] == pytest.approx(expected, rel=1e-6)
+    assert len(expected) == len(batches)
