@@ -113,7 +113,9 @@ def samples_of(model, backward, steps=2, **options):
     for _ in range(steps):
         backward(model(torch.randn(4, 3, requires_grad=True)).sum())
     found = outputs._preprocessors[0].value, gradients._preprocessors[0].value
-    counts = [{name: len(kept[0]) if isinstance(kept, tuple) else len(kept) for name, kept in of.items()} for of in found]
+    counts = [
+        {name: len(kept[0]) if isinstance(kept, tuple) else len(kept) for name, kept in of.items()} for of in found
+    ]
     inspector.detach()
     return counts
 
@@ -133,7 +135,9 @@ class InCheckpoints(nn.Module):
 
 
 @pytest.mark.parametrize("options", [{}, {"record_eval": True}, {"evaluation_from_grad": False}])
-@pytest.mark.parametrize("reentrant", [(True,), (True, True), (True, True, True), (True, False), (False, True), (False,)])
+@pytest.mark.parametrize(
+    "reentrant", [(True,), (True, True), (True, True, True), (True, False), (False, True), (False,)]
+)
 def test_a_layer_in_a_checkpoint_inside_another_is_one_sample_per_step(reentrant, options):
     expected = {f"layers.{level}": 2 for level in range(len(reentrant))}
     assert samples_of(InCheckpoints(reentrant), torch.Tensor.backward, **options) == [expected, expected]

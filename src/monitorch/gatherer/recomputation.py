@@ -56,4 +56,5 @@ def _inside_function() -> bool:
 
 def _is_graph(context: BackwardCFunction) -> bool:
     """Whether the function is a compiled graph."""
-    return type(context)._forward_cls.__module__.startswith("torch._functorch.")  # type: ignore[attr-defined]
+    kind: type = type(context)._forward_cls  # type: ignore[attr-defined]
+    return kind.__module__.startswith("torch._functorch.")
