@@ -32,6 +32,15 @@ def test_the_users_line_is_neither_ours_nor_one_of_torch():
     assert caught[0].filename == __file__
 
 
+@pytest.mark.parametrize("module", ["train", "__main__", "monitorch_runs", "my.monitorch"])
+def test_a_warning_names_the_line_of_the_user_whatever_his_module_is_called(module):
+    inspector = monitorch.PyTorchInspector([], visualizer="dummy")
+    program = compile("inspector.log(accuracy='high')", "program of the user", "exec")
+    with pytest.warns(MonitorchWarning, match="accuracy='high' is left out") as caught:
+        exec(program, {"__name__": module, "inspector": inspector})
+    assert [one.filename for one in caught] == ["program of the user"]
+
+
 def test_where_warnings_are_errors_a_message_is_printed_instead(unexpected_warnings):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -831,3 +831,48 @@ def test_repr_counts_ticks(training):
     assert repr(watch) == "Watch(Sequential, tick_every=4, ticks=2)"
     watch.close()
     assert repr(watch) == "Watch(Sequential, tick_every=4, ticks=3, closed)"
+
+
+@pytest.mark.parametrize(
+    "option", [{"run": "a"}, {"folder": "there"}, {"config": {}}, {"capture": False}, {"max_size": 2**20}]
+)
+def test_options_of_the_stored_run_are_refused_where_none_is_stored(training, option):
+    with pytest.raises(OptionError, match=f"{next(iter(option))}.* for a stored run: leave them or visualizer= out"):
+        training.watch(training.optimizer, **option)
+    assert training.count_hooks() == 0
+
+
+@pytest.mark.parametrize("saved", ["before what is reported", "after what is reported"])
+@pytest.mark.parametrize("after_each_step", [True, False])
+@pytest.mark.parametrize("step", [3, 4, 5])
+def test_what_is_reported_around_a_checkpoint_is_shown_as_without_one(training, step, after_each_step, saved):
+    def report(watch, training, number):
+        if after_each_step or number == step:
+            watch.log(number=number)
+
+    def numbers(shown):
+        return [(at, value, shown.ticks) for at, value in shown.run_line("Logged", "number mean")]
+
+    whole = Training()
+    with whole.watch(whole.optimizer, tick_every=3) as watch:
+        for number in range(1, 9):
+            whole.run(1)
+            report(watch, whole, number)
+    before = training.watch(training.optimizer, tick_every=3)
+    for number in range(1, step):
+        training.run(1)
+        report(before, training, number)
+    training.run(1)
+    if saved == "after what is reported":
+        report(before, training, step)
+    again = Training()
+    again.shown = training.shown
+    after = again.watch(again.optimizer, tick_every=3)
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    if saved == "before what is reported":
+        report(after, again, step)
+    for number in range(step + 1, 9):
+        again.run(1)
+        report(after, again, number)
+    after.close()
+    assert numbers(again.shown) == numbers(whole.shown)

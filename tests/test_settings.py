@@ -66,6 +66,16 @@ class WithDictionary:
         return {"lr": 0.5}
 
 
+class WithoutDictionary:
+    """One that is not complete yet, as some configurations are."""
+
+    def __init__(self):
+        self.lr = 0.5
+
+    def to_dict(self):
+        raise ValueError("momentum is missing")
+
+
 Pair = namedtuple("Pair", "lr momentum")
 
 
@@ -86,6 +96,7 @@ Pair = namedtuple("Pair", "lr momentum")
         (Own(), {"lr": 0.5}),
         (Names, {"lr": 0.5}),
         (WithDictionary(), {"lr": 0.5}),
+        (WithoutDictionary(), {"lr": 0.5}),
         ("base.yaml", {"config": "base.yaml"}),
         (["a", 1], {"config": ["a", 1]}),
         (5, {"config": 5}),

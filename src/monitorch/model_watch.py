@@ -233,13 +233,14 @@ class Watch(DisplaysRun):
     def state_dict(self) -> dict[str, Any]:
         """The position of the run; save it with your checkpoint."""
         own = {name: getattr(self, f"_{name}") for name in COUNTS}
-        return {"inspector": self.inspector.state_dict(), **own}
+        return {"inspector": self.inspector.state_dict(), "reported_before": sorted(self._reported_before), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state as if there had been no interruption."""
         self.inspector.load_state_dict(state["inspector"])
         for name in COUNTS:
             setattr(self, f"_{name}", state[name])
+        self._reported_before = set(state.get("reported_before", ()))  # older releases did not save it
 
     def close(self) -> None:
         """Show what is left and remove all hooks from the model; calling it again does nothing.

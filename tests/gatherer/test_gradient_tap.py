@@ -57,6 +57,23 @@ def test_length_direction_and_rates_come_from_one_pass(linear, housed, rows_of, 
     assert dead == pytest.approx([(abs(gradient) <= 0.7).all(axis=1).mean() for gradient in gradients])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [0.0, 1e-8, 10.0])
+def test_eps_is_added_to_the_true_lengths_whatever_the_dtype_and_from_tick_to_tick(dtype, eps, housed):
+    linear, geometries = nn.Linear(3, 2).to(dtype), geometry(eps=eps)
+    gatherer = ParameterGradientGatherer("weight", linear, [geometries], "weight", housed, follow=True)
+    inputs = np.random.default_rng(0).normal(size=(4, 5, 3)) * np.array([1e-3, 1.0, 50.0, 0.1])[:, None, None]
+    found = []
+    gradients = [backward(linear, torch.as_tensor(inputs[0], dtype=dtype))]
+    found += list(geometries.value["weight"][1])
+    geometries.reset()
+    gradients += [backward(linear, torch.as_tensor(x, dtype=dtype)) for x in inputs[1:]]
+    found += list(geometries.value["weight"][1])
+    pairs = [((a * b).sum(), np.linalg.norm(a) * np.linalg.norm(b)) for a, b in pairwise(gradients)]
+    assert found == pytest.approx([0.0, *(dot / (lengths + eps) for dot, lengths in pairs)], rel=1e-5)
+    gatherer.detach()
+
+
 @pytest.mark.parametrize(
     ("first", "second", "rows"),
     [

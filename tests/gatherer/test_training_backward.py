@@ -67,3 +67,17 @@ def test_parameters_that_are_put_into_a_model_for_a_pass_are_trained_too(trains)
     watching.tick_epoch()
     shown = {r.layer: r.value for r in lens.records(1) if (r.tag, r.statistic) == ("Output Gradient Norm", "mean")}
     assert shown.get("2") == (pytest.approx(2 * output.detach().double().norm().item()) if trains else None)
+
+
+def test_each_pass_of_a_step_whose_gradients_are_returned_is_a_sample():
+    model, lens = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), OutputGradientGeometry(inplace=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watching = PyTorchInspector([lens], module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
+    batches, found = torch.randn(3, 2, 3), []
+    model[2].register_forward_hook(lambda _, __, output: output.register_hook(found.append) and None)
+    for x in batches:
+        with_gradients_by_name(model, x)
+    expected = [gradient.double().norm().item() for gradient in found]
+    assert watching.state.step == 0
+    assert lens._preprocessors[0].value["2"][0] == pytest.approx(expected, rel=1e-6)
+    assert len(expected) == len(batches)

@@ -1,6 +1,7 @@
 """A run that goes on from a checkpoint records what an uninterrupted one does."""
 
 import io
+import warnings
 
 import pytest
 import torch
@@ -145,6 +146,18 @@ def test_a_saved_state_does_not_change_while_training_goes_on():
     for now, then in sites:
         assert (now["previous"] is None) == (then["previous"] is None)
         assert now["previous"] is None or torch.equal(now["previous"], then["previous"])
+
+
+def test_passes_before_a_checkpoint_are_not_ones_in_which_layers_were_missed_or_gradients_too_small(monkeypatch):
+    monkeypatch.setattr("monitorch.gatherer.compilation.number_of_graphs", lambda: 1)
+    before, after = Training(), Training()
+    before.run(0, 3)
+    after.inspector.load_state_dict(through_a_file(before.inspector.state_dict()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        after.inspector.tick()  # no layer was called yet
+        after.inspector._steps._preparation._average_over(2)  # nor was any gradient measured
+        after.run(3, 6)
 
 
 @pytest.mark.parametrize(

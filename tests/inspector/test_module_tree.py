@@ -233,6 +233,17 @@ def test_only_what_has_changed_in_a_model_is_told():
     assert layers.names == ["", "0", "0.0", "1", "1.inner"]
 
 
+def test_a_layer_that_gets_a_layer_inside_has_changed_and_so_has_one_that_loses_its_last():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Tanh())
+    layers = LayersOf(model)
+    model[1].inner = nn.ReLU()
+    gone, new = layers.changes()
+    assert (gone, [(layer.name, layer.is_leaf) for layer in new]) == ({"1"}, [("1", False), ("1.inner", True)])
+    del model[1].inner
+    gone, new = layers.changes()
+    assert (gone, [(layer.name, layer.is_leaf) for layer in new]) == ({"1", "1.inner"}, [("1", True)])
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_parts_are_no_layers():
     model = nn.Sequential(nn.Linear(1, 1), torch.jit.script(nn.Sequential(nn.Linear(1, 1), nn.ReLU())))

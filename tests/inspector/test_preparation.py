@@ -214,6 +214,18 @@ def test_a_model_that_deepspeed_takes_over_after_it_was_watched_is_not_recorded(
         assert watched.inspector.records() == []
 
 
+def test_a_model_that_is_attached_after_one_that_could_not_be_recorded_is():
+    taken, other = small_model(), small_model()
+    inspector = PyTorchInspector([OutputNorm(include=nn.Linear)], module=taken, visualizer="dummy")
+    taken[0].weight.ds_id = 0
+    with pytest.warns(MonitorchWarning, match="nothing is recorded any more"):
+        train(taken)
+    inspector.attach(other)
+    train(other)
+    inspector.tick_epoch()
+    assert {record.layer for record in inspector.records()} > {"0", "2"}
+
+
 def test_what_goes_wrong_while_looking_does_not_reach_training(monkeypatch):
     model = small_model()
     with monitorch.watch(model, visualizer="dummy"):

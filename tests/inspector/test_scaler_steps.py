@@ -69,7 +69,7 @@ def test_what_the_step_returns_and_raises_comes_through(scaler, optimizer):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first in first out", "last in first out"])
 def test_two_of_them_leave_in_any_order(scaler, optimizer, order):
-    told = [], []
+    told, before = ([], []), set(vars(scaler))
     both = [stand_in(scaler, optimizer, own) for own in told]
     step(scaler, optimizer, torch.inf)
     both[order[0]].remove()
@@ -77,6 +77,7 @@ def test_two_of_them_leave_in_any_order(scaler, optimizer, order):
     both[order[1]].remove()
     step(scaler, optimizer, torch.inf)
     assert [len(told[place]) for place in order] == [1, 2]
+    assert set(vars(scaler)) == before
 
 
 def test_a_lone_one_leaves_no_trace(scaler, optimizer):

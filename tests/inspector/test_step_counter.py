@@ -52,6 +52,20 @@ def test_a_repetition_by_checkpointing_is_no_second_step(model, inspect, reentra
     assert inspector.state.step == 2
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_model_that_is_checkpointed_as_a_whole_shows_its_training_passes_also_after_an_evaluation(model, reentrant):
+    lens = OutputNorm(inplace=False, include=nn.Linear)
+    inspector = PyTorchInspector([lens], module=model, visualizer="dummy", on_error="raise")
+    for _ in range(2):
+        checkpoint(model, X.clone().requires_grad_(), use_reentrant=reentrant).sum().backward()
+        with torch.no_grad():
+            model(X)
+    assert (inspector.state.step, inspector.state.passes) == (2, 2)
+    assert inspector._steps.vitals._samples == 2 * len(X)
+    expected = nn.functional.linear(X, model[0].weight, model[0].bias).double().norm(dim=1).mean().item()
+    assert lens._preprocessors[0].value["0"] == pytest.approx([expected] * 2)
+
+
 def test_the_steps_of_the_first_optimizer_are_counted(model, train, inspect):
     first, second = sgd(model[0]), sgd(model[2])
     inspector = inspect(optimizer=[first, second])

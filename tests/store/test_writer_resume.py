@@ -52,6 +52,18 @@ def check_resumed(folder, expected, assert_window):
         assert [event.kind for event in run.events()] == ["kept"]
 
 
+def test_a_database_goes_on_as_one_also_where_a_new_run_would_be_a_log(tmp_path, one, monkeypatch):
+    with Writer(tmp_path / "run") as writer:
+        one(writer, 5)
+    monkeypatch.setattr("monitorch.store.backend.probe", lambda _: "log")
+    with Writer(tmp_path / "run", resume=True) as writer:
+        one(writer, 6)
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["rank0.db"]
+    with open_run(tmp_path / "run") as run:
+        (lens,) = run.lenses.values()
+        assert (lens.ticks, lens.first_step, lens.last_step) == (2, 5, 6)
+
+
 def test_resuming_without_a_step_hides_nothing_and_keeps_the_identity(tmp_path, one):
     with Writer(tmp_path / "run", meta={"config": 1}) as writer:
         one(writer, 5)

@@ -130,10 +130,12 @@ def test_each_logged_name_has_a_count_of_its_own(tmp_path):
     assert set(told) == {"Metrics/one", "Metrics/two"}
 
 
+@pytest.mark.parametrize("broken", ["mean", "max", "min"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e39])
-def test_number_that_cannot_be_stored_as_it_is_counts_as_one_sample(tmp_path, value):
+def test_number_that_cannot_be_stored_as_it_is_counts_as_one_sample(tmp_path, value, broken):
     with StoreVisualizer(tmp_path, "a") as store:
-        store.write([record(1, 1.0, statistic="mean"), record(1, value, statistic="max"), record(1, 0.5, "head")])
+        lines = {**dict.fromkeys(("mean", "max", "min"), 1.0), broken: value}
+        store.write([*(record(1, line, statistic=name) for name, line in lines.items()), record(1, 0.5, "head")])
         store.write([record(2, value, nonfinite=7), record(2, value, statistic="max", nonfinite=7)])
     with open_run(tmp_path / "a") as run:
         assert run.series("L", "Norm/nonfinite", "fc").values.tolist() == [1, 7]

@@ -17,7 +17,7 @@ from ..numerical.sync import several_processes
 from .cadence import Cadence
 from .step_clock import Phase
 
-COUNTS = ("counter", "ticks", "step", "observed", "gaps")
+COUNTS = ("counter", "ticks", "step", "gaps")
 ERROR_MODES = ("warn", "raise")
 
 TRAINING_LOSS, EVALUATION = "the loss of training", "an evaluation"
@@ -95,7 +95,7 @@ class InspectorState:
         self.ticks = 0
         self.step = 0
         self.observed = 0
-        """How many training passes were in observed steps."""
+        """How many training passes were in observed steps since the model was attached; a checkpoint adds none."""
         self.gaps = 0
         """How many passes were not recorded: a tensor must not be compared with one from before such a gap."""
         self.passes = 0
@@ -129,13 +129,15 @@ class InspectorState:
     def state_dict(self) -> dict[str, Any]:
         """The position in the run."""
         counts = {name: getattr(self, name) for name in COUNTS}
-        return {**counts, "phases": [int(self.phase), int(self._coming)], "cadence": self.cadence.state_dict()}
+        phases = [int(self.phase), int(self._coming)]
+        return {**counts, "phases": phases, "cadence": self.cadence.state_dict(), "reported": sorted(self.reported)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         for name in COUNTS:
             setattr(self, name, state[name])
         self.cadence.load_state_dict(state["cadence"])
+        self.reported = set(state.get("reported", ()))  # older releases did not save it
         self._enter(*map(Phase, state["phases"]))
 
     def settle(self) -> None:

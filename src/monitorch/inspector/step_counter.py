@@ -56,7 +56,7 @@ class StepCounter:
         state.loss_scale = LossScale(scaler) if scaler is not None and scaler.is_enabled() else None
         state.steps_have_ends = bool(self._optimizers)
         self._door = Door(house.device, self._receive, state)
-        self._passes = RecomputationFilter(state)
+        self._passes = RecomputationFilter()
         self._is_uncollected = True
         self._passes_as_steps = 0
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
@@ -81,8 +81,7 @@ class StepCounter:
         try:
             if not is_traced():
                 kind = kind_of_pass(module)
-                self._begin_pass(kind)
-                if kind == TRAINING:
+                if self._begin_pass(kind) and kind == TRAINING:
                     self.vitals.count(first_input(args, kwargs))
         except Exception as error:
             tell(self._state, "noticing that a pass begins", error)
@@ -118,10 +117,13 @@ class StepCounter:
     def _receive(self, _: torch.Tensor, kind: int) -> None:
         self._begin_pass(kind, in_graph=True)
 
-    def _begin_pass(self, kind: int, *, in_graph: bool = False) -> None:
-        if not self._passes.counts(has_grad=kind >= 2):
-            return
+    def _begin_pass(self, kind: int, *, in_graph: bool = False) -> bool:
+        """Begin a pass, unless it is repeated, or a repetition; tells whether it is one."""
         self._house.when_no_pass_has_begun = None
+        if not self._passes.counts(has_grad=kind >= 2):
+            if not inside_backward():  # it will be repeated with gradients
+                self._state.pass_has_grad = True
+            return False
         self._state.pass_has_grad = kind >= 2
         self._house.come_last()
         if self._is_uncollected:
@@ -138,6 +140,7 @@ class StepCounter:
                 self._miss_a_step()
         else:
             self._state.begin_evaluation()
+        return True
 
     def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _has_closure(args, kwargs):
