@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import threading
 import weakref
 from decimal import Decimal
 from fractions import Fraction
@@ -281,6 +282,40 @@ def test_evaluation_after_the_last_tick_is_shown_at_the_end(training):
         training.run(4)
         loss = training.evaluate()
     assert training.shown.line("Loss", "Loss", "val_loss mean") == pytest.approx({2: loss})
+
+
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_what_is_left_is_shown_where_a_function_returns_and_its_model_goes(cyclic):
+    def train():
+        training = Training()
+        watch = training.watch(training.optimizer, loss_fn=training.loss_fn)
+        training.run(6)
+        loss = training.evaluate()
+        watch.log(accuracy=0.5)
+        if cyclic:
+            training.model.itself = [training.model]
+        return loss, training.shown, weakref.ref(training.model)
+
+    loss, shown, model = train()
+    gc.collect()
+    assert model() is None
+    assert shown.run_line("Loss", "val_loss mean") == [(6, pytest.approx(loss))]
+    assert shown.run_line("Logged", "accuracy mean") == [(6, 0.5)]
+    assert [step for step, _ in shown.run_line("Loss", "train_loss mean")] == [4, 6]
+
+
+def test_a_model_that_goes_in_another_thread_is_left_without_a_last_tick():
+    training = Training()
+    shown, watch = training.shown, training.watch(training.optimizer)
+    training.run(2)
+    parts = [training]
+    del training
+    thread = threading.Thread(target=parts.clear)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert shown.ticks == 0
+    assert watch.inspector.state.house is None
 
 
 def test_tick_by_hand_begins_a_new_one(training):

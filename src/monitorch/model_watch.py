@@ -4,15 +4,18 @@
 
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from .errors import OptionError, users_line, warn
-from .gatherer.compilation import inside_graph
+from .gatherer.compilation import inside_graph, is_traced
 from .gatherer.hook_on_module import HookOnModule
 from .gatherer.reports import tell
 from .gatherer.watched_gradient import AT_STEP
@@ -168,6 +171,9 @@ class Watch(DisplaysRun):
         if not inspector.state.paused:  # MONITORCH=off pauses it from the start
             self._handles.append(root.register_forward_pre_hook(self._pin))
             inspector.state.follow(self)
+        # a function that trains may return, and its model go, before anybody closes the watch
+        self._with_model = weakref.finalize(root, _close_with_model, self)
+        self._with_model.atexit = False
         self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
         self._call_off = close_at_exit(self)
 
@@ -367,6 +373,7 @@ class Watch(DisplaysRun):
         while self._handles:
             self._handles.pop().remove()
         self._call_off()
+        self._with_model.detach()
         self._pin.watch = None
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
@@ -395,6 +402,21 @@ class Pin(HookOnModule):
         """Close the watch."""
         if self.watch is not None:
             self.watch.close()
+
+
+def _close_with_model(watch: Watch) -> None:
+    """The model is gone: show what is left, unless tensors cannot be read just now."""
+    if _can_read_tensors():
+        watch.end(None)
+    else:
+        watch.inspector.drop()
+
+
+def _can_read_tensors() -> bool:
+    """Whether this is a moment and a thread for it: the garbage collector comes in any."""
+    if threading.current_thread() is not threading.main_thread() or is_traced():
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def failure_in(error: BaseException | None) -> BaseException | None:

@@ -180,7 +180,7 @@ def test_a_watch_that_nobody_holds_lasts_as_long_as_the_model(new_setting):
 
 def test_a_layer_that_was_replaced_goes_and_ticks_go_on(new_setting):
     setting = new_setting("inspector")
-    inspector = setting.watch(grad_scaler=None)
+    inspector = setting.watch()
     setting.step()
     ref = weakref.ref(setting.model.head)
     setting.model.head = nn.Linear(4, 1)

@@ -196,6 +196,10 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self.visualizer.reset_fig()
         return self
 
+    def drop(self) -> None:
+        """Leave the model and show nothing: nothing is computed, so the garbage collector may call this."""
+        release_dropped(self._adopted, self._handles, self.state)
+
     def step(self) -> None:
         """Say that a step has ended, if no optimizer's ``step()`` does.
 
