@@ -17,6 +17,7 @@ from monitorch.cli.wording import command
 from monitorch.store import list_runs
 
 STEPS = 3
+pytestmark = pytest.mark.xdist_group("demo")  # it trains once for all
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,7 @@ def test_a_run_and_a_report_are_left(demo):
     assert run.name in (folder / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_is_there_while_the_demo_trains_and_ends_with_it(tmp_path):
     command = [sys.executable, "-m", "monitorch", "demo", "--steps", "1", "--ui", "--quiet", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
@@ -113,6 +115,7 @@ def test_report_tells_losses_and_what_to_do_next(demo, training):
     assert "README" in output
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_only_and_not_on_standard_output(demo, tmp_path, monkeypatch):
     _, output, errors = demo
     assert errors == ""

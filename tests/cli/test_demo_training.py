@@ -4,6 +4,8 @@ import pytest
 
 from monitorch import lens
 
+pytestmark = pytest.mark.xdist_group("demo")
+
 
 @pytest.fixture(scope="module")
 def long_run(training):
