@@ -16,7 +16,7 @@ from torch import nn
 import monitorch
 from monitorch.cli.wording import command
 from monitorch.errors import MonitorchWarning, OptionError
-from monitorch.store import is_absent, list_runs, open_run
+from monitorch.store import DEFAULT_FOLDER, is_absent, list_runs, open_run
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +83,13 @@ def test_a_run_is_stored_and_a_line_says_where(training, folder, capsys):
     assert means == pytest.approx(np.mean(np.reshape(training.losses, (4, 5)), axis=1), rel=1e-6)
     (info,) = list_runs(folder)
     assert (info.name, info.status, info.dropped) == ("first", "finished", 0)
+
+
+@pytest.mark.parametrize("place", ["experiments", f"elsewhere/{DEFAULT_FOLDER}"])
+def test_the_line_that_says_where_names_any_folder_but_the_default_one(place, training, tmp_path, capsys):
+    with training.watch(run="first", folder=tmp_path / place):
+        training.run(0, 2)
+    assert capsys.readouterr().out.splitlines()[0].endswith(f"to look at it: {command()} ui {tmp_path / place}")
 
 
 def test_a_folder_that_cannot_be_written_is_said_at_once_and_nothing_else_is_claimed(training, tmp_path, capsys):

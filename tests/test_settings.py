@@ -139,6 +139,8 @@ def test_named_values_of_any_kind(config, expected):
         (deque([1, 2]), [1, 2]),
         (range(3), [0, 1, 2]),
         (nn.ReLU, "torch.nn.modules.activation.ReLU"),
+        (Data, f"{__name__}.Data"),
+        (Attrs, f"{__name__}.Attrs"),
         (torch.nn.functional.relu, "torch.nn.functional.relu"),
         (nn.ReLU(), "ReLU()"),
         (object(), "builtins.object"),

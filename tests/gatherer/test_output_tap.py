@@ -253,6 +253,22 @@ def test_a_pause_between_forward_and_backward_is_a_gap_too(linear, housed, backw
     assert (len(lengths), correlations) == (3, pytest.approx([0.0, 1.0]))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_pause_between_the_passes_of_a_compiled_model_is_a_gap_too():
+    torch.compiler.reset()
+    model = nn.Sequential(nn.Linear(3, 2))
+    compiled, lens = torch.compile(model, backend="aot_eager"), lenses.OutputGradientGeometry(inplace=False)
+    inspector = PyTorchInspector([lens], module=compiled, visualizer="dummy", on_error="raise")
+    for paused in (False, True, False, False):
+        loss = compiled(torch.ones(1, 3)).sum()
+        inspector.state.paused = paused
+        loss.backward()
+        inspector.state.paused = False
+    norms, cosines = lens._preprocessors[0].value["0"]
+    assert (len(norms), cosines) == (3, pytest.approx([0.0, 1.0]))
+    inspector.detach()
+
+
 def test_a_lead_step_measures_gradients_only_and_shows_nothing(linear, housed, rows_of, forward, backward):
     norms, gradients = norm(), geometry()
     forward(norms)

@@ -174,6 +174,21 @@ def test_a_part_without_gradients_is_not_one_to_be_repeated(compiled):
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_checkpoint_that_no_gradient_reaches_is_not_one_to_be_repeated():
+    class OnData(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.second(checkpoint(self.first, x.detach(), use_reentrant=True))
+
+    outputs, gradients = samples_of(OnData(), torch.Tensor.backward, evaluation_from_grad=False)
+    assert outputs == {"first": 2, "second": 2}
+    assert gradients == {"second": 2}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_an_evaluation_of_a_checkpointed_block_is_one_sample(block):
     lens = OutputNormLens(inplace=False, record_eval=True)
     model = nn.Module()

@@ -78,6 +78,13 @@ def test_a_given_scaler_comes_before_that_of_a_wrapper(first):
     assert trainer(Accelerated(first, "no scaler"), None, "at_step").grad_scaler is None
 
 
+def test_the_scaler_around_a_container_is_that_of_all_its_parts(first, second):
+    outer, inner = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")
+    assert trainer(Accelerated(Container(second, first), outer), None, "at_step").grad_scaler is outer
+    nested = Accelerated(Container(second, Accelerated(first, inner)), outer)
+    assert trainer(nested, None, "at_step").grad_scaler is inner  # the nearer one takes its steps
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [

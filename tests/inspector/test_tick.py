@@ -75,6 +75,17 @@ def test_numbers_do_not_depend_on_when_they_are_shown():
     assert norms == pytest.approx({tick: np.linalg.norm(weight + tick - 1) for tick in (1, 2, 3)}, rel=1e-6)
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+def test_without_a_model_every_tick_is_a_step(deferred):
+    inspector = PyTorchInspector([LossMetrics(metrics="score")], visualizer=Sink(deferred), on_error="raise")
+    for tick in (1, 2, 3):
+        inspector.push_metric("score", 10 * tick)
+        inspector.tick_epoch()
+    inspector.records()
+    scores = [(r.epoch, r.step, r.value) for r in inspector.visualizer.records if r.statistic == "score mean"]
+    assert scores == [(1, 1, 10.0), (2, 2, 20.0), (3, 3, 30.0)]
+
+
 READERS = {
     "records": lambda inspector: inspector.records(),
     "loss": lambda inspector: inspector.lenses[0].loss(train=True),

@@ -92,6 +92,17 @@ def test_losses_pushed_after_the_step_belong_to_it(shown):
     assert shown.values("Loss") == {"Loss": lines([5, 6, 7])}
 
 
+def test_losses_pushed_on_both_sides_of_a_step_are_one_sample(shown):
+    training = Accumulation("field", shown)
+    for number in range(3):
+        training.micro_batch(1)
+        training.inspector.push_loss(number, train=True)
+        training.optimizer.step()
+        training.inspector.push_loss(number + 10.0, train=True)
+    training.inspector.tick_epoch()
+    assert shown.values("Loss") == {"Loss": lines([5, 6, 7])}
+
+
 def test_every_batch_of_an_evaluation_is_a_sample(shown):
     training = Accumulation("field", shown)
     training.steps(2)

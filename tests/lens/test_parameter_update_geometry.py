@@ -40,6 +40,19 @@ def test_step_of_plain_descent_is_learning_rate_times_gradient(task, train, watc
             assert lines["mean"] == pytest.approx(0.1 * gradients[layer]["mean"], rel=1e-4)
 
 
+def test_a_layer_in_the_place_of_another_is_not_an_update(watch, shown):
+    model = nn.Sequential(nn.Linear(2, 2))
+    lens = ParameterUpdateGeometry(None, compute_correlation=False)
+    inspector = watch(model, lens)
+    for tick in range(3):
+        for _ in range(3):
+            lens.inspect_update()
+        if tick == 1:
+            model[0] = nn.Linear(2, 2)  # found at the end of the tick
+        inspector.tick_epoch()
+        assert shown.values("Weight Update Norm")["0"]["mean"] == 0
+
+
 @pytest.fixture
 def walked():
     """A weight that goes where it is told: an optimizer with learning rate 1 and the gradient that leads there."""

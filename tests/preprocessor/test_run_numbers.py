@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monitorch.numerical import RunningMeanVar
-from monitorch.preprocessor import ExplicitCall, LossModule
+from monitorch.preprocessor import ExplicitCall, LossModule, accumulating
 from monitorch.preprocessor.run_numbers import RunNumbers
 
 
@@ -94,6 +94,18 @@ def test_ranks_together_know_the_numbers_of_each_step(numbers):
     other.push("b", 5.0, 4)
     numbers.merge_ranks({0: numbers.payload(), 1: other.payload()})
     assert (numbers.at(3), numbers.at(4)) == ({"a": moments(1.0, 3.0)}, {"b": moments(5.0)})
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_losses_of_one_step_are_averaged_over_ranks_and_those_of_one_rank_alone_are_kept(running, monkeypatch):
+    monkeypatch.setattr(accumulating, "several_processes", lambda: True)
+    ranks = ExplicitCall("train_loss", "val_loss"), ExplicitCall("train_loss", "val_loss")
+    for rank, losses in zip(ranks, [(1.0, 5.0), (3.0,)], strict=True):
+        for loss in losses:
+            rank.push_loss(loss, train=True, running=running)
+    ranks[0].merge_ranks({0: ranks[0].payload(), 1: ranks[1].payload()})
+    expected = [2.0, 5.0]
+    assert ranks[0].value["train_loss"] == (moments(*expected) if running else expected)
 
 
 class Steps:

@@ -154,6 +154,20 @@ def test_traceback_does_not_tell_where_somebody_lives(tmp_path, monkeypatch):
         assert tmp_path.name not in text
 
 
+@pytest.mark.parametrize("ending", ["from error", ""], ids=["its cause", "while it was handled"])
+def test_paths_of_an_error_before_it_are_shortened_too(ending, tmp_path):
+    script = tmp_path / "train.py"
+    text = "def main():\n    try:\n        1 / 0\n    except ZeroDivisionError as error:\n        raise ValueError "
+    text += ending
+    script.write_text(text)
+    names = {}
+    exec(compile(text, str(script), "exec"), names)
+    lines = Failure.of(raised(names["main"])).traceback
+    assert "ZeroDivisionError: division by zero" in lines
+    assert [line for line in lines if '"train.py", line 3' in line]
+    assert tmp_path.name not in "\n".join(lines)
+
+
 def test_file_of_an_earlier_version_has_none(tmp_path):
     Writer(tmp_path / "run").close("crashed")
     for kept in (None, "old text", 3, {"type": "E"}, {"type": "E", "message": 1, "traceback": "no list"}):

@@ -42,6 +42,14 @@ def test_runs_of_a_folder_newest_first(tmp_path):
     assert all(0 <= info.age < 60 for info in infos.values())
 
 
+def test_size_of_a_run_is_that_of_its_own_files(tmp_path):
+    make(tmp_path / "run")
+    own = sum(path.stat().st_size for path in (tmp_path / "run").iterdir())
+    (tmp_path / "run" / "checkpoint.pt").write_bytes(bytes(10_000))  # put there by the user
+    (info,) = list_runs(tmp_path)
+    assert info.size == own
+
+
 def test_damaged_run_does_not_hide_the_others(tmp_path):
     make(tmp_path / "good")
     (tmp_path / "bad").mkdir()
