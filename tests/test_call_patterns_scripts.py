@@ -146,6 +146,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_each_rank_of_a_ddp_run_has_an_inspector_and_the_first_one_shows(tmp_path):
     path, meeting = tmp_path / "run.jsonl", f"file://{tmp_path}/meeting?world_size=2&rank="

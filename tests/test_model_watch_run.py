@@ -512,6 +512,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_one_process_stores_for_all_or_each_for_itself(folder):
     (folder.parent / "ranks.py").write_text(RANKS)

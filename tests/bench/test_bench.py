@@ -13,6 +13,7 @@ from bench.models import workload
 QUICK = Effort("cpu", quick=True)
 
 
+@pytest.mark.slow
 def test_one_case_from_end_to_end(tmp_path, monkeypatch, capsys):
     file = tmp_path / "deep" / "figures.json"
     two = [Case("small", "mlp"), Case("small", "mlp", "upstream")]

@@ -63,7 +63,7 @@ def eager_numbers():
     return inspector.visualizer.found
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
 @pytest.mark.parametrize("attach_first", [True, False], ids=["attach, compile", "compile, attach"])
 def test_numbers_are_those_of_eager_mode(backend, attach_first, eager_numbers):
     model = Net()
@@ -203,7 +203,7 @@ def train_every_third(compile_step):
     return inspector.visualizer.found
 
 
-@pytest.mark.parametrize("whole_step", [False, True], ids=["model", "step"])
+@pytest.mark.parametrize("whole_step", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["model", "step"])
 def test_observed_steps_are_those_of_eager_mode(whole_step):
     def compile_step(model):
         return torch.compile((lambda x: model(x)) if whole_step else model, backend="aot_eager", fullgraph=True)
@@ -241,7 +241,7 @@ class Structured(Net):
         return self.last(self.act(self.first(x).hidden))
 
 
-@pytest.mark.parametrize("kind", [Output, FrozenOutput])
+@pytest.mark.parametrize("kind", [Output, pytest.param(FrozenOutput, marks=pytest.mark.slow)])
 def test_the_gradient_of_a_tensor_in_a_dataclass_is_seen_as_in_eager_mode(kind, eager_numbers):
     model = Structured(kind)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

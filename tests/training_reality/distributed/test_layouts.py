@@ -75,12 +75,14 @@ def test_training_does_not_notice(layout, variant, device, pace, started):
         assert (found[layout.key][variant]["graphs"] > 0) == VARIANTS[variant].compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_collectives_of_a_tick_do_not_depend_on_layers_and_lenses(device, started):
     for found in started(2, device):
         assert found["collectives"] == [[2, 0]] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_is_not_finite_on_one_rank_counts_once(device, started):
     for found in started(2, device):
@@ -88,11 +90,13 @@ def test_what_is_not_finite_on_one_rank_counts_once(device, started):
         assert found["poisoned"] == dict.fromkeys(found["poisoned"], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_neuron_that_is_active_on_one_rank_is_not_dead_where_that_is_asked_for(device, started):
     assert [found["deaths"] for found in started(2, device)] == [[0.5, 0.25]] * 2
 
 
+@pytest.mark.slow
 def test_whatever_the_placement_of_a_tensor_its_numbers_are_those_of_the_whole(started):
     torch.manual_seed(0)
     norm, columns = nn.LayerNorm(4).double(), nn.Linear(4, 6, bias=False).double()
