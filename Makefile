@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 2
+# one more than the cores of a small machine: some tests wait for browsers and other processes
+WORKERS ?= 3
 
 export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way

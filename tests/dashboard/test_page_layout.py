@@ -42,7 +42,9 @@ def window(page):
     return resize
 
 
-@pytest.mark.parametrize("width", [360, 390, 768, 1024, 1440, 2560])
+@pytest.mark.parametrize(
+    "width", [360, 2560, *(pytest.param(one, marks=pytest.mark.slow) for one in (390, 768, 1024, 1440))]
+)
 def test_nothing_is_wider_than_the_window(page, wordy, window, width):
     window(width)
     compared = "&".join(f"compare={NAME}_{number}" for number in (1, 2))
@@ -80,7 +82,7 @@ def test_charts_stand_in_rows_of_about_equally_many(page, wordy, window, width, 
     assert [tops.count(top) for top in sorted(set(tops))] == rows
 
 
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("width", [360, pytest.param(1440, marks=pytest.mark.slow)])
 def test_every_curve_of_a_small_chart_is_named_with_its_number(page, tmp_path, serving, window, width):
     names = ["Warning Output Activations/worst activation_rate", "Warning Output Activations/worst death_rate"]
     for run in ("first", "second"):
