@@ -4,8 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# one more than the cores of a small machine: some tests wait for browsers and other processes
-WORKERS ?= 3
+WORKERS ?= 2
 
 export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way

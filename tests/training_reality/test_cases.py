@@ -32,7 +32,8 @@ pytestmark = [
 # a model that checkpoints is evaluated with the same code
 EVALUATED = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 CASES = [*EAGER, *CHECKPOINTING, *COMPILED, *combinations(on_gpu=torch.cuda.is_available())]
-COMPILED_QUICKLY = {
+QUICK = {
+    "reentrant checkpointing": ("plain", "gradient accumulation", "clipping", "GradScaler", "evaluation in between"),
     "compiled": (
         "gradient accumulation",
         "GradScaler, overflow",
@@ -42,7 +43,7 @@ COMPILED_QUICKLY = {
     ),
     "compiled, checkpointing": ("plain",),
 }
-"""Combinations with the compiler take seconds each: examples; the others are slow tests."""
+"""Examples of combinations, which take seconds with the compiler; the others are slow tests."""
 
 ANY_ORDER = {("sparse gradients", "cuda")}
 """Where training does not repeat itself: a GPU adds up the rows of a sparse gradient in any order."""
@@ -114,7 +115,7 @@ def row(case):
     # all tests of a row in one worker: it is trained once
     own = [EVALUATED] if case.loop is loops.evaluating else []
     base, _, way = case.name.rpartition(" + ")
-    if "compiled" in way and base not in COMPILED_QUICKLY.get(way, ()):
+    if way != "checkpointing" and base and base not in QUICK.get(way, ()):
         own.append(pytest.mark.slow)
     return pytest.param(case, id=case.name, marks=[pytest.mark.xdist_group(case.name), *own])
 

@@ -66,7 +66,13 @@ def _maker(dtype, change):
     return make
 
 
-@pytest.fixture(params=DTYPES, ids=str)
+def _by_pace(dtype):
+    """Long and short floats and complex numbers stand for the others, which are slow tests."""
+    quick = dtype in (torch.float32, torch.float64, torch.bfloat16, torch.complex64)
+    return pytest.param(dtype, marks=[] if quick else [pytest.mark.slow])
+
+
+@pytest.fixture(params=map(_by_pace, DTYPES), ids=str)
 def dtype(request):
     return request.param
 
