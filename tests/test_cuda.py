@@ -8,6 +8,7 @@ from torch import nn
 
 from monitorch import PyTorchInspector, lens
 from monitorch.visualizer.record_sink import RecordSink
+from tests.defaults import default_dtype
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -72,12 +73,9 @@ def train(model, device, inplace, sync_is_an_error):
 @pytest.mark.parametrize("inplace", [True, False])
 def test_numbers_equal_those_of_a_cpu_without_waiting_between_ticks(inplace):
     model = build().double()
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         expected = train(model, "cpu", inplace, sync_is_an_error=False)
         found = train(model, "cuda", inplace, sync_is_an_error=True)
-    finally:
-        torch.set_default_dtype(torch.float32)
     assert found.keys() == expected.keys()
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
 

@@ -1,9 +1,8 @@
 """Every example runs, leaves its figure, and shows what it says."""
 
 import io
-import os
 import runpy
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,6 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 pytestmark = pytest.mark.xdist_group("examples")
 
 
-@contextmanager
-def chdir(folder):
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """What each example returned, printed and left; it runs once."""
@@ -32,7 +21,8 @@ def ran(tmp_path_factory):
     def run(path):
         if path not in known:
             folder, printed = tmp_path_factory.mktemp(path.stem), io.StringIO()
-            with chdir(folder), redirect_stdout(printed):
+            with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+                patch.chdir(folder)
                 known[path] = runpy.run_path(str(path))["main"](), printed.getvalue(), folder
         return known[path]
 

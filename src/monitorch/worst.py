@@ -7,9 +7,8 @@
 3. Then those with the largest newest number.
 
 Signs are ignored. Numbers near zero jump easily without meaning anything. So less than a millionth of the largest
-number
-of all layers is calm, and both sides of a ratio get something added: a hundredth of the range of a statistic that has
-limits, or the largest number of a statistic that changes its sign.
+number of all layers is calm, and both sides of a ratio get something added: a hundredth of the range of a statistic
+that has limits, or the largest number of a statistic that changes its sign.
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,6 @@ First come functions that say what a lens should show, from a tape, as ``(tag, v
 import copy
 import pickle
 from collections import OrderedDict
-from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from monitorch import lens
+from tests.defaults import default_dtype
 
 LENSES = [name for name in lens.__all__ if name != "AbstractLens"]
 
@@ -206,16 +206,6 @@ def test_numbers_are_those_of_a_bare_model_in_model_order(case, situation, task,
         epoch(plain, batches, tape=tape)
         assert_shown(number, case.show(tape))
         tape.tick()
-
-
-@contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("defaults", [partial(torch.device, "meta"), partial(default_dtype, torch.float64)])

@@ -1,6 +1,5 @@
 """Numbers do not depend on the default device and dtype of the program."""
 
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -8,18 +7,9 @@ import torch
 from torch import nn
 
 from monitorch.observe import DifferenceMonitor, EMAReducer, Module, PassthroughReducer, RecordTensor
+from tests.defaults import default_dtype
 
 SAMPLES = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.3, 0.7], [1.0, 0.0], [0.2, 2.0]])
-
-
-@contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @pytest.fixture(

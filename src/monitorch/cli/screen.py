@@ -80,8 +80,7 @@ def table(
     """A plain table, with only a line below the headings.
 
     Columns of ``numbers`` and ``curves`` are never cut; text is, if there is too little room. If too little of it would
-    be
-    left, a row takes several lines, with its names on the first one.
+    be left, a row takes several lines, with its names on the first one.
 
     Args:
         console: where it will be shown.

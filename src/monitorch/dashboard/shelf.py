@@ -13,8 +13,7 @@ class RunShelf:
     """Opens runs by name and keeps them open; may be used by several threads.
 
     A name is looked up among the entries of the folder, so no path is built from what a browser sends. An entry may be
-    a
-    link to another place: whoever made the link wants that run to be shown.
+    a link to another place: whoever made the link wants that run to be shown.
 
     Args:
         folder: the folder of the runs, or of a single run.

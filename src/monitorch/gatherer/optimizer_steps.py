@@ -20,8 +20,7 @@ class OptimizerSteps:
     """Tells listeners when a step begins and when it has ended.
 
     A ``step`` that calls the one of its base class is one step, though torch calls its hooks twice. Listeners are
-    called
-    after all other hooks, since these may still change the gradients that the optimizer gets.
+    called after all other hooks, since these may still change the gradients that the optimizer gets.
 
     Args:
         state: the state of the inspector, which reports errors.

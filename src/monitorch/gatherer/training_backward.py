@@ -55,8 +55,7 @@ class TrainingBackward:
     """Says whether the running backward pass is that of a loss: only then gradients are recorded.
 
     Derivatives with respect to the input alone, as for a gradient penalty or a saliency map, are not recorded. Neither
-    are
-    Hessian-vector products, where gradients with a graph are differentiated again and the result is returned.
+    are Hessian-vector products, where gradients with a graph are differentiated again and the result is returned.
     """
 
     def __init__(self, model: nn.Module | None, state: Any) -> None:

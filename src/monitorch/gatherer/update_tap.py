@@ -42,8 +42,7 @@ class UpdateTap:
     """Measures parameters from just before to just after each step.
 
     They are copied before every step that is measured, because a parameter may have changed since the last step without
-    a
-    trace: neither fused steps nor changes of ``.data`` raise its version.
+    a trace: neither fused steps nor changes of ``.data`` raise its version.
     """
 
     def __init__(self, house: Any, optimizer: Optimizer) -> None:

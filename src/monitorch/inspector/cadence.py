@@ -28,8 +28,7 @@ class Cadence:
     With a budget the first steps are a calibration. Then it chooses the smallest n at which observing every n-th step
     stays within the budget, and revises it from time to time: only after an observed step, so that every observed step
     has its lead step, and to no less than half of the current n. If no step is idle (n = 1), there is nothing to
-    compare
-    with, so the calibration is repeated now and then.
+    compare with, so the calibration is repeated now and then.
 
     Args:
         every: observe every n-th step, or those for which this function of the step's number is true; it is called once

@@ -178,7 +178,7 @@ class StepCounter:
     def _miss_a_step(self) -> None:
         """Warn if the model is trained, but no optimizer step is noticed."""
         model = self._model()
-        if model is None:
+        if model is None or self._state.passes not in (1, STEPLESS, LONG):
             return
         versions = sum(parameter._version for parameter in model.parameters())
         if self._state.passes == 1:

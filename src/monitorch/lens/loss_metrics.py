@@ -21,8 +21,7 @@ class LossMetrics(PushedLens):
 
     The loss is what ``loss_fn`` returns. Without a ``loss_fn``, or if it was not called, it is what you pass to
     ``push_loss``; without that, the ``loss`` field of the model's output. If the inspector has the optimizer, the mean
-    of
-    the training losses of all micro-batches of a step is one sample.
+    of the training losses of all micro-batches of a step is one sample.
 
     Args:
         metrics: names of the pushed metrics to show.

@@ -16,8 +16,7 @@ class ParameterGradientActivation(ParameterGradientLens):
     """Share of gradient entries that are not zero, and of rows that are all zero.
 
     Rows of an embedding that a batch does not look up are not dead. So for embeddings ``rows_used`` is shown instead of
-    a
-    death rate, and the activation rate is that of the used rows.
+    a death rate, and the activation rate is that of the used rows.
 
     Args:
         inplace: keep only running moments, instead of every sample.

@@ -8,7 +8,7 @@ waits for long. They then exchange numbers over separate connections.
 import pickle
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -53,11 +53,9 @@ def agree(topic: str, decide: Callable[[], str]) -> str:
         store = _c10d().PrefixStore(f"monitorch/agreed/{topic}/{number}", _default_store())
         own = str(dist.get_rank())
         is_first = store.compare_set("who", "", own).decode() == own
-        deadline = time.monotonic() + LONG_PATIENCE
-        while not is_first and time.monotonic() < deadline:
+        for _ in () if is_first else _looks(LONG_PATIENCE):
             if store.check(["answer"]):
                 return str(store.get("answer").decode())
-            time.sleep(PAUSES[0])
     except Exception:  # there are no other processes
         return decide()
     answer = decide()
@@ -65,6 +63,16 @@ def agree(topic: str, decide: Callable[[], str]) -> str:
         with suppress(Exception):
             store.set("answer", answer)
     return answer
+
+
+def _looks(patience: float) -> Iterator[None]:
+    """Let the caller look into the store, at least once and then with growing pauses, for so many seconds."""
+    deadline, pause = time.monotonic() + patience, PAUSES[0]
+    yield
+    while time.monotonic() < deadline:
+        time.sleep(pause)
+        pause = min(2 * pause, PAUSES[1])
+        yield
 
 
 def _c10d() -> Any:
@@ -86,9 +94,8 @@ class Meeting:
     order of their first ticks.
 
     All meet at the first tick. If a process does not come in time, all show their own numbers. If it was only late,
-    that
-    is, came at the same step, all wait for it at the next tick. Once they have met, they are connected: then a process
-    that leaves or dies is noticed at once.
+    that is, came at the same step, all wait for it at the next tick. Once they have met, they are connected: then a
+    process that leaves or dies is noticed at once.
 
     Args:
         what: the class of the watched model.
@@ -163,15 +170,13 @@ class Meeting:
         store, own = self._store, dist.get_rank()
         missing = {rank: f"end/{rank}" for rank in range(dist.get_world_size()) if rank != own}
         found: dict[int, Any] = {}
-        deadline, pause = time.monotonic() + patience, PAUSES[0]
-        while missing and time.monotonic() < deadline:
+        for _ in _looks(patience):
             for rank in [rank for rank, key in missing.items() if store.check([key])]:
                 left = store.get(missing.pop(rank))
                 if left != NOTHING:
                     found[rank] = pickle.loads(left)
-            if missing:
-                time.sleep(pause)
-                pause = min(2 * pause, PAUSES[1])
+            if not missing:
+                break
         return found
 
     def _leave_behind(self, left: bytes) -> None:
@@ -227,18 +232,14 @@ class Meeting:
         how = f"{number}/how"
         store.set(here[rank], str(step))
         patience = self._later_patience(number) if number else patience
-        deadline, pause = time.monotonic() + patience, PAUSES[0]
-        while not store.check([how]):
+        for _ in _looks(patience):
             if store.check(here):
                 store.compare_set(how, "", TOGETHER)
-            elif time.monotonic() >= deadline:
-                missing = [other for other, key in enumerate(here) if not store.check([key])]
-                reason = f"{_named(missing)} did not take part within {patience:.3g} s"
-                return store.compare_set(how, "", APART if number else LATER).decode(), reason
-            else:
-                time.sleep(pause)
-                pause = min(2 * pause, PAUSES[1])
-        return store.get(how).decode(), "the other processes had stopped waiting for this one"
+            if store.check([how]):
+                return store.get(how).decode(), "the other processes had stopped waiting for this one"
+        missing = [other for other, key in enumerate(here) if not store.check([key])]
+        reason = f"{_named(missing)} did not take part within {patience:.3g} s"
+        return store.compare_set(how, "", APART if number else LATER).decode(), reason
 
     def _later_patience(self, number: int) -> float:
         """Long enough for processes that came late to the last meeting; 0 if one did not come to it."""

@@ -12,8 +12,7 @@ def lasting(make: Callable[[], Tensor], device: torch.device, *, in_graph: bool)
     """A tensor from ``make`` that may be kept, even if a compiled model calls this.
 
     A compiled model may run with its own memory pool before it is captured into a CUDA graph, and tensors from that
-    pool
-    must not be kept. The pool belongs to the thread, so another thread allocates.
+    pool must not be kept. The pool belongs to the thread, so another thread allocates.
     """
     if not in_graph or device.type != "cuda":
         return make()

@@ -30,8 +30,7 @@ class DifferenceMonitor(Monitor):
     """Records how a forward pass changes an attribute: its value after the pass minus the value before it.
 
     ``filter_``, ``map_`` and ``op_`` get the value after the pass first, and the value before it second. Tensors are
-    copied
-    before the pass, because it may write into them. Each thread and each nested pass has its own *before* value.
+    copied before the pass, because it may write into them. Each thread and each nested pass has its own *before* value.
 
     Args:
         reducer: reduces samples over time and stores them.

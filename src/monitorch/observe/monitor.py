@@ -77,8 +77,7 @@ class Monitor(Module, ContextualHook):
     """Passes samples of a module, taken before or after its forward pass, to a reducer.
 
     A subclass names its own methods as hooks, and these call :meth:`record`. Passes that activation checkpointing
-    repeats
-    are not recorded. Neither are passes of export, tracing, fake or meta tensors and functional transforms.
+    repeats are not recorded. Neither are passes of export, tracing, fake or meta tensors and functional transforms.
 
     Args:
         reducer: reduces samples over time and stores them.

@@ -14,8 +14,7 @@ def locate_parameter(module: nn.Module, name: str) -> Tensor | None:
     """The trained tensor behind ``name``, or None if there is none.
 
     A parametrised or pruned weight is computed from other tensors at each access, which for some parametrisations
-    changes
-    training. So its trained tensor is used instead. A dotted name reaches into submodules.
+    changes training. So its trained tensor is used instead. A dotted name reaches into submodules.
     """
     path, _, leaf = name.rpartition(".")
     for part in path.split(".") if path else ():

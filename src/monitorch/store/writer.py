@@ -45,8 +45,7 @@ class Writer:
     """Stores frames and events of one process of a run, in a background thread.
 
     Only the constructor raises errors, for wrong options and for a run that is already taken. Later problems, with a
-    disk
-    or with the arguments of a call, give one warning each; training goes on and what was stored stays readable.
+    disk or with the arguments of a call, give one warning each; training goes on and what was stored stays readable.
 
     Args:
         folder: the folder of the run, which is made; its name is the name of the run.

@@ -20,8 +20,7 @@ class RecordSink(AbstractVisualizer):
     """A visualizer that needs only one method, :meth:`write`.
 
     Lenses call ``write`` once per tick with all their records. The four methods of the visualizer interface, which
-    players
-    and your own lenses may call, end there, too.
+    players and your own lenses may call, end there, too.
     """
 
     @property

@@ -112,8 +112,7 @@ def many_kernel(
     """One chunk of one of many tensors; with UPDATE of its change since it was last seen.
 
     An entry of the table: addresses of the tensor, of the one before (KEEP) and of the last seen one (UPDATE), whether
-    to
-    compare it, its size, the distance between the starts of its rows, their number, and the address of their flags.
+    to compare it, its size, the distance between the starts of its rows, their number, and the address of their flags.
     """
     where = pointer(chunks, tl.int32, False) + 2 * tl.program_id(0)
     index = tl.load(where)
