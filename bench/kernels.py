@@ -46,14 +46,14 @@ def read(x: Tensor) -> Launch:
 
 def sums() -> Tensor:
     """Rows to write to: kernels expect zeros."""
-    from monitorch.numerical.kernels.row import WIDTH
+    from monitorch.engine.columns import WIDTH
 
     return torch.zeros(MANY, WIDTH, dtype=torch.float64, device="cuda")
 
 
 def single_kernels() -> Iterator[Kernel]:
     """Those that look at one tensor."""
-    from monitorch.numerical.kernels import fused
+    from monitorch.engine.kernels import fused
 
     def output(x: Tensor, channel_dim: int | None) -> Launch:
         scratch = torch.zeros(fused.scratch_size(x, channel_dim), dtype=torch.float64, device="cuda")
@@ -76,7 +76,7 @@ def single_kernels() -> Iterator[Kernel]:
 
 def many_kernels() -> Iterator[Kernel]:
     """Those that look at all parameters of a model, here at matrices that are pieces of one tensor."""
-    from monitorch.numerical.kernels.fused_many import ManyGradients, ManyUpdates
+    from monitorch.engine.kernels.fused_many import ManyGradients, ManyUpdates
 
     def pieces(x: Tensor) -> list[Tensor]:
         return list(x.view(MANY, -1, min(WIDTH_OF_PIECES, x.numel() // MANY)))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.columns import UNIT, WIDTH
 from monitorch.errors import SkippedSample
 from monitorch.gatherer.site import LEAD, Site, asks, subscribe
-from monitorch.numerical.kernels.row import UNIT, WIDTH
 from monitorch.preprocessor import GradientGeometry
 from monitorch.preprocessor.ask import Ask
 

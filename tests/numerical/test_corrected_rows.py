@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.columns import FOLLOWS, SQUARES, UNIT
 from monitorch.numerical import device_page, host_page
 from monitorch.numerical.device_page import DevicePage
 from monitorch.numerical.host_page import HostPage
-from monitorch.numerical.kernels.row import FOLLOWS, SQUARES, UNIT
 from monitorch.numerical.notes import Note
 from monitorch.numerical.transfer import Transfer
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.columns import BATCH, CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, NORMS, SIZE, SQUARES, UNIT
+from monitorch.engine.kernels import reference
 from monitorch.numerical.joint_rows import JointRows
-from monitorch.numerical.kernels import reference
-from monitorch.numerical.kernels.row import BATCH, CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, NORMS, SIZE, SQUARES, UNIT
 from monitorch.numerical.notes import OWN, SHARED, Note
 
 

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.numerical import device_page
-from monitorch.numerical.device_page import DevicePage
-from monitorch.numerical.host_page import HostPage
-from monitorch.numerical.kernels import reference
-from monitorch.numerical.kernels.row import (
+from monitorch.engine.columns import (
     ACTIVE,
     BATCH,
     CHANNELS,
@@ -22,6 +18,10 @@ from monitorch.numerical.kernels.row import (
     SQUARES,
     UNIT,
 )
+from monitorch.engine.kernels import reference
+from monitorch.numerical import device_page
+from monitorch.numerical.device_page import DevicePage
+from monitorch.numerical.host_page import HostPage
 from monitorch.numerical.ledger import Ledger
 from monitorch.numerical.notes import Note
 from monitorch.numerical.transfer import Transfer

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from monitorch.numerical.kernels.row import FOLLOWS, UNIT, WIDTH
+from monitorch.engine.columns import FOLLOWS, UNIT, WIDTH
 from monitorch.numerical.notes import Note, cut
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.columns import UNIT
+from ..engine.kernels.reference import SKETCH
 from ..errors import SkippedSample
-from ..numerical.kernels.reference import SKETCH
-from ..numerical.kernels.row import UNIT
 from ..numerical.memory import is_capturing, lasting
 from ..numerical.notes import LEAD, Rows
 from ..numerical.precision import UNIT_DTYPES, difference_dtype

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..engine.columns import FOLLOWS, UNIT, WIDTH
+from ..engine.kernels import fused, fused_many, reference
 from ..errors import SkippedSample
-from .kernels import fused, fused_many, reference
-from .kernels.row import FOLLOWS, UNIT, WIDTH
 from .memory import is_capturing, lasting
 from .notes import LEAD, Note, Receive, hand_out
 from .precision import difference, wide_dtype_of

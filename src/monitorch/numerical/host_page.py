@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .kernels import host
-from .kernels.row import FOLLOWS, UNIT
+from ..engine.columns import FOLLOWS, UNIT
+from ..engine.kernels import host
 from .notes import Note, Receive, hand_out
 from .precision import HOST, difference
 from .transfer import Parcel, Transfer

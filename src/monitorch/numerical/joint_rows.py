@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.row import CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, SIZE, SQUARES, UNIT, WIDTH
+from ..engine.columns import CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, SIZE, SQUARES, UNIT, WIDTH
 from .notes import OWN, Note, Rows
 
 Places = NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels.row import FOLLOWS, SIZE, SQUARES, UNIT
+from ..engine.columns import FOLLOWS, SIZE, SQUARES, UNIT
 
 Rows = NDArray[np.float64]
 Mask = NDArray[np.bool_]

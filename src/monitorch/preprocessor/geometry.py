@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..engine.columns import DOT, FOLLOWS, SQUARES, UNIT
 from ..numerical.geometry_computation import GeometryComputation
-from ..numerical.kernels.row import DOT, FOLLOWS, SQUARES, UNIT
 from ..numerical.notes import Mask, Rows, lengths
 from .accumulating import AccumulatingPreprocessor
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..numerical.kernels.row import BATCH, NORMS, SIZE
+from ..engine.columns import BATCH, NORMS, SIZE
 from ..numerical.length import as_real
 from ..numerical.notes import Rows
 from ..numerical.precision import wide_dtype

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
+from ..engine.columns import ACTIVE, CHANNELS, DEAD, NONFINITE, SIZE
 from ..errors import SkippedSample
-from ..numerical.kernels.row import ACTIVE, CHANNELS, DEAD, NONFINITE, SIZE
 from ..numerical.notes import Rows
 from ..numerical.precision import wide_dtype
 from .accumulating import AccumulatingPreprocessor

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..precision import HOST
+from ...numerical.precision import HOST
 
 Array = NDArray[Any]
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.numerical.kernels import host, host_pieces, reference
-from monitorch.numerical.kernels.reference import SKETCH
-from monitorch.numerical.kernels.row import WIDTH
+from monitorch.engine.columns import WIDTH
+from monitorch.engine.kernels import host, host_pieces, reference
+from monitorch.engine.kernels.reference import SKETCH
 
 # what float32 sums over a few pieces may lose
 PRECISION = 3e-6

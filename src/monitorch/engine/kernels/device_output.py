@@ -4,15 +4,15 @@
 # ruff: noqa: ANN001, ANN201, N803, N806
 from __future__ import annotations
 
-from . import row as columns
+from .. import columns
 from .device import LARGEST, NONFINITE, SIZE, SQUARES, UNIT, pointer, raise_largest, usual
 from .triton_import import constant, jit, tl
 
-NORMS = constant(columns.NORMS)
-BATCH = constant(columns.BATCH)
-ACTIVE = constant(columns.ACTIVE)
-DEAD = constant(columns.DEAD)
-CHANNELS = constant(columns.CHANNELS)
+NORMS = constant(int(columns.NORMS))
+BATCH = constant(int(columns.BATCH))
+ACTIVE = constant(int(columns.ACTIVE))
+DEAD = constant(int(columns.DEAD))
+CHANNELS = constant(int(columns.CHANNELS))
 
 COLUMNS = constant(1)
 """Channels are the columns of the matrix that is read."""

@@ -6,10 +6,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..length import as_dense, as_real
-from ..memory import lasting
-from ..precision import HOST, UNIT_DTYPES, wide_dtype
-from .row import (
+from ...numerical.length import as_dense, as_real
+from ...numerical.memory import lasting
+from ...numerical.precision import HOST, UNIT_DTYPES, wide_dtype
+from ..columns import (
     ACTIVE,
     BATCH,
     CHANNELS,

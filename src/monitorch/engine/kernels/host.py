@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..length import as_dense
-from ..precision import difference
+from ...numerical.length import as_dense
+from ...numerical.precision import difference
 from . import reference
 from .host_pieces import (
     HIGH,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.numerical.kernels import reference
-from monitorch.numerical.kernels.reference import SIGNS, SKETCH
+from monitorch.engine.kernels import reference
+from monitorch.engine.kernels.reference import SIGNS, SKETCH
 
 PRECISION = 1e-12
 

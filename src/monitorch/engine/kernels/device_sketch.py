@@ -4,12 +4,12 @@
 # ruff: noqa: ANN001, ANN201, N803
 from __future__ import annotations
 
+from .. import columns
 from . import reference
-from . import row as columns
 from .device import DOT, add_sums, describe, finished, load, pointer, tile_sums, usual
 from .triton_import import constant, jit, tl
 
-DEAD = constant(columns.DEAD)
+DEAD = constant(int(columns.DEAD))
 
 BUCKETS = constant(4096)
 """Elements in a block, and numbers in a sketch."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..precision import HOST
+from ...numerical.precision import HOST
 from .device_many import HEADER_BYTES, many_kernel
 from .fused import _DTYPES, ROW_BYTES, threshold
 from .launch import Launcher

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..memory import lasting
+from ...numerical.memory import lasting
+from ..columns import WIDTH
 from .device import geometry_kernel
 from .device_output import output_kernel
 from .device_rows import rows_kernel
@@ -14,7 +15,6 @@ from .device_sketch import sketch_kernel
 from .host_pieces import float32_below
 from .launch import Launcher
 from .reference import SIGNS, SKETCH
-from .row import WIDTH
 from .triton_import import AVAILABLE, tl
 
 __all__ = ["AVAILABLE", "GeometryReader", "OutputReader", "SketchReader", "scratch_size", "supports"]

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ..precision import HOST
+from ...numerical.precision import HOST
 from .host_pieces import PIECE, Array
 from .reference import SIGNS, SKETCH, drawn
 

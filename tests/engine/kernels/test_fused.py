@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.numerical.kernels import fused, row
-from monitorch.numerical.kernels.fused_many import ManyGradients, ManyUpdates
+from monitorch.engine import columns as row
+from monitorch.engine.kernels import fused
+from monitorch.engine.kernels.fused_many import ManyGradients, ManyUpdates
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(

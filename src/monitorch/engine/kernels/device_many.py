@@ -4,13 +4,13 @@
 # ruff: noqa: ANN001, ANN201, N803
 from __future__ import annotations
 
-from . import row as columns
+from .. import columns
 from .device import add_sums, describe, finished, load, pointer, store, tile_sums
 from .triton_import import constant, jit, tl
 
-ACTIVE = constant(columns.ACTIVE)
-DEAD = constant(columns.DEAD)
-CHANNELS = constant(columns.CHANNELS)
+ACTIVE = constant(int(columns.ACTIVE))
+DEAD = constant(int(columns.DEAD))
+CHANNELS = constant(int(columns.CHANNELS))
 ROW_BYTES = constant(8 * columns.WIDTH)
 
 ENTRY = constant(8)

@@ -7,16 +7,16 @@ Addresses are plain integers, so that a launch needs no tensor and one compiled 
 # ruff: noqa: ANN001, ANN201, N803
 from __future__ import annotations
 
-from . import row as columns
+from .. import columns
 from .triton_import import constant, jit, tl
 
-SQUARES = constant(columns.SQUARES)
-DOT = constant(columns.DOT)
-UNIT = constant(columns.UNIT)
-FOLLOWS = constant(columns.FOLLOWS)
-SIZE = constant(columns.SIZE)
-NONFINITE = constant(columns.NONFINITE)
-LARGEST = constant(columns.LARGEST)
+SQUARES = constant(int(columns.SQUARES))
+DOT = constant(int(columns.DOT))
+UNIT = constant(int(columns.UNIT))
+FOLLOWS = constant(int(columns.FOLLOWS))
+SIZE = constant(int(columns.SIZE))
+NONFINITE = constant(int(columns.NONFINITE))
+LARGEST = constant(int(columns.LARGEST))
 
 HUGE = constant(1e15)
 """Squares of larger numbers may overflow in float32."""

@@ -1,0 +1,58 @@
+"""The columns of a row: what one pass over a tensor leaves behind.
+
+A row holds raw sums, not finished numbers: sums can be added over micro-batches, parts of a tensor and processes. This
+is the only place that says which columns there are. Kernels, preprocessors, the merging of processes and the tests read
+it.
+"""
+
+from enum import Enum, IntEnum
+
+
+class Merge(Enum):
+    """How a column of two parts of one tensor becomes that of both."""
+
+    SUM = "the sum of both"
+    LARGEST = "the larger one"
+    SMALLEST = "the smaller one"
+
+
+class Column(IntEnum):
+    """The place of a number in a row.
+
+    Attributes:
+        holds: what it is.
+        of: the tensors that have it; in other rows it is 0.
+        power: it is counted in this power of the unit of its row. A product with another row has one unit of each.
+        merge: how the columns of two parts become one.
+    """
+
+    holds: str
+    of: str
+    power: int
+    merge: Merge
+
+    def __new__(cls, holds: str, of: str, power: int = 0, merge: Merge = Merge.SUM) -> "Column":
+        """Number the columns in the order of their declarations."""
+        column = int.__new__(cls, len(cls.__members__))
+        column._value_ = len(cls.__members__)
+        column.holds, column.of, column.power, column.merge = holds, of, power, merge
+        return column
+
+    SQUARES = "sum of the squares", "all", 2
+    DOT = "sum of the products with the tensor before", "gradients, updates", 2
+    UNIT = "the unit: 1, or what keeps squares of huge or tiny numbers inside float64", "all", 1, Merge.LARGEST
+    FOLLOWS = "1 if there was a tensor before to compare with", "gradients, updates", 0, Merge.SMALLEST
+    NORMS = "sum of the norms of single samples", "outputs"
+    BATCH = "number of samples", "outputs"
+    ACTIVE = "how many elements are larger than eps in absolute value", "where rates are wanted"
+    DEAD = "how many channels have no active element", "where rates are wanted"
+    CHANNELS = "number of channels", "where rates are wanted"
+    SIZE = "number of elements", "all"
+    NONFINITE = "how many elements are NaN or infinite", "all"
+    LARGEST = "largest absolute value of a finite element", "all", 0, Merge.LARGEST
+
+
+WIDTH = len(Column)
+"""Numbers in a row."""
+
+SQUARES, DOT, UNIT, FOLLOWS, NORMS, BATCH, ACTIVE, DEAD, CHANNELS, SIZE, NONFINITE, LARGEST = Column
