@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector, lens
-from monitorch.gatherer.doorway import _doors
+from monitorch.engine.graph import _callbacks
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -77,7 +77,7 @@ def test_memory_of_a_graph_outlives_the_inspector_until_backward_is_over():
         called(batch(step, FULL)).sum().backward()
     model.zero_grad()
     loss = called(batch(9, FULL)).sum()
-    held = [memory for door in _doors.values() for memory in door._held]
+    held = [memory for door in _callbacks.values() for memory in door._held]
     assert held
     inspector.detach()
     del inspector, held

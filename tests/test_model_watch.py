@@ -315,7 +315,7 @@ def test_a_model_that_goes_in_another_thread_is_left_without_a_last_tick():
     thread.join()
     gc.collect()
     assert shown.ticks == 0
-    assert watch.inspector.state.house is None
+    assert watch.inspector.state.engine is None
 
 
 def test_tick_by_hand_begins_a_new_one(training):

@@ -5,8 +5,9 @@ Some errors also inherit a built-in class: code written for earlier releases cat
 
 import contextlib
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -84,10 +85,31 @@ def warn(message: str, *, stacklevel: int = 1) -> None:
         message: what the user has to know, and what to do.
         stacklevel: 1 for the line that calls this function, 2 for the caller of that, and so on.
     """
+    if _this_thread.texts is not None:
+        _this_thread.texts.append(message)
+        return
     try:
         warnings.warn(message, MonitorchWarning, stacklevel=stacklevel + 1)
     except Exception:
         _print(message)
+
+
+class _ThisThread(threading.local):
+    texts: list[str] | None = None
+    """Where warnings of this thread go instead."""
+
+
+_this_thread = _ThisThread()
+
+
+@contextlib.contextmanager
+def kept_warnings() -> Iterator[list[str]]:
+    """Keep what this thread would warn about inside the block: a warning is for the thread of the user's program."""
+    before, _this_thread.texts = _this_thread.texts, []
+    try:
+        yield _this_thread.texts
+    finally:
+        _this_thread.texts = before
 
 
 def users_line() -> int:

@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 
 from .capture import capture as captured
 from .cli.wording import command
+from .engine.meeting import agree
+from .engine.ranks import several_processes
 from .errors import OptionError
 from .inspector import PyTorchInspector
-from .numerical.meeting import agree
-from .numerical.sync import several_processes
 from .settings import settings
 from .store import DEFAULT_FOLDER
 from .store.library import time_name

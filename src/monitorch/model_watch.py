@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .engine.compilation import HookOnModule, inside_graph, is_traced
+from .engine.gradients import AT_STEP
+from .engine.ranks import several_processes
+from .engine.reports import tell
 from .errors import OptionError, users_line, warn
-from .gatherer.compilation import inside_graph, is_traced
-from .gatherer.hook_on_module import HookOnModule
-from .gatherer.reports import tell
-from .gatherer.watched_gradient import AT_STEP
 from .inspector import PyTorchInspector
 from .inspector.arguments import trainer
 from .inspector.display import DisplaysRun
@@ -27,7 +27,6 @@ from .inspector.module_tree import unwrap
 from .inspector.standard_lenses import standard_lenses
 from .lens import AbstractLens
 from .model_run import RunOptions, check_options, close_at_exit, hint_at_loss
-from .numerical.sync import several_processes
 from .store import DEFAULT_FOLDER
 from .visualizer.dummy_visualizer import DummyVisualizer
 from .visualizer.record import Record

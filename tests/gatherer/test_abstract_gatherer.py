@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from monitorch.engine.tensors import first_input
 from monitorch.errors import MonitorchWarning, SkippedSample
 from monitorch.gatherer import (
     AbstractGatherer,
@@ -16,7 +17,6 @@ from monitorch.gatherer import (
     OptimizerStepParameterGatherer,
     ParameterGradientGatherer,
 )
-from monitorch.gatherer.abstract_gatherer import first_input
 
 # positional orders are public: each gatherer by (module, optimizer, preprocessors, name, state)
 ALL = {

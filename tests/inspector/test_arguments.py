@@ -10,7 +10,7 @@ from monitorch import PyTorchInspector
 from monitorch.errors import OptionError, UnsupportedModelError
 from monitorch.inspector.arguments import trainer
 from monitorch.lens import OutputGradientGeometry, ParameterGradientGeometry
-from tests.gatherer.optimizer_wrappers import Accelerated, Lightning, of_package, zero_optimizer
+from tests.engine.optimizer_wrappers import Accelerated, Lightning, of_package, zero_optimizer
 
 
 class Container(Optimizer):

@@ -63,7 +63,7 @@ def letters(cadence, steps):
 def test_phases_of_steps(every, with_lead, without):
     cadence = Cadence(every)
     assert letters(cadence, 6) == with_lead
-    cadence.needs_lead = False
+    cadence.needs_baseline = False
     assert letters(cadence, 6) == without
 
 
@@ -128,10 +128,10 @@ def test_of_many_idle_steps_only_the_first_and_the_last_are_measured():
 
 
 @pytest.mark.parametrize("every", [3, 4, 10, 50, lambda step: step % 5 == 0, lambda step: step % 7 in (0, 1)])
-@pytest.mark.parametrize("needs_lead", [True, False])
-def test_overhead_is_what_observing_adds(every, needs_lead):
+@pytest.mark.parametrize("needs_baseline", [True, False])
+def test_overhead_is_what_observing_adds(every, needs_baseline):
     run = Run(idle=2.0, lead=2.5, observe=3.5, every=every)
-    run.cadence.needs_lead = needs_lead
+    run.cadence.needs_baseline = needs_baseline
     assert run.cadence.overhead is None
     run.go(2100)
     assert run.cadence.overhead == pytest.approx(run.true_overhead(2100))
@@ -201,7 +201,7 @@ def test_budget_chooses_the_smallest_n_that_it_allows(options, times, n):
 
 def test_without_leads_the_budget_allows_more():
     run = Run(1.0, 1.2, 1.5, budget=0.1)
-    run.cadence.needs_lead = False
+    run.cadence.needs_baseline = False
     assert run.go(60).cadence.n == 5
     assert LEAD not in run.phases
 

@@ -149,7 +149,7 @@ def test_a_saved_state_does_not_change_while_training_goes_on():
 
 
 def test_passes_before_a_checkpoint_are_not_ones_in_which_layers_were_missed_or_gradients_too_small(monkeypatch):
-    monkeypatch.setattr("monitorch.gatherer.compilation.number_of_graphs", lambda: 1)
+    monkeypatch.setattr("monitorch.engine.compilation.number_of_graphs", lambda: 1)
     before, after = Training(), Training()
     before.run(0, 3)
     after.inspector.load_state_dict(through_a_file(before.inspector.state_dict()))

@@ -167,7 +167,7 @@ def test_ticks_do_not_disturb_the_rhythm(model, watch):
 def test_idle_steps_record_nothing_and_leave_no_hooks_on_tensors(model, watch):
     optimizer = sgd(model)
     inspector = watch(OutputGradientGeometry(), OutputNorm(), optimizer=optimizer, every=4)
-    hooks, rows, page = [], [], inspector.state.house.ledger.page(torch.device("cpu"))
+    hooks, rows, page = [], [], inspector.state.engine.ledger.page(torch.device("cpu"))
     for layer in model:
         layer.register_forward_hook(lambda _, __, output: hooks.append(len(output._backward_hooks or ())))
 
@@ -185,7 +185,7 @@ def test_without_comparisons_no_step_leads(model, watch):
     optimizer = sgd(model)
     inspector = watch(OutputGradientGeometry(compute_correlation=False), optimizer=optimizer, every=2)
     train(model, optimizer, 3)
-    assert len(inspector.state.house.ledger.page(torch.device("cpu")).notes) == 2
+    assert len(inspector.state.engine.ledger.page(torch.device("cpu")).notes) == 2
 
 
 def test_losses_are_seen_at_every_step(model, watch):
@@ -213,7 +213,7 @@ def test_unrecorded_passes_are_counted_as_gaps(model, watch):
 
 
 def test_a_budget_chooses_how_often_and_says_what_it_costs(model, watch):
-    seconds = {Phase.IDLE: 1.0, Phase.LEAD: 1.5, Phase.OBSERVE: 2.0}
+    seconds = {Phase.IDLE: 1.0, Phase.BASELINE: 1.5, Phase.OBSERVE: 2.0}
     optimizer, now = sgd(model), [0.0]
     inspector = watch(ParameterGradientGeometry(), module=None, optimizer=optimizer, budget=0.1)
     inspector.state.cadence = Cadence(budget=0.1, clock=lambda: now[0])

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from monitorch import PyTorchInspector
+from monitorch.engine.meeting import Meeting
 from monitorch.errors import ExchangeError, MonitorchWarning
 from monitorch.inspector.module_tree import unwrap
 from monitorch.lens import LossMetrics, OutputGradientGeometry, OutputNorm, ParameterNorm, ParameterUpdateGeometry
-from monitorch.numerical.meeting import Meeting
 from monitorch.visualizer import PlayerVisualizer, RecorderVisualizer
 from monitorch.visualizer.record_sink import RecordSink
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from monitorch import MonitorchWarning
-from monitorch.gatherer.optimizer_steps import OptimizerSteps
+from monitorch.engine.optimizers import OptimizerSteps
 from monitorch.inspector.scaler_steps import ScalerSteps
 
 

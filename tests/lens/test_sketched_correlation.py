@@ -77,7 +77,7 @@ def test_no_copy_is_kept_where_a_sketch_is_smaller(what, task, watch):
     model, optimizer = task
     inspector = watch(model, LENSES[what](optimizer, correlation="sketch"))
     train(model, optimizer)
-    house = inspector.state.house
+    house = inspector.state.engine
     taps = [
         house.gradients,
         house.updates(optimizer),

@@ -1,8 +1,7 @@
 import pytest
 
 from monitorch.numerical import RunningMeanVar, RunningValue
-from monitorch.numerical.accumulator import accumulators_in, new_accumulator
-from monitorch.numerical.sample_list import SampleList
+from monitorch.numerical.series import SampleList, accumulators_in, new_accumulator
 
 
 @pytest.mark.parametrize(("inplace", "kind"), [(True, RunningMeanVar), (False, SampleList)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from monitorch.numerical import RunningMeanVar, extract_point, extract_range, parse_range_name
 from monitorch.numerical.extraction import INPLACE_POINTS, INPLACE_RANGES, POINTS, RANGES, count_nonfinite
-from monitorch.numerical.sample_list import SampleList
+from monitorch.numerical.series import SampleList
 
 ORACLE = {
     "mean": np.mean,

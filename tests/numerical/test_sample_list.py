@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitorch.numerical.sample_list import SampleList
+from monitorch.numerical.series import SampleList
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from monitorch.numerical import RunningMeanVar
-from monitorch.numerical.deferred import PACK_AT
+from monitorch.numerical.waiting import PACK_AT
 from monitorch.preprocessor import (
     ExplicitCall,
     GradientActivation,

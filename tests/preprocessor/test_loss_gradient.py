@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from monitorch.numerical.deferred import settle
+from monitorch.numerical.waiting import settle
 from monitorch.preprocessor.loss_gradient import LossGradient, is_scale
 
 

@@ -3,8 +3,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+from monitorch.engine.parameters import find_parameter, locate_parameter
 from monitorch.preprocessor import ParameterNorm
-from monitorch.preprocessor.parameters import find_parameter, locate_parameter
 
 
 @pytest.fixture

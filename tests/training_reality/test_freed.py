@@ -35,7 +35,7 @@ def hooks_on(*things):
 
 def insides(inspector):
     """What an inspector is made of, so that it can be seen to go."""
-    house = inspector.state.house
+    house = inspector.state.engine
     return [weakref.ref(one) for one in (inspector, house, house.gradients, *house._outputs.values())]
 
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
+from ..engine.compilation import is_traced
+from ..engine.engine import Engine
+from ..engine.meter import Subscription, is_measured
+from ..engine.reports import cause_of, is_news, tell
+from ..engine.tensors import has_no_numbers, tensors_in
 from ..errors import SkippedSample, warn
-from ..preprocessor.outputs import tensors_in
-from .compilation import is_traced
-from .reports import cause_of, is_news, tell
-from .site import asks
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -72,26 +73,33 @@ class Gatherer(AbstractGatherer):
     def __init__(self, preprocessors: Sequence[Any], name: str, inspector_state: State) -> None:
         super().__init__(inspector_state)
         self._preprocessors = list(preprocessors)
-        self.name = name
-        """The name that data are passed with; a lens may choose a longer name than that of the layer."""
+        self._name = name
         self.module_name = name
         """The name of the module that data come from."""
         self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
         """The name that warnings begin with; a lens sets its own name here."""
         self._in_gap = self._failed = self._warned = False
 
+    @property
+    def name(self) -> str:
+        """The name that data are passed with; a lens may choose a longer name than that of the layer."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+        for handle in self._handles:
+            if isinstance(handle, Subscription):
+                handle.rename()
+
     @abstractmethod
     def _process(self, preprocessor: Any, *data: Any) -> None:
         """Call the matching method of the preprocessor."""
 
-    def _shared_house(self) -> Any:
-        """The inspector's shared taps if all preprocessors use them; None if the gatherer needs hooks of its own."""
-        house = getattr(self.inspector_state, "house", None)
-        if house is None or not self._preprocessors or not all(map(asks, self._preprocessors)):
-            return None
-        for preprocessor in self._preprocessors:
-            preprocessor.ledger = house.ledger
-        return house
+    def _engine(self) -> Engine | None:
+        """The engine of the inspector, if it measures for all preprocessors; None if the gatherer needs own hooks."""
+        engine: Engine | None = getattr(self.inspector_state, "engine", None)
+        return engine if self._preprocessors and all(map(is_measured, self._preprocessors)) else None
 
     def _wants_data(self) -> bool:
         """Whether to record; at the first inactive call, tells preprocessors that there is a gap."""
@@ -148,13 +156,3 @@ class Gatherer(AbstractGatherer):
             cure = "PyTorchInspector(on_error='raise') shows where it happened"
             text = f"{self.owner} stops watching layer {self.name!r}: {cause} (shapes: {shapes}). {rest}; {cure}"
             warn(text, stacklevel=2)
-
-
-def has_no_numbers(data: Any) -> bool:
-    """Whether there are tensors on the meta device in it: of them only the shapes are known, as under a tracer."""
-    return any(tensor.is_meta for tensor in tensors_in(data))
-
-
-def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a module was called with: its first argument, or the first keyword argument."""
-    return next(iter((*args, *kwargs.values())), None)

@@ -7,14 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..engine.compilation import HookedMethod, outside_graph
+from ..engine.passes import RecomputationFilter
+from ..engine.reports import tell
+from ..engine.tensors import pick_tensor, with_alias
 from ..preprocessor import AbstractBackwardPreprocessor
-from ..preprocessor.outputs import pick_tensor
 from .abstract_gatherer import Gatherer, State
-from .compilation import outside_graph
-from .hook_on_module import HookedMethod
-from .output_alias import with_alias
-from .recomputation import RecomputationFilter
-from .reports import tell
 
 
 class BackwardGatherer(Gatherer):
@@ -39,10 +37,12 @@ class BackwardGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         self._output_index = output_index
         self._passes = RecomputationFilter(inspector_state)
-        house = self._shared_house()
-        if house is not None:
-            tap = house.output(module, name)
-            self._handles += [tap.watch_gradient(self, preprocessor, output_index) for preprocessor in preprocessors]
+        engine = self._engine()
+        if engine is not None:
+            tap = engine.output(module, name)
+            self._handles += [
+                tap.watch_gradient(self, preprocessor, output_index) for preprocessor in self._preprocessors
+            ]
         elif any(preprocessor.needs_grad_input for preprocessor in preprocessors):
             self._handles.append(module.register_full_backward_hook(HookedMethod(self._take_gradients)))
         else:
@@ -89,8 +89,8 @@ class BackwardGatherer(Gatherer):
             tell(self.inspector_state, f"looking at the gradient of layer {self.name!r}", error)
 
     def _is_of_a_loss(self, module: nn.Module) -> bool:
-        house = getattr(self.inspector_state, "house", None)
-        return house is None or house.backward.is_running(module)
+        engine = getattr(self.inspector_state, "engine", None)
+        return engine is None or engine.backward.is_running(module)
 
     def _process(self, preprocessor: AbstractBackwardPreprocessor, *data: Any) -> None:
         preprocessor.process_bw(self.name, *data)

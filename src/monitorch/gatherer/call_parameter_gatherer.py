@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..engine.parameters import find_parameter
 from ..preprocessor import AbstractTensorPreprocessor
-from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
 
 

@@ -7,10 +7,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from ..preprocessor.outputs import pick_tensor
-from ..preprocessor.parameters import own_parameters
-from .compilation import inside_graph, is_compiled
-from .hook_on_module import HookedMethod
+from ..engine.compilation import HookedMethod, inside_graph, is_compiled
+from ..engine.parameters import own_parameters
+from ..engine.tensors import pick_tensor
 
 CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
 CHANNELS_LAST = (

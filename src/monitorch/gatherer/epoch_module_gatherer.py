@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from ..engine.meter import Meter
+from ..engine.parameters import find_parameter
 from ..preprocessor import AbstractModulePreprocessor
-from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
-from .site import subscribe
 
 
 class EpochModuleGatherer(Gatherer):
@@ -30,23 +30,24 @@ class EpochModuleGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self._module, self._parameter = weakref.ref(module), parameter
-        self._house = self._shared_house()
-        if self._house is not None:
-            self._handles += [subscribe([], name, self, preprocessor) for preprocessor in preprocessors]
-            for preprocessor, place in zip(self._preprocessors, self._handles, strict=True):
-                self._house.enrol(place.site, "parameter", *self._parameters_for(preprocessor))
+        self._meters: list[tuple[Meter, str]] = []
+        self._measures = self._engine()
+        if self._measures is not None:
+            watch = self._measures.parameters.watch
+            asked = [(one, parameter) for one in self._preprocessors for parameter in self._parameters_for(one)]
+            self._handles += [watch(parameter, name, self, preprocessor) for preprocessor, parameter in asked]
+            self._meters = [(own.meter, parameter) for own, (_, parameter) in zip(self._handles, asked, strict=True)]
 
     def __call__(self) -> None:
-        """Pass on the module as it is now; with shared taps, the parameters of all modules are measured together."""
+        """Pass on the module as it is now; where an engine measures, the parameters of all modules together."""
         module = self._module()
         if module is None and self.inspector_state is not None:
             return
-        if self._house is None or self.inspector_state is None:
+        if self._measures is None or self.inspector_state is None:
             self._hand_over(module)
         elif self._wants_data():
-            for preprocessor, place in zip(self._preprocessors, self._handles, strict=True):
-                for parameter in self._parameters_for(preprocessor):
-                    place.site.guarded(self._house.parameters.look, place.site, module, parameter)
+            for meter, parameter in self._meters:
+                meter.guarded(self._measures.parameters.look, meter, module, parameter)
 
     def _is_step_observed(self) -> bool:
         return True  # it is read at ticks, at whatever step they come

@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..numerical.shards import distributed_type, samples_here
+from ..engine.compilation import HookedMethod, is_traced, outside_graph
+from ..engine.distributed_tensors import distributed_type, samples_here
+from ..engine.graph import GraphCallback, GraphHook
+from ..engine.passes import RecomputationFilter, kind_of_pass
+from ..engine.reports import tell
+from ..engine.tensors import first_input
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, PartOfLoss, loss_in
-from ..preprocessor.outputs import kind_of_pass
-from .abstract_gatherer import Gatherer, State, first_input
-from .compilation import inside_graph, is_compiled, is_traced, outside_graph
-from .doorway import Door
-from .hook_on_module import HookedMethod
-from .recomputation import RecomputationFilter
-from .reports import tell
+from .abstract_gatherer import Gatherer, State
 
 PART = 4
 """Added to the kind of a pass whose loss is only a part of the loss of its step."""
@@ -30,42 +29,23 @@ class FeedForwardGatherer(Gatherer):
         self, module: nn.Module, preprocessors: Sequence[AbstractForwardPreprocessor], name: str, inspector_state: State
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
-        self._passes = RecomputationFilter(inspector_state)
-        self._door: Door | None = None
-        self._distributed = distributed_type()
-        house = self._shared_house()
-        if house is not None:
-            tap = house.output(module, name)
-            self._handles += [tap.watch_output(self, preprocessor) for preprocessor in preprocessors]
+        self.passes = RecomputationFilter(inspector_state)
+        self._callback: GraphCallback | None = None
+        engine = self._engine()
+        if engine is not None:
+            tap = engine.output(module, name)
+            self._handles += [tap.watch_output(self, preprocessor) for preprocessor in self._preprocessors]
+        elif self._preprocessors and all(hasattr(p, "loss_in_graph") for p in self._preprocessors):
+            self._callback = self._new_callback(module)
+            self._handles.append(module.register_forward_hook(_LossHook(self, self._callback), with_kwargs=True))
         else:
-            self._door = self._new_door(module)
-            self._handles.append(module.register_forward_hook(HookedMethod(self.hook), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(HookedMethod(self), with_kwargs=True))
 
-    @inside_graph
-    def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """The forward hook; while torch.compile traces, passes the loss on from inside the graph."""
-        if not is_compiled():
-            try:
-                self._take(module, args, kwargs, output)
-            except Exception as error:
-                tell(self.inspector_state, f"looking at layer {self.name!r}", error)
-            return
-        if self._door is None:
-            self(module, args, kwargs, output)
-            return
-        for preprocessor in self._preprocessors:
-            loss = preprocessor.loss_in_graph(output)
-            if loss is not None:
-                loss = samples_here(loss)[0] if isinstance(loss, self._distributed) else loss
-                self._door.pass_outside(kind_of_pass(module) + PART * _is_part(kwargs), loss)
-
-    def _new_door(self, module: nn.Module) -> Door | None:
+    def _new_callback(self, module: nn.Module) -> GraphCallback:
         """A way out of compiled graphs, for preprocessors that only look for a loss."""
-        if not self._preprocessors or not all(hasattr(p, "loss_in_graph") for p in self._preprocessors):
-            return None
-        house = getattr(self.inspector_state, "house", None)
-        device = torch.device("cpu") if house is None else house.device
-        return Door(device, partial(self._receive, weakref.ref(module)), self.inspector_state)
+        engine = getattr(self.inspector_state, "engine", None)
+        device = torch.device("cpu") if engine is None else engine.device
+        return GraphCallback(device, partial(self._receive, weakref.ref(module)), self.inspector_state)
 
     def _receive(self, known: weakref.ref[nn.Module], tensor: Tensor, kind: int) -> None:
         module = known()
@@ -77,20 +57,46 @@ class FeedForwardGatherer(Gatherer):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Pass on the data of one forward pass."""
         try:
-            self._take(module, args, kwargs, output)
+            if not is_traced():
+                self.take(module, args, kwargs, output)
         except Exception as error:
             if self.inspector_state is None:
                 raise
             tell(self.inspector_state, f"looking at layer {self.name!r}", error)
 
-    def _take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if not is_traced() and self._passes.counts():
-            if self._door is not None and _is_part(kwargs) and loss_in(output) is not None:
+    def take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """The same; errors are not caught."""
+        if self.passes.counts():
+            if self._callback is not None and _is_part(kwargs) and loss_in(output) is not None:
                 output = PartOfLoss(loss_in(output))
             self._hand_over(module, first_input(args, kwargs), output)
 
+    def loss_in_graph(self, output: Any) -> Tensor | None:
+        """The loss in an output, while a model is being compiled."""
+        loss: Tensor | None = self._preprocessors[0].loss_in_graph(output)
+        return loss
+
     def _process(self, preprocessor: AbstractForwardPreprocessor, *data: Any) -> None:
         preprocessor.process_fw(self.name, *data)
+
+
+class _LossHook(GraphHook):
+    """The hook on a module that computes a loss; from inside a compiled graph it passes the loss on."""
+
+    def __init__(self, gatherer: FeedForwardGatherer, callback: GraphCallback) -> None:
+        super().__init__(gatherer.inspector_state, f"looking at layer {gatherer.name!r}")
+        self._gatherer, self._callback, self._distributed = gatherer, callback, distributed_type()
+
+    def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Take the loss."""
+        self._gatherer.take(module, args, kwargs, output)
+
+    def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Pass the loss on."""
+        loss = self._gatherer.loss_in_graph(output)
+        if loss is not None:
+            loss = samples_here(loss)[0] if isinstance(loss, self._distributed) else loss
+            self._callback.pass_outside(kind_of_pass(module) + PART * _is_part(kwargs), loss)
 
 
 def _is_part(kwargs: dict[str, Any]) -> bool:

@@ -1,16 +1,16 @@
 """A parameter, just before and just after each step of an optimizer."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..engine.optimizers import OptimizerSteps, Owned
 from ..preprocessor import AbstractTensorPreprocessor
 from .abstract_gatherer import State
 from .call_parameter_gatherer import CallParameterGatherer
-from .optimizer_steps import OptimizerSteps
-from .ownership import Owned
 
 
 class OptimizerStepParameterGatherer(CallParameterGatherer):
@@ -30,10 +30,10 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
     ) -> None:
         super().__init__(module, parameter, preprocessors, name, inspector_state)
         self._optimizer = optimizer
-        house = self._shared_house()
-        if house is not None:
-            tap = house.updates(optimizer)
-            self._handles += [tap.watch(module, parameter, name, self, asker) for asker in preprocessors]
+        engine = self._engine()
+        if engine is not None:
+            watch = partial(engine.updates(optimizer).watch, module, parameter, name, self)
+            self._handles += map(watch, self._preprocessors)
         else:
             steps = OptimizerSteps(optimizer, inspector_state)
             steps.before.append(self._before_step)

@@ -2,16 +2,16 @@
 
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
+from ..engine.compilation import HookedMethod, outside_graph
+from ..engine.parameters import find_parameter
+from ..engine.reports import tell
 from ..preprocessor import AbstractTensorPreprocessor
-from ..preprocessor.parameters import find_parameter
 from .abstract_gatherer import Gatherer, State
-from .compilation import outside_graph
-from .hook_on_module import HookedMethod
-from .reports import tell
 
 
 class ParameterGradientGatherer(Gatherer):
@@ -37,11 +37,11 @@ class ParameterGradientGatherer(Gatherer):
         self._module, self._parameter = weakref.ref(module), parameter
         self._hooked: Tensor | None = None
         self._gradient_handle: Any = None
-        house = self._shared_house() if follow else None
-        self._has_tap = house is not None
-        if house is not None:
-            tap = house.gradients
-            self._handles += [tap.watch(module, parameter, name, self, asker) for asker in preprocessors]
+        engine = self._engine() if follow else None
+        self._has_tap = engine is not None
+        if engine is not None:
+            watch = partial(engine.gradients.watch, module, parameter, name, self)
+            self._handles += map(watch, self._preprocessors)
             return
         self.refresh()
         if follow:

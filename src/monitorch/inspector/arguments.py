@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import Optimizer
 
+from ..engine.gradients import AT_STEP, BEFORE_CLIP
+from ..engine.optimizers import Unwrapped, takes_steps, unwrap_optimizer
 from ..errors import OptionError
-from ..gatherer.watched_gradient import AT_STEP, BEFORE_CLIP
-from ..gatherer.wrapped_optimizer import Unwrapped, takes_steps, unwrap_optimizer
 
 GRADIENTS = (AT_STEP, BEFORE_CLIP)
 

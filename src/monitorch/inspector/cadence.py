@@ -14,7 +14,7 @@ from .step_clock import KEPT, Phase, StepClock
 
 ENOUGH = 3  # durations of each phase that a choice needs
 CALIBRATION = 40  # steps before the first choice
-CALIBRATION_EVERY = 4  # two idle steps, one lead and one observed step in a row
+CALIBRATION_EVERY = 4  # two idle steps, one baseline and one observed step in a row
 REVIEW = 64  # steps between two choices
 STALE = 512  # steps without an idle one, after which idle steps are measured again
 LARGEST = 10_000
@@ -27,7 +27,7 @@ class Cadence:
 
     With a budget the first steps are a calibration. Then it chooses the smallest n at which observing every n-th step
     stays within the budget, and revises it from time to time: only after an observed step, so that every observed step
-    has its lead step, and to no less than half of the current n. If no step is idle (n = 1), there is nothing to
+    has its baseline step, and to no less than half of the current n. If no step is idle (n = 1), there is nothing to
     compare with, so the calibration is repeated now and then.
 
     Args:
@@ -39,7 +39,7 @@ class Cadence:
 
     >>> cadence = Cadence(every=4)
     >>> [cadence.phase(step).name for step in range(1, 6)]
-    ['IDLE', 'IDLE', 'LEAD', 'OBSERVE', 'IDLE']
+    ['IDLE', 'IDLE', 'BASELINE', 'OBSERVE', 'IDLE']
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Cadence:
         self.every, self.budget = every, budget
         self._says = lru_cache(KEPT)(every) if callable(every) else None
         self._smallest_n = 1 if callable(every) else int(every)
-        self.needs_lead = True
-        """Whether any lens compares consecutive steps; if none does, lead steps are idle."""
+        self.needs_baseline = True
+        """Whether any lens compares consecutive steps; if none does, baseline steps are idle."""
         self.clock = StepClock(device, clock)
         self._until_review = self._since_idle = self._idle_steps = 0
         self.restart()
@@ -89,7 +89,7 @@ class Cadence:
         """What to do in this step."""
         if self._is_observed(step):
             return Phase.OBSERVE
-        return Phase.LEAD if self.needs_lead and self._is_observed(step + 1) else Phase.IDLE
+        return Phase.BASELINE if self.needs_baseline and self._is_observed(step + 1) else Phase.IDLE
 
     def stamp(self, phase: Phase, coming: Phase | None = None) -> None:
         """A step of this phase has just ended. Of many idle steps in a row only some are measured, to save time."""
@@ -114,30 +114,32 @@ class Cadence:
     def overhead(self) -> float | None:
         """The time that observing adds, relative to the time of the same steps without it; None while not known.
 
-        It is computed from the median times of observed, lead and idle steps. If no step is idle, there is nothing to
-        compare with: then it is the share of CPU time inside hooks, from :meth:`spend`, which leaves out the GPU
+        It is computed from the median times of observed, baseline and idle steps. If no step is idle, there is nothing
+        to compare with: then it is the share of CPU time inside hooks, from :meth:`spend`, which leaves out the GPU
         kernels that hooks launch.
         """
-        observed, leads, steps = self._mix()
-        share = self._share(observed, leads, steps)
-        return self.clock.spent_share if share is None and steps == observed + leads else share
+        observed, baselines, steps = self._mix()
+        share = self._share(observed, baselines, steps)
+        return self.clock.spent_share if share is None and steps == observed + baselines else share
 
     def _is_observed(self, step: int) -> bool:
         return step % (self.common_n or self.n) == 0 if self._says is None else bool(self._says(step))
 
     def _mix(self) -> tuple[int, int, int]:
-        """How many steps are observed and how many are lead steps, out of how many."""
+        """How many steps are observed and how many are baseline steps, out of how many."""
         if self._says is None:
             n = self.common_n or self.n
-            return 1, int(self.needs_lead and n > 1), n
-        return self._counts[Phase.OBSERVE], self._counts[Phase.LEAD], sum(self._counts.values())
+            return 1, int(self.needs_baseline and n > 1), n
+        return self._counts[Phase.OBSERVE], self._counts[Phase.BASELINE], sum(self._counts.values())
 
-    def _share(self, observed: int, leads: int, steps: int) -> float | None:
-        """What these observed and lead steps add to the time of all steps, as a share."""
-        idle, lead, observe = map(self.clock.median, Phase)
-        if not idle or observe is None or (leads and lead is None):
+    def _share(self, observed: int, baselines: int, steps: int) -> float | None:
+        """What these observed and baseline steps add to the time of all steps, as a share."""
+        idle, baseline, observe = map(self.clock.median, Phase)
+        if not idle or observe is None or (baselines and baseline is None):
             return None
-        extra = observed * (observe - idle) + (leads * (lead - idle) if leads and lead is not None else 0.0)
+        extra = observed * (observe - idle)
+        if baselines and baseline is not None:
+            extra += baselines * (baseline - idle)
         return max(0.0, extra / (steps * idle))
 
     def _calibrate(self) -> None:
@@ -151,7 +153,7 @@ class Cadence:
         if self._since_idle >= STALE:
             self._calibrate()
             return
-        needed = [phase for phase in Phase if phase != Phase.LEAD or self.needs_lead]
+        needed = [phase for phase in Phase if phase != Phase.BASELINE or self.needs_baseline]
         wanted = self._wanted(budget) if all(self.clock.samples(phase) >= ENOUGH for phase in needed) else None
         if wanted is not None:
             slowest = 1 if self._calibrating else math.ceil(self.n / 2)
@@ -160,10 +162,10 @@ class Cadence:
 
     def _wanted(self, budget: float) -> int | None:
         """The smallest n within the budget; None while not known."""
-        alone, with_lead = self._share(1, 0, 1), self._share(1, int(self.needs_lead), 1)
-        if alone is None or with_lead is None:
+        alone, with_baseline = self._share(1, 0, 1), self._share(1, int(self.needs_baseline), 1)
+        if alone is None or with_baseline is None:
             return None
-        return 1 if alone <= budget and self._smallest_n == 1 else max(2, math.ceil(with_lead / budget - 1e-9))
+        return 1 if alone <= budget and self._smallest_n == 1 else max(2, math.ceil(with_baseline / budget - 1e-9))
 
 
 def _check(every: Any, budget: Any) -> None:

@@ -5,31 +5,31 @@ from typing import Any
 from ..errors import OptionError
 from ..lens.base import Lens
 
-VERSION = 1
+VERSION = 2
 
 
 def save(inspector: Any) -> dict[str, Any]:
     """Plain data and tensors, such as ``torch.save`` writes and ``torch.load`` reads with its default options."""
     inspector.state.settle()
-    house = inspector.state.house
-    if house is not None:
-        house.ledger.deliver()
+    engine = inspector.state.engine
+    if engine is not None:
+        engine.settle()
     return {
         "version": VERSION,
         "state": inspector.state.state_dict(),
         "pushed": inspector._call_preprocessor.state_dict(),
         "logged": inspector._logged.state_dict(),
         "lenses": [_saved_lens(lens) for lens in _own_lenses(inspector)],
-        "house": None if house is None else house.state_dict(),
+        "engine": None if engine is None else engine.state_dict(),
     }
 
 
 def load(inspector: Any, saved: dict[str, Any]) -> None:
     """Continue from what :func:`save` returned, with the same lenses on a model with the same layers."""
     _check(inspector, saved)
-    house = inspector.state.house
-    if house is not None and saved["house"] is not None:
-        house.load_state_dict(saved["house"])
+    engine = inspector.state.engine
+    if engine is not None and saved["engine"] is not None:
+        engine.load_state_dict(saved["engine"])
     for lens, own in zip(_own_lenses(inspector), saved["lenses"], strict=True):
         if isinstance(lens, Lens):
             lens.load_state_dict(own["state"])

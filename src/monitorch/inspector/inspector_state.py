@@ -8,14 +8,16 @@ from typing import Any, Protocol
 
 import torch
 
+from ..engine.engine import Engine
+from ..engine.gradients import AT_STEP
+from ..engine.loss_scale import LossScale
+from ..engine.meeting import LONG_PATIENCE, Meeting
+from ..engine.ranks import several_processes
+from ..engine.reports import tell
 from ..errors import ExchangeError, OptionError, warn
-from ..gatherer.loss_scale import LossScale
-from ..gatherer.reports import tell
-from ..gatherer.watched_gradient import AT_STEP
-from ..numerical.meeting import LONG_PATIENCE, Meeting
-from ..numerical.sync import several_processes
 from .cadence import Cadence
 from .step_clock import Phase
+from .tick_finisher import TickFinisher
 
 COUNTS = ("counter", "ticks", "step", "gaps")
 ERROR_MODES = ("warn", "raise")
@@ -82,10 +84,9 @@ class InspectorState:
         """How often each problem has occurred: the user is told once."""
         self.meeting = Meeting()
         """The same inspector in the other processes."""
-        self.house: Any = None
-        """The taps that lenses share, while a model is attached."""
-        self.open_tick: Callable[[], None] | None = None
-        """Shows the last tick, whose numbers may still be on their way from the GPU."""
+        self.engine: Engine | None = None
+        """What measures for all lenses, while a model is attached."""
+        self._finisher = TickFinisher()
         self._followers: list[weakref.ref[Follower]] = []
         self.restart()
 
@@ -112,7 +113,7 @@ class InspectorState:
 
     def begin(self, device: torch.device | None = None, *, compares: bool = True) -> None:
         """Decide on the first step, if it has not begun; ``compares``: whether a lens compares consecutive steps."""
-        self.cadence.needs_lead = compares
+        self.cadence.needs_baseline = compares
         if several_processes() and not self.per_rank:
             self.cadence.common_n = self.cadence.common_n or self.cadence.n
         self.cadence.use(device if self.cadence.every != 1 or self.cadence.budget else None)
@@ -140,12 +141,17 @@ class InspectorState:
         self.reported = set(state.get("reported", ()))  # older releases did not save it
         self._enter(*map(Phase, state["phases"]))
 
+    def finish_tick(self, tick: Callable[[], None], *, later: bool) -> None:
+        """Show a tick, now or in another thread."""
+        if later:
+            self._finisher.start(tick)
+        else:
+            tick()
+
     def settle(self) -> None:
-        """Show the last tick, if that was not done yet; waits for its numbers."""
-        tick, self.open_tick = self.open_tick, None
+        """Wait until earlier ticks are shown; whoever reads a number calls this first."""
         try:
-            if tick is not None:
-                tick()
+            self._finisher.wait()
         except Exception as error:
             tell(self, "showing a tick", error)
 
@@ -181,8 +187,8 @@ class InspectorState:
     def work_alone(self) -> None:
         """From now on every process shows its own numbers."""
         self.per_rank, self.cadence.common_n = True, None
-        if self.house is not None:
-            self.house.ledger.joins = False
+        if self.engine is not None:
+            self.engine.joins = False
 
     def next_step(self, *, begins: int = 0, in_graph: bool = False) -> None:
         """End a step and begin the next one.
@@ -246,7 +252,7 @@ class InspectorState:
             self._begin_step()
         if not self.wants_data():
             self.gaps += 1
-        elif not self.lead:
+        elif not self.is_baseline:
             self.observed += 1
 
     def begin_evaluation(self) -> None:
@@ -282,7 +288,7 @@ class InspectorState:
             self.paused = before
 
     def _enter(self, phase: Phase, coming: Phase | None = None) -> None:
-        self.phase, self.lead = phase, phase == Phase.LEAD
+        self.phase, self.is_baseline = phase, phase == Phase.BASELINE
         self._coming = phase if coming is None else coming
         self._refresh()
 
@@ -291,8 +297,8 @@ class InspectorState:
         self._is_wanted = active and self.phase != Phase.IDLE
         self.observing = active and self._coming != Phase.IDLE
         """The answer as a plain attribute: torch.compile makes one graph for True and one for False."""
-        if self._is_wanted and self.house is not None:
-            self.house.wake()
+        if self._is_wanted and self.engine is not None:
+            self.engine.wake()
 
     @property
     def is_active(self) -> bool:

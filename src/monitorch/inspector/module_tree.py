@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from ..engine.distributed_tensors import is_distributed
+from ..engine.optimizers import DEEPSPEED
+from ..engine.parameters import locate_parameter, own_parameters
 from ..errors import OptionError, UnsupportedModelError
-from ..gatherer.wrapped_optimizer import DEEPSPEED
-from ..numerical.shards import is_distributed
-from ..preprocessor.parameters import locate_parameter, own_parameters
 
 Names = tuple[str, str]
 """Top-level package and name of a class, to recognise it without importing the package."""

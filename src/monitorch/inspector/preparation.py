@@ -6,10 +6,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..engine.engine import Engine
+from ..engine.optimizers import DEEPSPEED
+from ..engine.reports import tell
 from ..errors import warn
-from ..gatherer.house import House
-from ..gatherer.reports import tell
-from ..gatherer.wrapped_optimizer import DEEPSPEED
 from .inspector_state import InspectorState
 from .module_tree import averaging_processes, is_partitioned
 from .vitals import Vitals
@@ -22,8 +22,8 @@ class Preparation:
         vitals: is told how many processes train on their own batches.
     """
 
-    def __init__(self, state: InspectorState, house: House, model: nn.Module, vitals: Vitals) -> None:
-        self._state, self._house, self._vitals = state, house, vitals
+    def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, vitals: Vitals) -> None:
+        self._state, self._engine, self._vitals = state, engine, vitals
         self._model = weakref.ref(model)
         self._kind: type | None = None  # fully_shard gives a module another class
 
@@ -54,7 +54,7 @@ class Preparation:
         if not processes:
             return
         self._state.average_over(processes)
-        self._house.average(self._state.loss_share)
+        self._engine.average(self._state.loss_share)
         self._vitals.processes = processes
         if self._state.observed and processes > 1:
             warn(
@@ -68,7 +68,7 @@ class Preparation:
             self._state.stop_recording()
             warn(f"nothing is recorded any more: {DEEPSPEED}", stacklevel=2)
             return
-        watched = {id(parameter): parameter.requires_grad for parameter in self._house.gradients.parameters}
+        watched = {id(parameter): parameter.requires_grad for parameter in self._engine.gradients.parameters}
         others = [parameter for parameter in model.parameters() if id(parameter) not in watched]
         if watched and not any(watched.values()) and any(parameter.requires_grad for parameter in others):
             warn(

@@ -12,18 +12,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import visualizer as visualizers
+from ..engine.compilation import drop_graphs, warn_if_blind
+from ..engine.engine import Engine
+from ..engine.ranks import several_processes
+from ..engine.reports import tell
+from ..engine.tensors import has_no_numbers
 from ..errors import LifecycleError, OptionError, users_line, warn
-from ..gatherer.abstract_gatherer import has_no_numbers
-from ..gatherer.compilation import drop_graphs, warn_if_blind
-from ..gatherer.house import House
-from ..gatherer.reports import tell
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.logged_scalars import LoggedScalars
 from ..lens.loss_metrics import LossMetrics
 from ..lens.options import old_names
 from ..lens.parameter_lens import warn_of_other_names
-from ..numerical.sync import several_processes
 from ..preprocessor import ExplicitCall
 from ..visualizer.record import Record
 from . import checkpoint
@@ -149,8 +149,8 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
     @property
     def gradient_moments(self) -> dict[str, str]:
         """When the gradient of each watched parameter is read: ``"at_backward"`` if no given optimizer has it."""
-        house = self.state.house
-        return {} if house is None else house.gradients.moments(self.module_name_prefix)
+        engine = self.state.engine
+        return {} if engine is None else engine.gradients.moments(self.module_name_prefix)
 
     def attach(self, module: nn.Module) -> "PyTorchInspector":
         """Watch ``module``; detaches from the model before, if there is one."""
@@ -165,7 +165,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self._layers = LayersOf(model, self.depth, self.module_name_prefix)
             self.aliases = aliases(model, self.module_name_prefix)
             self._introduce_layers()
-            self.state.house = House.of(model, self.state)
+            self.state.engine = Engine.of(model, self.state)
             try:
                 for lens in self._adopted:
                     self._show_model(lens)
@@ -173,7 +173,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
                 release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
             self._pass_over(scripted(model))
-            self._steps = StepCounter(self.state, self.state.house, model, self._trainer)
+            self._steps = StepCounter(self.state, self.state.engine, model, self._trainer)
             self._handles.append(self._steps)
             warn_of_other_names(self._adopted)
             drop_graphs(module)
@@ -368,12 +368,9 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
                 self._adopt_lenses()
                 self._end_tick(number, axis)
             state.counter = number
-            if state.house is not None:
-                if active and state.observed and not self._was_blind_told and state.open_tick is None:
-                    self._was_blind_told = True
-                    warn_if_blind(state.house)
+            if state.engine is not None:
                 self._follow_layers()
-                state.house.refresh()
+                state.engine.refresh()
         finally:
             state.counter = number
             state.tick()
@@ -414,8 +411,8 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self.visualizer.introduce_layers(self.layers)
 
     def _end_tick(self, number: int, axis: str) -> None:
-        """Show the tick; where the visualizer allows it, do so at the next tick instead of waiting for the GPU now."""
-        self.state.settle()
+        """Show the tick; where the visualizer allows it, in another thread, so that training does not wait."""
+        self._settle()
         self._last_records = []
         for name, value in self._steps.vitals.read().items() if self.optimizers and self._steps else ():
             if name not in self._logged.numbers:  # the user's own number of that name is meant
@@ -428,13 +425,29 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self._shown_epoch, self._shown_step = tick.number, tick.step
         can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()
         shows = self.is_main_process or self.state.per_rank
-        self.state.open_tick = partial(tick.show, self.visualizer if shows else None)
-        if not can_wait or not all(isinstance(lens, Lens) for lens in self._adopted):
-            self.state.settle()
+        show = partial(tick.show, self.visualizer if shows else None)
+        later = can_wait and all(map(_is_own, self._adopted))
+        self.state.finish_tick(show, later=later)
+        if not later:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the last tick is shown; after the first one, warn if it has seen nothing."""
+        self.state.settle()
+        if self._shown_step and self.state.engine is not None and self.state.observed and not self._was_blind_told:
+            self._was_blind_told = True
+            warn_if_blind(self.state.engine)
 
     def _let_optimizers_step(self) -> None:
-        self.state.house.gradients.follow(self.optimizers)
-        self.state.begin(self.state.house.device, compares=self.state.house.compares)
+        engine = self.state.engine
+        if engine is not None:
+            engine.gradients.follow(self.optimizers)
+            self.state.begin(engine.device, compares=engine.compares)
+
+
+def _is_own(lens: AbstractLens) -> bool:
+    """Whether it is one of this package, which may be read in another thread."""
+    return type(lens).__module__.startswith(f"{__package__.partition('.')[0]}.")
 
 
 def _flat(values: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:

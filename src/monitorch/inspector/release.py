@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..gatherer.reports import tell
+from ..engine.reports import tell
 from ..lens.abstract_lens import AbstractLens
 from .inspector_state import InspectorState
 
@@ -20,9 +20,9 @@ def release(lenses: list[AbstractLens], handles: list[Any], state: InspectorStat
     finally:  # a lens written by the user may fail
         while handles:
             handles.pop().remove()
-        if state.house is not None:
-            state.house.close()
-            state.house = None
+        if state.engine is not None:
+            state.engine.close()
+            state.engine = None
 
 
 def release_dropped(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:

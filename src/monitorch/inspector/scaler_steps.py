@@ -5,8 +5,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..gatherer.optimizer_steps import OptimizerSteps
-from ..gatherer.reports import tell
+from ..engine.optimizers import OptimizerSteps
+from ..engine.reports import tell
 
 
 class ScalerSteps:

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from ..engine.parameters import own_parameters
 from ..lens import (
     AbstractLens,
     LossMetrics,
@@ -18,7 +19,6 @@ from ..lens import (
 )
 from ..lens.module_distinction import isactivation, isdropout, isnotactivation
 from ..lens.options import ALL
-from ..preprocessor.parameters import own_parameters
 from .module_tree import walk
 
 

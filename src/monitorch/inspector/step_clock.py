@@ -19,7 +19,7 @@ class Phase(IntEnum):
 
     IDLE = 0
     """Nothing."""
-    LEAD = 1
+    BASELINE = 1
     """Only records what the observed step after it is compared with."""
     OBSERVE = 2
     """Everything."""

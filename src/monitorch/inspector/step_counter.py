@@ -7,17 +7,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..engine.engine import Engine
+from ..engine.graph import GraphCallback, GraphHook
+from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
+from ..engine.optimizers import Owned
+from ..engine.passes import RecomputationFilter, inside_backward, kind_of_pass
+from ..engine.reports import is_news
+from ..engine.tensors import first_input
 from ..errors import warn
-from ..gatherer.abstract_gatherer import first_input
-from ..gatherer.compilation import inside_graph, is_compiled, is_traced
-from ..gatherer.doorway import Door
-from ..gatherer.hook_on_module import HookedMethod
-from ..gatherer.house import House
-from ..gatherer.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
-from ..gatherer.ownership import Owned
-from ..gatherer.recomputation import RecomputationFilter, inside_backward
-from ..gatherer.reports import is_news, tell
-from ..preprocessor.outputs import kind_of_pass
 from .arguments import Trainer
 from .inspector_state import InspectorState
 from .preparation import Preparation
@@ -37,6 +34,24 @@ STEP_CURE = (
 )
 
 
+class PassHook(GraphHook):
+    """Notices that a pass of the model begins."""
+
+    def __init__(self, counter: "StepCounter", callback: GraphCallback, state: InspectorState) -> None:
+        super().__init__(state, "noticing that a pass begins")
+        self._counter, self._callback = counter, callback
+
+    def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin a pass, and count its samples."""
+        kind = kind_of_pass(module)
+        if self._counter.begin_pass(kind) and kind == TRAINING:
+            self._counter.vitals.count(first_input(args, kwargs))
+
+    def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Leave an operator in the graph that calls back whenever it runs."""
+        self._callback.pass_outside(kind_of_pass(module))
+
+
 class StepCounter:
     """Counts the steps of the first optimizer, including skipped ones; without one, the training passes of the model.
 
@@ -48,86 +63,73 @@ class StepCounter:
         trainer: the optimizers whose steps to count; gradients of their parameters are measured at their steps.
     """
 
-    def __init__(self, state: InspectorState, house: House, model: nn.Module, trainer: Trainer) -> None:
-        self._state, self._house, self._optimizers = state, house, trainer.optimizers
+    def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, trainer: Trainer) -> None:
+        self._state, self._engine, self._optimizers = state, engine, trainer.optimizers
         self._model = weakref.ref(model)
         state.gradient = trainer.gradient
         scaler = trainer.grad_scaler
         state.loss_scale = LossScale(scaler) if scaler is not None and scaler.is_enabled() else None
         state.steps_have_ends = bool(self._optimizers)
-        self._door = Door(house.device, self._receive, state)
+        self._callback = GraphCallback(engine.device, self._receive, state)
         self._passes = RecomputationFilter()
         self._is_uncollected = True
         self._passes_as_steps = 0
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
         self.vitals = Vitals(self._optimizers, 1 / state.loss_share, model)
-        self._preparation = Preparation(state, house, model, self.vitals)
-        self._handles: list[Any] = [model.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True)]
-        house.when_no_pass_has_begun = self._begin_passes_with
+        self._preparation = Preparation(state, engine, model, self.vitals)
+        self._hook = PassHook(self, self._callback, state)
+        self._handles: list[Any] = [model.register_forward_pre_hook(self._hook, with_kwargs=True)]
+        engine.when_no_pass_has_begun = self._begin_passes_with
         for optimizer in self._optimizers:
-            house.steps(optimizer).before.append(self._before_step)
-            house.steps(optimizer).after.append(self._after_step)
+            engine.steps(optimizer).before.append(self._before_step)
+            engine.steps(optimizer).after.append(self._after_step)
         if scaler is not None:
             self.vitals.count_skipped(0)
-            steps = [house.steps(optimizer) for optimizer in self._optimizers]
+            steps = [engine.steps(optimizer) for optimizer in self._optimizers]
             self._handles.append(ScalerSteps(scaler, steps, self._skip_step, state))
 
-    @inside_graph
-    def hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Runs before each pass; while the model is being compiled, leaves an operator in the graph that does."""
-        if is_compiled():
-            self._door.pass_outside(kind_of_pass(module))
-            return
-        try:
-            if not is_traced():
-                kind = kind_of_pass(module)
-                if self._begin_pass(kind) and kind == TRAINING:
-                    self.vitals.count(first_input(args, kwargs))
-        except Exception as error:
-            tell(self._state, "noticing that a pass begins", error)
-
     def remove(self) -> None:
-        """Remove the hooks on the model and the scaler; the house removes those on the optimizers."""
+        """Remove the hooks on the model and the scaler; the engine removes those on the optimizers."""
         while self._handles:
             self._handles.pop().remove()
 
     def end_step(self) -> None:
         """Count a step that no hook noticed, such as one of an optimizer that is not from torch.optim."""
-        if any(self._house.steps(optimizer).count for optimizer in self._optimizers):
+        if any(self._engine.steps(optimizer).count for optimizer in self._optimizers):
             warn("step() is for optimizers whose steps are not noticed; steps of this one are counted. Remove the call")
             return
         for optimizer in self._optimizers:
-            self._house.gradients.take_step(optimizer)
-            self._house.updates(optimizer).after_step()
+            self._engine.gradients.take_step(optimizer)
+            self._engine.updates(optimizer).after_step()
         if not self._state.steps_have_ends:  # from now on a step may have several passes
             self._state.steps_have_ends = True
             self._state.step -= self._passes_as_steps
         self._waits_for_a_step = False
         self._finish_step()
         for optimizer in self._optimizers:
-            self._house.updates(optimizer).before_step()
+            self._engine.updates(optimizer).before_step()
 
     def _begin_passes_with(self, module: nn.Module) -> None:
         """Let passes begin with this layer from now on: it is called first, and the model itself is not called."""
         if inside_backward():  # activation checkpointing repeats a pass that began before the model was watched
             return
-        self._handles.append(module.register_forward_pre_hook(HookedMethod(self.hook), with_kwargs=True))
-        self._begin_pass(kind_of_pass(module))
+        self._handles.append(module.register_forward_pre_hook(self._hook, with_kwargs=True))
+        self.begin_pass(kind_of_pass(module))
 
     def _receive(self, _: torch.Tensor, kind: int) -> None:
-        self._begin_pass(kind, in_graph=True)
+        self.begin_pass(kind, in_graph=True)
 
-    def _begin_pass(self, kind: int, *, in_graph: bool = False) -> bool:
+    def begin_pass(self, kind: int, *, in_graph: bool = False) -> bool:
         """Begin a pass, unless it is repeated, or a repetition; tells whether it is one."""
-        self._house.when_no_pass_has_begun = None
+        self._engine.when_no_pass_has_begun = None
         if not self._passes.counts(has_grad=kind >= 2):
             if not inside_backward():  # it will be repeated with gradients
                 self._state.pass_has_grad = True
             return False
         self._state.pass_has_grad = kind >= 2
-        self._house.come_last()
+        self._engine.come_last()
         if self._is_uncollected:
-            self._house.collect()
+            self._engine.collect()
         self._is_uncollected = True
         if kind == TRAINING:
             self._preparation.look()
@@ -135,8 +137,8 @@ class StepCounter:
                 self._passes_as_steps += 1
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
-            self._house.gradients.begin_pass()
-            if self._waits_for_a_step and not self._house.steps(self._optimizers[0]).is_running:
+            self._engine.gradients.begin_pass()
+            if self._waits_for_a_step and not self._engine.steps(self._optimizers[0]).is_running:
                 self._miss_a_step()
         else:
             self._state.begin_evaluation()
@@ -144,19 +146,19 @@ class StepCounter:
 
     def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _has_closure(args, kwargs):
-            self._house.gradients.take_step(args[0])
+            self._engine.gradients.take_step(args[0])
 
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = args[0]
         if _has_closure(args, kwargs):  # the closure has just computed the gradients that the optimizer used
-            self._house.gradients.take_step(optimizer)
-        works = self._house.step_scales.of(optimizer).works
+            self._engine.gradients.take_step(optimizer)
+        works = self._engine.step_scales.of(optimizer).works
         if works is not None:
             self.vitals.count_skipped(1 - works)
         self._end_step(optimizer)
 
     def _skip_step(self, optimizer: Optimizer) -> None:
-        self._house.skip_step(optimizer)
+        self._engine.skip_step(optimizer)
         self.vitals.count_skipped(1)
         self._end_step(optimizer)
 
@@ -168,10 +170,10 @@ class StepCounter:
         if optimizer is self._optimizers[0]:
             self._finish_step()
         elif not inside_backward():  # there may be one optimizer for each parameter
-            self._house.collect()
+            self._engine.collect()
 
     def _finish_step(self) -> None:
-        self._house.collect()
+        self._engine.collect()
         self._is_uncollected = False
         self._state.next_step()
 
@@ -199,14 +201,14 @@ class StepCounter:
         if not any(parameter in owned for parameter in model.parameters()):
             cure = "watch the model after it is wrapped or moved, and pass the optimizer that trains it"
             warn(f"the optimizer made a step, but has no parameter of the watched {kind}; {cure}", stacklevel=4)
-        elif not self._state.passes and self._house.is_blind:
+        elif not self._state.passes and self._engine.is_blind:
             cure = "watch the module whose layers are called in training"
             seen = f"the optimizer made a step, but no layer of the watched {kind} was called since watching began"
             warn(f"{seen}; {cure}", stacklevel=4)
 
     def _look_for_a_scaler(self) -> None:
         """At the first step: warn if a GradScaler that was not given makes it, and scaled gradients are shown."""
-        if self._state.loss_scale is not None or not self._house.takes_scaled_gradients:
+        if self._state.loss_scale is not None or not self._engine.takes_scaled_gradients:
             return
         scaler = stepping_scaler()
         scale = 1.0 if scaler is None else scaler.get_scale()

@@ -7,14 +7,13 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from ..engine.ranks import exchange, offer, several_processes
+from ..engine.reports import is_news
 from ..errors import ExchangeError, warn
-from ..gatherer.reports import is_news
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.pushed_lens import PushedLens
-from ..numerical.deferred import parcels_of
-from ..numerical.sync import exchange, offer, several_processes
-from ..numerical.transfer import Transfer
+from ..numerical.waiting import HostCopy
 from ..preprocessor import ExplicitCall
 from .cadence import Cadence
 from .inspector_state import InspectorState
@@ -46,18 +45,18 @@ def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: Inspect
                 warn(f"{error}. {CURE}", stacklevel=4)
 
 
-def _synchronise(parties: Sequence[ExplicitCall | AbstractLens], state: InspectorState, master_rank: int) -> None:
-    own = [party for party in parties if isinstance(party, (ExplicitCall, Lens))]
-    foreign = [party for party in parties if not isinstance(party, (ExplicitCall, Lens))]
-    for party in own:
-        party.start_sync(dst_rank=master_rank)
-    offer(Pace(state.cadence))
-    if state.house is not None:
-        state.house.ledger.deliver()
-        offer(state.house.ledger.joint)  # last: it adds to what the other lenses have merged
+def _synchronise(parts: Sequence[ExplicitCall | AbstractLens], state: InspectorState, master_rank: int) -> None:
+    own = [part for part in parts if isinstance(part, (ExplicitCall, Lens))]
+    foreign = [part for part in parts if not isinstance(part, (ExplicitCall, Lens))]
+    for part in own:
+        part.start_sync(dst_rank=master_rank)
+    offer(SharedCadence(state.cadence))
+    if state.engine is not None:
+        state.engine.settle()
+        offer(state.engine.ranks)  # last: it adds to what the other lenses have merged
     exchange(partial(state.meeting.gather, step=state.step))
-    for party in own:
-        party.finish_sync()
+    for part in own:
+        part.finish_sync()
     if state.meeting.is_ending:
         return
     for lens in foreign:  # they may use collectives, and only now we know that all processes are here
@@ -66,23 +65,19 @@ def _synchronise(parties: Sequence[ExplicitCall | AbstractLens], state: Inspecto
         lens.finish_sync()
 
 
-class Pace:
+class SharedCadence:
     """Makes all processes observe the same steps: as many as the slowest one can afford."""
 
     def __init__(self, cadence: Cadence) -> None:
         self._cadence = cadence
 
-    def accumulators(self) -> tuple[()]:
-        """None."""
-        return ()
-
     def payload(self) -> int:
         """The n of this process: it wants to observe every n-th step."""
         return self._cadence.n
 
-    def merge_ranks(self, loads: dict[int, int]) -> None:
+    def merge_ranks(self, payloads: dict[int, int]) -> None:
         """Take the largest n of all processes."""
-        self._cadence.common_n = max(loads.values())
+        self._cadence.common_n = max(payloads.values())
 
 
 class Tick:
@@ -101,19 +96,25 @@ class Tick:
         self.step = state.step if state.attached else state.counter  # without a model, ticks are the only steps
         self._moment = self.step, time.time()
         self.number, self._ticks = state.counter, state.ticks
+        self._engine = state.engine
+        self._chunks = [] if self._engine is None else self._engine.take()
         known = [lens for lens in lenses if isinstance(lens, Lens)]
-        rows = [] if state.house is None else state.house.ledger.parcels()
-        waiting = chain(pushed.accumulators(), *(lens.accumulators() for lens in known))
-        self._transfer = Transfer([*rows, *parcels_of(waiting)])
         preprocessors = chain([pushed], *(lens._preprocessors for lens in known))
         self._held = [(preprocessor, preprocessor.release()) for preprocessor in preprocessors]
+        rows = chain.from_iterable(chunk.pending() for chunk in self._chunks)
+        samples = chain.from_iterable(preprocessor.pending(kept) for preprocessor, kept in self._held)
+        self._copy = HostCopy(chain(rows, samples))
 
     def show(self, visualizer: Any) -> None:
         """Wait for the numbers, and hand them to ``visualizer``, if there is one."""
         with ExitStack() as stack:
-            for preprocessor, values in self._held:
-                stack.enter_context(preprocessor.showing(values))
-            self._transfer.deliver()
+            for preprocessor, kept in self._held:
+                stack.enter_context(preprocessor.showing(kept))
+            self._copy.deliver()
+            if self._engine is not None:
+                self._engine.fold_chunks(self._chunks)
+            for preprocessor, _ in self._held:
+                preprocessor.finish()
             for lens in self._lenses:
                 lens.finalize_epoch()
                 if isinstance(lens, Lens):

@@ -13,7 +13,6 @@ from torch import nn
 
 from ..errors import warn
 from ..gatherer.abstract_gatherer import Gatherer
-from ..numerical.deferred import Deferred
 from ..preprocessor import AbstractPreprocessor
 from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..visualizer.abstract_visualizer import AbstractVisualizer
@@ -124,10 +123,6 @@ class Lens(AbstractLens):
         """Merge with the other ranks."""
         for preprocessor in self._preprocessors:
             preprocessor.finish_sync()
-
-    def accumulators(self) -> Iterable[Deferred]:
-        """All accumulators, so that a tick can fetch them with one copy."""
-        return (accumulator for preprocessor in self._preprocessors for accumulator in preprocessor.accumulators())
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to continue the run later, as plain data and tensors."""

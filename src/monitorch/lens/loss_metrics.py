@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import nn
 
+from ..engine.loss_scale import UNKNOWN_SCALER
+from ..engine.reports import is_news, tell
 from ..errors import OptionError, warn
 from ..gatherer import FeedForwardGatherer
-from ..gatherer.loss_scale import UNKNOWN_SCALER
-from ..gatherer.reports import is_news, tell
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
@@ -96,12 +96,12 @@ class LossMetrics(PushedLens):
             tell(self._state, "looking for a GradScaler", error)
 
     def _look_for_a_scaler(self) -> None:
-        gradient, house = self._losses.gradient, getattr(self._state, "house", None)
+        gradient, engine = self._losses.gradient, getattr(self._state, "engine", None)
         failure, gradient.failure = gradient.failure, None
         if failure is not None:
             raise failure
         scale = gradient.scale()
-        is_unknown = house is not None and self._state.loss_scale is None and house.takes_scaled_gradients
+        is_unknown = engine is not None and self._state.loss_scale is None and engine.takes_scaled_gradients
         if scale is not None and is_unknown and is_news(self._state, UNKNOWN_SCALER):
             text = f"the gradient of the loss is {scale:g}, not 1, as with a GradScaler, so the gradients shown are"
             warn(f"{text} that many times too large; pass the scaler as grad_scaler=", stacklevel=2)

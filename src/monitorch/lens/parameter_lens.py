@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..engine.parameters import locate_parameter, own_parameters
 from ..errors import warn
 from ..gatherer.abstract_gatherer import Gatherer
 from ..preprocessor.accumulating import AccumulatingPreprocessor
-from ..preprocessor.parameters import locate_parameter, own_parameters
 from .abstract_lens import AbstractLens
 from .base import Lens
 from .options import ALL

@@ -17,9 +17,9 @@ class ParameterStateLens(ParameterLens):
         """Take one more sample now."""
         for gatherer in self._gatherers:
             gatherer()
-        house = getattr(self._state, "house", None)
-        if house is not None:
-            house.parameters.flush()
+        engine = getattr(self._state, "engine", None)
+        if engine is not None:
+            engine.parameters.flush()
 
     def collect(self) -> None:
         """Take the tick's sample."""

@@ -5,9 +5,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from ..engine.optimizers import unwrap_optimizer
 from ..errors import OptionError
 from ..gatherer import CallParameterGatherer, OptimizerStepParameterGatherer
-from ..gatherer.wrapped_optimizer import unwrap_optimizer
 from ..preprocessor import ParameterDifferenceGeometry
 from .options import with_options_of
 from .parameter_geometry import ParameterGeometry

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from .accumulator import Accumulator
-from .running_mean_var import RunningMeanVar
+from .series import Accumulator, RunningMeanVar
 
 Samples = NDArray[np.float64]
 

@@ -1,39 +1,147 @@
-"""Moments of many samples as tensors, computed on a device without waiting for it.
+"""Running moments of many streams of numbers at once: one array per moment, one place per stream."""
 
-A row holds ``count, mean, standard deviation, minimum, maximum, number of non-finite samples``. Unlike variances,
-deviations fit into float64 whenever the samples do.
-"""
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-INFINITY = float("inf")
-
-
-def of_samples(samples: Tensor) -> Tensor:
-    """One row per sample, from a vector of samples."""
-    finite = samples.isfinite()
-    value = samples.where(finite, 0.0)
-    columns = (
-        finite.to(samples.dtype),
-        value,
-        torch.zeros_like(samples),
-        samples.where(finite, INFINITY),
-        samples.where(finite, -INFINITY),
-        (~finite).to(samples.dtype),
-    )
-    return torch.stack(columns, dim=-1)
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Places = NDArray[np.int64]
 
 
-def merge(rows: Tensor) -> Tensor:
-    """The row of all samples behind ``rows`` (Chan's pairwise formula for any number of parts)."""
-    count, mean, deviation, low, high, nonfinite = rows.unbind(-1)
-    total = count.sum()
-    weight = count / total.clamp(min=1)
-    # weights rather than sums: a sum of huge values could overflow although their mean does not
-    center = (weight * mean).sum()
-    distance = (mean - center).where(count > 0, 0.0)
-    unit = torch.maximum(distance.abs(), deviation).max()
-    unit = unit.where(unit > 0, 1.0)
-    spread = (weight * ((deviation / unit).square() + (distance / unit).square())).sum().sqrt() * unit
-    return torch.stack((total, center, spread, low.min(), high.max(), nonfinite.sum()))
+class Row(NamedTuple):
+    """The moments of one stream.
+
+    The deviation is kept beside the variance, since that of huge numbers overflows.
+    """
+
+    finite: int = 0
+    mean: float = 0.0
+    std: float = 0.0
+    low: float = np.inf
+    high: float = -np.inf
+    nonfinite: int = 0
+    var: float = 0.0
+    last: float = np.nan
+
+
+class Moments:
+    """Count, mean, variance, extremes and last number of the finite samples; the others are only counted.
+
+    >>> moments = Moments()
+    >>> moments.fold(np.array([0, 0, 2]), np.array([1.0, 3.0, 5.0]))
+    >>> moments.mean.tolist(), moments.count.tolist()
+    ([2.0, 0.0, 5.0], [2, 0, 1])
+    """
+
+    def __init__(self, size: int = 0) -> None:
+        self.count: Counts = np.zeros(size, np.int64)
+        self.mean: Floats = np.zeros(size)
+        self.var: Floats = np.zeros(size)
+        self.huge_std: Floats = np.full(size, np.inf)
+        """The standard deviation where the variance is infinite."""
+        self.low: Floats = np.full(size, np.inf)
+        self.high: Floats = np.full(size, -np.inf)
+        self.nonfinite: Counts = np.zeros(size, np.int64)
+        self.last: Floats = np.full(size, np.nan)
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def grow(self, size: int) -> None:
+        """Make room for this many streams."""
+        if size > len(self):
+            added = Moments(max(size, 2 * len(self)) - len(self))
+            for name, column in vars(self).items():
+                setattr(self, name, np.concatenate([column, getattr(added, name)]))
+
+    @property
+    def std(self) -> Floats:
+        """The standard deviations, of the population (ddof 0)."""
+        return np.where(np.isinf(self.var), self.huge_std, np.sqrt(self.var))
+
+    @np.errstate(all="ignore")
+    def fold(self, places: Places, samples: Floats) -> None:
+        """Add samples, each to the stream at its place; those of one stream stand together."""
+        if not len(samples):
+            return
+        self.grow(int(places.max()) + 1)
+        starts = group_starts(places)
+        self.last[places[starts]] = samples[_ends(starts, len(samples))]
+        finite = np.isfinite(samples)
+        if not finite.all():
+            self.nonfinite += np.bincount(places[~finite], minlength=len(self))
+            places, samples = places[finite], samples[finite]
+            if not len(samples):
+                return
+            starts = group_starts(places)
+        counts = np.diff(starts, append=len(samples))
+        mean = np.add.reduceat(samples, starts) / counts
+        var = np.add.reduceat(np.square(samples - np.repeat(mean, counts)), starts) / counts
+        std = np.sqrt(var)
+        for group in np.flatnonzero(~(np.isfinite(mean) & np.isfinite(var))):  # huge numbers
+            own = samples[starts[group] : starts[group] + counts[group]]
+            unit = np.abs(own).max()
+            mean[group], std[group] = np.mean(own / unit) * unit, np.std(own / unit) * unit
+            var[group] = std[group] ** 2
+        low, high = np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts)
+        self._merge(places[starts], counts, mean, std, low, high, var)
+
+    @np.errstate(all="ignore")
+    def merge(self, place: int, row: Row) -> None:
+        """Add all samples behind a row to the stream at this place."""
+        self.grow(place + 1)
+        self.nonfinite[place] += int(row.nonfinite)
+        if row.finite:
+            self._merge(np.array([place]), *(np.array([each]) for each in (*row[:5], row.var)))
+        if row.finite or row.nonfinite:
+            self.last[place] = row.last
+
+    def _merge(
+        self, places: Places, count: Counts, mean: Floats, std: Floats, low: Floats, high: Floats, var: Floats
+    ) -> None:
+        """Chan's pairwise formula; each place occurs once."""
+        before, spread = self.mean[places], np.where(np.isinf(self.var), self.huge_std, np.sqrt(self.var))[places]
+        total = self.count[places] + count
+        share = count / total
+        delta = mean - before
+        # in this order a zero share multiplies a finite number, never one that overflowed
+        merged = self.var[places] * (1 - share) + var * share + (delta * share) * (delta * (1 - share))
+        self.huge_std[places] = np.hypot(
+            np.hypot(spread * np.sqrt(1 - share), std * np.sqrt(share)), delta * np.sqrt(share) * np.sqrt(1 - share)
+        )
+        # the two forms are equal; the second survives a difference that overflows
+        self.mean[places] = np.where(np.isfinite(delta), before + delta * share, before * (1 - share) + mean * share)
+        self.var[places], self.count[places] = merged, total
+        self.low[places] = np.minimum(self.low[places], low)
+        self.high[places] = np.maximum(self.high[places], high)
+
+    def set(self, place: int, row: Row) -> None:
+        """Replace the moments of one stream."""
+        self.grow(place + 1)
+        self.count[place], self.mean[place], self.huge_std[place], self.low[place], self.high[place] = row[:5]
+        self.nonfinite[place], self.var[place], self.last[place] = row[5:]
+
+    def row(self, place: int) -> Row:
+        """The moments of one stream, as plain numbers."""
+        var = float(self.var[place])
+        std = float(self.huge_std[place]) if np.isinf(var) else np.sqrt(var).item()
+        mean, low, high, last = (column[place].item() for column in (self.mean, self.low, self.high, self.last))
+        return Row(int(self.count[place]), mean, std, low, high, int(self.nonfinite[place]), var, last)
+
+
+def group_starts(keys: NDArray[Any]) -> NDArray[np.int64]:
+    """Where a sorted array, or a row of a sorted table, differs from the one before.
+
+    >>> group_starts(np.array([3, 3, 5, 7, 7])).tolist()
+    [0, 2, 3]
+    """
+    if not len(keys):
+        return np.zeros(0, np.int64)
+    differs = keys[1:] != keys[:-1]
+    return np.flatnonzero(np.concatenate([[True], differs if keys.ndim == 1 else differs.any(axis=1)]))
+
+
+def _ends(starts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    return np.append(starts[1:], size) - 1

@@ -7,9 +7,8 @@ from typing import Any, cast
 
 from torch import nn
 
+from ..engine.compilation import HookOnModule, drop_graphs, inside_graph, is_exported, outside_graph
 from ..errors import LifecycleError, warn
-from ..gatherer.compilation import drop_graphs, inside_graph, is_exported, outside_graph
-from ..gatherer.hook_on_module import HookOnModule
 
 
 class Notice:

@@ -9,9 +9,9 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from ..engine.compilation import is_traced
+from ..engine.passes import inside_backward
 from ..errors import LifecycleError, SkippedSample, warn
-from ..gatherer.compilation import is_traced
-from ..gatherer.recomputation import inside_backward
 from .hook import ContextualHook, Notice
 from .module import Module, nested
 from .reducer import Reducer

@@ -1,120 +1,218 @@
 """The life cycle that all preprocessors with accumulators share."""
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from itertools import chain
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
+from ..engine.columns import NONFINITE
+from ..engine.ranks import exchange, offer
+from ..engine.rows import LastRows, Numbers, Rows, RowTable
 from ..errors import OptionError
-from ..numerical.accumulator import Accumulator, accumulators_in, new_accumulator, pack, unpack
-from ..numerical.deferred import Deferred, settle
-from ..numerical.ledger import Ledger
-from ..numerical.notes import Mask, Rows
-from ..numerical.running_mean_var import RunningMeanVar
-from ..numerical.sample_list import SampleList
-from ..numerical.sync import exchange, offer, several_processes
+from ..numerical.series import Series, SeriesColumn, pack, unpack
+from ..numerical.waiting import HostCopy, Pending, Waiting
 from .abstract import AbstractPreprocessor
 
+Samples: TypeAlias = Numbers | np.ma.MaskedArray[Any, Any]
+"""One number for each row; a masked one does not exist."""
 
-class Payload(NamedTuple):
-    """What one process sends to the others: accumulators by name, and single samples by name and step."""
+Report: TypeAlias = Callable[[int, Exception, Rows], None]
+"""Told which layer has failed, why, and with what."""
 
-    values: dict[str, Any]
-    in_step: dict[str, list[float]]
+
+@dataclass
+class Kept:
+    """What was recorded since the last tick: accumulators, and rows from direct calls that still wait."""
+
+    series: Series
+    rows: Waiting = field(default_factory=Waiting)
+
+
+class _Shown(threading.local):
+    """What this thread shows instead of the present numbers, by preprocessor."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Kept] = {}
+
+
+_shown = _Shown()
 
 
 class AccumulatingPreprocessor(AbstractPreprocessor):
     """Keeps accumulators by name; a name appears with its first sample.
 
-    A subclass names its ``statistics`` and calls :meth:`_record` with one sample for each.
+    A subclass names its ``statistics``. It writes :meth:`derive`, if its numbers come from rows, or else calls
+    :meth:`_record` with one sample for each.
     """
 
     statistics: tuple[str, ...] = ("value",)
 
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
-        self._values: OrderedDict[Any, Any] = OrderedDict()  # by name; a subclass may use other keys
-        self._in_step: dict[Any, SampleList] = {}  # with several processes: samples that each has once per step
-        self.ledger: Ledger | None = None
-        """Holds rows for this preprocessor until they are read, if gatherers measure for it."""
+        self._places: dict[Any, int] = {}
+        self._last = LastRows()
+        self.before_reading: Callable[[], None] | None = None
+        """Brings the rows that an engine still holds for this preprocessor; set by a gatherer that measures for it."""
+        self._present = self._new_kept()
 
     @property
     def value(self) -> dict[str, Any]:
         """Accumulators by name: one each, or a tuple in the order of ``statistics``."""
-        return self._settled()
+        return self._kept.series.values()
 
-    def series(self, statistic: str) -> OrderedDict[str, Accumulator]:
+    def series(self, statistic: str) -> SeriesColumn:
         """The accumulators of one statistic, by name."""
         if statistic not in self.statistics:
             raise OptionError.unknown("statistic", statistic, self.statistics)
-        index = self.statistics.index(statistic)
-        return OrderedDict((name, list(accumulators_in(value))[index]) for name, value in self.value.items())
+        series = self._kept.series
+        series.settle()
+        return SeriesColumn(series, {key: key for key in series.used_keys()}, self.statistics.index(statistic))
 
-    def accumulators(self) -> Iterable[Deferred]:
-        """All accumulators."""
-        self._collect()
-        kept = (accumulator for value in self._values.values() for accumulator in accumulators_in(value))
-        return chain(kept, self._in_step.values())
+    def derive(self, rows: Rows) -> Samples | tuple[Samples, ...]:
+        """The samples of each statistic, one for each row of raw sums.
+
+        It is called with rows of all layers and steps at once. NumPy does not warn inside it. A row with elements that
+        are not finite gives samples that are not finite, whatever is returned for it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes tensors, not rows")
+
+    def fold(self, rows: Rows, report: Report) -> None:
+        """Add the samples in these rows; if that fails, try layer by layer, so that one does not silence the others."""
+        try:
+            self._fold(rows)
+        except Exception:
+            for part in rows.by_layer():
+                try:
+                    self._fold(part)
+                except Exception as error:
+                    report(int(part.places[0]), error, part)
+
+    @np.errstate(all="ignore")
+    def _fold(self, rows: Rows) -> None:
+        take = getattr(self, "take", None)
+        if take is not None:  # written for rows of one layer
+            for part in rows.by_layer():
+                take(part.names[part.places[0]], part.numbers, part.is_baseline)
+            return
+        samples = self.derive(rows)
+        samples = samples if isinstance(samples, tuple) else (samples,)
+        is_broken = rows[NONFINITE] > 0
+        for column, found in enumerate(samples):
+            exists = ~(rows.is_baseline | np.ma.getmaskarray(found))
+            numbers = np.asarray(np.ma.getdata(found), np.float64)
+            numbers = np.where(is_broken & np.isfinite(numbers), np.nan, numbers)
+            self._kept.series.fold(rows.places[exists], numbers[exists], column)
+
+    @property
+    def names(self) -> list[str]:
+        """The name of the layer at each place."""
+        return [key if isinstance(key, str) else str(key[0]) for key in list(self._places)]
+
+    def place(self, key: Hashable) -> int:
+        """The place of a name in rows: always the same while a model is attached."""
+        return self._places.setdefault(key, len(self._places))
 
     def reset(self) -> None:
         """Start with new accumulators; those given away keep their numbers."""
-        self._collect()
-        self._values, self._in_step = OrderedDict(), {}
+        self._kept.series.settle()
+        self._present = self._new_kept()
 
     def clear(self) -> None:
-        """Forget the model, and the ledger of its rows."""
-        self.ledger = None  # first: its rows are not needed any more, and reading them would wait for the GPU
-        super().clear()
-
-    def release(self) -> OrderedDict[Any, Any]:
-        """Return the accumulators as they are and start with new ones."""
-        values = self._values
+        """Forget the model, and its rows."""
+        self.before_reading = None  # first: its rows are not needed any more, and reading them would wait for the GPU
         self.reset()
-        return values
+        self._places, self._last = {}, LastRows()
+        self._present = self._new_kept()
+
+    def release(self) -> Kept:
+        """Return what was recorded as it is, and start with new accumulators."""
+        kept, self._present = self._present, self._new_kept()
+        return kept
 
     @contextmanager
-    def showing(self, values: OrderedDict[Any, Any]) -> Iterator[None]:
-        """Use the accumulators of an earlier tick inside a ``with`` block; later rows wait."""
-        present, ledger = self._values, self.ledger
-        self._values, self.ledger = values, None
+    def showing(self, kept: Kept) -> Iterator[None]:
+        """Inside a ``with`` block this thread reads and folds the numbers of an earlier tick."""
+        _shown.kept[id(self)] = kept
         try:
             yield
         finally:
-            self._values, self.ledger = present, ledger
+            del _shown.kept[id(self)]
 
-    @np.errstate(all="ignore")  # non-finite numbers are counted, without NumPy's warnings
-    def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
-        """Add the samples in rows of raw sums; a lead row only gives what the next one is compared with."""
-        rows = rows[~is_lead]
-        if len(rows):
-            self._extend(name, *self._samples(rows))
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the numbers, but no engine."""
+        return {**vars(self), "_present": self._kept.series.values(), "before_reading": None}
 
-    def _samples(self, rows: Rows) -> tuple[Rows, ...]:
-        """The samples of each statistic, from rows of raw sums; only for preprocessors with an ``ask``."""
-        raise NotImplementedError(f"{type(self).__name__} takes tensors, not rows")
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        values = state.pop("_present")
+        vars(self).update(state)
+        self._present = self._new_kept()
+        self._merge(values)
 
-    def _settled(self) -> OrderedDict[Any, Any]:
-        """All accumulators, after reading what waits on a device."""
-        settle(self.accumulators())
-        return self._values
+    @property
+    def _kept(self) -> Kept:
+        return _shown.kept.get(id(self), self._present)
 
-    def _collect(self) -> None:
-        if self.ledger is not None:
-            self.ledger.deliver()
+    def _new_kept(self) -> Kept:
+        kept = Kept(Series(self.inplace, self._width, self._places))
+        kept.series.before_reading = lambda: self._bring(kept)
+        return kept
+
+    @property
+    def _width(self) -> int:
+        """How many numbers a sample has."""
+        return len(self.statistics)
+
+    def _bring(self, kept: Kept) -> None:
+        """Bring everything that is still on its way to these accumulators."""
+        if self.before_reading is not None:
+            self.before_reading()
+        if kept.rows:
+            HostCopy(kept.rows.take()).deliver()
+            with self.showing(kept):
+                self._fold_own_rows()
+
+    def pending(self, kept: Kept) -> list[Pending]:
+        """What still waits on a device; :meth:`finish` after it was copied."""
+        return [*kept.rows.take(), *kept.series.pending()]
+
+    def finish(self) -> None:
+        """Fold what has arrived."""
+        self._fold_own_rows()
+        self._kept.series.finish()
+
+    def _fold_own_rows(self) -> None:
+        places, numbers = self._kept.rows.arrived()
+        if len(places):
+            table = RowTable(places, numbers, self._last)
+            self._fold(Rows(table, np.arange(len(table)), table.owners, self.names))
+
+    def _record(self, name: str, *samples: Any) -> None:
+        """Add one sample to each statistic of ``name``; tensors must not be changed afterwards."""
+        self._kept.series.add(name, *samples)
+
+    def _extend(self, name: str, *samples: Numbers) -> None:
+        """Add many samples to each statistic of ``name``."""
+        series = self._kept.series
+        place = series.place(name)
+        for column, numbers in enumerate(samples):
+            series.fold(np.full(len(numbers), place), np.asarray(numbers, np.float64), column)
+
+    def _take_row(self, name: Hashable, row: Tensor) -> None:
+        """Keep the row of one tensor until somebody reads."""
+        self._kept.rows.add(self._kept.series.place(name), row)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to continue the run later, as plain data and tensors."""
-        values = {name: pack(value) for name, value in self._settled().items()}
-        return {"values": values, "in_step": {name: pack(samples) for name, samples in self._in_step.items()}}
+        return {"values": {key: pack(view) for key, view in self._kept.series.values().items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.reset()
-        self._values = OrderedDict((name, unpack(value)) for name, value in state["values"].items())
-        self._in_step = {name: unpack(samples) for name, samples in state["in_step"].items()}
+        self._merge({key: unpack(value) for key, value in state["values"].items()})
 
     def start_sync(self, dst_rank: int = 0) -> None:
         """Offer the accumulators to the other ranks."""
@@ -124,70 +222,16 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """Merge with the other ranks."""
         exchange()
 
-    def payload(self) -> Payload:
+    def payload(self) -> Any:
         """All accumulators, for the other ranks."""
-        complete = {
-            name: list(samples)
-            for name, samples in self._in_step.items()
-            if len(samples) == _number_of_samples(self._values.get(name))
-        }
-        return Payload(dict(self._settled()), complete)
+        return dict(self._kept.series.values())
 
-    def merge_ranks(self, loads: dict[int, Payload]) -> None:
+    def merge_ranks(self, payloads: dict[int, Any]) -> None:
         """Merge the payloads of all ranks into this one; a name may be missing on some of them."""
         self.reset()
-        averaged = _means_in_step(loads.values())
-        parts = [item for load in loads.values() for item in load.values.items()]
-        # moments first: ranks may keep a name in different ways; samples can be added to moments, but not vice versa
-        for name, part in sorted(parts, key=lambda item: not isinstance(item[1], RunningMeanVar)):
-            own = self._values.setdefault(name, self._new_value(part))
-            if name not in averaged:
-                for mine, other in zip(accumulators_in(own), accumulators_in(part), strict=True):
-                    mine.merge(other)
-        for name, samples in averaged.items():
-            self._values[name].extend_by(samples)
+        for values in payloads.values():
+            self._merge(values)
 
-    def _new_value(self, like: Any = None) -> Any:
-        """Empty accumulators for one name."""
-        fresh = tuple(new_accumulator(self.inplace) for _ in self.statistics)
-        return fresh if len(fresh) > 1 else fresh[0]
-
-    def _record(self, name: str, *samples: Any) -> None:
-        """Add one sample to each statistic of ``name``; tensors must not be changed afterwards."""
-        for accumulator, sample in zip(self._accumulators_of(name), samples, strict=True):
-            accumulator.adopt(sample)
-
-    def _record_in_step(self, name: str, sample: Any) -> None:
-        """Keep a sample of which every process has one per step; their mean becomes one sample."""
-        if several_processes():
-            self._in_step.setdefault(name, SampleList()).append(sample)
-
-    def _extend(self, name: str, *samples: Rows) -> None:
-        """Add many samples to each statistic of ``name``."""
-        for accumulator, sample in zip(self._accumulators_of(name), samples, strict=True):
-            accumulator.extend_by(sample)
-
-    def _accumulators_of(self, name: str) -> Iterable[Any]:
-        if name not in self._values:
-            self._values[name] = self._new_value()
-        return accumulators_in(self._values[name])
-
-
-def _number_of_samples(accumulator: Any) -> int:
-    if isinstance(accumulator, RunningMeanVar):
-        return accumulator.count + accumulator.nonfinite
-    return 0 if accumulator is None else len(accumulator)
-
-
-def _means_in_step(loads: Iterable[Payload]) -> dict[str, Rows]:
-    """For each name the means over processes, step by step, then the samples that only some processes have."""
-    found: dict[str, Rows] = {}
-    having = list(loads)
-    for name in dict.fromkeys(name for load in having for name in load.in_step):
-        of_name = [load for load in having if _number_of_samples(load.values.get(name))]
-        series = [np.array(load.in_step[name]) for load in of_name if name in load.in_step]
-        if len(series) == len(of_name):  # otherwise some process has not kept all its samples
-            common = min(map(len, series))
-            rest = [samples[common:] for samples in series]
-            found[name] = np.concatenate([np.mean([samples[:common] for samples in series], axis=0), *rest])
-    return found
+    def _merge(self, values: dict[Any, Any]) -> None:
+        """Add other accumulators to those of the same keys."""
+        self._kept.series.merge(values)

@@ -3,12 +3,33 @@
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from ..engine.columns import DOT, FOLLOWS, SQUARES, UNIT
-from ..numerical.geometry_computation import GeometryComputation
-from ..numerical.notes import Mask, Rows, lengths
-from .accumulating import AccumulatingPreprocessor
+from ..engine.allocation import renewed
+from ..engine.columns import DOT, FOLLOWS, SIZE, SQUARES, UNIT
+from ..engine.kernels import reference
+from ..engine.meter import Request
+from ..engine.rows import Rows
+from ..numerical.norms import as_real, l2_norm
+from ..numerical.series import finish_sync_rmv_or_error, start_sync_rmv_or_error
+from .accumulating import AccumulatingPreprocessor, Samples
+
+
+def norms(rows: Rows, *, by_size: bool) -> Samples:
+    """The norm of the tensor behind each row; ``by_size`` divides it by the root of the number of elements."""
+    found = np.sqrt(rows[SQUARES]) * rows[UNIT]
+    return found / np.sqrt(np.maximum(rows[SIZE], 1)) if by_size else found
+
+
+def cosines(rows: Rows, eps: float) -> Samples:
+    """The cosine with the tensor before, where one was compared; 0 for the first one of a run, or if a norm is 0."""
+    size, size_before = np.sqrt(rows[SQUARES]), np.sqrt(rows.before(SQUARES))
+    product = size * size_before
+    cosine = np.where(product == 0, 0.0, rows[DOT] / product)
+    if eps:  # dot / (lengths + eps); one after the other, since the product of two units may overflow
+        cosine /= 1 + eps / rows[UNIT] / np.where(rows.is_first, 1, rows.before(UNIT)) / product
+    return np.ma.array(np.where(rows.is_first, 0.0, cosine), mask=~(rows.is_first | (rows[FOLLOWS] > 0)))
 
 
 class GeometryPreprocessor(AccumulatingPreprocessor):
@@ -28,78 +49,129 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
     def __init__(
         self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, sketch: bool = False
     ) -> None:
-        super().__init__(inplace)
         self.correlation, self.normalize, self.eps = correlation, normalize, eps
         self.comparison = ("sketch" if sketch else "exact") if correlation else None
         self.statistics = ("norm", "correlation") if correlation else ("norm",)
-        self._geometries: dict[str, GeometryComputation] = {}
-        self._last_lengths: dict[str, tuple[float, float]] = {}  # the length in its own unit, and this unit
+        self._previous: dict[str, Tensor] = {}
+        super().__init__(inplace)
 
-    def reset(self) -> None:
-        """Forget the samples; the last tensors stay, so that correlations continue across ticks."""
-        super().reset()
-        for geometry in self._geometries.values():
-            geometry.reset()
+    def request(self) -> Request:
+        """What gatherers should measure for it."""
+        return Request(correlation=self.comparison)
+
+    def derive(self, rows: Rows) -> Samples | tuple[Samples, ...]:
+        """Norms, and cosines with the tensor before."""
+        found = norms(rows, by_size=self.normalize)
+        return (found, cosines(rows, self.eps)) if self.correlation else found
+
+    @torch.no_grad()
+    def measure(self, name: str, tensor: Tensor) -> None:
+        """Take one tensor, and keep a copy to compare the next one with."""
+        previous = self._previous.get(name)
+        self._take_row(name, reference.geometry(tensor, previous if comparable(previous, tensor) else None, None))
+        if self.correlation:
+            self._previous[name] = renewed(previous, tensor)
 
     def clear(self) -> None:
         """Forget the last tensors as well."""
+        self._previous.clear()
         super().clear()
-        self._geometries.clear()
-        self._last_lengths.clear()
 
     def interrupt(self, name: str) -> None:
         """Do not compare the next tensor of ``name`` with the last one."""
-        if name in self._geometries:
-            self._geometries[name].interrupt()
+        self._previous.pop(name, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Also what the next tensors are compared with, unless it is too large."""
-        kept = {name: geometry.last(self.remembers) for name, geometry in self._geometries.items()}
-        return {**super().state_dict(), "lengths": dict(self._last_lengths), "geometries": kept}
+        values = super().state_dict()
+        last = {name: self._last.row(place) for name, place in self._places.items()}
+        kept = dict(self._previous) if self.remembers else {}
+        return {**values, "last": {name: row for name, row in last.items() if row is not None}, "previous": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         super().load_state_dict(state)
-        known = state["lengths"].items()
-        # older releases saved lengths only; the unit matters only for float64 numbers far from 1
-        self._last_lengths = {name: (last, 1.0) if isinstance(last, float) else tuple(last) for name, last in known}
-        for name, last in state["geometries"].items():
-            geometry = self._geometries[name] = self._new_geometry()
-            geometry.go_on(self._values.get(name), *last)
+        for name, row in state["last"].items():
+            self._last.set(self.place(name), row)
+        self._previous = dict(state["previous"])
 
-    @np.errstate(all="ignore")  # non-finite numbers are counted, without NumPy's warnings
-    def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
-        """Add the samples in rows of raw sums; a lead row only gives what the next one is compared with."""
-        norms = lengths(rows, by_size=self.normalize)
+
+def comparable(previous: Tensor | None, tensor: Tensor) -> bool:
+    """Whether there was a tensor before, of the same shape and on the same device."""
+    return previous is not None and previous.shape == tensor.shape and previous.device == tensor.device
+
+
+class GeometryComputation:
+    """Norms and, if wanted, correlations of consecutive tensors of one stream.
+
+    The first tensor has correlation 0. A tensor with another shape than the one before, or the first one after
+    :meth:`interrupt`, has none.
+
+    >>> geometry = GeometryComputation(inplace=False, normalize=False, correlation=True, eps=0.0)
+    >>> geometry.update(torch.tensor([3.0, 4.0]))
+    >>> geometry.update(torch.tensor([-3.0, -4.0]))
+    >>> geometry.value
+    ([5.0, 5.0], [0.0, -1.0])
+    """
+
+    def __init__(self, inplace: bool, normalize: bool, correlation: bool, eps: float) -> None:
+        self.inplace, self.normalize, self.correlation, self.eps = inplace, normalize, correlation, eps
+        self._numbers = GeometryPreprocessor(correlation, normalize, inplace, eps)
+        self._was_updated = False
+        self.reset()
+
+    @property
+    def value(self) -> Any:
+        """The norms, or norms and correlations."""
+        return self._numbers._kept.series.view("")
+
+    @property
+    def norm(self) -> Any:
+        """The norms."""
+        return self.value[0] if self.correlation else self.value
+
+    @property
+    def product(self) -> Any:
+        """The correlations."""
+        self._needs_correlation("product")
+        return self.value[1]
+
+    @property
+    def prev_value(self) -> Any:
+        """The last tensor, 0 before the first one, None after :meth:`interrupt`."""
+        self._needs_correlation("prev_value")
+        return self._numbers._previous.get("") if self._was_updated else 0.0
+
+    @property
+    def prev_norm(self) -> Any:
+        """The norm of the last tensor, 1 before the first one."""
+        self._needs_correlation("prev_norm")
+        return l2_norm(as_real(self.prev_value)) if isinstance(self.prev_value, Tensor) else 1.0
+
+    def _needs_correlation(self, name: str) -> None:
         if not self.correlation:
-            samples: tuple[Rows, ...] = (norms[~is_lead],)
-        else:
-            correlations, compared = self._correlations(name, rows)
-            samples = norms[~is_lead], correlations[compared & ~is_lead]
-        if not is_lead.all():
-            self._extend(name, *samples)
+            raise AttributeError(f"there is no {name} without correlation=True")
 
-    def _correlations(self, name: str, rows: Rows) -> tuple[Rows, Mask]:
-        """Cosines with the tensor before, and which of them exist."""
-        sizes, units = np.sqrt(rows[:, SQUARES]), rows[:, UNIT]
-        first = name not in self._last_lengths
-        size, unit = self._last_lengths.get(name, (0.0, 1.0))
-        product = sizes * np.concatenate(([size], sizes[:-1]))
-        self._last_lengths[name] = float(sizes[-1]), float(units[-1])
-        compared = rows[:, FOLLOWS] > 0
-        cosine = np.where(product == 0, 0.0, rows[:, DOT] / product)
-        if self.eps:  # dot / (lengths + eps); one after the other, since the product of two units may overflow
-            cosine /= 1 + self.eps / units / np.concatenate(([unit], units[:-1])) / product
-        if first:
-            cosine[0], compared[0] = 0.0, True
-        return cosine, compared
+    def reset(self) -> None:
+        """Forget the samples, but not the last tensor: the next one is still compared with it."""
+        self._numbers.reset()
+        self._numbers._kept.series.place("")
 
-    def _measure(self, name: str, tensor: Tensor) -> None:
-        geometry = self._geometries.get(name)
-        if geometry is None:
-            geometry = self._geometries[name] = self._new_geometry()
-        geometry.update(tensor)
-        self._values[name] = geometry.value
+    def interrupt(self) -> None:
+        """Forget the last tensor: the next one is not compared with it."""
+        self._numbers.interrupt("")
 
-    def _new_geometry(self) -> GeometryComputation:
-        return GeometryComputation(self.inplace, self.normalize, self.correlation, self.eps)
+    def update(self, tensor: Tensor) -> None:
+        """Add one tensor."""
+        self._numbers.measure("", tensor)
+        self._was_updated = True
+
+    def start_sync(self, dst_rank: int = 0) -> None:
+        """Begin to merge with the other ranks."""
+        for accumulator in self.value if self.correlation else (self.value,):
+            start_sync_rmv_or_error(accumulator, dst_rank)
+
+    def finish_sync(self) -> None:
+        """Finish :meth:`start_sync`."""
+        for accumulator in self.value if self.correlation else (self.value,):
+            finish_sync_rmv_or_error(accumulator)

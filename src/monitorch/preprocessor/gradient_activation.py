@@ -1,16 +1,15 @@
 """Which neurons receive a gradient."""
 
-from functools import partial
-from typing import Any
-
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..numerical import reduce_activation_to_activation_rates
-from ..numerical.length import as_dense
-from ..numerical.notes import Rows
+from ..engine.kernels import reference
+from ..engine.meter import Request, through_row
+from ..engine.rows import Rows
+from ..errors import SkippedSample
 from .abstract import AbstractTensorPreprocessor
-from .ask import Ask
+from .accumulating import Samples
 from .rates import RateStatistics
 
 TINY = 1e-300
@@ -27,8 +26,8 @@ class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
     """
 
     def __init__(self, death: bool, inplace: bool, eps: float = 1e-8) -> None:
+        self._count(death, eps)
         super().__init__(inplace)
-        self._declare(death, eps)
         self.lookups: set[str] = set()
         """Names of lookup tables, such as embeddings: a row that no batch used is not dead.
 
@@ -44,27 +43,25 @@ class GradientActivation(RateStatistics, AbstractTensorPreprocessor):
         super().clear()
         self.lookups = set()
 
+    @through_row
     @torch.no_grad()
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take one gradient; its rows are the neurons."""
-        gradient = as_dense(tensor)
-        rows = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(-1, 1)
-        self._record_rates(name, rows, partial(reduce_activation_to_activation_rates, batch=False))
+        if not tensor.numel():
+            raise SkippedSample(f"the tensor is empty, shape {tuple(tensor.shape)}")
+        self._take_row(name, reference.geometry(tensor, None, self.eps))
 
-    def _record(self, name: str, *samples: Any) -> None:
-        super()._record(name, *self._by_used_rows(name, *samples))
-
-    def _extend(self, name: str, *samples: Rows) -> None:
-        super()._extend(name, *self._by_used_rows(name, *samples))
-
-    def _by_used_rows(self, name: str, activation: Any, death: Any = None) -> tuple[Any, ...]:
-        if death is None:
-            return (activation,)
-        if name not in self.lookups:
-            return activation, death
-        used = 1 - death
-        return activation / used.clip(min=TINY), used
-
-    def ask(self) -> Ask:
+    def request(self) -> Request:
         """What gatherers should measure for it."""
-        return Ask(rates=(self.eps, False))
+        return Request(rates=(self.eps, False))
+
+    def derive(self, rows: Rows) -> Samples | tuple[Samples, ...]:
+        """The rates; for lookup tables those of the rows that were used, and how many were."""
+        if not self.lookups or not self.death:
+            return super().derive(rows)
+        activation, death = super().derive(rows)
+        is_lookup = np.array([name in self.lookups for name in rows.names])[rows.places]
+        used = 1 - death
+        by_used = activation / np.maximum(used, TINY)
+        activation[is_lookup], death[is_lookup] = by_used[is_lookup], used[is_lookup]
+        return activation, death

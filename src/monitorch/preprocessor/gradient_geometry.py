@@ -2,18 +2,15 @@
 
 from torch import Tensor
 
+from ..engine.meter import through_row
 from .abstract import AbstractTensorPreprocessor
-from .ask import Ask
 from .geometry import GeometryPreprocessor
 
 
 class GradientGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
     """Norms of gradients, and correlations of consecutive ones."""
 
+    @through_row
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take one gradient."""
-        self._measure(name, tensor)
-
-    def ask(self) -> Ask:
-        """What gatherers should measure for it."""
-        return Ask(correlation=self.comparison)
+        self.measure(name, tensor)

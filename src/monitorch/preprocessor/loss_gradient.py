@@ -1,15 +1,14 @@
 """Notices that a loss is scaled before backward by a GradScaler that the inspector does not know."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..numerical.deferred import Deferred
-from ..numerical.memory import is_capturing
-from ..numerical.running_mean_var import RunningMeanVar
+from ..engine.allocation import is_capturing
+from ..numerical.series import Series
+from ..numerical.waiting import Pending, as_sample
 
 SMALLEST = 2.0**10
 """Scalers start with a larger scale, but gradient accumulation divides it."""
@@ -28,9 +27,8 @@ class LossGradient:
     """
 
     def __init__(self) -> None:
-        self._seen: RunningMeanVar | None = RunningMeanVar()
-        self._count = 0
-        self._complete: RunningMeanVar | None = None
+        self._seen: Series | None = Series()
+        self._complete: Series | None = None
         self.failure: Exception | None = None
         """The error inside backward, if there was one; it stops then."""
 
@@ -41,27 +39,33 @@ class LossGradient:
         if not torch._C._functorch.is_functorch_wrapped_tensor(loss):
             loss.register_hook(self._note)  # type: ignore[no-untyped-call]
 
-    def accumulators(self) -> Iterator[Deferred]:
-        """What a tick should copy to the CPU."""
-        return iter([] if self._seen is None else [self._seen])
-
     def end_tick(self) -> None:
         """Close the set of gradients of this tick."""
-        if self._count:
-            self._complete, self._seen, self._count = self._seen, None, 0
+        if self._seen is not None and self._seen.used_keys():
+            self._complete, self._seen = self._seen, None
+
+    def pending(self) -> list[Pending]:
+        """What a tick should copy to the CPU."""
+        return [] if self._complete is None else self._complete.pending()
+
+    def finish(self) -> None:
+        """Take what was copied."""
+        if self._complete is not None:
+            self._complete.finish()
 
     def scale(self) -> float | None:
         """The scale that a scaler seems to have multiplied the losses of the last tick with; returned only once."""
         complete, self._complete = self._complete, None
-        if complete is None or not complete.count:
+        if complete is None:
             return None
-        return complete.max_ if is_scale(complete.min_) and is_scale(complete.max_) else None
+        complete.settle()
+        row = complete.moments.row(0)
+        return row.high if row.finite and is_scale(row.low) and is_scale(row.high) else None
 
     def _note(self, gradient: Tensor) -> None:
         try:
             if self._seen is not None and not is_capturing(gradient.device):
-                self._seen.append(gradient)
-                self._count += 1
+                self._seen.add("", as_sample(gradient.detach().clone()))
         except Exception as error:  # nothing may raise inside backward
             self.failure, self._seen = error, None
 

@@ -1,19 +1,18 @@
 """The value of a loss, read where it is computed."""
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..numerical.deferred import Deferred
+from ..engine.distributed_tensors import is_distributed, local_samples
+from ..engine.passes import is_training_pass
 from ..numerical.precision import wide_dtype
-from ..numerical.shards import is_distributed, local_samples
+from ..numerical.waiting import Pending
 from .abstract import AbstractForwardPreprocessor
+from .accumulating import Kept
 from .loss_gradient import LossGradient
-from .outputs import is_training_pass
 from .run_numbers import RunNumbers
 
 ITEMS_OF_STEP = "num_items_in_batch"
@@ -46,11 +45,11 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
     """Record at every step: a loss is computed anyway, and reading it costs almost nothing."""
 
     def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
+        self._names: tuple[str, str] | None = None
         super().__init__(inplace)
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
         self.tell: Callable[[str], None] | None = None
         """Called with the name of each evaluation loss."""
-        self._names: tuple[str, str] | None = None
         self._model: weakref.ref[nn.Module] | None = None
         self.gradient = LossGradient()
         """The gradients of the losses."""
@@ -69,27 +68,33 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         self._model, self.gradient = None, LossGradient()
         super().clear()
 
-    def accumulators(self) -> Iterable[Deferred]:
-        """All accumulators, and the gradients of losses."""
-        return chain(super().accumulators(), self.gradient.accumulators())
+    def _new_kept(self) -> Kept:
+        """The two losses are always there, even without samples."""
+        kept = super()._new_kept()
+        for name in self._names or ():
+            kept.series.place(name, self.inplace)
+        return kept
 
-    def release(self) -> OrderedDict[str, Any]:
-        """Return the accumulators, and close the set of loss gradients."""
+    def release(self) -> Kept:
+        """The same; closes the set of loss gradients, too."""
         self.gradient.end_tick()
         return super().release()
 
-    def reset(self) -> None:
-        """Start with two new accumulators."""
-        super().reset()
-        for name in self._names or ():
-            self._values[name] = self._new_value()
+    def pending(self, kept: Kept) -> list[Pending]:
+        """Also the gradients of losses."""
+        return [*super().pending(kept), *self.gradient.pending()]
+
+    def finish(self) -> None:
+        """Also the gradients of losses."""
+        super().finish()
+        self.gradient.finish()
 
     def hold(self, step: int, names: Iterable[str]) -> None:
         """The same for evaluation losses."""
         for name in (self._names or ())[1:]:
             if name in names:
                 super().hold(step, [name])
-                self._values[name] = self._new_value()
+                self._kept.series.place(name, self.inplace)
 
     def loss_in_graph(self, output: Any) -> Tensor | None:
         """The loss in an output, while a model is being compiled."""

@@ -1,12 +1,8 @@
 """Which neurons are active."""
 
 from collections.abc import Callable
-from functools import partial
 
-from torch import Tensor
-
-from ..numerical.activation_computation import reduce_non_channels
-from .ask import Ask
+from ..engine.meter import Request
 from .outputs import OutputPreprocessor
 from .rates import RateStatistics
 
@@ -38,15 +34,11 @@ class OutputActivation(RateStatistics, OutputPreprocessor):
         output_index: int | str | None = None,
         exact_death: bool = False,
     ) -> None:
+        self._count(death, eps)
         super().__init__(inplace, record_eval, evaluation_from_grad, output_index)
-        self._declare(death, eps)
         self.channel_last, self.exact_death = channel_last, exact_death
 
-    def _measure(self, name: str, output: Tensor) -> None:
-        last = self.channel_last(name) if callable(self.channel_last) else self.channel_last
-        self._record_rates(name, output, partial(reduce_non_channels, channel_dim=-1 if last else 1))
-
-    def ask(self) -> Ask:
+    def request(self) -> Request:
         """What gatherers should measure for it."""
         rates = self.eps, self.channel_last
-        return Ask(self.output_index, rates, passes=self.passes(), exact_death=self.exact_death)
+        return Request(self.output_index, rates, passes=self.passes(), exact_death=self.exact_death)

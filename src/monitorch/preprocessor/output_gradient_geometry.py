@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
+from ..engine.meter import through_row
 from .abstract import AbstractBackwardPreprocessor
-from .ask import Ask
 from .geometry import GeometryPreprocessor
 
 
@@ -15,11 +15,8 @@ class OutputGradientGeometry(GeometryPreprocessor, AbstractBackwardPreprocessor)
     needs_grad_input = False
     remembers = False
 
+    @through_row
     def process_bw(self, name: str, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         """Take the gradient of the first output; an unused output has none."""
         if grad_output[0] is not None:
-            self._measure(name, grad_output[0])
-
-    def ask(self) -> Ask:
-        """What gatherers should measure for it."""
-        return Ask(correlation=self.comparison)
+            self.measure(name, grad_output[0])

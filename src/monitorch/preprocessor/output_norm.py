@@ -1,16 +1,10 @@
 """How large outputs are."""
 
-import math
-
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..engine.columns import BATCH, NORMS, SIZE
-from ..numerical.length import as_real
-from ..numerical.notes import Rows
-from ..numerical.precision import wide_dtype
-from .ask import Ask
+from ..engine.rows import Rows
+from .accumulating import Samples
 from .outputs import OutputPreprocessor
 
 
@@ -39,16 +33,7 @@ class OutputNorm(OutputPreprocessor):
         super().__init__(inplace, record_eval, evaluation_from_grad, output_index)
         self.normalize = normalize
 
-    def _measure(self, name: str, output: Tensor) -> None:
-        samples = as_real(output).flatten(1)
-        norm = torch.linalg.vector_norm(samples, dim=1, dtype=wide_dtype(samples)).mean()
-        self._record(name, norm / math.sqrt(output[0].numel()) if self.normalize else norm)
-
-    def ask(self) -> Ask:
-        """What gatherers should measure for it."""
-        return Ask(self.output_index, passes=self.passes())
-
-    def _samples(self, rows: Rows) -> tuple[Rows, ...]:
-        batch = rows[:, BATCH]
-        norms = rows[:, NORMS] / batch
-        return (norms / np.sqrt(rows[:, SIZE] / batch) if self.normalize else norms,)
+    def derive(self, rows: Rows) -> Samples:
+        """The mean norm of the samples in a batch."""
+        norms = rows[NORMS] / rows[BATCH]
+        return norms / np.sqrt(rows[SIZE] / rows[BATCH]) if self.normalize else norms

@@ -5,9 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..engine.distributed_tensors import is_distributed
 from ..errors import SkippedSample
-from ..numerical.precision import HOST
-from ..numerical.shards import is_distributed
 from .parameter_statistics import ParameterStatistics
 
 
@@ -17,13 +16,14 @@ class ParameterCond(ParameterStatistics):
     A tensor with more than two dimensions is flattened to one matrix (first, rest); vectors have no condition number.
     """
 
-    def _measure(self, parameter: Tensor) -> Tensor | None:
+    def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
         if parameter.dim() < 2 or not parameter.numel():
-            return None
+            return
         if is_distributed(parameter):
             raise SkippedSample("no process has the whole matrix, and a condition number needs it")
         matrix = parameter.flatten(1).to("cpu", torch.complex128 if parameter.is_complex() else torch.float64)
-        if not matrix.isfinite().all():
-            return torch.tensor(torch.nan, dtype=torch.float64, device=HOST)
-        singular: Tensor = torch.linalg.svdvals(matrix)
-        return (singular[0] / singular[-1]).nan_to_num(nan=math.inf, posinf=math.inf)
+        if matrix.isfinite().all():
+            singular: Tensor = torch.linalg.svdvals(matrix)
+            self._kept.series.add(key, (singular[0] / singular[-1]).nan_to_num(nan=math.inf, posinf=math.inf))
+        else:
+            self._kept.series.add(key, math.nan)

@@ -5,11 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numerical.geometry_computation import comparable
-from ..numerical.memory import renewed
+from ..engine.allocation import renewed
+from ..engine.meter import through_row
 from .abstract import AbstractTensorPreprocessor
-from .ask import Ask
-from .geometry import GeometryPreprocessor
+from .geometry import GeometryPreprocessor, comparable
 
 
 class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
@@ -22,41 +21,38 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, sketch: bool = False
     ) -> None:
         super().__init__(correlation, normalize, inplace, eps, sketch=sketch)
-        self._previous: dict[str, Tensor] = {}
+        self._before: dict[str, Tensor] = {}
 
+    @through_row
     @torch.no_grad()
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take the tensor as it is now."""
-        previous = self._previous.get(name)
-        if previous is not None and comparable(previous, tensor):
+        before = self._before.get(name)
+        if before is not None and comparable(before, tensor):
             # computed in place in the old copy, which is renewed right after: allocating is slow
-            self._measure(name, torch.sub(tensor.detach(), previous, out=previous))
+            self.measure(name, torch.sub(tensor.detach(), before, out=before))
         self.remember(name, tensor)
 
     @torch.no_grad()
     def remember(self, name: str, tensor: Tensor) -> None:
         """Measure the next change from here."""
-        self._previous[name] = renewed(self._previous.get(name), tensor)
+        self._before[name] = renewed(self._before.get(name), tensor)
 
     def interrupt(self, name: str) -> None:
         """Do not compare the next tensor with the last one."""
         super().interrupt(name)
-        self._previous.pop(name, None)
+        self._before.pop(name, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Also the last tensors, which the next ones are compared with."""
-        return {**super().state_dict(), "tensors": dict(self._previous)}
+        return {**super().state_dict(), "tensors": dict(self._before)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         super().load_state_dict(state)
-        self._previous = dict(state["tensors"])
+        self._before = dict(state["tensors"])
 
     def clear(self) -> None:
         """Forget the last tensors as well."""
-        self._previous.clear()
+        self._before.clear()
         super().clear()
-
-    def ask(self) -> Ask:
-        """What gatherers should measure for it."""
-        return Ask(correlation=self.comparison)

@@ -1,13 +1,14 @@
 """How large parameters are."""
 
-import math
 from collections.abc import Iterable
 
 from torch import Tensor
 
-from ..numerical.length import as_real, l2_norm
-from ..numerical.notes import Mask, Rows, lengths
-from .ask import Ask
+from ..engine.kernels import reference
+from ..engine.meter import Request
+from ..engine.rows import Rows
+from .accumulating import Samples
+from .geometry import norms
 from .parameter_statistics import ParameterStatistics
 
 
@@ -15,17 +16,16 @@ class ParameterNorm(ParameterStatistics):
     """Euclidean norm of each parameter, divided by the root of its size with ``normalize``."""
 
     def __init__(self, attrs: Iterable[str], normalize: bool, inplace: bool) -> None:
-        super().__init__(attrs, inplace)
         self.normalize = normalize
+        super().__init__(attrs, inplace)
 
-    def ask(self) -> Ask:
+    def request(self) -> Request:
         """What gatherers should measure for it."""
-        return Ask()
+        return Request()
 
-    def take(self, name: str, rows: Rows, is_lead: Mask) -> None:
-        """Add the norms in rows of raw sums."""
-        self._accumulator(name, self.attrs_[0]).extend_by(lengths(rows, by_size=self.normalize))
+    def derive(self, rows: Rows) -> Samples:
+        """The norms."""
+        return norms(rows, by_size=self.normalize)
 
-    def _measure(self, parameter: Tensor) -> Tensor:
-        norm = l2_norm(as_real(parameter))
-        return norm / math.sqrt(max(parameter.numel(), 1)) if self.normalize else norm
+    def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
+        self._take_row(key, reference.geometry(parameter, None, None))

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..numerical.accumulator import new_accumulator
+from ..engine.parameters import find_parameter
+from ..errors import OptionError
+from ..numerical.series import SeriesColumn
 from .abstract import AbstractModulePreprocessor
-from .accumulating import AccumulatingPreprocessor, Payload
-from .parameters import find_parameter
+from .accumulating import AccumulatingPreprocessor
 
 
 class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
@@ -23,43 +24,53 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
     """
 
     def __init__(self, attrs: Iterable[str], inplace: bool) -> None:
-        super().__init__(inplace)
         self.attrs_ = [attrs] if isinstance(attrs, str) else list(attrs)
         self.statistics = tuple(self.attrs_)
+        super().__init__(inplace)
+
+    @property
+    def _width(self) -> int:
+        return 1  # each parameter is a series of its own: its key is the name of the module and that of the parameter
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """Accumulators by name of the module, then by name of the parameter."""
+        found: dict[str, Any] = OrderedDict()
+        for (name, attr), accumulator in self._kept.series.values().items():
+            found.setdefault(name, {})[attr] = accumulator
+        return found
+
+    def series(self, statistic: str) -> SeriesColumn:
+        """The accumulators of one parameter, by name of the module."""
+        if statistic not in self.statistics:
+            raise OptionError.unknown("statistic", statistic, self.statistics)
+        series = self._kept.series
+        series.settle()
+        return SeriesColumn(series, {name: (name, attr) for name, attr in series.used_keys() if attr == statistic})
 
     @torch.no_grad()
     def process_module(self, name: str, module: nn.Module) -> None:
         """Take the module's parameters as they are now."""
         for attr in self.attrs_:
             parameter = find_parameter(module, attr)
-            sample = None if parameter is None else self._measure(parameter.detach())
-            if sample is not None:
-                self._accumulator(name, attr).append(sample)
+            if parameter is not None:
+                self._measure((name, attr), parameter.detach())
 
     @torch.no_grad()
     def process_parameter(self, name: str, parameter: Tensor) -> None:
         """Take one parameter as it is now, under the first of the names."""
-        sample = self._measure(parameter.detach())
-        if sample is not None:
-            self._accumulator(name, self.attrs_[0]).append(sample)
-
-    def series(self, statistic: str) -> OrderedDict[str, Any]:
-        """The accumulators of one parameter, by name of the module."""
-        return OrderedDict((name, kept[statistic]) for name, kept in self.value.items() if statistic in kept)
+        self._measure((name, self.attrs_[0]), parameter.detach())
 
     @abstractmethod
-    def _measure(self, parameter: Tensor) -> Tensor | None:
-        """One number, or None if the parameter has none."""
+    def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
+        """Record the number of a parameter, if it has one."""
 
-    def merge_ranks(self, loads: dict[int, Payload]) -> None:
+    def merge_ranks(self, payloads: dict[int, Any]) -> None:
         """Merge the payloads of all ranks; copies of one parameter, which give the same numbers, count once."""
         self.reset()
-        merged: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        for name, part in (item for load in loads.values() for item in load.values.items()):
-            for attr, other in part.items():
-                if other not in merged[name, attr]:
-                    self._accumulator(name, attr).merge(other)
-                    merged[name, attr].append(other)
-
-    def _accumulator(self, name: str, attr: str) -> Any:
-        return self._values.setdefault(name, {}).setdefault(attr, new_accumulator(self.inplace))
+        merged: dict[Any, list[Any]] = defaultdict(list)
+        for values in payloads.values():
+            for key, other in values.items():
+                if other not in merged[key]:
+                    self._merge({key: other})
+                    merged[key].append(other)

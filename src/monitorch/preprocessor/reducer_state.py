@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..numerical.length import as_real, l2_norm
+from ..numerical.norms import as_real, l2_norm
 from .abstract import AbstractForwardPreprocessor
 from .accumulating import AccumulatingPreprocessor
 

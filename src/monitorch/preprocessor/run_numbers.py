@@ -1,17 +1,16 @@
 """Numbers of the run as a whole: losses, metrics, and logged numbers."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..numerical.accumulator import Accumulator, new_accumulator
-from ..numerical.deferred import as_sample
-from ..numerical.running_mean_var import RunningMeanVar
-from .accumulating import AccumulatingPreprocessor
+from ..engine.ranks import several_processes
+from ..numerical.series import Accumulator, RunningMeanVar, Series
+from ..numerical.waiting import as_sample
+from .accumulating import AccumulatingPreprocessor, Kept
 
 
 class Parts(NamedTuple):
@@ -34,6 +33,13 @@ class Parts(NamedTuple):
         return total if self.add_up else total / len(self.samples)
 
 
+class Payload(NamedTuple):
+    """What one process sends to the others: accumulators, and single samples in the order of their steps."""
+
+    values: dict[Any, Any]
+    in_step: dict[Any, list[float]]
+
+
 class RunNumbers(AccumulatingPreprocessor):
     """Keeps numbers by name.
 
@@ -47,17 +53,22 @@ class RunNumbers(AccumulatingPreprocessor):
     """
 
     def __init__(self, inplace: bool = True) -> None:
-        super().__init__(inplace)
         self.open_step: Callable[[], int | None] | None = None
         """Returns the current step, if steps have an end; then all values of one step are one sample."""
         self._parts: dict[str, Parts] = {}
         self._parts_of: int | None = None
+        self._in_step = Series(inplace=False)  # with several processes: samples that each has once per step
+        super().__init__(inplace)
+
+    def _new_kept(self) -> Kept:
+        self._places = {}  # names come and go
+        self._in_step = Series(inplace=False)
+        return super()._new_kept()
 
     @property
     def value(self) -> dict[str, Any]:
         """The accumulators by name, without those of earlier steps."""
-        kept = self._settled()
-        return kept if all(isinstance(name, str) for name in kept) else self.at(None)
+        return self.at(None)
 
     def at(self, step: int | None) -> dict[str, Accumulator]:
         """The accumulators by name, of an earlier step or, with None, of the tick itself."""
@@ -66,7 +77,7 @@ class RunNumbers(AccumulatingPreprocessor):
     def by_step(self) -> dict[int | None, dict[str, Accumulator]]:
         """All accumulators, by step (None for the tick itself) and name."""
         found: dict[int | None, dict[str, Accumulator]] = {}
-        for key, kept in self._settled().items():
+        for key, kept in self._kept.series.values().items():
             name, step = (key, None) if isinstance(key, str) else key
             found.setdefault(step, {})[name] = kept
         return found
@@ -74,11 +85,11 @@ class RunNumbers(AccumulatingPreprocessor):
     @property
     def is_empty(self) -> bool:
         """Whether there is no number since the last tick."""
-        return not self._values
+        return not self._kept.series.used_keys()
 
     def __contains__(self, name: str) -> bool:
         """Whether a number of that name has come since the last tick."""
-        return name in self._values
+        return name in self._kept.series.used_keys()
 
     def push(self, name: str, value: Any, step: int | None = None) -> None:
         """Add a number; a tensor is copied, without waiting for the GPU."""
@@ -88,23 +99,19 @@ class RunNumbers(AccumulatingPreprocessor):
         """Keep all numbers so far under these names at this step, whenever the next tick comes."""
         self._close_step()
         for name in names:
-            for kept in (self._values, self._in_step):
-                if name not in kept:
-                    continue
-                if (name, step) in kept:
-                    kept[name, step].merge(kept.pop(name))
-                else:
-                    kept[name, step] = kept.pop(name)
+            for series in (self._kept.series, self._in_step):
+                if name in series.places:
+                    series.rename(name, (name, step))
 
-    @contextmanager
-    def showing(self, values: OrderedDict[Any, Any]) -> Iterator[None]:
-        """The same; values of the current step wait, too."""
-        parts, self._parts = self._parts, {}
-        try:
-            with super().showing(values):
-                yield
-        finally:
-            self._parts = parts
+    def release(self) -> Kept:
+        """The same; what was given so far of the current step belongs to it."""
+        self._close_step()
+        return super().release()
+
+    def _bring(self, kept: Kept) -> None:
+        super()._bring(kept)
+        if kept is self._present:
+            self._close_step()
 
     def _add_to_step(self, name: str, sample: Any, inplace: bool, *, add_up: bool = False) -> None:
         """Add a number of which a step may have several, from micro-batches; together they are one sample."""
@@ -125,20 +132,66 @@ class RunNumbers(AccumulatingPreprocessor):
             for name, part in parts.items():
                 self._add(name, part.whole(), part.inplace, in_step=True)
 
-    def _add(self, name: Any, sample: Any, inplace: bool, *, in_step: bool = False) -> None:
-        accumulator = self._values.get(name)
-        if accumulator is None:
-            accumulator = self._values[name] = new_accumulator(inplace)
-        accumulator.adopt(sample)
-        if in_step:
-            self._record_in_step(name, sample)
+    def _add(self, key: Hashable, sample: Any, inplace: bool, *, in_step: bool = False) -> None:
+        self._kept.series.add(key, sample, inplace=inplace)
+        if in_step and several_processes():
+            self._in_step.add(key, sample)
 
-    def _collect(self) -> None:
-        super()._collect()
-        self._close_step()
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no other processes."""
+        return {**super().__getstate__(), "_in_step": None, "open_step": None}
 
-    def _new_value(self, like: Any = None) -> Any:
-        return new_accumulator(self.inplace if like is None else isinstance(like, RunningMeanVar))
+    def state_dict(self) -> dict[str, Any]:
+        """Also the samples that other processes have, too."""
+        return {**super().state_dict(), "in_step": self._in_step_lists()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        super().load_state_dict(state)
+        self._in_step.merge(state["in_step"])
+
+    def _in_step_lists(self) -> dict[Any, list[float]]:
+        return {key: list(samples) for key, samples in self._in_step.values().items()}
+
+    def payload(self) -> Payload:
+        """All accumulators, and the samples of which every process has one per step."""
+        values, in_step = super().payload(), self._in_step_lists()
+        complete = {key: own for key, own in in_step.items() if len(own) == _number_of_samples(values.get(key))}
+        return Payload(values, complete)
+
+    def merge_ranks(self, payloads: dict[int, Payload]) -> None:
+        """Merge the payloads of all ranks; of a number that each has once per step, the mean is one sample."""
+        self.reset()
+        averaged = _means_in_step(payloads.values())
+        for payload in payloads.values():
+            for key, value in payload.values.items():
+                if key in averaged:
+                    self._kept.series.place(key, isinstance(value, RunningMeanVar))
+                else:
+                    self._merge({key: value})
+        for key, samples in averaged.items():
+            self._merge({key: samples})
+
+
+def _number_of_samples(accumulator: Any) -> int:
+    if isinstance(accumulator, RunningMeanVar):
+        return accumulator.count + accumulator.nonfinite
+    return 0 if accumulator is None else len(accumulator)
+
+
+def _means_in_step(payloads: Iterable[Payload]) -> dict[Any, list[float]]:
+    """For each key the means over processes, step by step, then the samples that only some processes have."""
+    found: dict[Any, list[float]] = {}
+    having = list(payloads)
+    for key in dict.fromkeys(key for payload in having for key in payload.in_step):
+        of_key = [payload for payload in having if _number_of_samples(payload.values.get(key))]
+        series = [np.array(payload.in_step[key]) for payload in of_key if key in payload.in_step]
+        if len(series) == len(of_key):  # otherwise some process has not kept all its samples
+            common = min(map(len, series))
+            rest = [samples[common:] for samples in series]
+            means = np.mean([samples[:common] for samples in series], axis=0)
+            found[key] = np.concatenate([means, *rest]).tolist()
+    return found
 
 
 def sample_of(value: Any) -> Any:

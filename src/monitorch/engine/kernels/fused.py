@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...numerical.memory import lasting
+from ..allocation import lasting
 from ..columns import WIDTH
 from .device import geometry_kernel
 from .device_output import output_kernel

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...numerical.length import as_dense
+from ...numerical.norms import as_dense
 from ...numerical.precision import difference
 from . import reference
 from .host_pieces import (

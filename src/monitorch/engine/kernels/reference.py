@@ -6,9 +6,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ...numerical.length import as_dense, as_real
-from ...numerical.memory import lasting
+from ...numerical.norms import as_dense, as_real
 from ...numerical.precision import HOST, UNIT_DTYPES, wide_dtype
+from ..allocation import lasting
 from ..columns import (
     ACTIVE,
     BATCH,

@@ -1,0 +1,416 @@
+"""Rows as they are measured: on the host, on a device, or captured by a CUDA graph; a tick takes them all at once.
+
+There is one buffer per device. Its methods measure a tensor with a suitable kernel and write one row, without waiting.
+"""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import SkippedSample
+from ..numerical.precision import difference, wide_dtype_of
+from ..numerical.waiting import HostCopy, Pending
+from .allocation import is_capturing, lasting
+from .columns import FOLLOWS, UNIT, WIDTH
+from .distributed_tensors import OWN
+from .kernels import fused, fused_many, host, reference
+from .loss_scale import Correction
+from .meter import Meter
+from .rows import Numbers
+
+CAPACITY = 1 << 15
+"""How many rows are kept before they are folded: limits memory between two ticks."""
+
+CAPTURED = 1 << 12
+"""How many rows CUDA graphs may write, per device."""
+
+KEPT_TABLES = 256
+"""How many tables of launches for many tensors are cached."""
+
+BASELINE = 4
+"""Bit of a tag above those for the kind of the pass: the row is kept only to compare the next one with it."""
+
+NO_GRAPH = -1
+"""The generation of rows that no CUDA graph can have written."""
+
+
+class Info(NamedTuple):
+    """Where a row comes from."""
+
+    meter: int
+    step: int
+    tag: int = 0
+    """The kind of the pass, and :data:`BASELINE`."""
+    part: int = OWN
+    """With several processes, which part of the tensor it is: rows of one part are copies."""
+    generation: int = NO_GRAPH
+    """With CUDA graphs, rows of a meter are compared only within one generation and gap, see :func:`drop_stale`."""
+    gaps: int = 0
+
+
+METER, STEP, TAG, PART, GENERATION, GAPS = range(len(Info._fields))
+
+Infos: TypeAlias = NDArray[np.int64]
+Entry: TypeAlias = tuple[Meter, Info, Tensor, bool]
+"""A tensor to measure with others, and whether it is compared with the one before."""
+
+
+class Chunk:
+    """Rows that a buffer has given away; those of a device must be copied before they can be read."""
+
+    def __init__(self, infos: Infos, rows: Numbers | Tensor, alive: dict[int, Tensor]) -> None:
+        self.infos, self.alive = infos, alive
+        self.rows = rows if isinstance(rows, np.ndarray) else np.zeros((0, WIDTH))
+        self._there = rows if isinstance(rows, Tensor) else None
+
+    def pending(self) -> list[Pending]:
+        """What to copy."""
+        there, self._there = self._there, None
+        return [] if there is None else [(self._arrive, there)]
+
+    def _arrive(self, rows: Numbers) -> None:
+        self.rows = rows
+
+
+class Buffer:
+    """The rows of one device; a subclass measures.
+
+    Args:
+        when_full: called with rows that must be folded before there is room for others.
+    """
+
+    def __init__(self, when_full: Callable[[Chunk], None]) -> None:
+        self._when_full = when_full
+        self.infos = array("q")
+        self.alive: dict[int, Tensor] = {}
+        """Which channels are active, by row, if processes count dead channels together."""
+
+    def __len__(self) -> int:
+        return len(self.infos) // len(Info._fields)
+
+    def note(self, info: Info, alive: Tensor | None = None) -> None:
+        """Say where the row comes from that is written next."""
+        if alive is not None:
+            self.alive[len(self)] = alive
+        self.infos.extend(info)
+
+    def _take_infos(self) -> tuple[Infos, dict[int, Tensor]]:
+        infos = np.frombuffer(self.infos, np.int64).reshape(-1, len(Info._fields)).copy()
+        alive, self.infos, self.alive = self.alive, array("q"), {}
+        return infos, alive
+
+
+class HostBuffer(Buffer):
+    """Rows of CPU tensors, computed at once."""
+
+    def __init__(self, when_full: Callable[[Chunk], None]) -> None:
+        super().__init__(when_full)
+        self.rows = array("d")
+        self._correction: tuple[float, float] | None = None
+
+    @contextmanager
+    def corrected(self, unit: Tensor, follows: Tensor | None = None) -> Iterator[None]:
+        """Multiply these columns of all rows that are written inside the block, see :meth:`DeviceBuffer.corrected`."""
+        self._correction = float(unit), 1.0 if follows is None else float(follows)
+        try:
+            yield
+        finally:
+            self._correction = None
+
+    def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> None:
+        """Measure what a layer put out."""
+        self._write(info, host.output(x.detach(), meter.channel_dim, meter.eps), alive)
+
+    def geometry(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
+        """Measure a tensor and compare it with the one before, which it replaces."""
+        previous = meter.comparison.previous
+        if meter.comparison.sketched and previous is not None:
+            self._write(info, host.sketch(x, previous, follows))
+        else:
+            self._write(info, host.geometry(x, previous, follows, meter.eps if meter.rates else None))
+
+    def gradients(self, entries: Sequence[Entry]) -> None:
+        """Measure the gradients of many parameters; if one fails, the others are still measured."""
+        for meter, info, x, follows in entries:
+            meter.guarded(self.geometry, meter, info, x, follows)
+
+    def updates(self, entries: Sequence[Entry]) -> None:
+        """Measure how far many parameters have moved."""
+        for meter, info, x, follows in entries:
+            meter.guarded(self._update, meter, info, x, follows)
+
+    def _update(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
+        before = x if meter.before is None else meter.before
+        if meter.comparison.sketched:
+            self.geometry(meter, info, difference(x, before), follows)
+        else:
+            self._write(info, host.update(x, before, meter.comparison.previous, follows))
+
+    def _write(self, info: Info, row: tuple[float, ...], alive: Tensor | None = None) -> None:
+        if self._correction is not None:
+            unit, follows = self._correction
+            row = (*row[:UNIT], row[UNIT] * unit, row[FOLLOWS] * follows, *row[FOLLOWS + 1 :])
+        self.note(info, alive)
+        self.rows.extend(row)
+        if len(self.rows) >= CAPACITY * WIDTH:
+            for chunk in self.take():
+                self._when_full(chunk)
+
+    def take(self) -> list[Chunk]:
+        """Give all rows away."""
+        if not self.infos:
+            return []
+        rows, self.rows = np.frombuffer(self.rows, np.float64).reshape(-1, WIDTH), array("d")
+        infos, alive = self._take_infos()
+        return [Chunk(infos, rows.copy(), alive)]
+
+
+class DeviceBuffer(Buffer):
+    """Rows of tensors on a GPU or another device, written by kernels and copied to the CPU in one piece."""
+
+    def __init__(self, device: torch.device, when_full: Callable[[Chunk], None]) -> None:
+        super().__init__(when_full)
+        dtype = wide_dtype_of(device)
+        self.block = torch.zeros(CAPACITY, WIDTH, dtype=dtype, device=device)
+        self.captured = torch.zeros(CAPTURED, WIDTH, dtype=dtype, device=device)
+        """Where CUDA graphs write: each row always to the same place."""
+        self._captured: list[Info] = []
+        self._moving: list[tuple[HostCopy, Chunk]] = []
+        self._many: dict[Any, Any] = {}
+        self._correction: Correction | None = None
+        self._uncorrected = 0
+
+    @contextmanager
+    def corrected(self, unit: Tensor, follows: Tensor | None = None) -> Iterator[None]:
+        """Correct all rows that are written inside the block.
+
+        Args:
+            unit: multiplies their units; 0 leaves the rows out.
+            follows: 0 if none of them is compared with the row before.
+        """
+        self._correction, self._uncorrected = Correction(unit, follows), len(self)
+        try:
+            yield
+            self._correct()
+        finally:
+            self._correction = None
+
+    def _correct(self) -> None:
+        if self._correction is not None and self._uncorrected < len(self):
+            rows = self.block[self._uncorrected : len(self)]
+            for column, factor in zip((UNIT, FOLLOWS), self._correction, strict=True):
+                if factor is not None:
+                    rows[:, column] *= factor.to(rows.device, non_blocking=True)
+        self._uncorrected = 0
+
+    def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> None:
+        """Measure a layer's output."""
+        if not meter.reads(x):
+            meter.reader = self._output_reader(meter, x)
+        block, index = self._place(meter, info, alive)
+        meter.reader(x, block, index)
+        self._keep_for_graph(meter, block)
+
+    def geometry(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
+        """Measure a tensor and compare it with the one before, which it replaces; the meter knows its layout."""
+        if meter.reader is None:
+            meter.reader = self._geometry_reader(meter, x)
+        block, index = self._place(meter, info)
+        meter.reader(x, block, index, follows or block is self.captured)  # gaps are noticed on the CPU
+        self._keep_for_graph(meter, block)
+
+    def _keep_for_graph(self, meter: Meter, block: Tensor) -> None:
+        """Keep the memory that a CUDA graph writes to while it may run, whatever the meter uses next."""
+        if block is self.captured and meter.callback is not None:
+            reader = None if isinstance(meter.reader, partial) else meter.reader
+            meter.callback.hold(block, meter.comparison.previous, reader)
+
+    def _output_reader(self, meter: Meter, x: Tensor) -> Any:
+        if not fused.AVAILABLE or not fused.supports(x):
+            return partial(_output_plainly, meter)
+        make = partial(torch.zeros, fused.scratch_size(x, meter.channel_dim), dtype=torch.float64, device=x.device)
+        scratch = lasting(make, x.device, in_graph=meter.in_graph)
+        return fused.OutputReader(x, meter.channel_dim, meter.eps, scratch)
+
+    def _geometry_reader(self, meter: Meter, x: Tensor) -> Any:
+        whole = x if fused.supports(x) else x.contiguous()
+        before, previous, sketched = meter.before, meter.comparison.previous, meter.comparison.sketched
+        if meter.rates or not fused.AVAILABLE or not fused.supports(whole) or (before is not None and not sketched):
+            return partial(_geometry_plainly, meter)
+        if sketched and previous is not None:
+            reader: Any = fused.SketchReader(whole, previous, before)
+        else:
+            reader = fused.GeometryReader(whole, previous)
+        return reader if whole is x else lambda x, *where: reader(x.contiguous(), *where)
+
+    def gradients(self, entries: Sequence[Entry]) -> None:
+        """Measure the gradients of many parameters in a constant number of launches."""
+        for key, group in self._groups(entries):
+            if key is None:
+                for meter, info, x, follows in group:
+                    self.geometry(meter, info, x, follows)
+                continue
+            meters, infos, measured, flags = zip(*group, strict=True)
+            previous = [meter.comparison.previous for meter in meters] if key[0] else None
+            many = self._many_for(fused_many.ManyGradients, meters)
+            many(measured, previous, flags, key[1], self.block, self._reserve(infos))
+
+    def updates(self, entries: Sequence[Entry]) -> None:
+        """Measure how far many parameters have moved in a constant number of launches."""
+        for key, group in self._groups(entries):
+            if key is None:
+                for meter, info, x, follows in group:
+                    self.geometry(meter, info, x.detach(), follows)
+                continue
+            meters, infos, measured, flags = zip(*group, strict=True)
+            previous = [meter.comparison.previous for meter in meters] if key[0] else None
+            before = [meter.before for meter in meters]
+            many = self._many_for(fused_many.ManyUpdates, meters)
+            many(measured, before, previous, flags, self.block, self._reserve(infos))
+
+    def _many_for(self, kind: Any, meters: Sequence[Meter]) -> Any:
+        """The cached tables of an earlier launch for the same tensors; making them costs time."""
+        key = kind, len(meters), meters[0].number, meters[-1].number
+        if key not in self._many:
+            if len(self._many) >= KEPT_TABLES:
+                self._many.clear()
+            self._many[key] = kind()
+        return self._many[key]
+
+    def _groups(self, entries: Sequence[Entry]) -> Iterable[tuple[Any, list[Entry]]]:
+        """Tensors that one launch can measure together; under None those that must be measured one by one."""
+        groups: dict[Any, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            meter = entry[0]
+            alone = meter.comparison.sketched or not fused.AVAILABLE or not fused.supports(entry[2])
+            has_previous = meter.comparison.previous is not None
+            groups[None if alone else (has_previous, meter.eps if meter.rates else None)].append(entry)
+        return groups.items()
+
+    def take(self) -> list[Chunk]:
+        """Give all rows away; those that are already being copied come first."""
+        moved = [chunk for _, chunk in self._moving]
+        for copy, _ in self._moving:
+            copy.deliver()
+        self._moving = []
+        return [*moved, *self._empty()]
+
+    def collect(self, step: int, tag: int, gaps: int) -> None:
+        """Move the rows that CUDA graphs have written since the last call to the others.
+
+        Args:
+            step: the number of the step.
+            tag: bits for all of them.
+            gaps: how many gaps in recording there were so far.
+        """
+        if not self._captured:
+            return
+        infos = [info._replace(step=step, tag=info.tag | tag, gaps=gaps) for info in self._captured]
+        first = self._reserve(infos)
+        rows = self.captured[: len(infos)]
+        self.block[first : first + len(rows)] = rows
+        rows.zero_()
+
+    def forget_graphs(self) -> None:
+        """All graphs were dropped, except for backward passes that may still run."""
+        if self._captured:
+            self.captured, self._captured = torch.zeros_like(self.captured), []
+
+    def _place(self, meter: Meter, info: Info, alive: Tensor | None = None) -> tuple[Tensor, int]:
+        """Where to write a row: at the next place or, in a CUDA graph, at a fixed one."""
+        if meter.in_graph and is_capturing(self.block.device):
+            if len(self._captured) == CAPTURED:
+                raise SkippedSample(f"CUDA graphs hold more than {CAPTURED} measurements")
+            self._captured.append(info._replace(tag=info.tag & ~BASELINE))  # each run has its own tag
+            index = len(self._captured) - 1
+            self.captured[index].zero_()
+            return self.captured, index
+        if len(self) == CAPACITY:
+            return self.block, self._reserve([info])
+        self.note(info, alive)
+        return self.block, len(self) - 1
+
+    def _reserve(self, infos: Sequence[Info]) -> int:
+        if len(infos) > CAPACITY:
+            raise SkippedSample(f"{len(infos)} parameters at once are more than {CAPACITY}")
+        if len(self) + len(infos) > CAPACITY:
+            for copy, chunk in self._moving:  # begun a whole buffer ago, so this does not wait
+                copy.deliver()
+                self._when_full(chunk)
+            self._moving = [(HostCopy(chunk.pending()), chunk) for chunk in self._empty()]
+        first = len(self)
+        for info in infos:
+            self.infos.extend(info)
+        return first
+
+    def _empty(self) -> list[Chunk]:
+        """A copy of the rows; later writes come after the copy on the device's stream."""
+        if not self.infos:
+            return []
+        self._correct()
+        used = self.block[: len(self)]
+        rows = used.clone()
+        used.zero_()
+        infos, alive = self._take_infos()
+        return [Chunk(infos, rows, alive)]
+
+
+def _output_plainly(meter: Meter, x: Tensor, block: Tensor, index: int) -> None:
+    block[index] = reference.output(x, meter.channel_dim, meter.eps)
+
+
+def _geometry_plainly(meter: Meter, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
+    previous = meter.comparison.previous
+    if meter.before is not None:  # the update
+        x = difference(x, meter.before)
+    if meter.comparison.sketched and previous is not None:
+        block[index] = reference.sketch(x, previous, follows)
+        return
+    block[index] = reference.geometry(x, previous if follows else None, meter.eps if meter.rates else None)
+    if previous is not None:
+        previous.copy_(x)
+
+
+class Buffers:
+    """One buffer per device.
+
+    Args:
+        when_full: called with rows that must be folded before there is room for others.
+    """
+
+    def __init__(self, when_full: Callable[[Chunk], None]) -> None:
+        self._when_full = when_full
+        self._buffers: dict[torch.device, HostBuffer | DeviceBuffer] = {}
+
+    def of(self, device: torch.device) -> HostBuffer | DeviceBuffer:
+        """The buffer that measures tensors of a device."""
+        buffer = self._buffers.get(device)
+        if buffer is None:
+            make = HostBuffer if device.type == "cpu" else partial(DeviceBuffer, device)
+            buffer = self._buffers[device] = make(self._when_full)
+        return buffer
+
+    def collect(self, step: int, tag: int, gaps: int, unit: Tensor | None) -> None:
+        """Take what CUDA graphs have written, in this unit; see :meth:`DeviceBuffer.collect`."""
+        for buffer in self._buffers.values():
+            if isinstance(buffer, DeviceBuffer):
+                with nullcontext() if unit is None else buffer.corrected(unit):
+                    buffer.collect(step, tag, gaps)
+
+    def forget_graphs(self) -> None:
+        """Make room for new graphs, after all graphs were dropped."""
+        for buffer in self._buffers.values():
+            if isinstance(buffer, DeviceBuffer):
+                buffer.forget_graphs()
+
+    def take(self) -> list[Chunk]:
+        """Give all rows away."""
+        return [chunk for buffer in self._buffers.values() for chunk in buffer.take()]

@@ -1,0 +1,343 @@
+"""All that measures for one inspector: the taps that lenses share, their meters, and the rows that they leave."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from itertools import chain
+from threading import RLock
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..numerical.waiting import HostCopy
+from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, TAG, Buffers, Chunk, Entry, Infos
+from .columns import FOLLOWS, UNIT
+from .compilation import number_of_graphs, spare_the_compiler
+from .gradients import GradientTap
+from .loss_scale import Correction, StepScales
+from .meter import Measured, Meter, Reporter, Request, Subscriber, Subscription, find_meter, request_of
+from .optimizers import OptimizerSteps
+from .outputs import OUTPUT_GRADIENT, OutputTap
+from .parameters import ParameterTap
+from .passes import TrainingBackward
+from .ranks import RankMerge, several_processes
+from .rows import LastRows, Numbers, Rows, RowTable
+from .state import State
+from .updates import UpdateTap
+
+
+class Engine:
+    """One tap per module output, one for gradients, one per optimizer for updates, and the rows that they leave.
+
+    Rows are folded under one lock, in the order in which they were measured: whoever reads a number waits until
+    earlier rows are folded, whichever thread does that.
+
+    Args:
+        state: the state of the inspector: whether to record, and the step.
+        device: the device of the model.
+        averages: whether gradients are averaged over processes while backward ends.
+        model: the model that is trained.
+    """
+
+    def __init__(
+        self, state: State, device: torch.device, *, averages: bool = False, model: nn.Module | None = None
+    ) -> None:
+        self.state, self.device, self.averages = state, device, averages
+        self.may_wait = True
+        """Whether gradients of one backward pass may be measured together at its end."""
+        self.joins = not state.per_rank
+        """With several processes, whether rows wait until those of all processes are merged."""
+        self.ranks = RankMerge(self.fold)
+        self.buffers = Buffers(self._fold_early)
+        self.buffers.of(device)  # before a compiled model runs with memory of its own
+        self.meters: list[Meter] = []
+        self._subscribers: dict[int, Subscriber] = {}
+        self._last = LastRows()
+        self._seen: set[int] = set()
+        self._lock = RLock()
+        self.gradients = GradientTap(self)
+        self.parameters = ParameterTap(self)
+        self.backward = TrainingBackward(model, state, lambda: self.gradients.hooked)
+        self.step_scales = StepScales()
+        self._outputs: dict[int, OutputTap] = {}
+        self._updates: dict[int, UpdateTap] = {}
+        self._steps: dict[int, OptimizerSteps] = {}
+        self.when_no_pass_has_begun: Callable[[nn.Module], None] | None = None
+        """Called with the first layer that runs, if no pass of the model was noticed before."""
+        self.resting: set[OutputTap] = set()
+        self._graphs = 0
+
+    @classmethod
+    def of(cls, model: nn.Module, state: State) -> "Engine":
+        """The engine for a model; a model without tensors counts as being on the CPU."""
+        spare_the_compiler()
+        tensor = next(chain(model.parameters(), model.buffers()), None)
+        device = torch.device("cpu") if tensor is None else tensor.device
+        return cls(state, device, averages=state.averages, model=model)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether outputs are watched, but none was ever seen."""
+        meters = [meter for tap in self._outputs.values() for meter in tap.outputs]
+        return bool(meters) and not any(meter.number in self._seen for meter in meters)
+
+    # taps and meters
+
+    def output(self, module: nn.Module, name: str) -> OutputTap:
+        """The tap on a module's output."""
+        tap = self._outputs.get(id(module))
+        if tap is None or tap.module() is not module:  # another module may have had the same id
+            tap = self._outputs[id(module)] = OutputTap(self, module, name)
+        return tap
+
+    def updates(self, optimizer: Optimizer) -> UpdateTap:
+        """The tap on an optimizer's steps."""
+        tap = self._updates.get(id(optimizer))
+        if tap is None:
+            tap = self._updates[id(optimizer)] = UpdateTap(self, optimizer)
+            steps = self.steps(optimizer)
+            steps.before.append(tap.before_step)
+            steps.after.insert(0, tap.after_step)  # right after the step of the optimizer
+        return tap
+
+    def steps(self, optimizer: Optimizer) -> OptimizerSteps:
+        """What notices an optimizer's steps."""
+        if id(optimizer) not in self._steps:
+            self._steps[id(optimizer)] = OptimizerSteps(optimizer, self.state)
+        return self._steps[id(optimizer)]
+
+    def subscribe(
+        self,
+        meters: list[Meter],
+        name: str,
+        gatherer: Reporter,
+        preprocessor: Measured,
+        *what: Any,
+        parameter: str | None = None,
+        output_index: int | str | None = None,
+        share: float = 1.0,
+    ) -> Subscription:
+        """Measure for a preprocessor, with one of ``meters`` or a new one.
+
+        Args:
+            meters: the meters of the tensor.
+            name: the layer.
+            gatherer: reports what fails.
+            preprocessor: gets the rows.
+            what: what is measured; with the name of the layer the same in every process.
+            parameter: what the preprocessor keeps numbers under, beside the gatherer's name.
+            output_index: which part of an output to measure.
+            share: the share of the global loss that this process computes.
+        """
+        request = request_of(preprocessor, output_index)
+        meter = find_meter(meters, request)
+        if meter is None:
+            meter = self._new_meter(name, request, share)
+            self.ranks.register(meter, *what, name)
+            meters.append(meter)
+        else:
+            meter.widen(request)
+        preprocessor.before_reading = self.settle
+        subscriber = self._subscribers.setdefault(id(preprocessor), Subscriber(preprocessor))
+        return Subscription(meters, meter, gatherer, subscriber, parameter)
+
+    def _new_meter(self, name: str, request: Request, share: float) -> Meter:
+        meter = Meter(len(self.meters), name, request, share)
+        self.meters.append(meter)
+        return meter
+
+    def _leave(self, place: int) -> None:
+        """Stop measuring the updates of this optimizer."""
+        tap, steps = self._updates.pop(place), self._steps[place]
+        steps.before.remove(tap.before_step)
+        steps.after.remove(tap.after_step)
+        if not steps.before and not steps.after:
+            self._steps.pop(place).remove()
+
+    def come_last(self) -> None:
+        """Let all other hooks run before a step is measured."""
+        for steps in self._steps.values():
+            steps.come_last()
+
+    @property
+    def compares(self) -> bool:
+        """Whether tensors of consecutive steps are compared."""
+        return bool(self._compared())
+
+    @property
+    def takes_scaled_gradients(self) -> bool:
+        """Whether gradients are measured before a GradScaler has unscaled them."""
+        return self.gradients.takes_scaled or any(tap.gradients for tap in self._outputs.values())
+
+    # measuring
+
+    def measure_together(self, verb: str, entries: Iterable[Entry], correction: Correction | None = None) -> None:
+        """Measure many tensors, each in the buffer of its device."""
+        by_device: dict[torch.device, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            if not entry[2].is_meta:  # there are no numbers in it
+                by_device[entry[2].device].append(entry)
+        for device, own in by_device.items():
+            buffer = self.buffers.of(device)
+            begin = perf_counter()
+            try:
+                with nullcontext() if correction is None else buffer.corrected(*correction):
+                    getattr(buffer, verb)(own)
+            except Exception as error:
+                for meter, _, *data in own:
+                    meter.fail(error, data)
+            self.state.spend(perf_counter() - begin)
+
+    def send_to_rest(self, tap: OutputTap) -> None:
+        """Note that a tap has removed its hook until :meth:`wake`."""
+        if not self.resting:
+            self._graphs = number_of_graphs()
+        self.resting.add(tap)
+
+    def wake(self) -> None:
+        """Recording begins again: put the hooks of all taps back."""
+        if self.resting and number_of_graphs() != self._graphs:
+            torch.compiler.reset()  # graphs that were compiled in the meantime do not contain the taps
+            self.collect()
+            self.buffers.forget_graphs()
+        while self.resting:
+            self.resting.pop().wake()
+
+    def average(self, share: float) -> None:
+        """From now on gradients are averaged over processes, and this process computes this share of the loss."""
+        self.averages = True
+        for tap in self._outputs.values():
+            for meter in tap.gradients:
+                meter.share = share
+
+    def skip_step(self, optimizer: Optimizer) -> None:
+        """An optimizer's step is skipped."""
+        self.gradients.skip_step(optimizer)
+        if id(optimizer) in self._updates:
+            self._updates[id(optimizer)].skip_step()
+
+    def collect(self) -> None:
+        """Take what CUDA graphs have measured, before their next run overwrites it."""
+        state = self.state
+        unit = None if state.loss_scale is None else state.loss_scale.unit()
+        self.buffers.collect(state.step, BASELINE if state.is_baseline else 0, state.gaps, unit)
+
+    # from rows to preprocessors
+
+    def take(self) -> list[Chunk]:
+        """All rows so far; :meth:`fold_chunks` after they were copied."""
+        self.collect()
+        return self.buffers.take()
+
+    def settle(self) -> None:
+        """Bring all rows to their preprocessors now; with several processes they wait for those of the others."""
+        self.state.settle()
+        with self._lock:
+            self.fold_now()
+
+    def fold_now(self) -> None:
+        """The same for rows that no tick has taken; with one copy per device."""
+        chunks = self.take()
+        HostCopy(pending for chunk in chunks for pending in chunk.pending()).deliver()
+        self.fold_chunks(chunks)
+        if self.ranks.waits and not self._waits_for_others():
+            self.ranks.merge_ranks({0: self.ranks.payload()})  # the other processes have left
+
+    def _fold_early(self, chunk: Chunk) -> None:
+        """A buffer is full."""
+        self.state.settle()
+        self.fold_chunks([chunk])
+
+    def fold_chunks(self, chunks: Sequence[Chunk]) -> None:
+        """Fold rows of this process, or with several processes keep them for the exchange."""
+        with self._lock:
+            for chunk in chunks:
+                was_written = chunk.rows[:, UNIT] != 0  # otherwise its kernel failed, or its graph did not run
+                infos, rows = chunk.infos[was_written], chunk.rows[was_written]
+                self._drop_stale(infos, rows)
+                if self._waits_for_others():
+                    places = np.cumsum(was_written) - 1
+                    alive = {int(places[row]): flags for row, flags in chunk.alive.items() if was_written[row]}
+                    self.ranks.keep(infos, rows, alive)
+                else:
+                    self.fold(infos, rows)
+
+    def fold(self, infos: Infos, rows: Numbers) -> None:
+        """Let every preprocessor add its samples, those of all layers at once."""
+        if not len(rows):
+            return
+        with self._lock:
+            rows[:, UNIT] *= np.array([meter.share for meter in self.meters])[infos[:, METER]]
+            table = RowTable(infos[:, METER], rows, self._last)
+            tags = infos[table.order, TAG]
+            is_baseline, kinds = (tags & BASELINE) > 0, tags % BASELINE
+            self._seen.update(np.unique(table.owners).tolist())
+            for subscriber in list(self._subscribers.values()):
+                chosen, places = subscriber.choose(table.owners, kinds)
+                if len(chosen):
+                    own = Rows(table, chosen, places, subscriber.preprocessor.names, is_baseline[chosen])
+                    subscriber.preprocessor.fold(own, subscriber.report)
+
+    def _drop_stale(self, infos: Infos, rows: Numbers) -> None:
+        """Undo comparisons of CUDA graphs with anything older than the row before.
+
+        Such a graph compares with what is in its memory. Whether that is the last tensor is known only here: there may
+        have been a gap, or a graph for another shape, with its own memory, may have run in between.
+        """
+        for row in np.flatnonzero(infos[:, GENERATION] != NO_GRAPH):
+            meter, lineage = self.meters[infos[row, METER]], (int(infos[row, GENERATION]), int(infos[row, GAPS]))
+            if lineage != meter.lineage:
+                rows[row, FOLLOWS] = 0
+            meter.lineage = lineage
+
+    def _waits_for_others(self) -> bool:
+        return self.joins and several_processes()
+
+    # the life of a run
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next tensors are compared with, without gradients of outputs, which are too large."""
+        meters = {}
+        for meter in self._compared():
+            comparison = meter.comparison.state_dict(with_tensor=meter.key[0] != OUTPUT_GRADIENT)
+            meters[meter.key] = {**comparison, "last": self._last.row(meter.number)}
+        return {"meters": meters, "ranks": self.ranks.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state; a layer that is not in it starts from the beginning."""
+        for meter in self._compared():
+            if meter.key in state["meters"]:
+                saved = state["meters"][meter.key]
+                meter.load_state_dict(saved, self.device)
+                if saved["last"] is not None:
+                    self._last.set(meter.number, saved["last"])
+        self.ranks.load_state_dict(state["ranks"])
+
+    def _compared(self) -> list[Meter]:
+        return [meter for tap in self._taps() for meter in tap.meters if meter.compares]
+
+    def _taps(self) -> Iterable[GradientTap | OutputTap | UpdateTap]:
+        return self.gradients, *self._outputs.values(), *self._updates.values()
+
+    def refresh(self) -> None:
+        """Follow parameters that were replaced, and remove hooks that are no longer needed."""
+        self.gradients.refresh()
+        for place, updates in list(self._updates.items()):
+            updates.refresh()
+            if not updates.meters:
+                self._leave(place)
+        for place, output in list(self._outputs.items()):
+            if not output.meters:
+                self._outputs.pop(place).close()
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        for tap in self._taps():
+            tap.close()
+        for steps in self._steps.values():
+            steps.remove()
+        self._outputs, self._updates, self._steps = {}, {}, {}

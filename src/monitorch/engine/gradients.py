@@ -1,0 +1,328 @@
+"""Gradients of parameters: those of one backward pass, or one optimizer step, are measured together."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.optim import Optimizer
+
+from ..errors import SkippedSample
+from ..numerical.norms import as_dense
+from .allocation import renewed
+from .buffers import BASELINE, Entry, Info
+from .distributed_tensors import local_part
+from .loss_scale import Unscaling
+from .meter import Measured, Meter, Reporter, Subscription
+from .optimizers import Owned
+from .parameters import locate_parameter
+from .passes import inside_backward
+from .reports import tell
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+AT_STEP, BEFORE_CLIP, AT_BACKWARD = "at_step", "before_clip", "at_backward"
+"""When the gradient of a parameter is read."""
+
+MAY_WAIT = 1 << 30
+"""Bytes of gradients that may wait to be measured together: an optimizer that steps inside backward frees them."""
+
+
+class WatchedGradient:
+    """One parameter of a module, looked up by name: frozen and replaced ones are hooked once they train."""
+
+    def __init__(self, tap: "GradientTap", module: nn.Module, parameter: str) -> None:
+        self._tap, self._parameter = tap, parameter
+        self.module = weakref.ref(module)  # weak: its parameters hold this object in C++, unseen by the GC
+        self.meters: list[Meter] = []
+        self.at_step = False
+        self.kept: Tensor | None = None
+        """A copy of the gradient at the end of the last backward pass, if needed."""
+        self.is_kept = False
+        self.hooked: Tensor | None = None
+        self._content = 0
+        """What the hooked parameter held: ``swap_tensors`` takes the hook away with it."""
+        self._handle: Any = None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The parameter as it is now."""
+        module = self.module()
+        if module is None:
+            return None
+        direct = module._parameters.get(self._parameter)
+        return locate_parameter(module, self._parameter) if direct is None else direct
+
+    def refresh(self) -> None:
+        """Look the parameter up, and hook it if it trains now."""
+        parameter = self.tensor
+        if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
+            self.unhook()
+            return
+        with torch._C.DisableTorchFunctionSubclass():  # an uninitialised one refuses nearly all methods
+            if parameter is self.hooked and parameter._cdata == self._content:
+                return
+            self.unhook()
+            others = parameter._post_accumulate_grad_hooks
+            if others is not None and not others:  # after swap_tensors() torch would not call a hook put into these
+                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+            self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            self.hooked, self._content = parameter, parameter._cdata
+
+    def join(self, owned: Owned) -> None:
+        """Measure at steps from now on, if an optimizer has the parameter.
+
+        This is never undone: with fully_shard, parameters are for a while not the optimizer's own objects.
+        """
+        tensor = self.tensor
+        self.at_step = self.at_step or (tensor is not None and tensor in owned)
+
+    @property
+    def moment(self) -> str:
+        """When the gradient is read."""
+        moment: str = self._tap.state.gradient if self.at_step else AT_BACKWARD
+        return moment
+
+    def unhook(self) -> None:
+        """Remove the hook from the parameter."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self.hooked = None
+
+    def interrupt(self) -> None:
+        """Do not compare the next gradient with the last one."""
+        for meter in self.meters:
+            meter.interrupt()
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        """Called by autograd whenever it has added to the gradient."""
+        state = self._tap.state
+        try:
+            if not state.wants_data():
+                self.interrupt()
+            elif parameter.grad is not None and not self.at_step:
+                self._tap.receive(self, parameter.grad)
+            elif state.gradient == BEFORE_CLIP:
+                self._tap.keep_later(self)
+        except Exception as error:
+            tell(state, f"looking at the gradient of {self._parameter!r}", error)
+
+    def keep(self) -> None:
+        """Copy the gradient as it is now: it may be clipped before it is measured."""
+        parameter = self.tensor
+        gradient = None if parameter is None else parameter.grad
+        self.is_kept = gradient is not None
+        if gradient is not None:
+            self.kept = renewed(self.kept, gradient)
+
+    def consumed(self, parameter: Tensor) -> Tensor | None:
+        """The gradient to measure for a step that begins or has just ended."""
+        if self._tap.state.gradient != BEFORE_CLIP or parameter.grad is None or inside_backward():
+            return parameter.grad  # inside backward nothing is clipped yet
+        is_kept, self.is_kept = self.is_kept, False
+        return self.kept if is_kept else None
+
+
+class GradientTap:
+    """Reads gradients when backward has accumulated them; those of a given optimizer when it steps."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.state, self._engine = engine.state, engine
+        self._watched: dict[tuple[int, str], WatchedGradient] = {}
+        self._waiting: list[tuple[WatchedGradient, Tensor | None, int]] = []
+        self._waiting_bytes = 0
+        self._is_resting = False
+        self._optimizers: tuple[Optimizer, ...] = ()
+        self._to_keep: list[WatchedGradient] = []
+
+    @property
+    def meters(self) -> list[Meter]:
+        """All that is measured here."""
+        return [meter for watched in self._watched.values() for meter in watched.meters]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All watched parameters, as they are now."""
+        return [tensor for watched in self._watched.values() if (tensor := watched.tensor) is not None]
+
+    @property
+    def hooked(self) -> list[Any]:
+        """Those whose gradients are waited for: what was in their places when the last pass began."""
+        return [watched.hooked for watched in self._watched.values() if watched.hooked is not None]
+
+    @property
+    def takes_scaled(self) -> bool:
+        """Whether gradients are read before a GradScaler unscales them for a step."""
+        early = [watched.tensor for watched in self._watched.values() if watched.moment != AT_STEP]
+        return any(tensor is not None and tensor.requires_grad for tensor in early)
+
+    def watch(
+        self, module: nn.Module, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured
+    ) -> Subscription:
+        """Measure the gradient of a parameter for a preprocessor from now on."""
+        watched = self._watched.get((id(module), parameter))
+        if watched is None or watched.module() is not module:  # another object may have had the same id
+            watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
+        watched.refresh()
+        return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, "gradient", parameter)
+
+    def refresh(self) -> None:
+        """Follow parameters that were replaced, frozen or initialised; drop those that are no longer needed."""
+        if self._is_resting:
+            return
+        owned = Owned(*self._optimizers)
+        for place, watched in list(self._watched.items()):
+            if watched.meters:
+                watched.refresh()
+                watched.join(owned)
+            else:
+                self._watched.pop(place).unhook()
+
+    def begin_pass(self) -> None:
+        """Hook the parameters, or unhook them for a pass that is not recorded: a hook costs time even then."""
+        self._drop_leftovers()
+        rests, self._is_resting = self._is_resting, not self.state.wants_data()
+        if not self._is_resting:
+            self.refresh()
+        elif not rests:
+            for watched in self._watched.values():
+                watched.interrupt()
+                watched.unhook()
+
+    def close(self) -> None:
+        """Remove the hooks from all parameters."""
+        for watched in self._watched.values():
+            watched.unhook()
+            watched.meters = []
+        self._watched, self._waiting, self._to_keep = {}, [], []
+
+    def follow(self, optimizers: Sequence[Optimizer]) -> None:
+        """Measure the gradients of the parameters of ``optimizers`` at their steps: as they use them."""
+        self._optimizers = tuple(optimizers)
+        owned = Owned(*self._optimizers)
+        for watched in self._watched.values():
+            watched.join(owned)
+
+    def moments(self, separator: str) -> dict[str, str]:
+        """When the gradient of each parameter is read."""
+        watched = [(watched, name) for (_, name), watched in self._watched.items() if watched.meters]
+        return {separator.join(filter(None, (one.meters[0].name, name))): one.moment for one, name in watched}
+
+    def take_step(self, optimizer: Optimizer) -> None:
+        """Measure the gradients that ``optimizer`` is about to use, or has just used."""
+        self._drop_leftovers()
+        if not self.state.wants_data():
+            return
+        taken: list[tuple[WatchedGradient, Tensor | None, int]] = []
+        owned = Owned(optimizer)
+        for watched in self._watched.values():
+            tensor = watched.tensor
+            if tensor is not None and tensor in owned:
+                gradient = watched.consumed(tensor) if watched.at_step else None
+                if gradient is not None:
+                    taken.append((watched, gradient, gradient._version))
+                watched.at_step = True  # a parameter that joined the optimizer in this step was measured at backward
+        unscaling = self._engine.step_scales.of(optimizer)
+        if self.state.gradient == BEFORE_CLIP and self.state.loss_scale is not None:
+            unscaling = unscaling._replace(unit=self.state.loss_scale.unit())
+        self._measure(taken, unscaling)
+
+    def skip_step(self, optimizer: Optimizer) -> None:
+        """A step is skipped because of an overflow: do not compare the next gradient with the last one."""
+        owned = Owned(optimizer)
+        for watched in self._watched.values():
+            tensor = watched.tensor
+            if tensor is not None and tensor in owned:
+                watched.is_kept = False
+                watched.interrupt()
+
+    def keep_later(self, watched: WatchedGradient) -> None:
+        """Copy a gradient after backward and all its final callbacks have run."""
+        self._to_keep.append(watched)
+        if len(self._to_keep) == 1:
+            self._after_backward(self._keep)
+
+    def _drop_leftovers(self) -> None:
+        """Forget gradients that still wait because a backward pass has failed."""
+        if not inside_backward():
+            self._waiting, self._waiting_bytes, self._to_keep = [], 0, []
+
+    def _keep(self) -> None:
+        try:
+            waiting, self._to_keep = self._to_keep, []
+            for watched in waiting:
+                watched.keep()
+        except Exception as error:
+            tell(self.state, "keeping gradients until they are clipped", error)
+
+    def receive(self, watched: WatchedGradient, gradient: Tensor) -> None:
+        """Take a gradient inside backward; it waits for the others, so that all are measured in one launch."""
+        if self._engine.averages:
+            self._receive_later(watched)
+            return
+        self._waiting.append((watched, gradient, gradient._version))
+        self._waiting_bytes += gradient.numel() * gradient.element_size()
+        if not self._engine.may_wait or self._waiting_bytes > MAY_WAIT:
+            self.flush()
+        elif len(self._waiting) == 1:
+            Variable._execution_engine.queue_callback(self.flush)
+
+    def _receive_later(self, watched: WatchedGradient) -> None:
+        """Read a gradient after it was averaged over processes, which a callback does at the end of backward."""
+        self._waiting.append((watched, None, 0))
+        if len(self._waiting) == 1:
+            self._after_backward(self.flush)
+
+    def flush(self) -> None:
+        """Measure all waiting gradients; autograd calls this at the end of a backward pass."""
+        try:
+            waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            scale = self.state.loss_scale
+            self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
+        except Exception as error:
+            tell(self.state, "measuring gradients of parameters", error)
+
+    def _measure(self, waiting: list[tuple[WatchedGradient, Tensor | None, int]], unscaling: Unscaling) -> None:
+        entries: list[Entry] = []
+        unscaled: list[Entry] = []
+        baseline, step, gaps = self.state.is_baseline, self.state.step, self.state.gaps
+        for watched, gradient, version in waiting:
+            for meter in watched.meters:
+                if not (baseline and not meter.compares):
+                    x, part = meter.guarded(self._untouched, watched, gradient, version) or (None, 0)
+                    if x is not None:
+                        # what counts as zero depends on the scale, so it cannot be corrected afterwards
+                        in_advance = meter.rates and unscaling.unit is not None
+                        x = x * unscaling.unit if in_advance else x
+                        follows = bool(meter.guarded(meter.follows, x, gaps))
+                        entry = meter, Info(meter.number, step, BASELINE if baseline else 0, part), x, follows
+                        (unscaled if in_advance else entries).append(entry)
+        self._engine.measure_together("gradients", entries, unscaling.of_scaled)
+        self._engine.measure_together("gradients", unscaled, unscaling.of_unscaled)
+
+    def _untouched(self, watched: WatchedGradient, gradient: Tensor | None, version: int) -> tuple[Tensor, int] | None:
+        """The local part of the gradient, as it was accumulated, and which part it is."""
+        if gradient is None:
+            gradient = getattr(watched.tensor, "grad", None)
+            if gradient is None:
+                return None
+        elif gradient._version != version:
+            self._engine.may_wait = False
+            raise SkippedSample("its gradient was changed before backward had ended; from now on it is read at once")
+        x, part = local_part(gradient)
+        return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
+
+    def _after_backward(self, action: Callable[[], None]) -> None:
+        """Call ``action`` after all other callbacks at the end of backward, such as averaging over processes."""
+        queue = Variable._execution_engine.queue_callback
+
+        def queue_again() -> None:
+            try:
+                queue(action)  # after all callbacks that are queued by then
+            except Exception as error:
+                tell(self.state, "waiting for the end of a backward pass", error)
+
+        queue(queue_again)

@@ -1,0 +1,207 @@
+"""The way out of a compiled graph: operators that call back into Python without breaking the graph.
+
+While torch.compile traces a model, a hook puts one of these operators into the graph. When the graph runs, the operator
+uses a small key tensor to find the tap that it was made for, and passes it the real tensor, as the hook does in eager
+mode. Keys are tensors, not numbers, so that equal blocks share one graph.
+
+A gradient is seen by an identity function in the graph. Its second input is a leaf, the *anchor*: the compiler must
+compute the gradient of a leaf, and that computation passes the gradient of the first input on to the tap.
+"""
+
+import itertools
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from .compilation import HookOnModule, inside_graph, is_compiled, is_traced
+from .distributed_tensors import OWN, gradient_here, samples_here
+from .reports import Reports, tell
+
+Receiver = Callable[..., None]
+"""Takes a tensor, the kind of the pass and, except for ``pass_outside``, which part of it this process has."""
+
+_library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
+_library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
+_library.define("backward(Tensor x, Tensor key, int part) -> Tensor")
+# never part of a CUDA graph, which would run without calling back
+_library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
+
+
+class GraphCallback:
+    """The Python side: what goes through its operators in the graph reaches ``receive``, with the kind of the pass.
+
+    Args:
+        state: the state of the inspector, which reports errors of ``receive``.
+    """
+
+    def __init__(self, device: torch.device, receive: Receiver, state: Reports | None) -> None:
+        self.receive, self.state = receive, state
+        number = next(_count)
+        # one operator writes to its key, the other saves it for backward: they must not be the same tensor
+        self.forward_key, self.backward_key = (_key(number, device) for _ in range(2))
+        self.anchor = _anchor(device)
+        self._held: list[Any] = []
+        self.backward_key._held = self._held  # type: ignore[attr-defined]
+        _callbacks[number] = self
+        for key in (self.forward_key, self.backward_key):  # a graph may keep the keys longer than the callback exists
+            _numbers[key.data_ptr()] = number
+            weakref.finalize(key, _forget, key.data_ptr(), number).atexit = False
+
+    def pass_forward(self, x: Tensor, kind: int, *, distributed: bool = False) -> None:
+        """Put an operator into the graph that passes ``x`` on, or the local part of it if it is ``distributed``."""
+        x, part = samples_here(x) if distributed else (x, OWN)
+        torch.ops.monitorch.forward(x.detach(), self.forward_key, kind, part)
+
+    def pass_outside(self, kind: int, x: Tensor | None = None) -> None:
+        """Put an operator into the graph that calls back at each run, even if the rest is a CUDA graph."""
+        torch.ops.monitorch.outside((self.anchor if x is None else x).detach(), self.forward_key, kind)
+
+    def hold(self, *memory: Any) -> None:
+        """Keep the memory that a CUDA graph writes to, as long as its backward pass may use a key of this callback."""
+        self._held.append(memory)
+
+    def pass_backward(self, x: Tensor, *, distributed: bool = False) -> Tensor:
+        """Put an operator into the graph that passes on the gradient of ``x``; returns ``x`` for further use."""
+        identity: Any = _DistributedIdentity if distributed else _Identity
+        watched: Tensor = identity.apply(x, self.anchor, self.backward_key)
+        return watched
+
+
+class GraphHook(HookOnModule):
+    """A hook on a module: called at each pass, or while a model is being compiled, so that it can use callbacks.
+
+    A subclass writes what to do in both cases. Passes of tracers and functional transforms are ignored.
+
+    Args:
+        state: the state of the inspector, which reports errors.
+        what: what the hook does, for such a report.
+    """
+
+    def __init__(self, state: Reports | None, what: str) -> None:
+        self._reports, self._what = state, what
+
+    @inside_graph
+    def __call__(self, *args: Any) -> Any:
+        """Called by the module."""
+        if is_compiled():
+            return self.in_graph(*args)
+        try:
+            return None if is_traced() else self.eager(*args)
+        except Exception as error:
+            tell(self._reports, self._what, error)
+        return None
+
+    @abstractmethod
+    def eager(self, *args: Any) -> Any:
+        """A pass is running."""
+
+    @abstractmethod
+    def in_graph(self, *args: Any) -> Any:
+        """A pass is being compiled: leave operators in the graph. It must not fail: nothing would catch the error."""
+
+
+_callbacks: WeakValueDictionary[int, GraphCallback] = WeakValueDictionary()
+_numbers: dict[int, int] = {}  # by the address of a key: reading the key itself would wait for the GPU
+_count = itertools.count(1)
+
+
+@lru_cache(maxsize=64)
+def _anchor(device: torch.device) -> Tensor:
+    """The leaf of a device; its gradient is dropped at once, because a CUDA graph reuses the memory of its outputs."""
+    anchor = torch.zeros(1, dtype=torch.float32, device=device, requires_grad=True)
+    anchor.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
+    return anchor
+
+
+def _drop_gradient(leaf: Tensor) -> None:
+    leaf.grad = None
+
+
+def _forget(address: int, number: int) -> None:
+    if _numbers.get(address) == number:  # otherwise another key has taken the address
+        del _numbers[address]
+
+
+def _key(number: int, device: torch.device) -> Tensor:
+    key = torch.tensor([number], dtype=torch.int64, device=device)
+    # what mark_static_address(key) does, without loading the compiler: CUDA graphs need not copy the key
+    key._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
+    return key
+
+
+def _find(key: Tensor) -> GraphCallback | None:
+    """The callback of a key; None if its tap is gone."""
+    number = _numbers.get(key.data_ptr())
+    return _callbacks.get(int(key) if number is None else number)
+
+
+class _Identity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, key: Tensor) -> Tensor:
+        ctx.save_for_backward(key)
+        return x.clone()  # not a view: an in-place operation may follow; the compiler removes the copy
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (key,) = ctx.saved_tensors
+        return gradient, torch.ops.monitorch.backward(gradient, key, OWN), None
+
+
+class _DistributedIdentity(_Identity):
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (key,) = ctx.saved_tensors
+        here, part = gradient_here(gradient)
+        return gradient, torch.ops.monitorch.backward(here, key, part), None
+
+
+# an error in an operator would end the pass of the user's model
+
+
+def _forward(x: Tensor, key: Tensor, kind: int, part: int) -> None:
+    found = None
+    try:
+        found = _find(key)
+        if found is not None:
+            found.receive(x, kind, part)
+    except Exception as error:
+        tell(None if found is None else found.state, "looking at an output inside a compiled graph", error)
+
+
+def _outside(x: Tensor, key: Tensor, kind: int) -> None:
+    found = None
+    try:
+        found = _find(key)
+        if found is not None:
+            found.receive(x, kind)
+    except Exception as error:
+        tell(None if found is None else found.state, "noticing that a compiled graph runs", error)
+
+
+def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
+    found = None
+    try:
+        found = _find(key)
+        if found is not None:
+            found.receive(x, -1, part)
+    except Exception as error:
+        tell(None if found is None else found.state, "looking at a gradient inside a compiled graph", error)
+    return torch.zeros(1, dtype=torch.float32, device=key.device)
+
+
+def _backward_fake(x: Tensor, key: Tensor, part: int) -> Tensor:
+    return torch.empty(1, dtype=torch.float32, device=key.device)
+
+
+_library.impl("forward", _forward, "CompositeExplicitAutograd")
+_library.impl("outside", _outside, "CompositeExplicitAutograd")
+_library.impl("backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("monitorch::forward", lambda x, key, kind, part: None, lib=_library)
+torch.library.register_fake("monitorch::outside", lambda x, key, kind: None, lib=_library)
+torch.library.register_fake("monitorch::backward", _backward_fake, lib=_library)

@@ -1,0 +1,371 @@
+"""One measured tensor of one layer: what is asked of it, what it is compared with, and who wants its rows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import SkippedSample
+from ..numerical.precision import UNIT_DTYPES, difference_dtype
+from .allocation import is_capturing, lasting
+from .graph import GraphCallback
+from .kernels.reference import SKETCH
+from .passes import ALL_PASSES
+from .rows import Places, Rows
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a preprocessor wants to be measured; requests that do not contradict each other are served by one pass.
+
+    Attributes:
+        output_index: which part of an output to measure.
+        rates: count active numbers: the largest value that counts as zero, and where the channels of a layer are.
+        correlation: compare with the tensor before: ``"exact"``, ``"sketch"`` or not at all.
+        passes: which forward passes to measure.
+        exact_death: with several processes, count a channel as dead only if it is active in none of them.
+    """
+
+    output_index: int | str | None = None
+    rates: tuple[float, bool | Callable[[str], bool]] | None = None
+    correlation: str | None = None
+    passes: frozenset[int] = ALL_PASSES
+    exact_death: bool = False
+
+    def channel_dim(self, name: str, *, in_graph: bool = False) -> int | None:
+        """Which dimension of a layer's output holds the channels; None if no rates are wanted."""
+        if self.rates is None:
+            return None
+        last = self.rates[1]
+        if in_graph:
+            last = getattr(last, "guess", last)
+        return -1 if (last(name) if callable(last) else last) else 1
+
+    def joins(self, other: "Request") -> bool:
+        """Whether one pass can serve both."""
+        return (
+            self.output_index == other.output_index
+            and (not (self.rates and other.rates) or (self.rates, self.exact_death) == (other.rates, other.exact_death))
+            and (self.correlation is None or other.correlation is None or self.correlation == other.correlation)
+            and not ("sketch" in (self.correlation, other.correlation) and (self.rates or other.rates))
+        )
+
+    def __or__(self, other: "Request") -> "Request":
+        rates, correlation = self.rates or other.rates, self.correlation or other.correlation
+        exact_death = self.exact_death or other.exact_death
+        return Request(self.output_index, rates, correlation, self.passes | other.passes, exact_death)
+
+
+class Measured(Protocol):
+    """A preprocessor whose numbers come from rows."""
+
+    names: list[str]
+    before_reading: Callable[[], None] | None
+
+    def request(self) -> Request:
+        """What to measure."""
+
+    def place(self, key: Any) -> int:
+        """The place of a name in rows."""
+
+    def fold(self, rows: Rows, report: Callable[[int, Exception, Rows], None]) -> None:
+        """Add the samples in rows."""
+
+
+class Reporter(Protocol):
+    """A gatherer, which knows how to say that a layer cannot be measured."""
+
+    name: str
+
+    def report(self, error: Exception, data: Any) -> None:
+        """Report an error with these data."""
+
+
+class Comparison:
+    """What the next tensor of a meter is compared with.
+
+    Args:
+        how: ``"exact"`` keeps the last tensor, ``"sketch"`` a random projection of it, None nothing.
+    """
+
+    def __init__(self, how: str | None) -> None:
+        self.how = how
+        self.previous: Tensor | None = None
+        """The last tensor, its sketch, or room for it."""
+        self.sketched = False
+        self.interrupted = True
+        """Whether something was missed since the last tensor."""
+        self.gap = 0
+        self.generation = 0
+        """How often the memory for the previous tensor was replaced."""
+        self._layout: Any = None
+
+    def interrupt(self) -> None:
+        """Do not compare the next tensor with the last one."""
+        self.interrupted = True
+
+    def follows(self, x: Tensor, gap: int, *, in_graph: bool, is_update: bool) -> bool:
+        """Make room for ``x``; whether it can be compared with the last tensor. ``gap``: how many gaps there were."""
+        fits = self.knows(x) or self._make_room(x, in_graph, is_update)
+        continues = fits and not self.interrupted and self.gap == gap
+        self.interrupted, self.gap = False, gap
+        return continues and self.how is not None
+
+    def knows(self, x: Tensor) -> bool:
+        """Whether ``x`` has the layout of the last tensor."""
+        return bool((x.shape, x.device, x.dtype, x.stride()) == self._layout)
+
+    def _make_room(self, x: Tensor, in_graph: bool, is_update: bool) -> bool:
+        """Make room for a tensor with another layout; whether it can still be compared with the last one."""
+        layout = x.shape, x.device, x.dtype, x.stride()
+        previous, known, self._layout = self.previous, self._layout, layout
+        self.sketched = self.how == "sketch" and x.numel() > SKETCH  # otherwise the tensor itself is smaller
+        is_same = previous is not None and known is not None and known[:2] == layout[:2]
+        if is_same and known[2] != layout[2] and UNIT_DTYPES & {known[2], layout[2]}:
+            is_same = False  # the length of the last one is in another unit
+        if self.sketched and is_same and known[3] != layout[3]:
+            is_same = False  # a sketch depends on the memory layout of the elements
+        if in_graph and is_capturing(x.device):
+            is_same = False  # a copy would become part of the graph
+        if self.how is not None and not (is_same and self.sketched):
+            self.previous, self.generation = self._room_for(x, in_graph, is_update), self.generation + 1
+            if is_same and previous is not None:
+                self.previous.copy_(previous)
+        return is_same
+
+    def _room_for(self, x: Tensor, in_graph: bool, is_update: bool) -> Tensor:
+        if self.sketched:
+            make = partial(torch.zeros, 2, SKETCH, dtype=torch.float32, device=x.device)
+        else:
+            dtype = difference_dtype(x) if is_update else x.dtype
+            make = partial(torch.empty_like, x, dtype=dtype, requires_grad=False)
+        return lasting(make, x.device, in_graph=in_graph)
+
+    def widen(self, how: str | None) -> None:
+        """Also compare in this way from now on."""
+        self.how = how
+        if self.previous is None:
+            self._layout = None  # room for the previous tensor may be needed now
+
+    def state_dict(self, *, with_tensor: bool) -> dict[str, Any]:
+        """What the next tensor is compared with; a whole tensor only if it is small enough."""
+        previous = self.previous if with_tensor or self.sketched else None
+        layout = None if self._layout is None or previous is None else [tuple(self._layout[0]), *self._layout[2:]]
+        previous = None if previous is None else previous.clone()  # it is overwritten in the next step
+        return {"previous": previous, "layout": layout, "interrupted": self.interrupted, "gap": self.gap}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Continue from a saved state; without the last tensor, the next one is not compared."""
+        self.gap, self.interrupted = state["gap"], state["interrupted"] or state["layout"] is None
+        self.generation += 1
+        if state["layout"] is not None:
+            shape, dtype, stride = state["layout"]
+            self._layout = torch.Size(shape), device, dtype, tuple(stride)
+            self.previous = state["previous"].to(device, copy=True)
+            self.sketched = self.how == "sketch" and self.previous.shape != torch.Size(shape)
+
+
+class Meter:
+    """Measures one tensor once for several preprocessors.
+
+    Args:
+        number: its number among the meters of the engine.
+        name: the layer.
+        share: the share of the global loss that this process computes; lengths are multiplied by it.
+    """
+
+    def __init__(self, number: int, name: str, request: Request, share: float = 1.0) -> None:
+        self.number, self.name, self.share = number, name, share
+        self.request = request
+        self.comparison = Comparison(request.correlation)
+        self.subscriptions: list[Subscription] = []
+        self.before: Tensor | None = None
+        """For updates: the tensor as it was before the step."""
+        self.reader: Any = None
+        """The function that measures tensors like the last one; chosen by the buffer of their device."""
+        self.callback: GraphCallback | None = None
+        """The way out of compiled graphs."""
+        self.key: tuple[Any, ...] = ()
+        """The name of this meter in every process."""
+        self.lineage: tuple[int, int] | None = None
+        """With CUDA graphs, the generation and gap of the last row: it is compared only with rows of the same."""
+        self.failed = False
+        self.in_graph = False
+        self._measured_layout: Any = None
+        self._unfold()
+
+    def widen(self, request: Request) -> None:
+        """Also measure what this preprocessor asks for."""
+        self.request = self.request | request
+        self.comparison.widen(self.request.correlation)
+        self._unfold()
+
+    def _unfold(self) -> None:
+        """Copy what is asked for into attributes, which hooks read at every pass."""
+        request = self.request
+        self.rates, self.compares = request.rates is not None, request.correlation is not None
+        self.eps = request.rates[0] if request.rates else 0.0
+        self.passes, self.index = request.passes, request.output_index
+        self.exact_death = request.exact_death
+        self.reader = None
+        self.__dict__.pop("channel_dim", None)
+
+    @cached_property
+    def channel_dim(self) -> int | None:
+        """Which dimension of an output holds the channels; None if no preprocessor needs it."""
+        return self.request.channel_dim(self.name, in_graph=self.in_graph)
+
+    def alive(self, x: Tensor) -> Tensor | None:
+        """Which channels of an output are active; None where rates are not counted, or inside a graph."""
+        if self.in_graph or self.channel_dim is None:
+            return None
+        by_channel = x.detach().movedim(self.channel_dim, 0).flatten(1)
+        return (by_channel.abs() > self.eps).any(dim=1)
+
+    def reads(self, x: Tensor) -> bool:
+        """Whether the reader works for ``x``: it has the layout of the last tensor."""
+        layout = x.shape, x.device, x.dtype, x.stride()
+        known, self._measured_layout = self._measured_layout, layout
+        return self.reader is not None and known == layout
+
+    def follows(self, x: Tensor, gap: int) -> bool:
+        """Whether ``x`` can be compared with the last tensor; makes room for it."""
+        if not self.comparison.knows(x):
+            self.reader = None
+        return self.comparison.follows(x, gap, in_graph=self.in_graph, is_update=self.before is not None)
+
+    def interrupt(self) -> None:
+        """Do not compare the next tensor with the last one."""
+        self.comparison.interrupted = True
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Continue from a saved state of the comparison."""
+        self.comparison.load_state_dict(state, device)
+        has_previous = state["layout"] is not None
+        self.lineage = (self.comparison.generation, self.comparison.gap) if has_previous else None
+        self.reader = None
+
+    def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
+        """Call ``action`` unless one failed before; errors are reported and never reach the training loop."""
+        if self.failed:
+            return None
+        try:
+            return action(*data)
+        except Exception as error:
+            self.fail(error, data)
+        return None
+
+    def fail(self, error: Exception, data: Any) -> None:
+        """Let every gatherer here report the error; then stop measuring, unless only a sample is left out."""
+        self.failed = not isinstance(error, SkippedSample)
+        for subscription in list(self.subscriptions):
+            subscription.gatherer.report(error, data)
+
+
+class Subscription:
+    """A preprocessor that gets the rows of a meter; can be removed, like the handle of a hook.
+
+    Args:
+        meters: the meters of the tensor; the meter leaves them with its last subscription.
+        parameter: what the preprocessor keeps numbers under, beside the gatherer's name.
+    """
+
+    def __init__(
+        self,
+        meters: list[Meter],
+        meter: Meter,
+        gatherer: Reporter,
+        subscriber: "Subscriber",
+        parameter: str | None = None,
+    ) -> None:
+        self._meters, self.meter, self.gatherer = meters, meter, gatherer
+        self._subscriber, self._parameter = subscriber, parameter
+        meter.subscriptions.append(self)
+        self.rename()
+
+    def rename(self) -> None:
+        """The gatherer has a new name, which rows are kept under from now on."""
+        name = self.gatherer.name
+        key = name if self._parameter is None else (name, self._parameter)
+        self._subscriber.add(self.meter.number, key, self.gatherer)
+
+    def remove(self) -> None:
+        """Unsubscribe from the meter, and close it if it has no other subscriber."""
+        if self in self.meter.subscriptions:
+            self.meter.subscriptions.remove(self)
+            self._subscriber.remove(self.meter.number)
+        if not self.meter.subscriptions and self.meter in self._meters:
+            self._meters.remove(self.meter)
+
+
+class Subscriber:
+    """One preprocessor, and the meters that measure for it."""
+
+    def __init__(self, preprocessor: Measured) -> None:
+        self.preprocessor = preprocessor
+        self._wants = np.array([kind in preprocessor.request().passes for kind in range(4)])
+        self._places: Places = np.zeros(0, np.int64)
+        self._gatherers: dict[int, Reporter] = {}
+
+    def add(self, number: int, key: Any, gatherer: Reporter) -> None:
+        """Get the rows of a meter under this key."""
+        more = number + 1 - len(self._places)
+        if more > 0:
+            self._places = np.concatenate([self._places, np.full(max(more, len(self._places)), -1, np.int64)])
+        place = self._places[number] = self.preprocessor.place(key)
+        self._gatherers[int(place)] = gatherer
+
+    def remove(self, number: int) -> None:
+        """Get no more rows of this meter."""
+        self._places[number] = -1
+
+    def choose(self, meters: Places, kinds: Places) -> tuple[Places, Places]:
+        """Which rows are for this one, and the place of the layer of each."""
+        known = meters < len(self._places)
+        places = np.where(known, self._places[np.where(known, meters, 0)], -1) if len(self._places) else meters * 0 - 1
+        chosen = np.flatnonzero((places >= 0) & self._wants[kinds])
+        return chosen, places[chosen]
+
+    def report(self, place: int, error: Exception, data: Rows) -> None:
+        """Let the gatherer of a layer report an error."""
+        self._gatherers[place].report(error, data.numbers)
+
+
+def find_meter(meters: Sequence[Meter], request: Request) -> Meter | None:
+    """The meter among these whose pass can serve the request, too."""
+    return next((meter for meter in meters if meter.request.joins(request)), None)
+
+
+def request_of(preprocessor: Measured, output_index: int | str | None = None) -> Request:
+    """What a preprocessor wants; an output index that is given to its gatherer counts."""
+    request = preprocessor.request()
+    return request if output_index is None else replace(request, output_index=output_index)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def through_row(method: Method) -> Method:
+    """Decorator for a ``process_*`` method that only makes the row of its tensor: where there is an engine, it does."""
+    method.is_through_row = True  # type: ignore[attr-defined]
+    return method
+
+
+def is_measured(preprocessor: Any) -> bool:
+    """Whether the engine may measure for it: not if a subclass has replaced the method that takes tensors.
+
+    A class that defines ``request`` itself knows what it does.
+    """
+    if not hasattr(preprocessor, "request") or not hasattr(preprocessor, "fold"):
+        return False
+    for kind in type(preprocessor).__mro__:
+        if "request" in vars(kind):
+            return True
+        for name, method in vars(kind).items():
+            if name.startswith("process_"):
+                return getattr(method, "is_through_row", False)
+    return False

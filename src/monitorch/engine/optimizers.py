@@ -1,0 +1,197 @@
+"""The user's optimizers: the one inside the wrappers of other libraries, its parameters, and its steps."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..errors import UnsupportedModelError
+from .compilation import outside_graph
+from .reports import Reports, tell
+
+DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use fully_shard (FSDP2) instead"
+
+HOOKS = "_optimizer_step_pre_hooks"
+"""The attribute where an optimizer keeps its step pre-hooks."""
+
+INSIDE = ("optimizer", "_optimizer", "optim")
+"""The attributes under which wrappers keep the optimizer inside them."""
+
+
+class Unwrapped(NamedTuple):
+    """The optimizer that takes the steps, or what was given instead of one, and the GradScaler of its wrapper."""
+
+    optimizer: Any
+    scaler: Any = None
+
+
+def unwrap_optimizer(given: Any, scaler: Any = None) -> Unwrapped:
+    """The optimizer inside wrappers that only pass calls on, such as those of Accelerate and Lightning.
+
+    A wrapper that is itself an optimizer, such as Lookahead, stays as it is.
+    """
+    package = type(given).__module__
+    if package.startswith("deepspeed.") and not package.startswith("deepspeed.ops."):  # ops: plain optimizers
+        raise UnsupportedModelError(f"{type(given).__name__} cannot be observed: {DEEPSPEED}")
+    own = getattr(given, "scaler", None)
+    scaler = scaler if own is None else own
+    for name in INSIDE:
+        inner = getattr(given, name, None)
+        if inner is not None and inner is not given and not isinstance(given, type) and not _is_one(given, inner):
+            found = unwrap_optimizer(inner, scaler)
+            if takes_steps(found.optimizer):
+                return found
+    return Unwrapped(given, scaler)
+
+
+def takes_steps(optimizer: Any) -> bool:
+    """Whether it is an optimizer whose steps can be noticed: some subclasses do not call ``Optimizer.__init__``."""
+    return isinstance(optimizer, Optimizer) and hasattr(optimizer, HOOKS)
+
+
+def _is_one(wrapper: Any, inner: Any) -> bool:
+    """Whether it has step hooks of its own: then it is an optimizer, and does not only pass calls on."""
+    own = vars(wrapper).get(HOOKS) if hasattr(wrapper, "__dict__") else None
+    return own is not None and own is not getattr(inner, HOOKS, None)
+
+
+class Owned:
+    """The parameters of some optimizers at one moment; made again at each step, since parameter groups may change."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self._ids = {
+            id(parameter)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+    def __contains__(self, parameter: Tensor) -> bool:
+        return id(parameter) in self._ids
+
+
+Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
+"""Called with the arguments of ``step``, the optimizer first."""
+
+_STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
+"""The wrapper around every ``step`` that calls its hooks."""
+
+
+class OptimizerSteps:
+    """Tells listeners when a step begins and when it has ended.
+
+    A ``step`` that calls the one of its base class is one step, though torch calls its hooks twice. Listeners are
+    called after all other hooks, since these may still change the gradients that the optimizer gets.
+
+    Args:
+        state: the state of the inspector, which reports errors.
+    """
+
+    def __init__(self, optimizer: Optimizer, state: Reports) -> None:
+        self.optimizer, self._state = optimizer, state
+        self.before: list[Listener] = []
+        self.after: list[Listener] = []
+        self.count = 0
+        """How many steps have ended."""
+        self._depth = 0
+        self._stand_in: _StandIn | None = None
+        self._pre_hook = optimizer.register_step_pre_hook(self._begin)
+        self._post_hook = optimizer.register_step_post_hook(self._end)
+
+    def remove(self) -> None:
+        """Remove the hooks from the optimizer."""
+        self._leave_place()
+        self._pre_hook.remove()
+        self._post_hook.remove()
+        self.before, self.after = [], []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a step has begun and not ended, as while it calls a closure."""
+        return self._depth > 0
+
+    def come_last(self) -> None:
+        """Move behind hooks that others have registered since."""
+        self._leave_place()
+        hooks: Any = self.optimizer._optimizer_step_pre_hooks
+        if self._pre_hook.id in hooks and next(reversed(hooks)) != self._pre_hook.id:
+            hooks.move_to_end(self._pre_hook.id)
+
+    @outside_graph
+    def _begin(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._leave_place()
+            hooks: Any = self.optimizer._optimizer_step_pre_hooks
+            last = next(reversed(hooks))
+            if last == self._pre_hook.id:
+                self._step_begins(args, kwargs)
+            else:  # somebody came since the last step, and the order is fixed while hooks are being called
+                self._stand_in = _StandIn(hooks, last, self._step_begins)
+        except Exception as error:
+            tell(self._state, "noticing that a step begins", error)
+
+    def _leave_place(self) -> None:
+        if self._stand_in is not None:
+            self._stand_in.remove()
+            self._stand_in = None
+
+    def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._depth += 1
+            if self._depth == 1 or self._is_outermost():
+                self._depth = 1
+                self._tell(self.before, args, kwargs)
+        except Exception as error:
+            tell(self._state, "noticing that a step begins", error)
+
+    @outside_graph
+    def _end(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._depth -= 1
+            if self._depth <= 0 or self._is_outermost():
+                self._depth = 0
+                self.count += 1
+                self.come_last()  # not while these hooks are being called
+                self._tell(self.after, args, kwargs)
+        except Exception as error:
+            tell(self._state, "noticing that a step has ended", error)
+
+    def _tell(self, listeners: list[Listener], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for listener in listeners:
+            try:
+                listener(args, kwargs)
+            except Exception as error:  # the other listeners must be called anyway
+                tell(self._state, "measuring a step of the optimizer", error)
+
+    def _is_outermost(self) -> bool:
+        """Whether this is the outermost running step; a step that has failed never reports its end."""
+        frame, running = sys._getframe(), 0
+        while frame is not None:
+            if frame.f_code is _STEP and frame.f_locals["args"][0] is self.optimizer:
+                running += 1
+            frame = frame.f_back  # type: ignore[assignment]
+        return running <= 1
+
+
+class _StandIn:
+    """Replaces the last hook for one call: calls it, and then what has to come after it."""
+
+    def __init__(self, hooks: dict[int, Any], place: int, action: Listener) -> None:
+        self._hooks, self._place, self._hook, self._action = hooks, place, hooks[place], action
+        hooks[place] = self
+
+    @outside_graph
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Be that hook."""
+        self.remove()
+        result = self._hook(optimizer, args, kwargs)
+        is_changed = isinstance(result, tuple) and len(result) == 2  # the arguments of the step
+        self._action(*(result if is_changed else (args, kwargs)))
+        return result
+
+    def remove(self) -> None:
+        """Give the place back."""
+        if self._hooks.get(self._place) is self:
+            self._hooks[self._place] = self._hook

@@ -1,0 +1,225 @@
+"""The one hook on a module that all lenses on its output share."""
+
+import weakref
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn, strided
+
+from ..numerical.norms import as_dense
+from .allocation import is_capturing
+from .buffers import BASELINE, NO_GRAPH, Info
+from .compilation import is_traced
+from .distributed_tensors import OWN, distributed_type, is_distributed, local_gradient, local_samples
+from .graph import GraphCallback, GraphHook
+from .meter import Measured, Meter, Reporter, Subscription
+from .passes import RecomputationFilter, kind_of_pass
+from .ranks import several_processes
+from .reports import tell
+from .tensors import pick_tensor, replace, samples_of, with_alias
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+OUTPUT_GRADIENT = "output gradient"
+"""The names of these sites in all processes."""
+
+
+class OutputTap(GraphHook):
+    """Measures a module's output and its gradient, each once for all lenses.
+
+    A tap that is called while nothing is recorded removes its hook, so that idle steps cost nothing; the engine puts it
+    back in time.
+    """
+
+    def __init__(self, engine: "Engine", module: nn.Module, name: str) -> None:
+        super().__init__(engine.state, f"looking at the output of layer {name!r}")
+        self._engine, self._name, self.state = engine, name, engine.state
+        self.module = weakref.ref(module)
+        self.outputs: list[Meter] = []
+        self.gradients: list[Meter] = []
+        self._recomputation = RecomputationFilter(self.state)
+        self._missed = False
+        self._later_hooks: list[int] = []
+        self._distributed = distributed_type()
+        # before the hooks of a parallelised module, which reduce its output to the local part
+        comes_first = any(map(is_distributed, module._parameters.values()))
+        self._handle = module.register_forward_hook(self, with_kwargs=True, prepend=comes_first)
+
+    @property
+    def meters(self) -> list[Meter]:
+        """All that is measured here."""
+        return [*self.outputs, *self.gradients]
+
+    def watch_output(self, gatherer: Reporter, preprocessor: Measured) -> Subscription:
+        """Measure outputs for a preprocessor from now on."""
+        index = preprocessor.request().output_index
+        what = (self.outputs, self._name, gatherer, preprocessor, "output", index)
+        return self._with_callback(self._engine.subscribe(*what), self._receive_output)
+
+    def watch_gradient(
+        self, gatherer: Reporter, preprocessor: Measured, output_index: int | str | None
+    ) -> Subscription:
+        """Measure gradients of outputs for a preprocessor from now on."""
+        what = (self.gradients, self._name, gatherer, preprocessor, OUTPUT_GRADIENT, output_index)
+        subscription = self._engine.subscribe(*what, output_index=output_index, share=self.state.loss_share)
+        return self._with_callback(subscription, self._receive_gradient)
+
+    def close(self) -> None:
+        """Remove the hook; gradients that still arrive are ignored."""
+        self._engine.resting.discard(self)
+        self._handle.remove()
+        self.outputs, self.gradients = [], []
+
+    def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Called after each forward pass; returns a new output if the gradient needs one."""
+        if self._engine.when_no_pass_has_begun is not None:
+            self._engine.when_no_pass_has_begun(module)
+        if not self.state.wants_data():
+            self._rest(module)
+            return None
+        if not self._recomputation.counts():
+            return None
+        begin, changed = perf_counter(), None
+        if self._missed:
+            self._resume()
+        kind = kind_of_pass(module)
+        for meter in self.outputs:
+            self._take_output(meter, kind, output)
+        if self.gradients:
+            changed = self._hook_gradients(module, args, kwargs, output)
+        self.state.spend(perf_counter() - begin)
+        return changed
+
+    def _rest(self, module: nn.Module) -> None:
+        """Nothing is recorded now: there is a gap before the next tensor, and the hook may be removed for a while."""
+        self._missed = True
+        if self.state.is_steady:
+            hooks = list(module._forward_hooks)
+            self._later_hooks = hooks[hooks.index(self._handle.id) + 1 :]
+            self._handle.remove()
+            self._engine.send_to_rest(self)
+
+    def wake(self) -> None:
+        """Put the hook back, in the same place among the other hooks."""
+        module = self.module()
+        if module is None:
+            return
+        self._handle = module.register_forward_hook(self, with_kwargs=True)
+        hooks: Any = module._forward_hooks
+        for later in self._later_hooks:
+            if later in hooks:
+                hooks.move_to_end(later)
+
+    # the hot path of hooks: nearly all CPU time is spent here, so it calls few functions
+
+    def _take_output(self, meter: Meter, kind: int, output: Any, part: int = OWN) -> None:
+        """Measure an output, if passes of this kind are wanted."""
+        if kind not in meter.passes or meter.failed:
+            return
+        if self.state.is_baseline and not (meter.in_graph and is_capturing(self._engine.device)):
+            return  # nothing is compared with it; but a CUDA graph also serves other steps
+        try:
+            x = samples_of(output, meter.index)
+            if type(x) is not Tensor:
+                x, part = local_samples(x)
+            if x.is_meta:
+                return  # it has no numbers, like those of a tracer
+            alive = meter.alive(x) if meter.exact_death and several_processes() else None
+            buffer, info = self._engine.buffers.of(x.device), Info(meter.number, self.state.step, kind, part)
+            buffer.output(meter, info, x, alive)
+        except Exception as error:
+            meter.fail(error, output)
+
+    def _hook_gradients(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Hook the tensors in the output; returns a new output if the module returned its own input."""
+        changed, tag = output, BASELINE if self.state.is_baseline else 0
+        for meter in self.gradients:
+            is_plain = isinstance(changed, Tensor) and changed.is_floating_point()
+            tensor = changed if is_plain else meter.guarded(pick_tensor, changed, meter.index)
+            if tensor is not None and tensor.requires_grad:
+                changed, tensor = with_alias(changed, tensor, module, (*args, *kwargs.values()))
+                tensor.register_hook(partial(self._take_gradient, meter, tag))  # type: ignore[no-untyped-call]
+        return None if changed is output else changed
+
+    def _take_gradient(self, meter: Meter, tag: int, gradient: Tensor, part: int = OWN) -> None:
+        """Measure a gradient; the hook of an earlier forward pass may fire after the tap was closed."""
+        try:
+            if (
+                meter not in self.gradients
+                or meter.failed
+                or gradient.is_meta
+                or is_traced()
+                or not self._engine.backward.is_running(self.module())
+            ):
+                return
+            if not self.state.is_recording():
+                meter.interrupt()
+                return
+            begin = perf_counter()
+            try:
+                self._measure_gradient(meter, tag, gradient, part)
+            except Exception as error:
+                meter.fail(error, gradient)
+            self.state.spend(perf_counter() - begin)
+        except Exception as error:
+            tell(self.state, f"looking at the gradient of layer {self._name!r}", error)
+
+    def _measure_gradient(self, meter: Meter, tag: int, gradient: Tensor, part: int) -> None:
+        x = gradient.detach() if gradient.requires_grad else gradient
+        if type(x) is not Tensor:
+            x, part = local_gradient(x)
+        x = x if x.layout is strided else as_dense(x)
+        state = self.state
+        follows = meter.follows(x, state.gaps)
+        generation = meter.comparison.generation if meter.in_graph and x.is_cuda else NO_GRAPH
+        buffer = self._engine.buffers.of(x.device)
+        info = Info(meter.number, state.step, tag, part, generation, state.gaps)
+        if state.loss_scale is None or (meter.in_graph and is_capturing(x.device)):
+            buffer.geometry(meter, info, x, follows)  # rows of a CUDA graph are unscaled when they are collected
+        else:
+            with buffer.corrected(state.loss_scale.unit(in_graph=meter.in_graph)):
+                buffer.geometry(meter, info, x, follows)
+
+    def _resume(self) -> None:
+        """After a pause in recording: do not compare the next tensor with the last one."""
+        self._missed = False
+        for meter in self.gradients:
+            meter.interrupt()
+
+    # inside a compiled graph
+
+    def _with_callback(self, subscription: Subscription, receive: Any) -> Subscription:
+        meter = subscription.meter
+        if meter.callback is None:
+            meter.callback = GraphCallback(self._engine.device, partial(receive, meter), self.state)
+        return subscription
+
+    def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Put operators into the graph that is being compiled; must not fail, since nothing would catch the error."""
+        if not self.state.observing:
+            return None
+        changed, kind, is_new = output, kind_of_pass(module), False
+        for meter in self.outputs:
+            tensor = pick_tensor(output, meter.index)
+            if tensor is not None and meter.callback is not None:
+                meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
+        for meter in self.gradients if kind >= 2 else ():
+            tensor = pick_tensor(changed, meter.index)
+            if tensor is not None and tensor.requires_grad and meter.callback is not None:
+                watched = meter.callback.pass_backward(tensor, distributed=isinstance(tensor, self._distributed))
+                changed, is_new = replace(changed, tensor, watched), True
+        return changed if is_new else None  # the compiler cannot compare tuples with "is"
+
+    def _receive_output(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:
+        if self.state.wants_data() and self._recomputation.counts(has_grad=kind >= 2):
+            meter.in_graph = True
+            self._take_output(meter, kind, x, part)
+
+    def _receive_gradient(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:
+        meter.in_graph = True
+        if self.state.wants_data():
+            self._take_gradient(meter, BASELINE if self.state.is_baseline else 0, x, part)
+        else:
+            meter.interrupt()

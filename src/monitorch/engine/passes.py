@@ -1,0 +1,172 @@
+"""Which passes of a model count: training or evaluation, first or repeated, of a loss or of something else."""
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import get_gradient_edge
+from torch.nn.parameter import is_lazy
+
+from .distributed_tensors import is_distributed
+
+ALL_PASSES = frozenset(range(4))
+"""All kinds of forward passes, as :func:`kind_of_pass` numbers them."""
+
+
+def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
+    """Whether a forward pass is part of training.
+
+    ``True``: if gradients are enabled. ``False``: if the module is in train mode. ``None``: if both are true.
+    """
+    if evaluation_from_grad is None:
+        return module.training and torch.is_grad_enabled()
+    return torch.is_grad_enabled() if evaluation_from_grad else module.training
+
+
+def kind_of_pass(module: nn.Module) -> int:
+    """The two conditions of :func:`is_training_pass` as bits: 1 for train mode, 2 for gradients enabled."""
+    return bool(module.training) + 2 * torch.is_grad_enabled()
+
+
+def inside_backward() -> bool:
+    """Whether autograd is running a backward pass in this thread."""
+    return torch._C._current_graph_task_id() != -1
+
+
+class RecomputationFilter:
+    """Says which of a layer's forward passes count.
+
+    A pass inside backward repeats an earlier one and does not count. Reentrant checkpointing is different: its first
+    pass runs under no_grad, so the repetition counts: gradients flow through that one.
+
+    Args:
+        state: the state of the inspector, which knows whether the current pass of the model has gradients.
+    """
+
+    def __init__(self, state: Any = None) -> None:
+        self._state = state
+        self._to_repeat = 0
+
+    def counts(self, has_grad: bool | None = None) -> bool:
+        """Whether the running pass counts; call this once per pass."""
+        if has_grad is None:
+            has_grad = torch.is_grad_enabled()
+        will_be_repeated = not has_grad and getattr(self._state, "pass_has_grad", True) and _inside_function()
+        if not inside_backward():
+            self._to_repeat += will_be_repeated
+            return not will_be_repeated
+        if will_be_repeated:  # one checkpoint inside another
+            return False
+        repeats = self._to_repeat > 0 and isinstance(torch._C._current_autograd_node(), BackwardCFunction)
+        self._to_repeat -= repeats
+        return repeats
+
+
+def _inside_function() -> bool:
+    """Whether an autograd.Function with a backward to come is running its forward, as reentrant checkpointing does."""
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_argcount:
+            context = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(context, BackwardCFunction) and any(context.needs_input_grad) and not _is_graph(context):
+                return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_graph(context: BackwardCFunction) -> bool:
+    """Whether the function is a compiled graph."""
+    kind: type = type(context)._forward_cls  # type: ignore[attr-defined]
+    return kind.__module__.startswith("torch._functorch.")
+
+
+REMEMBERED = 16
+"""How many backward passes to remember: checkpointing runs one inside another."""
+
+
+class Reach(Enum):
+    """What the running backward pass does with the parameters of a model."""
+
+    NONE = "none of them is reached"
+    RETURNED = "their gradients are computed and returned, as autograd.grad() does"
+    ADDED = "their gradients are computed and added to .grad, as backward() does"
+    UNKNOWN = "unknown: no parameter is trained, or other tensors stand in for them"
+
+
+def reach(parameters: Iterable[nn.Parameter]) -> Reach:
+    """What the running backward pass does with these parameters; the first one that it reaches decides.
+
+    >>> weight, x = nn.Parameter(torch.ones(1)), torch.ones(1, requires_grad=True)
+    >>> product, found = weight * x, []
+    >>> _ = product.register_hook(lambda _: found.append(reach([weight]).name))
+    >>> (slope,) = torch.autograd.grad(product, x, create_graph=True)
+    >>> (product + slope).backward()
+    >>> found
+    ['NONE', 'ADDED']
+    """
+    found = Reach.UNKNOWN
+    for own in parameters:
+        if own.requires_grad and own.is_leaf and not is_lazy(own):
+            try:
+                if torch._C._will_engine_execute_node(get_gradient_edge(own).node):
+                    return Reach.ADDED
+            except RuntimeError:  # torch's way to say that autograd.grad() was asked for the gradient of this tensor
+                return Reach.RETURNED
+            if is_distributed(own):  # fully_shard: another tensor is in its place in the graph
+                return Reach.UNKNOWN
+            found = Reach.NONE
+    return found
+
+
+class Steps(Protocol):
+    """Counts steps and passes."""
+
+    step: int
+    passes: int
+
+
+class TrainingBackward:
+    """Says whether the running backward pass is that of a loss: only then gradients are recorded.
+
+    Derivatives with respect to the input alone, as for a gradient penalty or a saliency map, are not recorded. Neither
+    are Hessian-vector products, where gradients with a graph are differentiated again and the result is returned.
+
+    Args:
+        stand_ins: returns what was in the places of watched parameters during the pass, where ``functional_call`` has
+            put others.
+    """
+
+    def __init__(self, model: nn.Module | None, state: Steps, stand_ins: Callable[[], Iterable[Any]]) -> None:
+        self._model, self._state = None if model is None else weakref.ref(model), state
+        self._stand_ins = stand_ins
+        self._known: dict[int, bool] = {}
+        self._with_graph: tuple[int, int] | None = None  # the step and pass whose gradients were kept with their graph
+
+    def is_running(self, module: nn.Module | None) -> bool:
+        """Whether the output gradient that now arrives at ``module`` belongs to a loss."""
+        task = torch._C._current_graph_task_id()
+        if task == -1:
+            return True
+        if task not in self._known:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[task] = self._judge(module)
+        return self._known[task]
+
+    def _judge(self, module: nn.Module | None) -> bool:
+        model = None if self._model is None else self._model()
+        modules = [part for part in (module, model) if part is not None]  # most likely its own
+        found = reach(chain(*(part.parameters() for part in modules), self._stand_ins()))
+        now = self._state.step, self._state.passes
+        if found is Reach.NONE or (found is Reach.RETURNED and self._with_graph == now):
+            return False
+        if torch.is_grad_enabled():
+            self._with_graph = now
+        return True

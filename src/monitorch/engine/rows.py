@@ -1,0 +1,123 @@
+"""Rows of all layers at once, as preprocessors get them.
+
+Each row has an owner: a meter of the engine, or a layer of a preprocessor that is called directly. Rows are sorted by
+owner, oldest first, and each knows the row before it, which may have come with an earlier tick.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..numerical.moments import group_starts
+from .columns import WIDTH, Column
+
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class LastRows:
+    """The last row of each owner."""
+
+    def __init__(self) -> None:
+        self.numbers: Numbers = np.zeros((0, WIDTH))
+        self.known: Mask = np.zeros(0, bool)
+
+    def grow(self, size: int) -> None:
+        """Make room for this many owners."""
+        if size > len(self.known):
+            more = max(size, 2 * len(self.known)) - len(self.known)
+            self.numbers = np.concatenate([self.numbers, np.zeros((more, WIDTH))])
+            self.known = np.concatenate([self.known, np.zeros(more, bool)])
+
+    def row(self, owner: int) -> list[float] | None:
+        """The last row of an owner, to be saved; None if there was none."""
+        return self.numbers[owner].tolist() if owner < len(self.known) and self.known[owner] else None
+
+    def set(self, owner: int, row: Sequence[float]) -> None:
+        """Continue after a saved row."""
+        self.grow(owner + 1)
+        self.numbers[owner], self.known[owner] = row, True
+
+
+class RowTable:
+    """Rows sorted by owner, oldest first.
+
+    Args:
+        owners: the owner of each row.
+        numbers: the rows, in the order in which they were measured.
+        last: the last rows of earlier tables; these rows become the last ones.
+    """
+
+    def __init__(self, owners: Places, numbers: Numbers, last: LastRows) -> None:
+        order = np.argsort(owners, kind="stable")
+        self.order, self.owners, self.numbers = order, owners[order], numbers[order]
+        last.grow(int(self.owners[-1]) + 1 if len(order) else 0)
+        self._starts = group_starts(self.owners)
+        self._first_owners = self.owners[self._starts]
+        self._last_numbers = last.numbers[self._first_owners]
+        self.is_first: Mask = np.zeros(len(order), bool)
+        """Which rows are the first ones of their owner."""
+        self.is_first[self._starts] = ~last.known[self._first_owners]
+        ends = np.append(self._starts[1:], len(order)) - 1
+        last.numbers[self._first_owners] = self.numbers[ends]
+        last.known[self._first_owners] = True
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def before(self, column: int) -> Numbers:
+        """A column of the row before each; 0 if there was none."""
+        found = np.empty(len(self))
+        found[1:] = self.numbers[:-1, column]
+        found[self._starts] = self._last_numbers[:, column]
+        return found
+
+
+class Rows:
+    """The rows that one preprocessor asked for: ``rows[SQUARES]`` is a column, one number for each row.
+
+    Args:
+        chosen: which rows of the table they are.
+        places: the layer of each, as a place in ``names``.
+        is_baseline: which rows are only there to compare the next one with; no sample comes from them.
+    """
+
+    def __init__(
+        self, table: RowTable, chosen: Places, places: Places, names: Sequence[str], is_baseline: Mask | None = None
+    ) -> None:
+        self._table, self._chosen = table, chosen
+        self.places, self.names = places, names
+        self.is_baseline: Mask = np.zeros(len(chosen), bool) if is_baseline is None else is_baseline
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, column: Column) -> Numbers:
+        """One column."""
+        found: Numbers = self._table.numbers[self._chosen, column]
+        return found
+
+    def before(self, column: Column) -> Numbers:
+        """The same column of the row before each, whether that was observed or not; 0 if there was none."""
+        return self._table.before(column)[self._chosen]
+
+    @property
+    def is_first(self) -> Mask:
+        """Which rows are the first ones of their layer in this run."""
+        return self._table.is_first[self._chosen]
+
+    @property
+    def numbers(self) -> Numbers:
+        """All columns, one row each."""
+        return self._table.numbers[self._chosen]
+
+    def by_layer(self) -> list["Rows"]:
+        """The same rows, each layer on its own."""
+        starts = group_starts(self.places)
+        parts = zip(starts, np.append(starts[1:], len(self)), strict=True)
+        return [self._part(slice(start, stop)) for start, stop in parts]
+
+    def _part(self, part: slice) -> "Rows":
+        return Rows(self._table, self._chosen[part], self.places[part], self.names, self.is_baseline[part])

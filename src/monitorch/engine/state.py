@@ -1,0 +1,51 @@
+"""What the engine reads from the state of an inspector."""
+
+from collections import Counter
+from typing import Protocol
+
+from .loss_scale import LossScale
+
+
+class State(Protocol):
+    """Says whether to measure now, and which step it is; reports what fails."""
+
+    on_error: str
+    """``"warn"`` or ``"raise"``."""
+    told: Counter[str]
+    """How often each problem has occurred."""
+    step: int
+    """How many steps have ended."""
+    passes: int
+    """How many training passes there were."""
+    gaps: int
+    """How many passes were not recorded: a tensor must not be compared with one from before such a gap."""
+    is_baseline: bool
+    """Whether this step is measured only to compare the next one with it."""
+    is_steady: bool
+    """Whether the answers change only with ticks and steps."""
+    observing: bool
+    """Whether to measure, as a plain attribute that torch.compile can read."""
+    pass_has_grad: bool
+    """Whether the current forward pass of the model began with gradients enabled."""
+    per_rank: bool
+    """Whether every process shows its own numbers."""
+    averages: bool
+    """Whether gradients are averaged over processes."""
+    loss_share: float
+    """The share of the global loss that this process computes."""
+    loss_scale: LossScale | None
+    """What losses are multiplied by, where that is known."""
+    gradient: str
+    """When gradients of the optimizers' parameters are read."""
+
+    def wants_data(self) -> bool:
+        """Whether hooks should do anything now."""
+
+    def is_recording(self) -> bool:
+        """The same, whatever the step."""
+
+    def spend(self, seconds: float) -> None:
+        """Add CPU time that hooks took."""
+
+    def settle(self) -> None:
+        """Wait until earlier ticks are folded."""

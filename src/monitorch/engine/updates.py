@@ -1,0 +1,117 @@
+"""How far an optimizer step moves parameters: all of them are measured together."""
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .allocation import is_like
+from .buffers import BASELINE, Entry, Info
+from .distributed_tensors import local_part
+from .meter import Measured, Meter, Reporter, Subscription
+from .optimizers import Owned
+from .parameters import find_parameter
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class _Watched:
+    """A parameter whose updates are measured, looked up by name at each step."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self.module, self.name = weakref.ref(module), name
+        self.meters: list[Meter] = []
+        self.before: Tensor | None = None
+        """The parameter as it was before the step."""
+
+    def find(self) -> Tensor | None:
+        """The parameter as it is now."""
+        module = self.module()
+        return None if module is None else find_parameter(module, self.name)
+
+    def copy_of(self, local: Tensor) -> Tensor:
+        """Memory for a copy of the local part of the parameter."""
+        if self.before is None or not is_like(self.before, local):
+            self.before = torch.empty_like(local, requires_grad=False)
+        for meter in self.meters:
+            meter.before = self.before
+        return self.before
+
+
+class UpdateTap:
+    """Measures parameters from just before to just after each step.
+
+    They are copied before every step that is measured, because a parameter may have changed since the last step without
+    a trace: neither fused steps nor changes of ``.data`` raise its version.
+    """
+
+    def __init__(self, engine: "Engine", optimizer: Optimizer) -> None:
+        self.state, self._engine, self._optimizer = engine.state, engine, optimizer
+        self._watched: dict[tuple[int, str], _Watched] = {}
+        self._tag: int | None = None
+        self._moving: list[tuple[_Watched, Tensor]] = []
+
+    @property
+    def meters(self) -> list[Meter]:
+        """All that is measured here."""
+        return [meter for watched in self._watched.values() for meter in watched.meters]
+
+    def watch(
+        self, module: nn.Module, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured
+    ) -> Subscription:
+        """Measure the updates of a parameter for a preprocessor from now on."""
+        watched = self._watched.get((id(module), parameter))
+        if watched is None or watched.module() is not module:  # another parameter may have had the same id
+            watched = self._watched[id(module), parameter] = _Watched(module, parameter)
+        return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, "update", parameter)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._watched, self._moving = {}, []
+
+    def refresh(self) -> None:
+        """Drop parameters that no preprocessor needs any more."""
+        self._watched = {place: watched for place, watched in self._watched.items() if watched.meters}
+
+    def before_step(self, *_: Any) -> None:
+        """Copy each parameter of the optimizer as it is before the step."""
+        self._moving = []
+        if not self.state.wants_data():
+            if self._tag is not None:
+                self.skip_step()
+            self._tag = None
+            return
+        self._tag = BASELINE if self.state.is_baseline else 0
+        owned, copies, originals = Owned(self._optimizer), list[Tensor](), list[Tensor]()
+        for watched in self._watched.values():
+            tensor = watched.find()
+            if tensor is not None and tensor in owned:  # its steps do not change others
+                local = local_part(tensor)[0]
+                copies.append(watched.copy_of(local))
+                originals.append(local)
+                self._moving.append((watched, tensor))
+        if copies:
+            with torch.no_grad():
+                torch._foreach_copy_(copies, originals)
+
+    def after_step(self, *_: Any) -> None:
+        """Measure each parameter against its copy."""
+        if self._tag is None:
+            return
+        entries: list[Entry] = []
+        moved, self._moving = self._moving, []
+        for watched, tensor in moved:
+            local, part = local_part(tensor)
+            for meter in watched.meters:
+                if meter.before is not None and not meter.failed and not (self._tag and not meter.compares):
+                    follows = bool(meter.guarded(meter.follows, local, self.state.gaps))
+                    entries.append((meter, Info(meter.number, self.state.step, self._tag, part), local, follows))
+        self._engine.measure_together("updates", entries, self._engine.step_scales.of(self._optimizer).of_unscaled)
+
+    def skip_step(self) -> None:
+        """A step is skipped: do not compare the next update with the last one."""
+        for meter in self.meters:
+            meter.interrupt()

@@ -1,0 +1,52 @@
+"""Finishes ticks in a thread of its own, so that training goes on."""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ..errors import kept_warnings, warn
+
+
+class TickFinisher:
+    """Runs one tick at a time; :meth:`wait` returns when it is done.
+
+    Its thread must not wait for itself: what a tick reads is complete by then.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: Future[None] | None = None
+        self._thread = 0
+        self._process = os.getpid()
+        self._warnings: list[str] = []
+
+    def start(self, tick: Callable[[], None]) -> None:
+        """Run this tick in the other thread."""
+        if self._pool is None or self._process != os.getpid():  # a forked process has no such thread
+            self._pool, self._process = ThreadPoolExecutor(1, "monitorch tick"), os.getpid()
+        try:
+            self._running = self._pool.submit(self._run, tick)
+        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+            tick()
+
+    def wait(self) -> None:
+        """Wait for the tick; its warnings come now, and its error is raised."""
+        if threading.get_ident() == self._thread or self._process != os.getpid():
+            return
+        running, self._running = self._running, None
+        try:
+            if running is not None:
+                running.result()
+        finally:
+            warnings, self._warnings = self._warnings, []
+            for text in warnings:
+                warn(text, stacklevel=4)
+
+    def _run(self, tick: Callable[[], None]) -> None:
+        self._thread = threading.get_ident()
+        with kept_warnings() as texts:
+            try:
+                tick()
+            finally:
+                self._warnings += texts

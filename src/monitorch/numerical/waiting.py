@@ -1,0 +1,158 @@
+"""Numbers that may still be on a device, and the one copy that brings them to the CPU."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .precision import HOST, wide_dtype
+
+PACK_AT = 256
+"""How many small tensors may wait before they are packed into one: limits memory between two ticks."""
+
+Numbers = NDArray[np.float64]
+
+Pending: TypeAlias = tuple[Callable[[Numbers], None], Tensor]
+"""A function that takes numbers on the CPU, and the tensor that holds them now."""
+
+
+class HostCopy:
+    """Starts to copy tensors to the CPU when it is made, with one copy per device; waits only in :meth:`deliver`.
+
+    >>> received = []
+    >>> HostCopy([(received.append, torch.ones(2)), (received.append, torch.zeros(1))]).deliver()
+    >>> received
+    [array([1., 1.]), array([0.])]
+    """
+
+    def __init__(self, pending: Iterable[Pending]) -> None:
+        by_kind: dict[Any, list[Pending]] = defaultdict(list)
+        for receive, tensor in pending:
+            by_kind[tensor.device, tensor.dtype].append((receive, tensor))
+        self._copies = [_Copy(own) for own in by_kind.values()]
+
+    def deliver(self) -> None:
+        """Wait for the copies, and hand everything out; for each device in the given order."""
+        copies, self._copies = self._copies, []
+        for copy in copies:
+            copy.deliver()
+
+
+class _Copy:
+    """The tensors of one device."""
+
+    def __init__(self, pending: list[Pending]) -> None:
+        self._receivers = [(receive, tensor.shape) for receive, tensor in pending]
+        flat = torch.cat([tensor.reshape(-1) for _, tensor in pending])
+        self._arrived: Any = None
+        if flat.is_cuda:
+            self._host = torch.empty(flat.shape, dtype=flat.dtype, device=HOST, pin_memory=True)
+            self._host.copy_(flat, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+        else:
+            self._host = flat
+
+    def deliver(self) -> None:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        parts = torch.split(self._host.cpu().double(), [shape.numel() for _, shape in self._receivers])
+        for (receive, shape), part in zip(self._receivers, parts, strict=True):
+            receive(part.reshape(shape).numpy())
+
+
+def as_sample(number: Tensor) -> Tensor:
+    """A one-element tensor as a float64 scalar, cut from its graph, still on its device."""
+    if number.numel() != 1:
+        raise ValueError(f"a sample is one number, not a tensor of shape {tuple(number.shape)}")
+    # each of these costs as much as the arithmetic of a small model's step, so do none without need
+    number = number.detach() if number.requires_grad else number
+    number = number.reshape(()) if number.dim() else number
+    wide = wide_dtype(number)
+    return number if number.dtype == wide else number.to(wide)
+
+
+class Arrived(NamedTuple):
+    """What has waited, on the CPU: places, and a number or a row for each; in the order in which it was added."""
+
+    places: NDArray[np.int64]
+    numbers: Numbers
+
+
+class Waiting:
+    """Takes numbers, scalar tensors or rows one by one, each with a place; tensors stay on their device.
+
+    >>> waiting = Waiting()
+    >>> waiting.add(3, 0.5)
+    >>> waiting.add(1, torch.tensor(2.0, dtype=torch.float64))
+    >>> HostCopy(waiting.take()).deliver()
+    >>> waiting.arrived()
+    Arrived(places=array([3, 1]), numbers=array([0.5, 2. ]))
+    """
+
+    def __init__(self) -> None:
+        self._added = 0
+        self._queues: dict[torch.device | None, _Queue] = {}
+        self._arrived: list[tuple[list[int], list[int], Numbers]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._queues or self._arrived)
+
+    def add(self, place: int, sample: float | Tensor) -> None:
+        """Add a number or a tensor, which nobody may change any more; tensors of one kind of waiting have one shape."""
+        device = sample.device if isinstance(sample, Tensor) else None
+        queue = self._queues.get(device)
+        if queue is None:
+            queue = self._queues[device] = _Queue([], [], [], [])
+        queue.orders.append(self._added)
+        queue.places.append(place)
+        queue.samples.append(sample)
+        self._added += 1
+        if len(queue.samples) >= PACK_AT:
+            queue.pack()
+
+    def take(self) -> list[Pending]:
+        """What to copy to the CPU; nothing waits any more, and after the copy :meth:`arrived` has it."""
+        queues, self._queues = self._queues, {}
+        pending: list[Pending] = []
+        for device, queue in queues.items():
+            queue.pack()
+            if device is None:
+                self._arrived.append((queue.orders, queue.places, np.concatenate(queue.packed)))
+            else:
+                whole = queue.packed[0] if len(queue.packed) == 1 else torch.cat(queue.packed)
+                pending.append((self._receiver(queue.orders, queue.places), whole))
+        return pending
+
+    def _receiver(self, orders: list[int], places: list[int]) -> Callable[[Numbers], None]:
+        return lambda numbers: self._arrived.append((orders, places, numbers))
+
+    def arrived(self) -> Arrived:
+        """What has arrived since the last call."""
+        arrived, self._arrived = self._arrived, []
+        if not arrived:
+            return Arrived(np.zeros(0, np.int64), np.zeros(0))
+        order = np.argsort(np.concatenate([np.array(orders, np.int64) for orders, _, _ in arrived]))
+        places = np.concatenate([np.array(places, np.int64) for _, places, _ in arrived])
+        numbers = np.concatenate([numbers for _, _, numbers in arrived])
+        return Arrived(places[order], numbers[order])
+
+
+class _Queue(NamedTuple):
+    """What waits on one device."""
+
+    orders: list[int]
+    places: list[int]
+    samples: list[Any]
+    packed: list[Any]
+
+    def pack(self) -> None:
+        """Put the samples so far into one tensor, or one array."""
+        if self.samples:
+            whole = torch.stack(self.samples) if isinstance(self.samples[0], Tensor) else np.array(self.samples)
+            self.packed.append(whole)
+            self.samples.clear()

@@ -1,0 +1,102 @@
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from monitorch.engine.ranks import exchange, offer
+from monitorch.numerical import GeometryComputation, RunningMeanVar, finish_sync_rmv_or_error, start_sync_rmv_or_error
+from monitorch.preprocessor import ExplicitCall
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+def samples_of(rank):
+    return [10.0 * rank + i for i in range(rank + 1)]
+
+
+@pytest.fixture
+def everybody(ranks):
+    return [sample for rank in range(len(ranks)) for sample in samples_of(rank)]
+
+
+def test_moments_of_all_ranks_reach_every_rank(ranks, everybody, assert_moments):
+    for report in ranks:
+        assert_moments(report["moments"], [*everybody, *[math.nan] * len(ranks)])
+
+
+def test_a_rank_without_samples_changes_nothing(ranks, everybody, assert_moments):
+    for report in ranks:
+        assert_moments(report["nothing on rank 0"], everybody[1:])
+        assert_moments(report["nothing anywhere"], [])
+
+
+def test_geometry_is_merged_rank_by_rank(ranks, everybody, assert_moments):
+    correlations = [correlation for rank in range(len(ranks)) for correlation in [0.0] + [1.0] * rank]
+    for report in ranks:
+        norms, products = report["geometry"]
+        assert_moments(norms, [2 * sample for sample in everybody])
+        assert_moments(products, correlations)
+
+
+def test_errors_of_a_single_accumulator(ranks):
+    for report in ranks:
+        assert report["finish alone"] == "finish_sync() needs a start_sync() before it"
+        assert "start_sync" in report["start a list"]
+        assert "finish_sync" in report["finish a list"]
+
+
+def test_one_exchange_whatever_the_number_of_preprocessors(ranks):
+    assert [report["preprocessors"]["collectives"] for report in ranks] == [1] * len(ranks)
+
+
+def test_names_are_matched_whatever_their_order(ranks, everybody, assert_moments):
+    for report in ranks:
+        call, _, _ = report["preprocessors"]["values"]
+        for name in ("first", "second"):
+            assert call[name] == everybody
+            assert_moments(call[f"{name} in place"], everybody)
+
+
+def test_names_of_one_rank_only_reach_the_others(ranks, assert_moments):
+    for report in ranks:
+        call, _, norm = report["preprocessors"]["values"]
+        for rank in range(len(ranks)):
+            assert call[f"only on {rank}"] == samples_of(rank)
+            assert_moments(call[f"only on {rank} in place"], samples_of(rank))
+        assert_moments(norm["layer"]["a"], [5.0])  # all ranks have the same parameter
+        assert_moments(norm["layer"]["b"], [10.0])
+
+
+def test_in_memory_geometry_is_concatenated(ranks, everybody):
+    for report in ranks:
+        norms, correlations = report["preprocessors"]["values"][1]["grad"]
+        assert norms == everybody
+        assert len(correlations) == len(everybody)
+
+
+def test_a_single_process_has_nobody_to_wait_for():
+    call = ExplicitCall("train", "val")
+    call.push_running("x", 1.0)
+    offer(call)
+    exchange()
+    start_sync_rmv_or_error([1.0], 0)
+    finish_sync_rmv_or_error([1.0])
+    assert call.value == {"x": RunningMeanVar(1, 1.0, 0.0, 1.0, 1.0)}
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo"])
+def test_a_group_of_one_is_its_own_sum(backend, tmp_path, assert_moments):
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        geometry = GeometryComputation(inplace=True, normalize=False, correlation=True, eps=0.0)
+        for tensor in (torch.ones(4), torch.ones(4)):
+            geometry.update(tensor)
+        geometry.start_sync()
+        geometry.finish_sync()
+        with pytest.raises(AssertionError, match="start_sync"):
+            geometry.finish_sync()
+    finally:
+        dist.destroy_process_group()
+    assert_moments(geometry.norm, [2.0, 2.0])
+    assert_moments(geometry.product, [0.0, 1.0])

@@ -1,0 +1,193 @@
+"""Steps of an optimizer are told once each, whatever they are made of and whatever others do to them."""
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch import MonitorchWarning
+from monitorch.engine.optimizers import OptimizerSteps
+from monitorch.inspector import InspectorState
+
+
+class Inherited(torch.optim.Adam):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Failing(Inherited):
+    def step(self, closure=None, *, fails=None):
+        if fails == "outside":
+            raise ValueError("a step that fails")
+        try:
+            return super().step(self._fail if fails else closure)
+        except ValueError:
+            if fails == "inside":
+                raise
+        return None
+
+    def _fail(self):
+        raise ValueError("a closure that fails")
+
+
+@pytest.fixture
+def parameters():
+    return list(nn.Linear(2, 1).parameters())
+
+
+@pytest.fixture
+def listen():
+    """Write down what is told of the steps of an optimizer."""
+
+    def build(optimizer, state=None):
+        told, steps = [], OptimizerSteps(optimizer, state)
+        steps.before.append(lambda args, kwargs: told.append("before"))
+        steps.after.append(lambda args, kwargs: told.append("after"))
+        return told, steps
+
+    return build
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, Inherited])
+def test_a_step_is_told_once_though_it_calls_that_of_its_base_class(kind, parameters, listen):
+    torch.optim.Adam(parameters)  # from the first one on, torch calls hooks around the step of the base class, too
+    optimizer = kind(parameters)
+    told, steps = listen(optimizer)
+    for _ in range(3):
+        optimizer.step()
+    assert told == ["before", "after"] * 3
+    assert steps.count == 3
+
+
+@pytest.mark.parametrize(
+    ("fails", "expected"),
+    [("outside", ["before"]), ("inside", ["before"]), ("inside, and goes on", ["before", "after"])],
+)
+def test_a_step_that_failed_does_not_hide_the_next_one(fails, expected, parameters, listen):
+    optimizer = Failing(parameters)
+    told, steps = listen(optimizer)
+    if len(expected) == 1:
+        with pytest.raises(ValueError, match="fails"):
+            optimizer.step(fails=fails)
+    else:
+        optimizer.step(fails=fails)
+    assert told == expected
+    optimizer.step()
+    optimizer.step()
+    assert told == expected + ["before", "after"] * 2
+    assert not steps.is_running
+
+
+def test_it_is_told_last_what_others_have_done_to_gradients(parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    seen, steps = [], OptimizerSteps(optimizer, None)
+    steps.before.append(lambda args, kwargs: seen.append(parameters[0].grad.sum().item()))
+
+    def shrink(*_):
+        parameters[0].grad.mul_(0.5)
+
+    for hooks in range(3):
+        parameters[0].grad = torch.ones_like(parameters[0])
+        optimizer.step()
+        assert seen.pop() == 2 * 0.5**hooks
+        optimizer.register_step_pre_hook(shrink)
+        steps.come_last()  # as before each pass of a model
+
+
+@pytest.fixture
+def halve(parameters):
+    def hook(*_):
+        parameters[0].grad.mul_(0.5)
+
+    return hook
+
+
+@pytest.fixture
+def consumed(parameters):
+    """An optimizer, and the sums of gradients that are told when its steps begin."""
+    optimizer, seen = torch.optim.SGD(parameters, lr=0.1), []
+    steps = OptimizerSteps(optimizer, InspectorState(on_error="raise"))
+    steps.before.append(lambda args, kwargs: seen.append(parameters[0].grad.sum().item()))
+
+    def step():
+        parameters[0].grad = torch.ones_like(parameters[0])
+        optimizer.step()
+        return seen
+
+    return optimizer, step
+
+
+def test_a_hook_that_comes_just_before_a_step_is_heard_first(parameters, consumed, halve):
+    optimizer, step = consumed
+    for number in range(1, 4):
+        handle = optimizer.register_step_pre_hook(halve)
+        assert step() == [1.0] * number
+        handle.remove()
+    assert step() == [1.0] * 3 + [2.0]
+    assert parameters[0].grad.sum() == 2.0
+
+
+def test_a_late_hook_that_fails_leaves_the_next_step_in_order(consumed, halve, count_hooks):
+    optimizer, step = consumed
+
+    def fail(*_):
+        raise ValueError("a hook that fails")
+
+    failing = optimizer.register_step_pre_hook(fail)
+    optimizer.register_step_pre_hook(halve)
+    with pytest.raises(ValueError, match="a hook that fails"):
+        step()
+    failing.remove()
+    assert step() == [1.0]
+    assert step() == [1.0, 1.0]
+    assert count_hooks(optimizer) == 3
+
+
+@pytest.mark.parametrize(("answer", "seen"), [(None, 0), ("closure", 1)])
+def test_what_a_late_hook_makes_of_the_arguments_is_told(answer, seen, consumed):
+    optimizer, step = consumed
+    steps, told = OptimizerSteps(optimizer, InspectorState(on_error="raise")), []
+    steps.before.append(lambda args, kwargs: told.append(len(args) - 1))
+
+    def change(optimizer, args, kwargs):
+        return None if answer is None else ((*args, lambda: torch.zeros(())), kwargs)
+
+    optimizer.register_step_pre_hook(change)
+    step()
+    assert told == [seen]
+
+
+def test_an_error_of_a_listener_is_told_and_the_others_are_called(parameters, listen):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    state = InspectorState()
+    told, steps = listen(optimizer, state)
+    steps.before.insert(0, lambda args, kwargs: 1 / 0)
+    with pytest.warns(MonitorchWarning, match="ZeroDivisionError"):
+        optimizer.step()
+    optimizer.step()  # a second warning would be an error here
+    assert told == ["before", "after"] * 2
+    state.on_error = "raise"
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step()
+
+
+def test_leaving_removes_the_hooks(parameters, listen, count_hooks):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    told, steps = listen(optimizer)
+    steps.remove()
+    optimizer.step()
+    assert not told
+    assert count_hooks(optimizer) == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_step_is_told_outside_of_its_graphs(parameters, listen):
+    torch.compiler.reset()
+    optimizer = torch.optim.Adam(parameters, lr=torch.tensor(0.1))
+    told, steps = listen(optimizer)
+    steps.after.append(lambda args, kwargs: told.append(torch.compiler.is_compiling()))
+    compiled = torch.compile(lambda: optimizer.step(), backend="eager")
+    for _ in range(3):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        compiled()
+    assert told == ["before", "after", False] * 3
