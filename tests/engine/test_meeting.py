@@ -6,9 +6,9 @@ import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from monitorch.engine import meeting
 from monitorch.engine.meeting import Meeting, agree
 from monitorch.errors import ExchangeError
-from monitorch.numerical import meeting
 
 
 def tcp(_):

@@ -27,7 +27,7 @@ from tests.inspector.fake_time import FakeDevice
 RANK_PROGRAM = """
 import json, os, pathlib, runpy, sys
 import torch.distributed as dist
-from monitorch.numerical import meeting
+from monitorch.engine import meeting
 meeting.PATIENCE = 60  # on a busy machine one process may be far behind the other
 file, function, rank, world_size, folder = sys.argv[1:]
 meeting = f"file://{folder}/meeting"

@@ -52,11 +52,11 @@ def letters(cadence, steps):
     ("every", "with_lead", "without"),
     [
         (1, "OOOOOO", "OOOOOO"),
-        (2, "LOLOLO", "IOIOIO"),
-        (3, "ILOILO", "IIOIIO"),
-        (np.int64(5), "IIILOI", "IIIIOI"),
-        (lambda step: step in (1, 4, 5), "OILOOI", "OIIOOI"),
-        (lambda step: step % 3, "OOLOOL", "OOIOOI"),
+        (2, "BOBOBO", "IOIOIO"),
+        (3, "IBOIBO", "IIOIIO"),
+        (np.int64(5), "IIIBOI", "IIIIOI"),
+        (lambda step: step in (1, 4, 5), "OIBOOI", "OIIOOI"),
+        (lambda step: step % 3, "OOBOOB", "OOIOOI"),
         (lambda step: False, "IIIIII", "IIIIII"),
     ],
 )

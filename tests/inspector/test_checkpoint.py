@@ -142,8 +142,8 @@ def test_a_saved_state_does_not_change_while_training_goes_on():
     saved = training.inspector.state_dict()
     kept = through_a_file(saved)
     training.run(3, 6)
-    sites = zip(saved["house"]["sites"].values(), kept["house"]["sites"].values(), strict=True)
-    for now, then in sites:
+    meters = zip(saved["engine"]["meters"].values(), kept["engine"]["meters"].values(), strict=True)
+    for now, then in meters:
         assert (now["previous"] is None) == (then["previous"] is None)
         assert now["previous"] is None or torch.equal(now["previous"], then["previous"])
 
@@ -164,7 +164,7 @@ def test_passes_before_a_checkpoint_are_not_ones_in_which_layers_were_missed_or_
     ("make", "message"),
     [
         (lambda _: {"a": 1}, "not the state of an inspector"),
-        (lambda state: {**state, "version": 99}, "version 99, this release reads version 1"),
+        (lambda state: {**state, "version": 99}, "version 99, this release reads version 2"),
         (lambda state: {**state, "lenses": state["lenses"][1:]}, "use the same lenses in the same order"),
     ],
 )

@@ -14,10 +14,10 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  # makes t
 
 import monitorch
 from monitorch import PyTorchInspector
+from monitorch.engine import meeting
 from monitorch.errors import MonitorchWarning
 from monitorch.inspector import inspector_state
 from monitorch.lens import OutputNorm
-from monitorch.numerical import meeting
 from monitorch.store import list_runs
 from monitorch.visualizer.record_sink import RecordSink
 

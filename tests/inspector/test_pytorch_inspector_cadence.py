@@ -167,12 +167,12 @@ def test_ticks_do_not_disturb_the_rhythm(model, watch):
 def test_idle_steps_record_nothing_and_leave_no_hooks_on_tensors(model, watch):
     optimizer = sgd(model)
     inspector = watch(OutputGradientGeometry(), OutputNorm(), optimizer=optimizer, every=4)
-    hooks, rows, page = [], [], inspector.state.engine.ledger.page(torch.device("cpu"))
+    hooks, rows, buffer = [], [], inspector.state.engine.buffers.of(torch.device("cpu"))
     for layer in model:
         layer.register_forward_hook(lambda _, __, output: hooks.append(len(output._backward_hooks or ())))
 
     def note():
-        rows.append((sum(hooks), len(page.notes)))
+        rows.append((sum(hooks), len(buffer)))
         hooks.clear()
         inspector.tick_epoch()
 
@@ -181,11 +181,11 @@ def test_idle_steps_record_nothing_and_leave_no_hooks_on_tensors(model, watch):
     assert rows == [(0, 0), (0, 0), (2, 2), (2, 3)] * 2
 
 
-def test_without_comparisons_no_step_leads(model, watch):
+def test_without_comparisons_no_step_is_a_baseline(model, watch):
     optimizer = sgd(model)
     inspector = watch(OutputGradientGeometry(compute_correlation=False), optimizer=optimizer, every=2)
     train(model, optimizer, 3)
-    assert len(inspector.state.engine.ledger.page(torch.device("cpu")).notes) == 2
+    assert len(inspector.state.engine.buffers.of(torch.device("cpu"))) == 2
 
 
 def test_losses_are_seen_at_every_step(model, watch):

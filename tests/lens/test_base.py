@@ -118,7 +118,7 @@ def test_lens_moves_to_the_inspector_that_takes_it_last(watch, hooks_on):
     watch(second, lens)
     first(torch.randn(2, 2))
     second(torch.randn(2, 2))
-    assert [len(samples) for samples in lens.accumulators()] == [1]
+    assert [len(samples) for samples in lens._preprocessors[0].value.values()] == [1]
 
 
 def test_lens_works_without_an_inspector(shown):

@@ -121,7 +121,12 @@ def test_module_called_twice_has_one_sample_a_step(watch):
     lens = ParameterGradientGeometry(inplace=False)
     inspector = watch(model, lens)
     model(model(torch.randn(5, 3))).sum().backward()
-    assert [len(samples) for samples in lens.accumulators()] == [1, 1, 1, 1]
+    assert [len(samples) for kept in lens._preprocessors for value in kept.value.values() for samples in value] == [
+        1,
+        1,
+        1,
+        1,
+    ]
     inspector.detach()
 
 

@@ -71,7 +71,7 @@ def walked():
 
 
 def samples(lens):
-    return [list(accumulator) for accumulator in lens.accumulators()]
+    return [list(accumulator) for value in lens._preprocessors[0].value.values() for accumulator in value]
 
 
 def test_every_step_is_one_update_also_the_first(walked, watch):

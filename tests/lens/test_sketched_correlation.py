@@ -77,13 +77,13 @@ def test_no_copy_is_kept_where_a_sketch_is_smaller(what, task, watch):
     model, optimizer = task
     inspector = watch(model, LENSES[what](optimizer, correlation="sketch"))
     train(model, optimizer)
-    house = inspector.state.engine
+    engine = inspector.state.engine
     taps = [
-        house.gradients,
-        house.updates(optimizer),
-        *(house.output(layer, name) for name, layer in model.named_children()),
+        engine.gradients,
+        engine.updates(optimizer),
+        *(engine.output(layer, name) for name, layer in model.named_children()),
     ]
-    kept = {site.name: site.previous.nbytes for tap in taps for site in tap.sites}
+    kept = {meter.name: meter.comparison.previous.nbytes for tap in taps for meter in tap.meters}
     assert {name for name, size in kept.items() if size == SKETCH_BYTES} == LARGE[what]
     assert all(size < SKETCH_BYTES for name, size in kept.items() if name not in LARGE[what])
 

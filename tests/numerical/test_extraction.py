@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from monitorch.numerical import RunningMeanVar, extract_point, extract_range, parse_range_name
 from monitorch.numerical.extraction import INPLACE_POINTS, INPLACE_RANGES, POINTS, RANGES, count_nonfinite
-from monitorch.numerical.series import SampleList
+from monitorch.numerical.series import sample_list
 
 ORACLE = {
     "mean": np.mean,
@@ -73,7 +73,7 @@ FIVE = [1.0, 2.0, 3.0, 4.0, 10.0]
 )
 def test_order_statistics_of_known_samples(values, method, expected):
     assert extract_point(values, method) == expected
-    assert extract_point(SampleList(values), method) == expected
+    assert extract_point(sample_list(values), method) == expected
 
 
 def test_quartile_range_of_known_samples():
@@ -89,7 +89,7 @@ def test_nonfinite_samples_are_left_out(method):
         assert extract_point(moments(poisoned), method) == expected
 
 
-@pytest.mark.parametrize("empty", [[], SampleList(), [math.nan], RunningMeanVar(), moments([math.inf])])
+@pytest.mark.parametrize("empty", [[], sample_list(), [math.nan], RunningMeanVar(), moments([math.inf])])
 def test_no_finite_sample_gives_nan(empty):
     inplace = isinstance(empty, RunningMeanVar)
     for method in INPLACE_POINTS if inplace else POINTS:
@@ -99,7 +99,7 @@ def test_no_finite_sample_gives_nan(empty):
 
 
 def test_tensors_that_wait_are_read():
-    waiting = SampleList()
+    waiting = sample_list()
     for value in FIVE:
         waiting.append(torch.tensor(value, dtype=torch.bfloat16))
     assert extract_point(waiting, "median") == 3.0
@@ -156,5 +156,7 @@ def test_names_of_the_ends(name, ends):
 
 def test_counting_nonfinite_samples():
     poisoned = [1.0, math.nan, math.inf]
-    assert count_nonfinite(poisoned) == count_nonfinite(SampleList(poisoned)) == count_nonfinite(moments(poisoned)) == 2
+    assert (
+        count_nonfinite(poisoned) == count_nonfinite(sample_list(poisoned)) == count_nonfinite(moments(poisoned)) == 2
+    )
     assert count_nonfinite([]) == 0

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.numerical import length
-from monitorch.numerical.norms import as_dense, as_real, cosine, l2_norm
+from monitorch.numerical.norms import as_dense, as_real, l2_norm
 
 SCALES = {
     torch.float16: [6e-8, 1e-3, 1.0, 6e4],
@@ -21,59 +20,24 @@ def exact_norm(tensor):
     return np.linalg.norm(numbers / unit) * unit
 
 
-def exact_cosine(first, second):
-    a, b = (t.double().numpy().ravel() for t in (first, second))
-    a, b = a / np.abs(a).max(), b / np.abs(b).max()
-    return a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
-
-
 @pytest.mark.parametrize(("dtype", "scale"), CASES)
-def test_norm_and_cosine_at_every_scale(dtype, scale):
-    first, second = ((torch.rand(40, dtype=torch.float64) - 0.3) * scale for _ in range(2))
-    first, second = first.to(dtype), second.to(dtype)
-    norms = l2_norm(first), l2_norm(second)
-    for tensor, norm in zip((first, second), norms, strict=True):
-        assert norm.dtype == torch.float64
-        assert norm.item() == pytest.approx(exact_norm(tensor), rel=1e-6, abs=0.0)
-    assert cosine(first, norms[0], first, norms[0]).item() == pytest.approx(1.0, rel=1e-6)
-    if scale > 1e-300:
-        expected = exact_cosine(first, second)
-        assert cosine(first, norms[0], second, norms[1]).item() == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize(("small", "large"), [(1e-30, 1e30), (1e-44, 1.0), (1e-30, 1e-30), (1e30, 1e30)])
-def test_cosine_of_lengths_far_apart(small, large):
-    first, second = torch.randn(50) * small, torch.randn(50) * large
-    result = cosine(first, l2_norm(first), second, l2_norm(second))
-    assert result.item() == pytest.approx(exact_cosine(first, second), abs=1e-6)
+def test_norm_at_every_scale(dtype, scale):
+    tensor = ((torch.rand(40, dtype=torch.float64) - 0.3) * scale).to(dtype)
+    norm = l2_norm(tensor)
+    assert norm.dtype == torch.float64
+    assert norm.item() == pytest.approx(exact_norm(tensor), rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize("dtype", SCALES)
 @pytest.mark.parametrize("shape", [(7,), (), (0,), (2, 0, 3)])
 def test_zero_and_empty_tensors_have_length_zero(dtype, shape):
-    zero, one = torch.zeros(shape, dtype=dtype), torch.ones(shape, dtype=dtype)
-    assert l2_norm(zero).item() == 0
-    assert cosine(zero, l2_norm(zero), one, l2_norm(one)).item() == 0
-    assert cosine(one, l2_norm(one), zero, l2_norm(zero)).item() == 0
+    assert l2_norm(torch.zeros(shape, dtype=dtype)).item() == 0
 
 
 @pytest.mark.parametrize("dtype", SCALES)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_bad_number_makes_the_length_bad(dtype, bad):
-    tensor = torch.tensor([1.0, bad, 2.0], dtype=dtype)
-    one = torch.ones(3, dtype=dtype)
-    assert not l2_norm(tensor).isfinite()
-    assert not cosine(tensor, l2_norm(tensor), one, l2_norm(one)).isfinite()
-
-
-@pytest.mark.parametrize("dtype", SCALES)
-@pytest.mark.parametrize("size", [1, 6, 7, 8, 100])
-def test_small_pieces_give_the_same_as_the_whole(monkeypatch, dtype, size):
-    first, second = torch.randn(2, size, dtype=torch.float64).to(dtype)
-    whole = cosine(first, l2_norm(first), second, l2_norm(second)).item()
-    monkeypatch.setattr(length, "CPU_CHUNK", 7)
-    assert l2_norm(first).item() == pytest.approx(exact_norm(first), rel=1e-6)
-    assert cosine(first, l2_norm(first), second, l2_norm(second)).item() == pytest.approx(whole, rel=1e-5)
+    assert not l2_norm(torch.tensor([1.0, bad, 2.0], dtype=dtype)).isfinite()
 
 
 def test_a_large_tensor_is_exact_enough():

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from monitorch.numerical import RunningMeanVar
-from monitorch.numerical.series import SampleList
-from monitorch.numerical.waiting import PACK_AT, settle
+from monitorch.numerical.series import sample_list
+from monitorch.numerical.waiting import PACK_AT, HostCopy, Waiting
 
 SIZES = [1, PACK_AT - 1, PACK_AT, PACK_AT + 1, 1000]
 
 
-@pytest.fixture(params=[RunningMeanVar, SampleList])
+@pytest.fixture(params=[RunningMeanVar, sample_list])
 def accumulator(request):
     return request.param()
 
@@ -43,30 +43,20 @@ def test_packing_survives_extreme_numbers(scale, assert_moments):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_packing_keeps_the_order(size):
-    samples = SampleList()
+    samples = sample_list()
     push(samples, map(float, range(size)))
     samples.append(-1.0)
     assert samples == [*map(float, range(size)), -1.0]
 
 
 def test_ten_thousand_samples_do_not_pile_up():
-    waiting = RunningMeanVar()
+    waiting, weight = Waiting(), torch.ones(1000, requires_grad=True)
     for _ in range(10_000):
-        waiting.append(torch.ones(()))
-        assert len(waiting._waiting) + len(waiting._packed) <= PACK_AT + 1
-    assert waiting.count == 10_000
-
-
-def test_in_memory_growth_is_plain_numbers():
-    samples = SampleList()
-    weight = torch.ones(1000, requires_grad=True)
-    for _ in range(1000):
-        samples.append((weight * 2).sum())
-    tensors = samples._waiting + samples._packed
-    assert len(tensors) < PACK_AT + 1000 / PACK_AT
-    assert sum(t.untyped_storage().nbytes() for t in tensors) == 8 * 1000
-    assert not any(t.requires_grad for t in tensors)
-    assert samples == [2000.0] * 1000
+        waiting.add(0, (weight * 2).detach().sum())
+        (queue,) = waiting._queues.values()
+        assert len(queue.samples) + len(queue.packed) <= PACK_AT + 10_000 / PACK_AT
+    ((_, whole),) = waiting.take()
+    assert whole.untyped_storage().nbytes() == 4 * 10_000
 
 
 def test_appending_tensors_reads_nothing_and_reading_does(accumulator, host_reads):
@@ -84,27 +74,21 @@ def test_a_device_that_cannot_be_read_can_be_appended(accumulator):
         len(accumulator)
 
 
-def test_another_device_waits_behind_the_first(accumulator):
-    accumulator.append(torch.tensor(1.0))
-    accumulator.append(torch.ones((), device="meta"))
-    assert [t.device.type for t in accumulator._take()] == ["cpu", "meta"]
-
-
-def test_many_accumulators_settle_with_one_copy(host_reads):
-    accumulators = [kind() for kind in (RunningMeanVar, SampleList) * 20]
-    for index, each in enumerate(accumulators):
-        push(each, [float(index)] * (1 + 20 * index))
-    with host_reads() as reads:
-        settle(accumulators)
-    assert reads.calls["cpu"] == 1
-    for index, each in enumerate(accumulators):
-        assert len(each) == 1 + 20 * index
-        assert (each.mean if isinstance(each, RunningMeanVar) else each[-1]) == index
+def test_each_device_has_one_copy_and_the_order_is_kept():
+    waiting = Waiting()
+    for place, sample in enumerate([torch.tensor(1.0), 2.0, torch.ones((), device="meta"), torch.tensor(4.0)]):
+        waiting.add(place, sample)
+    pending = waiting.take()
+    assert [(tensor.device.type, len(tensor)) for _, tensor in pending] == [("cpu", 2), ("meta", 1)]
+    pending[1] = pending[1][0], torch.tensor([3.0])
+    HostCopy(pending).deliver()
+    places, numbers = waiting.arrived()
+    assert (places.tolist(), numbers.tolist()) == ([0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
+    assert not waiting
 
 
 def test_settling_nothing_copies_nothing(accumulator, host_reads):
     with host_reads() as reads:
-        settle([accumulator, accumulator])
         accumulator.settle()
     assert not reads.calls.total()
 
@@ -149,3 +133,40 @@ def test_appending_never_waits_for_the_gpu(accumulator):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(accumulator) == 3 * PACK_AT
+
+
+def test_each_receiver_gets_its_tensor_in_order():
+    received = []
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0), torch.zeros(0), torch.ones(1, 1)]
+    HostCopy([(received.append, tensor) for tensor in tensors]).deliver()
+    assert len(received) == len(tensors)
+    for found, sent in zip(received, tensors, strict=True):
+        np.testing.assert_array_equal(found, sent.numpy())
+
+
+def test_what_is_changed_after_the_start_arrives_as_it_was():
+    received, tensor = [], torch.ones(3)
+    copy = HostCopy([(received.append, tensor), (received.append, torch.ones(1))])
+    tensor.zero_()
+    copy.deliver()
+    assert received[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_numbers_of_every_dtype_arrive_as_float64():
+    received = []
+    tensors = [torch.ones(2, dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    HostCopy([(received.append, tensor) for tensor in tensors]).deliver()
+    assert [numbers.dtype for numbers in received] == [np.float64] * 2
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_delivering_again_does_nothing(times):
+    received = []
+    copy = HostCopy([(received.append, torch.ones(1))])
+    for _ in range(times):
+        copy.deliver()
+    assert len(received) == 1
+
+
+def test_nothing_to_bring_is_fine():
+    HostCopy([]).deliver()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitorch.numerical import GeometryComputation, RunningMeanVar
+from monitorch.preprocessor.geometry import comparable
 
 EPS = 1e-8
 
@@ -210,11 +211,10 @@ def test_copies_go_on_by_themselves(geometry, clone):
     assert cloned.value[1] == pytest.approx([0.0, 1.0])
 
 
-def test_another_device_has_no_correlation_with_the_one_before(geometry):
-    series = geometry()
-    updated(series, torch.ones(2))
-    updated(series, torch.ones(2, device="meta"))
-    assert series.product == [0.0]
+def test_another_device_is_not_compared_with_the_one_before():
+    assert comparable(torch.ones(2), torch.zeros(2))
+    assert not comparable(torch.ones(2), torch.ones(2, device="meta"))
+    assert not comparable(None, torch.ones(2))
 
 
 def test_updates_read_nothing_back(geometry):
@@ -223,3 +223,31 @@ def test_updates_read_nothing_back(geometry):
         series.update(torch.ones(4, device="meta"))
     with pytest.raises(NotImplementedError, match="meta"):
         len(series.norm)
+
+
+SCALES = {
+    torch.float16: [6e-8, 1e-3, 1.0, 6e4],
+    torch.bfloat16: [1e-38, 1e-30, 1.0, 1e30, 3e38],
+    torch.float32: [1e-44, 1e-30, 1e-12, 1.0, 1e18, 1e30, 3e38],
+    torch.float64: [1e-200, 1e-30, 1.0, 1e30, 1e200, 1e306],
+}
+
+
+def exact_cosine(first, second):
+    a, b = (tensor.double().numpy().ravel() for tensor in (first, second))
+    a, b = a / np.abs(a).max(), b / np.abs(b).max()
+    return a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(dtype, scale) for dtype, scales in SCALES.items() for scale in scales])
+def test_cosine_at_every_scale(geometry, dtype, scale):
+    first, second = (((torch.rand(40, dtype=torch.float64) - 0.3) * scale).to(dtype) for _ in range(2))
+    products = updated(geometry(eps=0.0), first, first, second)[1]
+    assert products == pytest.approx([0.0, 1.0, exact_cosine(first, second)], abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("small", "large"), [(1e-30, 1e30), (1e-44, 1.0), (1e-30, 1e-30), (1e30, 1e30)])
+def test_cosine_of_lengths_far_apart(geometry, dtype, small, large):
+    first, second = torch.randn(50).to(dtype) * small, torch.randn(50).to(dtype) * large
+    assert updated(geometry(eps=0.0), first, second)[1][1] == pytest.approx(exact_cosine(first, second), abs=1e-6)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from monitorch.numerical.waiting import settle
+from monitorch.numerical.waiting import HostCopy
 from monitorch.preprocessor.loss_gradient import LossGradient, is_scale
 
 
@@ -64,7 +64,9 @@ def test_it_is_told_once_and_looked_for_until_something_was_seen():
     gradient.watch(loss)
     (loss * 65536).backward()
     gradient.end_tick()
-    assert list(gradient.accumulators()) == []
+    HostCopy(gradient.pending()).deliver()
+    gradient.finish()
+    assert gradient.pending() == []
     assert [gradient.scale(), gradient.scale()] == [65536, None]
     later = torch.ones(1, requires_grad=True).sum()
     gradient.watch(later)
@@ -113,8 +115,9 @@ def test_nothing_is_read_by_the_host_before_a_tick():
         gradient.watch(loss)
         (loss * 65536).backward()
     assert not calls.names & {"cpu", "item", "tolist", "numpy", "__float__", "__bool__"}
-    settle(gradient.accumulators())
     gradient.end_tick()
+    HostCopy(gradient.pending()).deliver()
+    gradient.finish()
     assert gradient.scale() == 65536
 
 

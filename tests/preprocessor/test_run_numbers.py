@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monitorch.numerical import RunningMeanVar
-from monitorch.preprocessor import ExplicitCall, LossModule, accumulating
+from monitorch.preprocessor import ExplicitCall, LossModule, run_numbers
 from monitorch.preprocessor.run_numbers import RunNumbers
 
 
@@ -98,7 +98,7 @@ def test_ranks_together_know_the_numbers_of_each_step(numbers):
 
 @pytest.mark.parametrize("running", [True, False])
 def test_losses_of_one_step_are_averaged_over_ranks_and_those_of_one_rank_alone_are_kept(running, monkeypatch):
-    monkeypatch.setattr(accumulating, "several_processes", lambda: True)
+    monkeypatch.setattr(run_numbers, "several_processes", lambda: True)
     ranks = ExplicitCall("train_loss", "val_loss"), ExplicitCall("train_loss", "val_loss")
     for rank, losses in zip(ranks, [(1.0, 5.0), (3.0,)], strict=True):
         for loss in losses:

@@ -235,9 +235,9 @@ class Engine:
 
     def settle(self) -> None:
         """Bring all rows to their preprocessors now; with several processes they wait for those of the others."""
-        self.state.settle()
-        with self._lock:
-            self.fold_now()
+        if self.state.settle():
+            with self._lock:
+                self.fold_now()
 
     def fold_now(self) -> None:
         """The same for rows that no tick has taken; with one copy per device."""

@@ -66,9 +66,11 @@ class ParameterTap:
         self._engine = engine
         self._waiting: list[Entry] = []
 
-    def watch(self, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured) -> Subscription:
-        """Measure a parameter for a preprocessor whenever it is asked for."""
-        return self._engine.subscribe([], name, gatherer, preprocessor, "parameter", parameter, parameter=parameter)
+    def watch(
+        self, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured, kept_under: str
+    ) -> Subscription:
+        """Measure a parameter for a preprocessor whenever it is asked for; it keeps the numbers under this name."""
+        return self._engine.subscribe([], name, gatherer, preprocessor, "parameter", parameter, parameter=kept_under)
 
     def look(self, meter: Meter, module: nn.Module, parameter: str) -> None:
         """Measure this parameter with the others."""

@@ -47,5 +47,5 @@ class State(Protocol):
     def spend(self, seconds: float) -> None:
         """Add CPU time that hooks took."""
 
-    def settle(self) -> None:
-        """Wait until earlier ticks are folded."""
+    def settle(self) -> bool:
+        """Wait until earlier ticks are folded; False if this thread is doing that, and must not see later rows."""

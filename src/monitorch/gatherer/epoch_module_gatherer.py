@@ -34,9 +34,12 @@ class EpochModuleGatherer(Gatherer):
         self._measures = self._engine()
         if self._measures is not None:
             watch = self._measures.parameters.watch
-            asked = [(one, parameter) for one in self._preprocessors for parameter in self._parameters_for(one)]
-            self._handles += [watch(parameter, name, self, preprocessor) for preprocessor, parameter in asked]
-            self._meters = [(own.meter, parameter) for own, (_, parameter) in zip(self._handles, asked, strict=True)]
+            for preprocessor in self._preprocessors:
+                for own in preprocessor.attrs_ if parameter is None else (parameter,):
+                    kept_under = own if parameter is None else preprocessor.attrs_[0]
+                    subscription = watch(own, name, self, preprocessor, kept_under)
+                    self._handles.append(subscription)
+                    self._meters.append((subscription.meter, own))
 
     def __call__(self) -> None:
         """Pass on the module as it is now; where an engine measures, the parameters of all modules together."""
@@ -51,9 +54,6 @@ class EpochModuleGatherer(Gatherer):
 
     def _is_step_observed(self) -> bool:
         return True  # it is read at ticks, at whatever step they come
-
-    def _parameters_for(self, preprocessor: Any) -> Sequence[str]:
-        return preprocessor.attrs_ if self._parameter is None else (self._parameter,)
 
     def _process(self, preprocessor: Any, *data: Any) -> None:
         if self._parameter is None:

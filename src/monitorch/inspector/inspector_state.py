@@ -148,12 +148,18 @@ class InspectorState:
         else:
             tick()
 
-    def settle(self) -> None:
-        """Wait until earlier ticks are shown; whoever reads a number calls this first."""
+    def settle(self) -> bool:
+        """Wait until earlier ticks are shown; whoever reads a number calls this first.
+
+        False if this thread is showing one: then it must not see later numbers.
+        """
+        if self._finisher.is_this_thread:
+            return False
         try:
             self._finisher.wait()
         except Exception as error:
             tell(self, "showing a tick", error)
+        return True
 
     def average_over(self, processes: int) -> None:
         """Set over how many processes gradients are averaged; 0 if they are not."""

@@ -107,7 +107,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
         self._call_preprocessor.open_step = self.state.open_step
         self._logged = LoggedScalars()
-        self._refused, self._was_blind_told = set[str](), False
+        self._refused, self._ticks_to_check = set[str](), 0
         self._shown_step, self._last_records = 0, list[Record]()
         self._steps: StepCounter | None = None
         self._layers: LayersOf | None = None
@@ -427,6 +427,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         shows = self.is_main_process or self.state.per_rank
         show = partial(tick.show, self.visualizer if shows else None)
         later = can_wait and all(map(_is_own, self._adopted))
+        self._ticks_to_check += self.state.observed > 0
         self.state.finish_tick(show, later=later)
         if not later:
             self._settle()
@@ -434,8 +435,8 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
     def _settle(self) -> None:
         """Wait until the last tick is shown; after the first one, warn if it has seen nothing."""
         self.state.settle()
-        if self._shown_step and self.state.engine is not None and self.state.observed and not self._was_blind_told:
-            self._was_blind_told = True
+        if self._ticks_to_check == 1 and self.state.engine is not None:
+            self._ticks_to_check = 2
             warn_if_blind(self.state.engine)
 
     def _let_optimizers_step(self) -> None:

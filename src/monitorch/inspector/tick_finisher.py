@@ -30,9 +30,14 @@ class TickFinisher:
         except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
             tick()
 
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether the caller is a tick that is being run."""
+        return threading.get_ident() == self._thread
+
     def wait(self) -> None:
         """Wait for the tick; its warnings come now, and its error is raised."""
-        if threading.get_ident() == self._thread or self._process != os.getpid():
+        if self._process != os.getpid():
             return
         running, self._running = self._running, None
         try:

@@ -57,6 +57,7 @@ class Series:
         self.before_reading: Callable[[], None] | None = None
         """Brings the samples that are still on their way, before somebody reads."""
         self._views: dict[int, RunningMeanVar] = {}
+        self._values: OrderedDict[Any, Any] = OrderedDict()
         self._waiting = Waiting()
         self._touched: set[int] = set()
 
@@ -149,9 +150,13 @@ class Series:
         return self._views[number]
 
     def values(self) -> OrderedDict[Any, Any]:
-        """All accumulators by key, those with samples only."""
+        """All accumulators by key, those with samples only: always the same dictionary."""
         self.settle()
-        return OrderedDict((key, self.view(key)) for key in self.used_keys())
+        used = self.used_keys()
+        for key in self._values.keys() - set(used):
+            del self._values[key]
+        self._values.update((key, self.view(key)) for key in used if key not in self._values)
+        return self._values
 
     def merge(self, values: Mapping[Any, Any]) -> None:
         """Add other accumulators to those of the same keys.
@@ -177,6 +182,7 @@ class Series:
 
     def rename(self, key: Hashable, to: Hashable) -> None:
         """Move the samples of a key to another one, which may have some already."""
+        self._values.pop(key, None)
         if to not in self.places:
             self.places[to] = self.places.pop(key)
             return

@@ -68,7 +68,8 @@ class RunNumbers(AccumulatingPreprocessor):
     @property
     def value(self) -> dict[str, Any]:
         """The accumulators by name, without those of earlier steps."""
-        return self.at(None)
+        kept = self._kept.series.values()
+        return kept if all(isinstance(key, str) for key in kept) else self.at(None)
 
     def at(self, step: int | None) -> dict[str, Accumulator]:
         """The accumulators by name, of an earlier step or, with None, of the tick itself."""

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from monitorch import PyTorchInspector
+from monitorch.engine import meeting
 from monitorch.engine.meeting import Meeting
 from monitorch.lens import (
     LossMetrics,
@@ -30,7 +31,6 @@ from monitorch.lens import (
     ParameterNorm,
     ParameterUpdateGeometry,
 )
-from monitorch.numerical import meeting
 from tests.training_reality.distributed.cases import LAYOUTS, QUICK
 from tests.training_reality.distributed.training import (
     DETOUR_STEP,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import monitorch
-from monitorch.numerical import meeting
+from monitorch.engine import meeting
 
 meeting.PATIENCE = 1.0
 dist.init_process_group("gloo")

@@ -52,12 +52,11 @@ def geometry(x: Tensor, previous: Tensor | None, eps: float | None) -> Tensor:
     """Row of a tensor compared with the one before; with eps also its rates, where rows of ``x`` are the channels."""
     x = as_dense(x)
     row, real = _measured(x)
-    if x.numel():
-        if previous is not None:
-            row[DOT] = (real * _in_units(as_dense(previous))[0]).sum()
-            row[FOLLOWS].fill_(1)
-        if eps is not None:
-            _rate(row, x if x.dim() else x.reshape(1), eps)
+    if previous is not None:
+        row[DOT] = (real * _in_units(as_dense(previous))[0]).sum()
+        row[FOLLOWS].fill_(1)
+    if x.numel() and eps is not None:
+        _rate(row, x if x.dim() else x.reshape(1), eps)
     return row
 
 

@@ -11,14 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitorch.numerical.series import SampleList
+from monitorch.numerical import RunningMeanVar, RunningValue
+from monitorch.numerical.series import SampleList, Series, SeriesColumn, sample_list
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def waiting(*samples):
     """A list whose samples are all still tensors."""
-    result = SampleList()
+    result = sample_list()
     for sample in samples:
         result.append(torch.tensor(sample, dtype=torch.float64))
     return result
@@ -27,7 +28,7 @@ def waiting(*samples):
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.floats(), st.booleans()), max_size=30))
 def test_order_and_values_are_kept_whatever_comes(samples):
-    kept = SampleList()
+    kept = sample_list()
     for sample, as_tensor in samples:
         kept.append(torch.tensor(sample, dtype=torch.float64) if as_tensor else sample)
     np.testing.assert_array_equal(np.asarray(kept), np.array([sample for sample, _ in samples], dtype=np.float64))
@@ -113,7 +114,7 @@ def test_copies_hold_what_was_still_waiting(clone):
 
 
 def test_samples_are_floats():
-    samples = SampleList([1, np.float32(2)])
+    samples = sample_list([1, np.float32(2)])
     samples.append(torch.tensor(3))
     samples.append(True)
     assert [type(sample) for sample in samples] == [float] * 4
@@ -132,3 +133,113 @@ def test_a_sample_is_one_number(bad, error, text):
     with pytest.raises(error, match=text):
         samples.append(bad)
     assert samples == [1.0]
+
+
+def test_running_value_is_a_plain_pair():
+    assert RunningValue() == RunningValue(count=0, value=None)
+    assert RunningValue(2, "x").value == "x"
+
+
+@pytest.mark.parametrize(("inplace", "kind"), [(True, RunningMeanVar), (False, SampleList)])
+def test_inplace_decides_the_kind_unless_a_key_asks_otherwise(inplace, kind):
+    series = Series(inplace)
+    series.add("usual", 1.0)
+    series.add("other", 2.0, inplace=not inplace)
+    assert type(series.view("usual")) is kind
+    assert type(series.view("other")) is not kind
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_a_view_is_one_object_that_shows_what_comes_later(inplace):
+    series = Series(inplace, width=2)
+    series.add("layer", 1.0, 10.0)
+    first, second = series.view("layer")
+    series.add("layer", torch.tensor(3.0), 30.0)
+    series.fold(np.array([0, 0]), np.array([5.0, 7.0]))
+    assert series.view("layer")[0] is first
+    assert series.values()["layer"][1] is second
+    assert (len(first), len(second)) == (4, 2)
+    assert (first.mean if inplace else sum(first) / 4) == 4.0
+
+
+def test_what_is_written_to_a_view_is_in_the_columns():
+    series = Series()
+    series.add("layer", 1.0)
+    view = series.view("layer")
+    view.mean, view.count = 7.0, 3
+    view.update(11.0)
+    assert series.moments.count[0] == 3  # a sample waits until somebody reads
+    assert view.count == 4
+    assert series.moments.mean[0] == 8.0
+
+
+def test_a_pickled_view_has_only_its_own_numbers():
+    series = Series()
+    for number in range(1000):
+        series.add(f"layer {number}", float(number))
+    alone = pickle.dumps(series.view("layer 7"))
+    assert len(alone) < 400
+    assert pickle.loads(alone) == series.view("layer 7")
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_folding_many_layers_is_folding_each(assert_moments, inplace):
+    random = np.random.default_rng(0)
+    places, samples = (
+        random.integers(0, 40, 3000),
+        random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000),
+    )
+    samples[random.integers(0, 3000, 50)] = np.nan
+    series = Series(inplace, places={f"layer {place}": place for place in range(40)})
+    for part in np.array_split(np.arange(3000), 7):
+        series.fold(places[part], samples[part])
+    for place in range(40):
+        own, kept = samples[places == place].tolist(), series.view(f"layer {place}")
+        if inplace:
+            assert_moments(kept, own)
+            assert kept.last == pytest.approx(own[-1], nan_ok=True)
+        else:
+            assert kept == pytest.approx(own, nan_ok=True)
+
+
+def test_a_key_without_samples_is_not_there_but_has_its_place():
+    series = Series(places={"silent": 0, "loud": 1})
+    series.fold(np.array([1]), np.array([math.nan]))
+    assert list(series.values()) == ["loud"]
+    assert series.view("loud").nonfinite == 1
+
+
+def test_renamed_samples_join_those_of_the_new_key():
+    series = Series()
+    series.add("loss", 1.0)
+    series.rename("loss", ("loss", 5))
+    series.add("loss", 3.0)
+    series.add("other", 9.0)
+    assert {key: view.mean for key, view in series.values().items()} == {("loss", 5): 1.0, "loss": 3.0, "other": 9.0}
+    series.rename("loss", ("loss", 5))
+    series.add("new", 4.0)
+    assert {key: view.mean for key, view in series.values().items()} == {("loss", 5): 2.0, "other": 9.0, "new": 4.0}
+
+
+def test_moments_and_samples_of_one_key_merge_to_moments():
+    series = Series(inplace=False)
+    series.add("loss", 1.0)
+    series.merge({"loss": RunningMeanVar(1, 3.0, 0.0, 3.0, 3.0)})
+    assert series.view("loss") == RunningMeanVar(2, 2.0, 1.0, 1.0, 3.0)
+    series.merge({"loss": [5.0], "fresh": [7.0]})
+    assert (series.view("loss").mean, series.view("fresh")) == (3.0, [7.0])
+
+
+def test_reading_brings_what_is_still_on_its_way():
+    series = Series()
+    series.add("layer", 1.0)
+    series.before_reading = lambda: series.fold(np.array([0]), np.array([5.0]))
+    assert series.view("layer").max_ == 5.0
+
+
+def test_one_statistic_of_all_layers_is_a_mapping():
+    series = Series(width=2)
+    series.add("a", 1.0, 2.0)
+    series.add("b", 3.0, 4.0)
+    column = SeriesColumn(series, {"first": "a", "second": "b"}, 1)
+    assert {name: view.mean for name, view in column.items()} == {"first": 2.0, "second": 4.0}
