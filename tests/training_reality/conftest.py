@@ -76,7 +76,7 @@ def seen():
 
     def look(watcher):
         inspector = inspector_of(watcher)
-        inspector.state.engine.ledger.deliver()
+        inspector.state.engine.settle()
         state, steps = inspector.state, inspector._steps
         counts = state.step, state.observed, state.gaps, steps.vitals._samples
         kept = [repr(part.value) for lens in inspector.lenses for part in lens._preprocessors]

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 import monitorch
 from monitorch import PyTorchInspector, lens
+from monitorch.engine import reports
 from monitorch.engine.compilation import HookedMethod
-from monitorch.gatherer import reports
 from monitorch.preprocessor import AbstractBackwardPreprocessor, AbstractForwardPreprocessor
 
 SOURCE = str(Path(monitorch.__file__).parent)

@@ -279,7 +279,8 @@ class Engine:
             for subscriber in list(self._subscribers.values()):
                 chosen, places = subscriber.choose(table.owners, kinds)
                 if len(chosen):
-                    own = Rows(table, chosen, places, subscriber.preprocessor.names, is_baseline[chosen])
+                    flags = is_baseline[chosen], subscriber.is_first(places)
+                    own = Rows(table, chosen, places, subscriber.preprocessor.names, *flags)
                     subscriber.preprocessor.fold(own, subscriber.report)
 
     def _drop_stale(self, infos: Infos, rows: Numbers) -> None:
@@ -315,6 +316,8 @@ class Engine:
                 meter.load_state_dict(saved, self.device)
                 if saved["last"] is not None:
                     self._last.set(meter.number, saved["last"])
+                    for subscription in meter.subscriptions:
+                        subscription.subscriber.go_on(meter.number)
         self.ranks.load_state_dict(state["ranks"])
 
     def _compared(self) -> list[Meter]:

@@ -15,7 +15,7 @@ from .allocation import is_capturing, lasting
 from .graph import GraphCallback
 from .kernels.reference import SKETCH
 from .passes import ALL_PASSES
-from .rows import Places, Rows
+from .rows import Mask, Places, Rows
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class Subscription:
         parameter: str | None = None,
     ) -> None:
         self._meters, self.meter, self.gatherer = meters, meter, gatherer
-        self._subscriber, self._parameter = subscriber, parameter
+        self.subscriber, self._parameter = subscriber, parameter
         meter.subscriptions.append(self)
         self.rename()
 
@@ -291,13 +291,13 @@ class Subscription:
         """The gatherer has a new name, which rows are kept under from now on."""
         name = self.gatherer.name
         key = name if self._parameter is None else (name, self._parameter)
-        self._subscriber.add(self.meter.number, key, self.gatherer)
+        self.subscriber.add(self.meter.number, key, self.gatherer)
 
     def remove(self) -> None:
         """Unsubscribe from the meter, and close it if it has no other subscriber."""
         if self in self.meter.subscriptions:
             self.meter.subscriptions.remove(self)
-            self._subscriber.remove(self.meter.number)
+            self.subscriber.remove(self.meter.number)
         if not self.meter.subscriptions and self.meter in self._meters:
             self._meters.remove(self.meter)
 
@@ -309,6 +309,8 @@ class Subscriber:
         self.preprocessor = preprocessor
         self._wants = np.array([kind in preprocessor.request().passes for kind in range(4)])
         self._places: Places = np.zeros(0, np.int64)
+        self._known: Mask = np.zeros(0, bool)
+        """Which layers had rows before, by place."""
         self._gatherers: dict[int, Reporter] = {}
 
     def add(self, number: int, key: Any, gatherer: Reporter) -> None:
@@ -329,6 +331,23 @@ class Subscriber:
         places = np.where(known, self._places[np.where(known, meters, 0)], -1) if len(self._places) else meters * 0 - 1
         chosen = np.flatnonzero((places >= 0) & self._wants[kinds])
         return chosen, places[chosen]
+
+    def is_first(self, places: Places) -> Mask:
+        """Which of these rows, sorted by place or not, are the first ones of their layer; the next ones are not."""
+        size = max(len(self._known), int(places.max()) + 1)
+        known = np.zeros(size, bool)
+        known[: len(self._known)] = self._known
+        first = np.zeros(len(places), bool)
+        first[np.unique(places, return_index=True)[1]] = True
+        first &= ~known[places]
+        known[places] = True
+        self._known = known
+        return first
+
+    def go_on(self, number: int) -> None:
+        """The next row of this meter is not the first one of its layer."""
+        if self._places[number] >= 0:
+            self.is_first(self._places[number : number + 1])
 
     def report(self, place: int, error: Exception, data: Rows) -> None:
         """Let the gatherer of a layer report an error."""

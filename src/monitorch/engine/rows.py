@@ -82,14 +82,23 @@ class Rows:
         chosen: which rows of the table they are.
         places: the layer of each, as a place in ``names``.
         is_baseline: which rows are only there to compare the next one with; no sample comes from them.
+        is_first: which rows are the first ones of their layer; those of their owner, if None.
     """
 
     def __init__(
-        self, table: RowTable, chosen: Places, places: Places, names: Sequence[str], is_baseline: Mask | None = None
+        self,
+        table: RowTable,
+        chosen: Places,
+        places: Places,
+        names: Sequence[str],
+        is_baseline: Mask | None = None,
+        is_first: Mask | None = None,
     ) -> None:
         self._table, self._chosen = table, chosen
         self.places, self.names = places, names
         self.is_baseline: Mask = np.zeros(len(chosen), bool) if is_baseline is None else is_baseline
+        self.is_first: Mask = table.is_first[chosen] if is_first is None else is_first
+        """Which rows are the first ones of their layer in this run."""
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -104,11 +113,6 @@ class Rows:
         return self._table.before(column)[self._chosen]
 
     @property
-    def is_first(self) -> Mask:
-        """Which rows are the first ones of their layer in this run."""
-        return self._table.is_first[self._chosen]
-
-    @property
     def numbers(self) -> Numbers:
         """All columns, one row each."""
         return self._table.numbers[self._chosen]
@@ -120,4 +124,5 @@ class Rows:
         return [self._part(slice(start, stop)) for start, stop in parts]
 
     def _part(self, part: slice) -> "Rows":
-        return Rows(self._table, self._chosen[part], self.places[part], self.names, self.is_baseline[part])
+        flags = self.is_baseline[part], self.is_first[part]
+        return Rows(self._table, self._chosen[part], self.places[part], self.names, *flags)

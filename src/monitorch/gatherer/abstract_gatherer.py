@@ -73,21 +73,17 @@ class Gatherer(AbstractGatherer):
     def __init__(self, preprocessors: Sequence[Any], name: str, inspector_state: State) -> None:
         super().__init__(inspector_state)
         self._preprocessors = list(preprocessors)
-        self._name = name
+        self.name = name
+        """The name that data are passed with; a lens may choose a longer name than that of the layer."""
         self.module_name = name
         """The name of the module that data come from."""
         self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
         """The name that warnings begin with; a lens sets its own name here."""
         self._in_gap = self._failed = self._warned = False
 
-    @property
-    def name(self) -> str:
-        """The name that data are passed with; a lens may choose a longer name than that of the layer."""
-        return self._name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._name = name
+    def rename(self, name: str) -> None:
+        """Pass data with another name from now on."""
+        self.name = name
         for handle in self._handles:
             if isinstance(handle, Subscription):
                 handle.rename()

@@ -156,7 +156,8 @@ class Lens(AbstractLens):
 
     def _watch(self, gatherer: Gatherer, layer: str, module_name: str) -> None:
         """Keep a gatherer and the layer's position in model order."""
-        gatherer.owner, gatherer.name, gatherer.module_name = type(self).__name__, layer, module_name
+        gatherer.owner, gatherer.module_name = type(self).__name__, module_name
+        gatherer.rename(layer)
         self._gatherers.append(gatherer)
         self._layers[layer] = None
 

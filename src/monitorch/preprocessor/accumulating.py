@@ -123,10 +123,9 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def clear(self) -> None:
         """Forget the model, and its rows."""
-        self.before_reading = None  # first: its rows are not needed any more, and reading them would wait for the GPU
-        self.reset()
+        self.before_reading = None
         self._places, self._last = {}, LastRows()
-        self._present = self._new_kept()
+        self._present = self._new_kept()  # nothing is read: that would wait for the GPU
 
     def release(self) -> Kept:
         """Return what was recorded as it is, and start with new accumulators."""
