@@ -26,7 +26,7 @@ def everything(linear, optimizer, state):
 
 
 def test_a_module_and_an_optimizer_have_one_tap_each(linear, optimizer, measured):
-    house = measured.house
+    house = measured.engine
     assert house.output(linear, "lin") is house.output(linear, "again")
     assert house.output(linear, "lin") is not house.output(nn.Linear(1, 1), "other")
     assert house.updates(optimizer) is house.updates(optimizer)
@@ -36,17 +36,17 @@ def test_hooks_nobody_needs_are_gone_after_a_refresh(linear, optimizer, measured
     gatherers = everything(linear, optimizer, measured)
     things = (linear, linear.weight, optimizer)
     before = count_hooks(*things)
-    measured.house.refresh()
+    measured.engine.refresh()
     assert count_hooks(*things) == before > 0
     for gatherer in gatherers:
         gatherer.detach()
-    measured.house.refresh()
+    measured.engine.refresh()
     assert count_hooks(*things) == 0
 
 
 def test_closing_removes_all_hooks_though_gatherers_stay(linear, optimizer, measured, count_hooks):
     everything(linear, optimizer, measured)
-    measured.house.close()
+    measured.engine.close()
     assert count_hooks(linear, linear.weight, optimizer) == 0
 
 
@@ -55,22 +55,22 @@ def test_says_whether_consecutive_tensors_are_compared(correlation, linear, opti
     everything(linear, optimizer, measured)
     geometry = GradientGeometry(correlation, False, True)
     ParameterGradientGatherer("bias", linear, [geometry], "lin", measured, follow=True)
-    assert measured.house.compares is correlation
+    assert measured.engine.compares is correlation
 
 
 def test_an_error_that_sites_have_together_is_told_once_and_ends_all_of_them(linear, measured):
     preprocessors = [GradientGeometry(False, False, True), GradientActivation(True, True)]
     for name, preprocessor in zip(("weight", "bias"), preprocessors, strict=True):
         ParameterGradientGatherer(name, linear, [preprocessor], name, measured, follow=True)
-    notes = [Note(site, 0, 0) for site in measured.house.gradients.sites]
+    notes = [Note(site, 0, 0) for site in measured.engine.gradients.sites]
 
     def verb(notes, data):
         raise MemoryError("the device is full")
 
     with pytest.warns(MonitorchWarning, match="MemoryError: the device is full") as told:
-        measured.house.measure(notes, verb, torch.ones(2))
+        measured.engine.measure(notes, verb, torch.ones(2))
     assert len(told) == 1
-    assert all(site.failed for site in measured.house.gradients.sites)
+    assert all(site.failed for site in measured.engine.gradients.sites)
 
 
 def test_gatherers_without_a_house_hook_by_themselves(linear, state, count_hooks):
