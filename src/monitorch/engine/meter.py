@@ -326,6 +326,10 @@ class Subscriber:
         place = self._places[number] = self.preprocessor.place(key)
         self._gatherers[int(place)] = gatherer
 
+    def has(self, number: int) -> bool:
+        """Whether it gets the rows of this meter."""
+        return number < len(self._places) and bool(self._places[number] >= 0)
+
     def remove(self, number: int) -> None:
         """Get no more rows of this meter."""
         self._places[number] = -1
