@@ -1,4 +1,4 @@
-"""Rows wait on their device, in order, and reach the sites they belong to."""
+"""Rows wait on their device, in order, and are given away once, with where they come from."""
 
 from itertools import pairwise
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.engine.buffers import DeviceBuffer, HostBuffer, Ledger, Note
+from monitorch.engine import buffers
+from monitorch.engine.buffers import BASELINE, METER, STEP, TAG, Buffers, DeviceBuffer, HostBuffer, Info
 from monitorch.engine.columns import (
     ACTIVE,
     BATCH,
@@ -18,64 +19,79 @@ from monitorch.engine.columns import (
     SIZE,
     SQUARES,
     UNIT,
+    WIDTH,
 )
-from monitorch.engine.kernels import reference
-from monitorch.numerical import device_page
+from monitorch.engine.meter import Meter, Request
+from monitorch.errors import SkippedSample
 from monitorch.numerical.waiting import HostCopy
 
 CPU = torch.device("cpu")
+KINDS = {"host": HostBuffer, "device": lambda when_full: DeviceBuffer(CPU, when_full)}
 
 
-class Place:
-    """A site that keeps its rows and their tags."""
-
-    eps, channel_dim, rates, sketched, in_graph = 0.5, 1, False, False, False
-    previous = before = reader = None
-    key = ()
-
-    def __init__(self, **kept):
-        self.rows, self.tags = np.zeros((0, 12)), []
-        self.__dict__.update(kept)
-
-    def knows(self, x):
-        return False
-
-    def guarded(self, action, *data):
-        return action(*data)
-
-    def deliver(self, rows, tags):
-        self.rows, self.tags = np.concatenate([self.rows, rows]), [*self.tags, *tags]
-
-    def note(self, tag=0):
-        return Note(self, tag, 0)
-
-    def lengths(self):
-        return np.sqrt(self.rows[:, SQUARES]) * self.rows[:, UNIT]
+def plain(number=0):
+    return Meter(number, "layer", Request())
 
 
-def read(page):
-    HostCopy(page.parcels()).deliver()
+def comparing(number=0, how="exact"):
+    return Meter(number, "layer", Request(correlation=how))
 
 
-@pytest.fixture(params=[HostBuffer, lambda: DeviceBuffer(CPU)], ids=["host", "device"])
-def page(request):
-    return request.param()
+def counting(number=0):
+    """One that counts what is larger than 0.5."""
+    return Meter(number, "layer", Request(rates=(0.5, False)))
 
 
-@pytest.fixture
-def small_page(monkeypatch):
-    """A page of a device that has room for five rows."""
-    monkeypatch.setattr(device_page, "CAPACITY", 5)
-    return DeviceBuffer(CPU)
+class Read:
+    """Everything that a buffer has given away, on the CPU."""
+
+    def __init__(self, chunks):
+        HostCopy(pending for chunk in chunks for pending in chunk.pending()).deliver()
+        self.infos = np.concatenate([np.zeros((0, len(Info._fields)), int), *(chunk.infos for chunk in chunks)])
+        self.rows = np.concatenate([np.zeros((0, WIDTH)), *(chunk.rows for chunk in chunks)])
+
+    def of(self, meter):
+        return self.rows[self.infos[:, METER] == meter.number]
+
+    def tags(self, meter):
+        return self.infos[self.infos[:, METER] == meter.number, TAG].tolist()
+
+    def norms(self, meter):
+        rows = self.of(meter)
+        return np.sqrt(rows[:, SQUARES]) * rows[:, UNIT]
 
 
-def test_outputs(page):
-    site, x = Place(), torch.randn(4, 3, 5)
+class Filled:
+    """A buffer, and what it has given away early because it was full."""
+
+    def __init__(self, kind):
+        self.early = []
+        self.buffer = KINDS[kind](self.early.append)
+
+    def read(self):
+        early, self.early[:] = list(self.early), []
+        return Read([*early, *self.buffer.take()])
+
+
+@pytest.fixture(params=KINDS)
+def filled(request):
+    return Filled(request.param)
+
+
+@pytest.fixture(params=KINDS)
+def small(request, monkeypatch):
+    """A buffer with room for five rows."""
+    monkeypatch.setattr(buffers, "CAPACITY", 5)
+    return Filled(request.param)
+
+
+def test_outputs(filled):
+    meter, x = counting(), torch.randn(4, 3, 5)
     x[:, 1] = 0.25
-    page.output(site.note(tag=3), x)
-    read(page)
-    [row], array = site.rows, x.double().numpy()
-    assert site.tags == [3]
+    filled.buffer.output(meter, Info(0, step=7, tag=3), x)
+    read = filled.read()
+    [row], array = read.rows, x.double().numpy()
+    assert read.infos.tolist() == [list(Info(0, 7, 3))]
     assert row[NORMS] == pytest.approx(np.linalg.norm(array.reshape(4, -1), axis=1).sum(), rel=1e-6)
     assert row[[BATCH, CHANNELS, SIZE]].tolist() == [4, 3, 60]
     assert row[ACTIVE] == (abs(array) > 0.5).sum()
@@ -83,114 +99,233 @@ def test_outputs(page):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_gradients_are_compared_with_those_before_and_replace_them(page, dtype):
-    sites = [Place(previous=torch.zeros(shape, dtype=dtype)) for shape in ((3, 4), (5,))]
-    series = [[torch.randn_like(site.previous) for site in sites] for _ in range(3)]
-    for number, tensors in enumerate(series):
-        page.gradients([site.note() for site in sites], tensors, [number > 0] * 2)
-    read(page)
-    for index, site in enumerate(sites):
-        arrays = [tensors[index].double().numpy() for tensors in series]
-        assert site.lengths() == pytest.approx([np.linalg.norm(array) for array in arrays], rel=1e-6)
-        assert site.rows[:, FOLLOWS].tolist() == [0, 1, 1]
+def test_gradients_are_compared_with_those_before_and_replace_them(filled, dtype):
+    meters = [comparing(0), comparing(1)]
+    series = [[torch.randn(shape).to(dtype) for shape in ((3, 4), (5,))] for _ in range(3)]
+    for step, tensors in enumerate(series):
+        pairs = zip(meters, tensors, strict=True)
+        filled.buffer.gradients([(meter, Info(meter.number, step), x, meter.follows(x, 0)) for meter, x in pairs])
+    read = filled.read()
+    for index, meter in enumerate(meters):
+        arrays, rows = [tensors[index].double().numpy() for tensors in series], read.of(meter)
+        assert read.norms(meter) == pytest.approx([np.linalg.norm(array) for array in arrays], rel=1e-6)
+        assert rows[:, FOLLOWS].tolist() == [0, 1, 1]
         dots = [(first * second).sum() for first, second in pairwise(arrays)]
-        units = site.rows[1:, UNIT] * site.rows[:-1, UNIT]
-        assert site.rows[1:, DOT] * units == pytest.approx(np.array(dots), rel=1e-5)
-        assert torch.equal(site.previous, series[-1][index])
+        units = rows[1:, UNIT] * rows[:-1, UNIT]
+        assert rows[1:, DOT] * units == pytest.approx(np.array(dots), rel=1e-5)
+        assert torch.equal(meter.comparison.previous, series[-1][index])
 
 
-def test_rates_of_gradients(page):
-    site, x = Place(rates=True), torch.randn(4, 6)
+def test_rates_of_gradients(filled):
+    meter, x = counting(), torch.randn(4, 6)
     x[2] = 0.1
-    page.geometry(site.note(), x, False)
-    read(page)
+    filled.buffer.geometry(meter, Info(0, 0), x, False)
     array = x.double().numpy()
-    assert site.rows[0, [ACTIVE, DEAD, CHANNELS]].tolist() == [(abs(array) > 0.5).sum(), 1, 4]
+    assert filled.read().rows[0, [ACTIVE, DEAD, CHANNELS]].tolist() == [(abs(array) > 0.5).sum(), 1, 4]
 
 
-@pytest.mark.parametrize("sketched", [False, True])
-def test_updates_are_measured_from_the_copy_and_compared_with_the_one_before(page, sketched):
-    start = torch.randn(70, 70)
-    kept = torch.zeros(2, 4096) if sketched else torch.zeros(70, 70)
-    site = Place(before=start.clone(), previous=kept, sketched=sketched)
+@pytest.mark.parametrize("how", ["exact", "sketch"])
+def test_updates_are_measured_from_the_copy_and_compared_with_the_one_before(filled, how):
+    start, meter = torch.randn(70, 70), comparing(how=how)
+    meter.before = torch.empty(70, 70)
     ways = [torch.randn(70, 70)]
     ways.append(ways[0] + torch.randn(70, 70))
-    for number, way in enumerate(ways):
+    for step, way in enumerate(ways):
         before, start = start, start + way
-        site.before.copy_(before)
-        page.updates([site.note()], [start], [number > 0])
-    read(page)
+        meter.before.copy_(before)
+        filled.buffer.updates([(meter, Info(0, step), start, meter.follows(start, 0))])
+    assert meter.comparison.sketched is (how == "sketch")
+    read = filled.read()
     arrays = [way.double().numpy() for way in ways]
-    assert site.lengths() == pytest.approx([np.linalg.norm(array) for array in arrays], rel=1e-5)
-    cosine = site.rows[1, DOT] / np.sqrt(site.rows[0, SQUARES] * site.rows[1, SQUARES])
+    assert read.norms(meter) == pytest.approx([np.linalg.norm(array) for array in arrays], rel=1e-5)
+    cosine = read.rows[1, DOT] / np.sqrt(read.rows[0, SQUARES] * read.rows[1, SQUARES])
     truth = (arrays[0] * arrays[1]).sum() / np.prod([np.linalg.norm(array) for array in arrays])
-    assert cosine == pytest.approx(truth, abs=5 * 0.022 if sketched else 1e-5)
-    assert torch.equal(site.before, before)
+    assert cosine == pytest.approx(truth, abs=5 * 0.022 if how == "sketch" else 1e-5)
+    assert torch.equal(meter.before, before)
 
 
-def test_rows_are_given_away_once(page):
-    site = Place()
-    page.output(site.note(), torch.ones(1, 2))
-    read(page)
-    read(page)
-    assert page.parcels() == []
-    assert len(site.rows) == 1
+def test_rows_are_given_away_once(filled):
+    filled.buffer.output(plain(), Info(0, 0), torch.ones(1, 2))
+    assert len(filled.read().rows) == 1
+    assert filled.buffer.take() == []
 
 
-def test_each_site_gets_its_own_rows_in_order(page):
-    first, second = Place(), Place()
+def test_each_row_says_which_meter_it_is_of_in_the_order_of_measuring(filled):
+    first, second = plain(0), plain(1)
     for number in range(1, 7):
-        site = second if number % 3 == 0 else first
-        page.geometry(site.note(tag=number), torch.tensor([float(number)]), False)
-    read(page)
-    assert (first.lengths().tolist(), first.tags) == ([1, 2, 4, 5], [1, 2, 4, 5])
-    assert (second.lengths().tolist(), second.tags) == ([3, 6], [3, 6])
+        meter = second if number % 3 == 0 else first
+        filled.buffer.geometry(meter, Info(meter.number, 0, number), torch.tensor([float(number)]), False)
+    read = filled.read()
+    assert (read.norms(first).tolist(), read.tags(first)) == ([1, 2, 4, 5], [1, 2, 4, 5])
+    assert (read.norms(second).tolist(), read.tags(second)) == ([3, 6], [3, 6])
 
 
 @pytest.mark.parametrize("count", [4, 5, 6, 10, 23])
-def test_a_full_page_moves_on_and_loses_nothing(small_page, count):
-    site = Place()
+def test_a_full_buffer_gives_rows_away_early_and_loses_nothing(small, count):
+    meter = plain()
     for number in range(count):
-        small_page.geometry(site.note(tag=number % 4), torch.tensor([float(number)]), False)
-    assert len(small_page.notes) <= 5
-    read(small_page)
-    assert site.lengths().tolist() == list(range(count))
-    assert site.tags == [number % 4 for number in range(count)]
-    assert not small_page.block.any()
+        small.buffer.geometry(meter, Info(0, number, number % 4), torch.tensor([float(number)]), False)
+        assert len(small.buffer) <= 5
+    read = small.read()
+    assert read.norms(meter).tolist() == list(range(count))
+    assert read.tags(meter) == [number % 4 for number in range(count)]
+    assert len(small.buffer) == 0
 
 
-def test_a_row_that_is_used_again_holds_nothing_of_the_last_time(small_page):
-    output, gradient = Place(), Place()
+def test_which_channels_are_active_stays_with_its_row_when_the_buffer_is_full(small):
+    meter = counting()
+    for number in range(12):
+        alive = torch.arange(12) == number
+        small.buffer.output(meter, Info(0, number), torch.ones(1, 12), alive if number % 2 else None)
+    chunks = [*small.early, *small.buffer.take()]
+    found = {int(chunk.infos[row, STEP]): flags for chunk in chunks for row, flags in chunk.alive.items()}
+    assert {step: flags.nonzero().item() for step, flags in found.items()} == {step: step for step in range(1, 12, 2)}
+
+
+def test_a_row_that_is_used_again_holds_nothing_of_the_last_time(small):
+    output, gradient = counting(0), plain(1)
     for _ in range(2):
-        small_page.output(output.note(), torch.ones(1, 2))
-    read(small_page)
-    small_page.geometry(gradient.note(), torch.ones(3), False)
-    read(small_page)
-    assert gradient.rows[0, [NORMS, BATCH, ACTIVE, SIZE]].tolist() == [0, 0, 0, 3]
+        small.buffer.output(output, Info(0, 0), torch.ones(1, 2))
+    small.read()
+    small.buffer.geometry(gradient, Info(1, 0), torch.ones(3), False)
+    assert small.read().of(gradient)[0, [NORMS, BATCH, ACTIVE, SIZE]].tolist() == [0, 0, 0, 3]
 
 
-def test_many_gradients_that_do_not_fit_any_more_follow_on_the_next_page(small_page):
-    sites = [Place() for _ in range(4)]
-    for number in range(3):
-        tensors = [torch.tensor([10.0 * number + index]) for index in range(4)]
-        small_page.gradients([site.note() for site in sites], tensors, [False] * 4)
-    read(small_page)
-    assert [site.lengths().tolist() for site in sites] == [[index, 10 + index, 20 + index] for index in range(4)]
+def test_many_gradients_that_do_not_fit_any_more_are_written_when_there_is_room(small):
+    meters = [plain(number) for number in range(4)]
+    for step in range(3):
+        small.buffer.gradients(
+            [(meter, Info(meter.number, step), torch.tensor([10.0 * step + meter.number]), False) for meter in meters]
+        )
+    read = small.read()
+    assert [read.norms(meter).tolist() for meter in meters] == [[n, 10 + n, 20 + n] for n in range(4)]
 
 
-def test_a_ledger_has_one_page_for_each_device():
-    ledger, site = Ledger(), Place()
-    assert isinstance(ledger.page(CPU), HostBuffer)
-    assert ledger.page(CPU) is ledger.page(torch.device("cpu"))
-    assert isinstance(ledger.page(torch.device("meta")), DeviceBuffer)
-    ledger.page(CPU).output(site.note(), torch.ones(1, 4))
-    ledger.deliver()
-    assert site.lengths().tolist() == [2.0]
+# corrections by factors that stay on their device
 
 
-def test_rows_kept_for_others_are_handed_out_when_those_have_left():
-    ledger, site = Ledger(), Place()
-    ledger.joint.enrol(site, "output", "layer")
-    ledger.joint.keep([site.note()], reference.geometry(torch.ones(4), None, None)[None])
-    ledger.deliver()
-    assert site.lengths().tolist() == [2.0]
+def measure(buffer, meter, *numbers):
+    for number in numbers:
+        x = torch.full((3,), number)
+        meter.comparison.previous = torch.zeros(3)
+        buffer.geometry(meter, Info(0, 0), x, True)
+
+
+def corrected(filled):
+    rows = filled.read().rows
+    return (np.sqrt(rows[:, SQUARES] / 3) * rows[:, UNIT]).tolist(), rows[:, FOLLOWS].tolist()
+
+
+def test_only_rows_inside_the_block_are_corrected(filled):
+    meter = comparing()
+    measure(filled.buffer, meter, 1.0)
+    with filled.buffer.corrected(torch.tensor(0.5), torch.tensor(0.0)):
+        measure(filled.buffer, meter, 2.0, 4.0)
+    measure(filled.buffer, meter, 3.0)
+    lengths, follows = corrected(filled)
+    assert lengths == pytest.approx([1, 1, 2, 3])
+    assert follows == [1, 0, 0, 1]
+
+
+def test_a_factor_of_zero_leaves_no_unit_in_the_rows(filled):
+    meter = comparing()
+    measure(filled.buffer, meter, 1.0)
+    with filled.buffer.corrected(torch.tensor(0.0)):
+        measure(filled.buffer, meter, 2.0)
+    assert filled.read().rows[:, UNIT].astype(bool).tolist() == [True, False]  # the engine leaves out those without
+
+
+def test_a_block_in_which_nothing_is_written_changes_nothing(filled):
+    measure(filled.buffer, comparing(), 1.0)
+    with filled.buffer.corrected(torch.tensor(0.5)):
+        pass
+    assert corrected(filled)[0] == pytest.approx([1])
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 5])
+def test_rows_that_leave_the_buffer_inside_the_block_are_corrected_once(monkeypatch, capacity, small):
+    monkeypatch.setattr(buffers, "CAPACITY", capacity)
+    meter = comparing()
+    measure(small.buffer, meter, 1.0, 1.0)
+    with small.buffer.corrected(torch.tensor(0.5)):
+        measure(small.buffer, meter, *[2.0] * 5)
+    measure(small.buffer, meter, 1.0)
+    assert corrected(small)[0] == pytest.approx([1] * 8)
+
+
+def test_an_error_inside_the_block_ends_the_correction(filled):
+    with pytest.raises(ZeroDivisionError), filled.buffer.corrected(torch.tensor(0.5)):
+        raise ZeroDivisionError
+    measure(filled.buffer, comparing(), 2.0)
+    assert corrected(filled)[0] == pytest.approx([2])
+
+
+# rows that CUDA graphs write
+
+
+class Captured(Filled):
+    """A buffer while a graph is being captured; each call of ``run`` is a run of that graph."""
+
+    def __init__(self, monkeypatch):
+        super().__init__("device")
+        self.meter, self.monkeypatch = plain(), monkeypatch
+        self.meter.in_graph = True
+        self.is_capturing = True
+        monkeypatch.setattr(buffers, "is_capturing", lambda device: self.is_capturing)
+
+    def capture(self, x, info):
+        self.is_capturing = True
+        self.buffer.geometry(self.meter, info, x, False)
+        self.is_capturing = False
+
+    def run(self, *xs):
+        for index, x in enumerate(xs):
+            self.meter.reader(x, self.buffer.captured, index, False)
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    return Captured(monkeypatch)
+
+
+def test_rows_of_a_graph_are_collected_once_per_run_with_the_step_of_that_run(captured):
+    captured.capture(torch.ones(4), Info(0, 0, tag=BASELINE | 2, generation=3))
+    captured.buffer.collect(step=5, tag=0, gaps=1)
+    captured.run(torch.full((4,), 2.0))
+    captured.buffer.collect(step=6, tag=BASELINE, gaps=2)
+    captured.buffer.collect(step=7, tag=0, gaps=2)  # the graph has not run
+    read = captured.read()
+    assert read.infos.tolist() == [
+        list(Info(0, step, tag, generation=3, gaps=gaps))
+        for step, tag, gaps in [(5, 2, 1), (6, BASELINE | 2, 2), (7, 2, 2)]
+    ]
+    assert read.norms(captured.meter).tolist() == [2, 4, 0]
+    assert read.rows[:, UNIT].tolist() == [1, 1, 0]
+
+
+def test_forgotten_graphs_write_where_nobody_reads(captured):
+    captured.capture(torch.ones(4), Info(0, 0))
+    old = captured.buffer.captured
+    captured.buffer.forget_graphs()
+    captured.meter.reader(torch.ones(4), old, 0, False)
+    captured.capture(torch.zeros(4), Info(0, 0))
+    captured.buffer.collect(step=1, tag=0, gaps=0)
+    assert captured.read().norms(captured.meter).tolist() == [0]
+
+
+def test_graphs_with_more_rows_than_there_is_room_for_leave_some_out(captured, monkeypatch):
+    monkeypatch.setattr(buffers, "CAPTURED", 2)
+    for _ in range(2):
+        captured.capture(torch.ones(4), Info(0, 0))
+    with pytest.raises(SkippedSample, match="more than 2 measurements"):
+        captured.capture(torch.ones(4), Info(0, 0))
+
+
+def test_there_is_one_buffer_for_each_device():
+    whole, meter = Buffers(pytest.fail), plain()
+    assert isinstance(whole.of(CPU), HostBuffer)
+    assert whole.of(CPU) is whole.of(torch.device("cpu"))
+    assert isinstance(whole.of(torch.device("meta")), DeviceBuffer)
+    whole.of(CPU).output(meter, Info(0, 0), torch.ones(1, 4))
+    assert Read(whole.take()).norms(meter).tolist() == [2.0]
+    assert whole.take() == []

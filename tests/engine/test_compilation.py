@@ -1,6 +1,8 @@
-"""Under torch.compile the numbers are those of eager mode, and nothing is compiled over and over."""
+"""Under torch.compile numbers are those of eager mode; hooks stay out of copies and exported programs."""
 
+import copy
 import dataclasses
+import pickle
 import warnings
 
 import pytest
@@ -10,6 +12,8 @@ from torch._dynamo.utils import counters
 
 from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.engine.compilation import has_graphs
+from monitorch.gatherer import BackwardGatherer, FeedForwardGatherer, ParameterGradientGatherer
+from monitorch.gatherer.channel_layout import ChannelLayout
 from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
 from monitorch.visualizer.record_sink import RecordSink
 
@@ -267,3 +271,47 @@ def test_filters_of_warnings_are_left_alone_where_none_is_an_error():
         before = list(warnings.filters)
         PyTorchInspector([OutputGradientGeometry()], module=Net(), visualizer="dummy")
         assert warnings.filters == before
+
+
+DUPLICATES = {"deepcopy": copy.deepcopy, "pickle": lambda module: pickle.loads(pickle.dumps(module))}
+
+
+@pytest.fixture(params=["outputs", "output gradients", "input gradients", "parameter gradients", "channels"])
+def gather(request, keeper, full_keeper, state):
+    """Put a gatherer that hooks by itself on a module."""
+
+    def build(module):
+        if request.param == "outputs":
+            return FeedForwardGatherer(module, [keeper], "layer", state)
+        if request.param == "parameter gradients":
+            return ParameterGradientGatherer("weight", module, [keeper], "layer", state, follow=True)
+        if request.param == "channels":
+            layout = ChannelLayout()
+            layout.watch(module)
+            return layout
+        return BackwardGatherer(module, [full_keeper if "input" in request.param else keeper], "layer", state)
+
+    return build
+
+
+@pytest.mark.parametrize("duplicate", DUPLICATES.values(), ids=DUPLICATES)
+def test_a_copy_works_and_is_not_gathered_from(duplicate, gather, linear, keeper, full_keeper):
+    gatherer = gather(linear)
+    twin = duplicate(linear)
+    twin(torch.ones(1, 3, requires_grad=True)).sum().backward()
+    assert keeper.calls == full_keeper.calls == []
+    assert twin.weight.grad is not None
+    gatherer.detach()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_exported_program_has_no_trace_of_the_hook(strict, gather, keeper, full_keeper, request):
+    if strict and "input gradients" in request.node.name:
+        pytest.skip("torch itself does not trace full backward hooks")
+    model, inputs = nn.Sequential(nn.Linear(3, 2)), (torch.ones(1, 3),)
+    bare = str(torch.export.export(model, inputs, strict=strict).graph)
+    gatherer = gather(model[0])
+    program = str(torch.export.export(model, inputs, strict=strict).graph)
+    assert program == bare or "input gradients" in request.node.name  # torch adds a view for such a hook
+    assert keeper.calls == full_keeper.calls == []
+    gatherer.detach()

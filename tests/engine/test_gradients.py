@@ -100,7 +100,7 @@ def test_one_that_leaves_does_not_take_the_other_along(linear, measured, count_h
     assert staying.value["weight"] == ([1.0], [0.0])
     assert not leaving.value
     gatherers[1].detach()
-    measured.house.refresh()
+    measured.engine.refresh()
     assert count_hooks(linear, linear.weight) == 0
 
 
@@ -120,10 +120,10 @@ def test_frozen_replaced_and_shapeless_parameters_are_found_when_they_train(line
     follow(geometries, "bias", lazy)
     assert count_hooks(linear.weight) == 0
     linear.weight.requires_grad_()
-    measured.house.gradients.refresh()
+    measured.engine.gradients.refresh()
     backward(linear, torch.ones(2, 3))
     old, linear.weight = linear.weight, nn.Parameter(torch.ones(2, 3))
-    measured.house.gradients.refresh()
+    measured.engine.gradients.refresh()
     assert count_hooks(old) == 0
     backward(linear, torch.ones(2, 3))
     lazy(torch.ones(2, 3)).sum().backward()
@@ -147,13 +147,13 @@ def test_parameters_of_an_optimizer_are_measured_at_its_step_only(linear, measur
     follow(geometries, "weight")
     follow(geometries, "bias")
     mine, other = torch.optim.SGD([linear.weight], lr=0.1), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    measured.house.gradients.follow([mine])
+    measured.engine.gradients.follow([mine])
     backward(linear, torch.ones(2, 3))
     assert rows_of(measured) == ["bias"]
     linear.weight.grad.mul_(10)
-    measured.house.gradients.take_step(other)
+    measured.engine.gradients.take_step(other)
     assert rows_of(measured) == ["bias"]
-    measured.house.gradients.take_step(mine)
+    measured.engine.gradients.take_step(mine)
     assert geometries.value["weight"][0] == pytest.approx([10 * np.sqrt(24)])
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_compared_across_a_time_without_recording(linear, measured, f
     assert (len(lengths), correlations) == (4, pytest.approx([0.0, 1.0, 1.0]))
 
 
-def test_a_lead_step_measures_only_what_is_compared_and_shows_nothing(linear, measured, rows_of, follow):
+def test_a_baseline_step_measures_only_what_is_compared_and_shows_nothing(linear, measured, rows_of, follow):
     geometries, activations = geometry(), rates()
     follow(geometries, "weight")
     follow(activations, "bias")
@@ -185,13 +185,13 @@ def test_an_error_is_told_once_and_the_others_go_on(linear, measured, follow, cr
     for preprocessor, name in ((first, "weight"), (second, "weight"), (fine, "bias")):
         follow(preprocessor, name)
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
-    measured.house.gradients.follow([optimizer])
+    measured.engine.gradients.follow([optimizer])
     linear.weight.grad, linear.bias.grad = cracked(2, 3), torch.ones(2)
     with pytest.warns(MonitorchWarning, match=r"stops watching layer 'weight': RuntimeError: it fell apart") as told:
-        measured.house.gradients.take_step(optimizer)
+        measured.engine.gradients.take_step(optimizer)
     assert len(told) == 1
     assert "(shapes: (2, 3))" in str(told[0].message)
-    measured.house.gradients.take_step(optimizer)
+    measured.engine.gradients.take_step(optimizer)
     assert not first.value
     assert not second.value
     assert fine.value["bias"] == ([1.0] * 2, [0.0] * 2)
@@ -201,6 +201,6 @@ def test_closing_leaves_no_hook(linear, measured, count_hooks, follow):
     follow(geometry(), "weight")
     follow(geometry(), "bias")
     assert count_hooks(linear.weight, linear.bias) == 2
-    measured.house.close()
+    measured.engine.close()
     assert count_hooks(linear, linear.weight, linear.bias) == 0
-    assert measured.house.gradients.sites == []
+    assert measured.engine.gradients.meters == []

@@ -1,13 +1,13 @@
-"""Operators that hand tensors over from inside a graph."""
+"""Operators that pass tensors on from inside a graph."""
 
 import gc
 
 import pytest
 import torch
 
+from monitorch.engine import graph
 from monitorch.engine.distributed_tensors import OWN
 from monitorch.engine.graph import GraphCallback
-from monitorch.gatherer import doorway
 
 CPU = torch.device("cpu")
 
@@ -18,21 +18,21 @@ def received():
 
 
 @pytest.fixture
-def door(received):
+def callback(received):
     return GraphCallback(CPU, lambda x, kind, part: received.append((x.clone(), kind)), None)
 
 
-def test_forward_hands_the_tensor_over_with_the_kind_of_the_pass(door, received):
+def test_forward_hands_the_tensor_over_with_the_kind_of_the_pass(callback, received):
     x = torch.randn(2, 3, requires_grad=True)
-    door.pass_forward(x, 3)
+    callback.pass_forward(x, 3)
     [(seen, kind)] = received
     assert torch.equal(seen, x)
     assert (kind, seen.requires_grad) == (3, False)
 
 
-def test_backward_hands_over_the_gradient_and_changes_nothing(door, received):
+def test_backward_hands_over_the_gradient_and_changes_nothing(callback, received):
     x = torch.randn(2, 3, requires_grad=True)
-    y = door.pass_backward(2 * x)
+    y = callback.pass_backward(2 * x)
     assert torch.equal(y, 2 * x)
     assert received == []
     (y * torch.arange(6.0).reshape(2, 3)).sum().backward()
@@ -42,35 +42,35 @@ def test_backward_hands_over_the_gradient_and_changes_nothing(door, received):
     assert kind == -1
 
 
-def test_what_passed_may_be_changed_in_place(door, received):
+def test_what_passed_may_be_changed_in_place(callback, received):
     x = torch.randn(4, requires_grad=True)
-    door.pass_backward(x.exp()).relu_().sum().backward()
+    callback.pass_backward(x.exp()).relu_().sum().backward()
     torch.testing.assert_close(x.grad, x.detach().exp())
     assert len(received) == 1
 
 
 def test_callbacks_are_told_apart(received):
     first, second = (GraphCallback(CPU, lambda x, kind, part, name=name: received.append(name), None) for name in "ab")
-    for door in (first, second, first):
-        door.pass_forward(torch.ones(1), 0)
+    for callback in (first, second, first):
+        callback.pass_forward(torch.ones(1), 0)
     x = torch.ones(1, requires_grad=True)
     first.pass_backward(second.pass_backward(x)).sum().backward()
     assert received == ["a", "b", "a", "a", "b"]
 
 
-def test_a_key_is_recognised_after_it_was_copied(door, received):
-    torch.ops.monitorch.forward(torch.ones(1), door.forward_key.clone(), 1, OWN)
+def test_a_key_is_recognised_after_it_was_copied(callback, received):
+    torch.ops.monitorch.forward(torch.ones(1), callback.forward_key.clone(), 1, OWN)
     assert len(received) == 1
 
 
-def test_nothing_happens_behind_a_door_that_is_gone(received):
+def test_nothing_happens_with_a_callback_that_is_gone(received):
     gc.collect()
-    known = len(doorway._numbers)
-    door = GraphCallback(CPU, lambda x, kind, part: received.append(kind), None)
-    keys = door.forward_key, door.backward_key
+    known = len(graph._numbers)
+    callback = GraphCallback(CPU, lambda x, kind, part: received.append(kind), None)
+    keys = callback.forward_key, callback.backward_key
     x = torch.ones(1, requires_grad=True)
-    y = door.pass_backward(x)
-    del door
+    y = callback.pass_backward(x)
+    del callback
     gc.collect()
     torch.ops.monitorch.forward(x.detach(), keys[0], 3, OWN)
     y.sum().backward()
@@ -78,15 +78,15 @@ def test_nothing_happens_behind_a_door_that_is_gone(received):
     assert torch.equal(x.grad, torch.ones(1))
     del keys, y
     gc.collect()
-    assert len(doorway._numbers) == known
+    assert len(graph._numbers) == known
 
 
-def test_operators_are_what_the_compiler_takes_them_for(door):
+def test_operators_are_what_the_compiler_takes_them_for(callback):
     x = torch.randn(2, 3)
-    torch.library.opcheck(torch.ops.monitorch.forward.default, (x, door.forward_key, 3, OWN))
-    torch.library.opcheck(torch.ops.monitorch.backward.default, (x, door.backward_key, OWN))
+    torch.library.opcheck(torch.ops.monitorch.forward.default, (x, callback.forward_key, 3, OWN))
+    torch.library.opcheck(torch.ops.monitorch.backward.default, (x, callback.backward_key, OWN))
 
 
 def test_the_operator_outside_of_cuda_graphs_is_what_the_compiler_takes_it_for():
-    door = GraphCallback(CPU, lambda x, kind: None, None)
-    torch.library.opcheck(torch.ops.monitorch.outside.default, (torch.randn(2), door.forward_key, 3))
+    callback = GraphCallback(CPU, lambda x, kind: None, None)
+    torch.library.opcheck(torch.ops.monitorch.outside.default, (torch.randn(2), callback.forward_key, 3))

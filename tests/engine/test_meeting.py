@@ -1,4 +1,4 @@
-"""Meeting the other processes without waiting long for those who do not come; those who do are in test_sync.py."""
+"""Meeting the other processes without waiting long for those who do not come; those who do are in test_ranks.py."""
 
 import pickle
 

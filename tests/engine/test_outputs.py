@@ -35,7 +35,7 @@ def forward(linear, measured):
 
 @pytest.fixture
 def backward(linear, measured):
-    return lambda asker, **options: BackwardGatherer(linear, [asker], "lin", measured, **options)
+    return lambda preprocessor, **options: BackwardGatherer(linear, [preprocessor], "lin", measured, **options)
 
 
 def batches(count=3):
@@ -70,7 +70,7 @@ def test_norms_and_rates_come_from_one_pass(linear, measured, rows_of, count_hoo
         (norm(), norm(record_eval=True), 1),
     ],
 )
-def test_only_equal_wishes_share_a_pass(first, second, rows, linear, measured, rows_of, forward):
+def test_only_equal_requests_share_a_pass(first, second, rows, linear, measured, rows_of, forward):
     forward(first)
     forward(second)
     linear(torch.ones(2, 3))
@@ -138,7 +138,7 @@ def test_one_that_leaves_does_not_take_the_other_along(linear, measured, count_h
     for gatherer in gatherers[1:]:
         gatherer.detach()
     assert count_hooks(linear) == 1
-    measured.house.refresh()
+    measured.engine.refresh()
     assert count_hooks(linear) == 0
 
 
@@ -147,7 +147,7 @@ def test_gradients_of_a_pass_before_the_end_are_ignored(linear, measured, rows_o
     gatherer = backward(gradients)
     loss = linear(torch.ones(2, 3)).sum()
     gatherer.detach()
-    measured.house.close()
+    measured.engine.close()
     loss.backward()
     assert rows_of(measured) == []
 
@@ -180,9 +180,9 @@ def test_what_was_measured_before_an_error_is_kept(linear, forward):
 
 def test_an_error_in_taking_rows_is_told_once(linear, forward):
     class Broken(OutputNorm):
-        ask = OutputNorm.ask
+        request = OutputNorm.request
 
-        def take(self, name, rows, is_lead):
+        def take(self, name, rows, is_baseline):
             raise ValueError("too many cooks")
 
     broken, fine = Broken(False, False, False, None), norm()
@@ -269,14 +269,14 @@ def test_a_pause_between_the_passes_of_a_compiled_model_is_a_gap_too():
     inspector.detach()
 
 
-def test_a_lead_step_measures_gradients_only_and_shows_nothing(linear, measured, rows_of, forward, backward):
+def test_a_baseline_step_measures_gradients_only_and_shows_nothing(linear, measured, rows_of, forward, backward):
     norms, gradients = norm(), geometry()
     forward(norms)
     backward(gradients)
     for phase in (Phase.IDLE, Phase.BASELINE, Phase.OBSERVE):
         measured._enter(phase)
         linear(torch.full((1, 3), float(phase))).sum().backward()
-    assert rows_of(measured) == ["lin"] * 3  # a gradient that leads, an output and a gradient
+    assert rows_of(measured) == ["lin"] * 3  # a gradient to compare with, an output and a gradient
     assert len(norms.value["lin"]) == 1
     lengths, correlations = gradients.value["lin"]
     assert (lengths, correlations) == (pytest.approx([np.sqrt(2)]), pytest.approx([1.0]))

@@ -1,25 +1,62 @@
-"""Rows of parts, put together, are the rows of the whole."""
+"""Rows and numbers of several processes: put together, those of parts are those of the whole."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from monitorch.engine.buffers import OWN, SHARED, Note
-from monitorch.engine.columns import BATCH, CHANNELS, DEAD, DOT, FOLLOWS, LARGEST, NORMS, SIZE, SQUARES, UNIT
+from monitorch.engine.buffers import PART, TAG, Info
+from monitorch.engine.columns import (
+    BATCH,
+    CHANNELS,
+    DEAD,
+    DOT,
+    FOLLOWS,
+    LARGEST,
+    NORMS,
+    SIZE,
+    SQUARES,
+    UNIT,
+    WIDTH,
+    Column,
+    Merge,
+)
+from monitorch.engine.distributed_tensors import OWN, SHARED
 from monitorch.engine.kernels import reference
-from monitorch.engine.ranks import RankMerge
+from monitorch.engine.meter import Meter, Request
+from monitorch.engine.ranks import NOTHING, RankMerge, exchange, merge, offer
+from monitorch.numerical import GeometryComputation, RunningMeanVar, finish_sync_rmv_or_error, start_sync_rmv_or_error
+from monitorch.preprocessor import ExplicitCall
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 
-class Place:
-    """A site that keeps what it is handed."""
-
-    key = ()
+class Process:
+    """One process with one meter, and the merged rows that it gets."""
 
     def __init__(self):
-        self.rows, self.tags = np.zeros((0, 12)), []
+        self.merge, self.meter, self.previous = RankMerge(self.receive), Meter(0, "layer", Request()), None
+        self.infos, self.rows = np.zeros((0, PART + 1), int), np.zeros((0, WIDTH))
+        self.merge.register(self.meter, "gradient", "layer")
 
-    def deliver(self, rows, tags):
-        self.rows, self.tags = np.concatenate([self.rows, rows]), [*self.tags, *tags]
+    def receive(self, infos, rows):
+        self.infos, self.rows = np.concatenate([self.infos, infos]), np.concatenate([self.rows, rows])
+
+    def see(self, tensor, step, part=OWN, tag=0):
+        self.keep(reference.geometry(tensor, self.previous, None), Info(0, step, tag, part))
+        self.previous = tensor
+
+    def see_output(self, tensor, step, tag=3, alive=None):
+        self.keep(reference.output(tensor, 1, 0.0), Info(0, step, tag), alive)
+
+    def keep(self, row, info, alive=None):
+        self.merge.keep(np.array([info]), row.numpy()[None], {} if alive is None else {0: alive})
+
+    @property
+    def tags(self):
+        return self.infos[:, TAG].tolist()
 
     def norms(self):
         return np.sqrt(self.rows[:, SQUARES]) * self.rows[:, UNIT]
@@ -29,27 +66,13 @@ class Place:
         return [dot / (sizes[i] * sizes[i - 1]) for i, dot in enumerate(self.rows[:, DOT]) if self.rows[i, FOLLOWS]]
 
 
-class Rank:
-    """One process with one site."""
-
-    def __init__(self):
-        self.joint, self.site, self.previous = RankMerge(), Place(), None
-        self.joint.enrol(self.site, "gradient", "layer")
-
-    def see(self, tensor, step, part=OWN, tag=0):
-        row = reference.geometry(tensor, self.previous, None)
-        self.previous = tensor
-        self.joint.keep([Note(self.site, tag, step, part)], row[None])
-
-    def see_output(self, tensor, step, tag=3, alive=None):
-        self.joint.keep([Note(self.site, tag, step, alive=alive)], reference.output(tensor, 1, 0.0)[None])
-
-
-def meet(*ranks):
-    loads = {number: rank.joint.payload() for number, rank in enumerate(ranks)}
-    for rank in ranks:
-        rank.joint.merge_ranks(loads)
-    return ranks[0].site
+def meet(*processes):
+    payloads = {number: rank.merge.payload() for number, rank in enumerate(processes)}
+    for rank in processes:
+        rank.merge.merge_ranks(payloads)
+    first, *others = processes
+    assert all(np.array_equal(other.rows, first.rows) for other in others if other.merge._meters)
+    return first
 
 
 def cosine(first, second):
@@ -57,110 +80,256 @@ def cosine(first, second):
 
 
 @pytest.fixture
-def ranks():
-    return [Rank() for _ in range(3)]
+def processes():
+    return [Process() for _ in range(3)]
 
 
 @pytest.mark.parametrize("meets_after", [1, 2, 4])
 @pytest.mark.parametrize("scales", [(1, 1, 1, 1), (1e200, 1e-3, 1e-200, 1e180)], ids=["usual", "extreme"])
-def test_parts_of_a_tensor_are_the_tensor(scales, meets_after, ranks):
+def test_parts_of_a_tensor_are_the_tensor(scales, meets_after, processes):
     wholes = [torch.randn(5, 4, dtype=torch.float64) * scale for scale in scales]
     for step, whole in enumerate(wholes):
-        for rank, part in zip(ranks, (whole[:1] * 1e-3, whole[1:3], whole[3:]), strict=True):
+        for rank, part in zip(processes, (whole[:1] * 1e-3, whole[1:3], whole[3:]), strict=True):
             rank.see(part, step)
         if (step + 1) % meets_after == 0:
-            site = meet(*ranks)
+            found = meet(*processes)
     wholes = [torch.cat([whole[:1] * 1e-3, whole[1:]]) for whole in wholes]
     expected = [(whole / whole.abs().max()).norm().item() * whole.abs().max().item() for whole in wholes]
-    assert site.norms() == pytest.approx(expected, rel=1e-12)
-    assert site.rows[:, LARGEST] == pytest.approx([whole.abs().max().item() for whole in wholes])
-    assert site.rows[:, SIZE].tolist() == [20.0] * 4
+    assert found.norms() == pytest.approx(expected, rel=1e-12)
+    assert found.rows[:, LARGEST] == pytest.approx([whole.abs().max().item() for whole in wholes])
+    assert found.rows[:, SIZE].tolist() == [20.0] * 4
     pairs = zip(wholes[1:], wholes, strict=False)
     scaled = [(now / now.abs().max(), then / then.abs().max()) for now, then in pairs]
-    assert site.cosines() == pytest.approx([cosine(*pair) for pair in scaled], rel=1e-9)
+    assert found.cosines() == pytest.approx([cosine(*pair) for pair in scaled], rel=1e-9)
 
 
-def test_copies_count_once(ranks):
+def test_copies_count_once(processes):
     whole = torch.randn(4)
     whole[0] = torch.inf
-    for rank in ranks:
+    for rank in processes:
         rank.see(whole, 0, SHARED)
-    [row] = meet(*ranks).rows
+    [row] = meet(*processes).rows
     assert row.tolist() == reference.geometry(whole, None, None).tolist()
 
 
 def test_copies_of_parts():
-    ranks, whole = [Rank() for _ in range(4)], torch.randn(6, dtype=torch.float64)
-    for number, rank in enumerate(ranks):  # two halves, each of them twice
+    processes, whole = [Process() for _ in range(4)], torch.randn(6, dtype=torch.float64)
+    for number, rank in enumerate(processes):  # two halves, each of them twice
         rank.see(whole[:3] if number < 2 else whole[3:], 0, part=number // 2 * 2)
-    assert meet(*ranks).norms() == pytest.approx([whole.norm().item()])
+    assert meet(*processes).norms() == pytest.approx([whole.norm().item()])
 
 
-def test_a_part_of_which_nothing_is_here_changes_nothing(ranks):
+def test_a_part_of_which_nothing_is_here_changes_nothing(processes):
     for step in range(2):
-        ranks[0].see(torch.ones(4), step)
-        for rank in ranks[1:]:
+        processes[0].see(torch.ones(4), step)
+        for rank in processes[1:]:
             rank.see(torch.ones(0), step)
-    site = meet(*ranks)
-    assert site.norms().tolist() == [2.0, 2.0]
-    assert site.cosines() == pytest.approx([1.0])
+    found = meet(*processes)
+    assert found.norms().tolist() == [2.0, 2.0]
+    assert found.cosines() == pytest.approx([1.0])
 
 
-def test_what_a_rank_has_not_seen_is_left_out_and_compared_with_nothing(ranks):
+def test_what_a_rank_has_not_seen_is_left_out_and_compared_with_nothing(processes):
     for step in range(4):
-        for number, rank in enumerate(ranks[:2]):
+        for number, rank in enumerate(processes[:2]):
             if (step, number) != (1, 1):
                 rank.see(torch.ones(2), step)
-    site = meet(*ranks)
-    assert site.norms() == pytest.approx([2.0, 2**0.5, 2.0, 2.0])
-    assert site.rows[:, FOLLOWS].tolist() == [0, 0, 0, 1]
+    found = meet(*processes)
+    assert found.norms() == pytest.approx([2.0, 2**0.5, 2.0, 2.0])
+    assert found.rows[:, FOLLOWS].tolist() == [0, 0, 0, 1]
 
 
-def test_a_gap_on_one_rank_is_one_for_all(ranks):
+def test_a_gap_on_one_rank_is_one_for_all(processes):
     for step in range(2):
-        ranks[0].see(torch.ones(2), step)
-        ranks[1].previous = None
-        ranks[1].see(torch.ones(2), step)
-    site = meet(*ranks)
-    assert site.rows[:, FOLLOWS].tolist() == [0, 0]
-    assert site.tags == [0, 0]
+        processes[0].see(torch.ones(2), step)
+        processes[1].previous = None
+        processes[1].see(torch.ones(2), step)
+    found = meet(*processes)
+    assert found.rows[:, FOLLOWS].tolist() == [0, 0]
+    assert found.tags == [0, 0]
 
 
-def test_passes_of_a_step_meet_by_kind_and_number(ranks):
-    first, second = ranks[:2]
+def test_passes_of_a_step_meet_by_kind_and_number(processes):
+    first, second = processes[:2]
     first.see_output(torch.ones(2, 3), step=0, tag=0)  # an evaluation that the other one leaves out
     for rank, size in ((first, 1.0), (second, 3.0)):
         for factor in (1, 10):
             rank.see_output(torch.full((2, 3), size * factor), step=0)
-    site = meet(*ranks)
-    assert site.tags == [0, 3, 3]
-    assert site.rows[:, BATCH].tolist() == [2, 4, 4]
-    assert (site.rows[:, NORMS] / site.rows[:, BATCH]).tolist() == pytest.approx([3**0.5, 2 * 3**0.5, 20 * 3**0.5])
+    found = meet(*processes)
+    assert found.tags == [0, 3, 3]
+    assert found.rows[:, BATCH].tolist() == [2, 4, 4]
+    assert (found.rows[:, NORMS] / found.rows[:, BATCH]).tolist() == pytest.approx([3**0.5, 2 * 3**0.5, 20 * 3**0.5])
 
 
 @pytest.mark.parametrize(("knows", "dead"), [(True, 1), (False, 4)])
-def test_dead_channels(knows, dead, ranks):
+def test_dead_channels(knows, dead, processes):
     outputs = torch.tensor([[[1.0, 0.0, 2.0, 0.0]], [[0.0, 0.0, 2.0, 3.0]]])
-    for rank, output in zip(ranks[:2], outputs, strict=True):
+    for rank, output in zip(processes[:2], outputs, strict=True):
         rank.see_output(output, 0, alive=(output > 0).any(dim=0) if knows else None)
-    [row] = meet(*ranks).rows
+    [row] = meet(*processes).rows
     assert row[DEAD] / row[CHANNELS] == dead / (4 if knows else 8)
 
 
-def test_rows_that_were_never_written_are_left_out(ranks):
-    ranks[0].joint.keep([Note(ranks[0].site, 0, 0)], torch.zeros(1, 12, dtype=torch.float64))
-    assert len(meet(*ranks).rows) == 0
+def test_rows_without_elements_are_left_out(processes):
+    processes[0].keep(torch.zeros(WIDTH, dtype=torch.float64), Info(0, 0))
+    assert len(meet(*processes).rows) == 0
 
 
-def test_equal_wishes_at_one_place_have_names_of_their_own():
-    joint, places = RankMerge(), [Place() for _ in range(3)]
-    for place, what in zip(places, ["norm", "norm", "update"], strict=True):
-        joint.enrol(place, what, "layer")
-    joint.enrol(places[0], "norm", "layer")
-    assert len({place.key for place in places}) == 3
+def test_active_channels_stay_with_their_row_where_others_are_left_out(processes):
+    empty, flags = np.zeros((1, WIDTH)), [torch.tensor([True, False, False]), torch.tensor([False, False, True])]
+    for process, alive in zip(processes[:2], flags, strict=True):
+        row = reference.output(alive[None].double(), 1, 0.0).numpy()[None]
+        infos = np.array([Info(0, step, 3) for step in range(2)])
+        process.merge.keep(infos[:1], empty, {})
+        process.merge.keep(infos, np.concatenate([empty, row]), {1: alive})
+    [row] = meet(*processes).rows
+    assert row[[DEAD, CHANNELS]].tolist() == [1, 3]
 
 
-def test_a_site_that_others_do_not_have(ranks):
-    ranks[2].joint = RankMerge()  # it watches nothing
-    ranks[0].see(torch.ones(4), 0)
-    assert meet(*ranks).norms().tolist() == [2.0]
+def test_every_column_is_merged_as_it_is_declared():
+    stream = np.random.default_rng(0)
+    rows, units_before = stream.uniform(1, 2, (3, WIDTH)), np.array([1.0, 4.0, 2.0])
+    rows[:, UNIT] = [0.5, 2.0, 1.0]
+    places = np.array([[0, 7, 3, part, -1] for part in range(3)])
+    found, [joint], parts = merge(places, rows, units_before, [NOTHING])
+    unit = 2.0
+    for column in Column:
+        own = rows[:, column]
+        if column is DOT:
+            own = own * rows[:, UNIT] / unit * units_before / NOTHING.unit
+        elif column is not UNIT:
+            own = own * (rows[:, UNIT] / unit) ** column.power
+        reduce = {Merge.SUM: np.sum, Merge.LARGEST: np.max, Merge.SMALLEST: np.min}[column.merge]
+        expected = 0 if column is FOLLOWS else reduce(own)  # there was nothing before
+        assert joint[column] == pytest.approx(expected), column.name
+    assert (found.tolist(), parts.tolist()) == ([[0, 7, 3, 0, -1]], [3])
+
+
+def test_nothing_is_merged_to_nothing():
+    found, joint, parts = merge(np.zeros((0, PART + 2), int), np.zeros((0, WIDTH)), np.zeros(0), [])
+    assert len(found) == len(joint) == len(parts) == 0
+
+
+def test_comparisons_go_on_after_a_checkpoint(processes):
+    wholes = torch.randn(4, 6, dtype=torch.float64)
+    for step, whole in enumerate(wholes):
+        if step == 2:
+            for process in processes:
+                state = process.merge.state_dict()
+                process.merge = RankMerge(process.receive)
+                process.meter.key = ()
+                process.merge.register(process.meter, "gradient", "layer")
+                process.merge.load_state_dict(state)
+        for number, process in enumerate(processes):
+            process.see(whole[2 * number : 2 * number + 2], step)
+        found = meet(*processes)
+    assert found.cosines() == pytest.approx([cosine(wholes[i], wholes[i - 1]) for i in range(1, 4)])
+
+
+def test_equal_requests_for_one_tensor_have_names_of_their_own():
+    merged, meters = RankMerge(lambda *_: None), [Meter(number, "layer", Request()) for number in range(3)]
+    for meter, what in zip(meters, ["norm", "norm", "update"], strict=True):
+        merged.register(meter, what, "layer")
+    merged.register(meters[0], "norm", "layer")
+    assert len({meter.key for meter in meters}) == 3
+
+
+def test_a_meter_that_others_do_not_have(processes):
+    processes[2].merge = RankMerge(processes[2].receive)  # it watches nothing
+    processes[0].see(torch.ones(4), 0)
+    assert meet(*processes).norms().tolist() == [2.0]
+    assert len(processes[2].rows) == 0
+
+
+# real processes
+
+
+def samples_of(rank):
+    return [10.0 * rank + i for i in range(rank + 1)]
+
+
+@pytest.fixture
+def everybody(ranks):
+    return [sample for rank in range(len(ranks)) for sample in samples_of(rank)]
+
+
+def test_moments_of_all_ranks_reach_every_rank(ranks, everybody, assert_moments):
+    for report in ranks:
+        assert_moments(report["moments"], [*everybody, *[math.nan] * len(ranks)])
+
+
+def test_a_rank_without_samples_changes_nothing(ranks, everybody, assert_moments):
+    for report in ranks:
+        assert_moments(report["nothing on rank 0"], everybody[1:])
+        assert_moments(report["nothing anywhere"], [])
+
+
+def test_geometry_is_merged_rank_by_rank(ranks, everybody, assert_moments):
+    correlations = [correlation for rank in range(len(ranks)) for correlation in [0.0] + [1.0] * rank]
+    for report in ranks:
+        norms, products = report["geometry"]
+        assert_moments(norms, [2 * sample for sample in everybody])
+        assert_moments(products, correlations)
+
+
+def test_errors_of_a_single_accumulator(ranks):
+    for report in ranks:
+        assert report["finish alone"] == "finish_sync() needs a start_sync() before it"
+        assert "start_sync" in report["start a list"]
+        assert "finish_sync" in report["finish a list"]
+
+
+def test_one_exchange_whatever_the_number_of_preprocessors(ranks):
+    assert [report["preprocessors"]["collectives"] for report in ranks] == [1] * len(ranks)
+
+
+def test_names_are_matched_whatever_their_order(ranks, everybody, assert_moments):
+    for report in ranks:
+        call, _, _ = report["preprocessors"]["values"]
+        for name in ("first", "second"):
+            assert call[name] == everybody
+            assert_moments(call[f"{name} in place"], everybody)
+
+
+def test_names_of_one_rank_only_reach_the_others(ranks, assert_moments):
+    for report in ranks:
+        call, _, norm = report["preprocessors"]["values"]
+        for rank in range(len(ranks)):
+            assert call[f"only on {rank}"] == samples_of(rank)
+            assert_moments(call[f"only on {rank} in place"], samples_of(rank))
+        assert_moments(norm["layer"]["a"], [5.0])  # all ranks have the same parameter
+        assert_moments(norm["layer"]["b"], [10.0])
+
+
+def test_in_memory_geometry_is_concatenated(ranks, everybody):
+    for report in ranks:
+        norms, correlations = report["preprocessors"]["values"][1]["grad"]
+        assert norms == everybody
+        assert len(correlations) == len(everybody)
+
+
+def test_a_single_process_has_nobody_to_wait_for():
+    call = ExplicitCall("train", "val")
+    call.push_running("x", 1.0)
+    offer(call)
+    exchange()
+    start_sync_rmv_or_error([1.0], 0)
+    finish_sync_rmv_or_error([1.0])
+    assert call.value == {"x": RunningMeanVar(1, 1.0, 0.0, 1.0, 1.0)}
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo"])
+def test_a_group_of_one_is_its_own_sum(backend, tmp_path, assert_moments):
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        geometry = GeometryComputation(inplace=True, normalize=False, correlation=True, eps=0.0)
+        for tensor in (torch.ones(4), torch.ones(4)):
+            geometry.update(tensor)
+        geometry.start_sync()
+        geometry.finish_sync()
+        with pytest.raises(AssertionError, match="start_sync"):
+            geometry.finish_sync()
+    finally:
+        dist.destroy_process_group()
+    assert_moments(geometry.norm, [2.0, 2.0])
+    assert_moments(geometry.product, [0.0, 1.0])

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from monitorch import MonitorchWarning
+from monitorch.engine import reports
 from monitorch.engine.reports import cause_of, tell
-from monitorch.gatherer import reports
 from monitorch.inspector import InspectorState
 
 

@@ -48,11 +48,6 @@ def move(linear, optimizer):
     return steps
 
 
-def site_of(measured, optimizer):
-    [site] = measured.house.updates(optimizer).sites
-    return site
-
-
 def test_each_step_is_one_update(follow, move, measured, rows_of):
     geometries = geometry()
     follow(geometries)
@@ -174,7 +169,7 @@ def test_updates_are_measured_from_the_step_before_also_after_a_gap(follow, move
     assert correlations == pytest.approx([0.0, 1.0, 1.0])
 
 
-def test_lead_steps_show_nothing_and_are_compared_with(follow, move, measured):
+def test_baseline_steps_show_nothing_and_are_compared_with(follow, move, measured):
     geometries, lengths_only = geometry(), geometry(correlation=False)
     follow(geometries)
     follow(lengths_only, "bias")
@@ -206,7 +201,7 @@ def test_sketches_of_large_updates_are_near_the_truth(measured):
         optimizer.step()
     assert sketched.value["weight"][0] == pytest.approx(exact.value["weight"][0])
     assert sketched.value["weight"][1] == pytest.approx(exact.value["weight"][1], abs=5 * 0.022)
-    kept = [site.previous.nbytes for site in measured.house.updates(optimizer).sites]
+    kept = [meter.comparison.previous.nbytes for meter in measured.engine.updates(optimizer).meters]
     assert kept == [2 * 4096 * 4, 100 * 100 * 4]
 
 
@@ -231,8 +226,8 @@ def test_leaving_removes_the_hooks(follow, measured, optimizer, count_hooks):
     gatherers = [follow(geometry(), name) for name in ("weight", "bias")]
     before = count_hooks(optimizer)
     gatherers[0].detach()
-    measured.house.refresh()
+    measured.engine.refresh()
     assert count_hooks(optimizer) == before > 0
     gatherers[1].detach()
-    measured.house.refresh()
+    measured.engine.refresh()
     assert count_hooks(optimizer) == 0

@@ -52,7 +52,7 @@ class Info(NamedTuple):
     part: int = OWN
     """With several processes, which part of the tensor it is: rows of one part are copies."""
     generation: int = NO_GRAPH
-    """With CUDA graphs, rows of a meter are compared only within one generation and gap, see :func:`drop_stale`."""
+    """With CUDA graphs, rows of a meter are compared only within one generation and gap, see ``Engine._drop_stale``."""
     gaps: int = 0
 
 
@@ -334,7 +334,7 @@ class DeviceBuffer(Buffer):
             self.captured[index].zero_()
             return self.captured, index
         if len(self) == CAPACITY:
-            return self.block, self._reserve([info])
+            self._make_room()
         self.note(info, alive)
         return self.block, len(self) - 1
 
@@ -342,14 +342,17 @@ class DeviceBuffer(Buffer):
         if len(infos) > CAPACITY:
             raise SkippedSample(f"{len(infos)} parameters at once are more than {CAPACITY}")
         if len(self) + len(infos) > CAPACITY:
-            for copy, chunk in self._moving:  # begun a whole buffer ago, so this does not wait
-                copy.deliver()
-                self._when_full(chunk)
-            self._moving = [(HostCopy(chunk.pending()), chunk) for chunk in self._empty()]
+            self._make_room()
         first = len(self)
         for info in infos:
             self.infos.extend(info)
         return first
+
+    def _make_room(self) -> None:
+        for copy, chunk in self._moving:  # begun a whole buffer ago, so this does not wait
+            copy.deliver()
+            self._when_full(chunk)
+        self._moving = [(HostCopy(chunk.pending()), chunk) for chunk in self._empty()]
 
     def _empty(self) -> list[Chunk]:
         """A copy of the rows; later writes come after the copy on the device's stream."""

@@ -15,7 +15,7 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from ..errors import warn
 
 
-class House(Protocol):
+class Engine(Protocol):
     """What this file needs to know of an inspector's taps."""
 
     @property
@@ -93,9 +93,9 @@ def drop_graphs(model: nn.Module) -> None:
         warn(text, stacklevel=3)
 
 
-def warn_if_blind(house: House) -> None:
+def warn_if_blind(engine: Engine) -> None:
     """Warn if nothing was seen and a graph compiled without hooks, maybe for another model, may be the reason."""
-    if house.is_blind and number_of_graphs():
+    if engine.is_blind and number_of_graphs():
         why = "no layer was seen in this tick: torch.compile seems to run a graph that was compiled without hooks"
         cure = "call torch.compiler.reset() once after attaching the inspector"
         warn(f"{why}, for this model or another of its class; {cure}", stacklevel=3)

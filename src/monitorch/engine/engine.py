@@ -134,7 +134,9 @@ class Engine:
             share: the share of the global loss that this process computes.
         """
         request = request_of(preprocessor, output_index)
-        meter = find_meter(meters, request)
+        subscriber = self._subscribers.setdefault(id(preprocessor), Subscriber(preprocessor))
+        # under two names the same tensor is measured twice: a preprocessor has one place for the rows of a meter
+        meter = find_meter([meter for meter in meters if not subscriber.has(meter.number)], request)
         if meter is None:
             meter = self._new_meter(name, request, share)
             self.ranks.register(meter, *what, name)
@@ -142,7 +144,6 @@ class Engine:
         else:
             meter.widen(request)
         preprocessor.before_reading = self.settle
-        subscriber = self._subscribers.setdefault(id(preprocessor), Subscriber(preprocessor))
         return Subscription(meters, meter, gatherer, subscriber, parameter)
 
     def _new_meter(self, name: str, request: Request, share: float) -> Meter:

@@ -123,7 +123,7 @@ class Comparison:
         """Make room for a tensor with another layout; whether it can still be compared with the last one."""
         layout = x.shape, x.device, x.dtype, x.stride()
         previous, known, self._layout = self.previous, self._layout, layout
-        self.sketched = self.how == "sketch" and x.numel() > SKETCH  # otherwise the tensor itself is smaller
+        self.sketched = self._is_sketched(x.shape)
         is_same = previous is not None and known is not None and known[:2] == layout[:2]
         if is_same and known[2] != layout[2] and UNIT_DTYPES & {known[2], layout[2]}:
             is_same = False  # the length of the last one is in another unit
@@ -136,6 +136,9 @@ class Comparison:
             if is_same and previous is not None:
                 self.previous.copy_(previous)
         return is_same
+
+    def _is_sketched(self, shape: torch.Size) -> bool:
+        return self.how == "sketch" and shape.numel() > SKETCH  # otherwise the tensor itself is smaller
 
     def _room_for(self, x: Tensor, in_graph: bool, is_update: bool) -> Tensor:
         if self.sketched:
@@ -156,17 +159,22 @@ class Comparison:
         previous = self.previous if with_tensor or self.sketched else None
         layout = None if self._layout is None or previous is None else [tuple(self._layout[0]), *self._layout[2:]]
         previous = None if previous is None else previous.clone()  # it is overwritten in the next step
-        return {"previous": previous, "layout": layout, "interrupted": self.interrupted, "gap": self.gap}
+        kept = {"previous": previous, "layout": layout, "sketched": self.sketched}
+        return {**kept, "interrupted": self.interrupted, "gap": self.gap}
 
-    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Continue from a saved state; without the last tensor, the next one is not compared."""
-        self.gap, self.interrupted = state["gap"], state["interrupted"] or state["layout"] is None
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> bool:
+        """Continue from a saved state; whether the next tensor can be compared with the last one of that run."""
+        self.gap, self.interrupted = state["gap"], True
         self.generation += 1
-        if state["layout"] is not None:
-            shape, dtype, stride = state["layout"]
-            self._layout = torch.Size(shape), device, dtype, tuple(stride)
-            self.previous = state["previous"].to(device, copy=True)
-            self.sketched = self.how == "sketch" and self.previous.shape != torch.Size(shape)
+        if state["layout"] is None:
+            return False
+        shape, (dtype, stride) = torch.Size(state["layout"][0]), state["layout"][1:]
+        if state["sketched"] != self._is_sketched(shape):  # the run was saved with another kind of comparison
+            return False
+        self._layout = shape, device, dtype, tuple(stride)
+        self.previous, self.sketched = state["previous"].to(device, copy=True), state["sketched"]
+        self.interrupted = state["interrupted"]
+        return not self.interrupted
 
 
 class Meter:
@@ -244,9 +252,8 @@ class Meter:
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Continue from a saved state of the comparison."""
-        self.comparison.load_state_dict(state, device)
-        has_previous = state["layout"] is not None
-        self.lineage = (self.comparison.generation, self.comparison.gap) if has_previous else None
+        continues = self.comparison.load_state_dict(state, device)
+        self.lineage = (self.comparison.generation, self.comparison.gap) if continues else None
         self.reader = None
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
@@ -320,6 +327,10 @@ class Subscriber:
             self._places = np.concatenate([self._places, np.full(max(more, len(self._places)), -1, np.int64)])
         place = self._places[number] = self.preprocessor.place(key)
         self._gatherers[int(place)] = gatherer
+
+    def has(self, number: int) -> bool:
+        """Whether it gets the rows of this meter."""
+        return number < len(self._places) and bool(self._places[number] >= 0)
 
     def remove(self, number: int) -> None:
         """Get no more rows of this meter."""

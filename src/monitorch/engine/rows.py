@@ -60,7 +60,7 @@ class RowTable:
         self.is_first: Mask = np.zeros(len(order), bool)
         """Which rows are the first ones of their owner."""
         self.is_first[self._starts] = ~last.known[self._first_owners]
-        ends = np.append(self._starts[1:], len(order)) - 1
+        ends = np.append(self._starts, len(order))[1:] - 1
         last.numbers[self._first_owners] = self.numbers[ends]
         last.known[self._first_owners] = True
 
@@ -120,7 +120,7 @@ class Rows:
     def by_layer(self) -> list["Rows"]:
         """The same rows, each layer on its own."""
         starts = group_starts(self.places)
-        parts = zip(starts, np.append(starts[1:], len(self)), strict=True)
+        parts = zip(starts, np.append(starts, len(self))[1:], strict=True)
         return [self._part(slice(start, stop)) for start, stop in parts]
 
     def _part(self, part: slice) -> "Rows":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..engine.columns import NONFINITE
 from ..engine.ranks import exchange, offer
-from ..engine.rows import LastRows, Numbers, Rows, RowTable
+from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
 from ..numerical.series import Series, SeriesColumn, pack, unpack
 from ..numerical.waiting import HostCopy, Pending, Waiting
@@ -82,30 +82,37 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def fold(self, rows: Rows, report: Report) -> None:
         """Add the samples in these rows; if that fails, try layer by layer, so that one does not silence the others."""
-        try:
-            self._fold(rows)
-        except Exception:
-            for part in rows.by_layer():
-                try:
-                    self._fold(part)
-                except Exception as error:
-                    report(int(part.places[0]), error, part)
+        if not hasattr(self, "take"):  # which is written for rows of one layer
+            try:
+                self._fold(rows)
+                return
+            except Exception:  # found again below, with the layer that it comes from
+                pass
+        for part in rows.by_layer():
+            try:
+                self._fold(part)
+            except Exception as error:
+                report(int(part.places[0]), error, part)
 
     @np.errstate(all="ignore")
     def _fold(self, rows: Rows) -> None:
         take = getattr(self, "take", None)
-        if take is not None:  # written for rows of one layer
+        if take is not None:
             for part in rows.by_layer():
                 take(part.names[part.places[0]], part.numbers, part.is_baseline)
             return
         samples = self.derive(rows)
         samples = samples if isinstance(samples, tuple) else (samples,)
+        if len(samples) != self._width:
+            raise ValueError(f"derive() has returned samples of {len(samples)} statistics, not {self._width}")
         is_broken = rows[NONFINITE] > 0
-        for column, found in enumerate(samples):
-            exists = ~(rows.is_baseline | np.ma.getmaskarray(found))
-            numbers = np.asarray(np.ma.getdata(found), np.float64)
-            numbers = np.where(is_broken & np.isfinite(numbers), np.nan, numbers)
-            self._kept.series.fold(rows.places[exists], numbers[exists], column)
+        found: list[tuple[Mask, Numbers]] = []
+        for column in samples:
+            exists = ~(rows.is_baseline | np.ma.getmaskarray(column))
+            numbers = np.asarray(np.ma.getdata(column), np.float64)
+            found.append((exists, np.where(is_broken & np.isfinite(numbers), np.nan, numbers)[exists]))
+        for index, (exists, numbers) in enumerate(found):  # not before all are known to be right: none counts twice
+            self._kept.series.fold(rows.places[exists], numbers, index)
 
     @property
     def names(self) -> list[str]:

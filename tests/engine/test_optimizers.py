@@ -1,12 +1,25 @@
-"""Steps of an optimizer are told once each, whatever they are made of and whatever others do to them."""
+"""Optimizers: what is inside their wrappers, what they move, and their steps, which are told once each."""
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD
 
 from monitorch import MonitorchWarning
-from monitorch.engine.optimizers import OptimizerSteps
+from monitorch.engine.optimizers import OptimizerSteps, Owned, takes_steps, unwrap_optimizer
+from monitorch.errors import UnsupportedModelError
 from monitorch.inspector import InspectorState
+from monitorch.lens import ParameterUpdateGeometry
+from tests.engine.optimizer_wrappers import (
+    Accelerated,
+    Lightning,
+    Lookahead,
+    OlderLightning,
+    averaging,
+    of_package,
+    plain,
+    zero_optimizer,
+)
 
 
 class Inherited(torch.optim.Adam):
@@ -191,3 +204,90 @@ def test_a_compiled_step_is_told_outside_of_its_graphs(parameters, listen):
             parameter.grad = torch.ones_like(parameter)
         compiled()
     assert told == ["before", "after", False] * 3
+
+
+def new_parameters(count):
+    return [nn.Parameter(torch.ones(2)) for _ in range(count)]
+
+
+def test_parameters_of_all_groups_are_owned_and_no_others():
+    first, second, other = new_parameters(3)
+    owned = Owned(torch.optim.SGD([{"params": [first]}, {"params": [second], "lr": 0.1}], lr=1.0))
+    assert [parameter in owned for parameter in (first, second, other)] == [True, True, False]
+
+
+def test_an_equal_tensor_is_another_one():
+    [mine] = new_parameters(1)
+    owned = Owned(torch.optim.SGD([mine], lr=1.0))
+    assert nn.Parameter(mine.detach()) not in owned
+    assert mine.detach() not in owned
+
+
+def test_groups_may_be_added_and_parameters_replaced():
+    first, second, third = new_parameters(3)
+    optimizer = torch.optim.SGD([first], lr=1.0)
+    assert second not in Owned(optimizer)
+    optimizer.add_param_group({"params": [second]})
+    optimizer.param_groups[0]["params"][0] = third
+    assert [parameter in Owned(optimizer) for parameter in (first, second, third)] == [False, True, True]
+
+
+def test_several_optimizers_own_together():
+    first, second = new_parameters(2)
+    optimizers = [torch.optim.SGD([parameter], lr=1.0) for parameter in (first, second)]
+    assert [first in Owned(optimizer) for optimizer in optimizers] == [True, False]
+    assert first in Owned(*optimizers)
+    assert first not in Owned()
+
+
+WRAPPERS = [Accelerated, Lightning, OlderLightning, averaging]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_what_only_passes_calls_on_is_unwrapped(wrap):
+    optimizer = plain()
+    assert unwrap_optimizer(wrap(optimizer)).optimizer is optimizer
+
+
+@pytest.mark.parametrize("outer", [Accelerated, averaging])
+@pytest.mark.parametrize("inner", WRAPPERS)
+def test_wrappers_around_wrappers_are_unwrapped(outer, inner):
+    optimizer = plain()
+    assert unwrap_optimizer(outer(inner(optimizer))).optimizer is optimizer
+
+
+@pytest.mark.parametrize("make", [plain, lambda: Lookahead(plain())])
+def test_an_optimizer_by_itself_stays_what_it_is(make):
+    optimizer = make()
+    assert unwrap_optimizer(optimizer) == (optimizer, None)
+    assert unwrap_optimizer(Accelerated(optimizer)).optimizer is optimizer
+
+
+def test_the_scaler_of_the_innermost_wrapper_that_has_one_is_found():
+    inner, outer = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")
+    assert unwrap_optimizer(Accelerated(plain(), inner)).scaler is inner
+    assert unwrap_optimizer(Accelerated(Lightning(plain()), inner)).scaler is inner
+    assert unwrap_optimizer(Accelerated(Accelerated(plain(), inner), outer)).scaler is inner
+    assert unwrap_optimizer(Lightning(plain())).scaler is None
+
+
+@pytest.mark.parametrize("thing", [None, "adam", SGD, 3, nn.Linear(1, 1), Accelerated(None), Accelerated("adam")])
+def test_what_holds_no_optimizer_is_returned_as_it_is_and_takes_no_steps(thing):
+    assert unwrap_optimizer(thing).optimizer is thing
+    assert not takes_steps(thing)
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, Accelerated])
+def test_optimizers_of_deepspeed_are_refused_by_name(wrap):
+    with pytest.raises(UnsupportedModelError, match=r"DeepSpeedZeroOptimizer cannot be observed: .*use fully_shard"):
+        unwrap_optimizer(wrap(zero_optimizer()))
+
+
+def test_a_plain_optimizer_that_deepspeed_ships_is_one():
+    fused = of_package("FusedAdam", "deepspeed.ops.adam.fused_adam", SGD)(nn.Linear(1, 1).parameters(), lr=0.1)
+    assert unwrap_optimizer(fused).optimizer is fused
+
+
+def test_the_lens_on_updates_takes_wrapped_optimizers():
+    optimizer = plain()
+    assert ParameterUpdateGeometry(Accelerated(optimizer)).optimizer is optimizer
