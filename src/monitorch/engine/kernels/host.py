@@ -157,23 +157,21 @@ def _measured(
 
 def _output(x: Tensor, channel_dim: int | None, eps: float) -> list[float] | None:
     """The row, or None if float32 is not precise enough."""
-    array = raw(x)
     flat = lines((x,), first_leads=True)
-    if flat:
-        line = flat[0]
-    else:
-        array = np.ascontiguousarray(array)
-        line = array.ravel()
-    size, batch = line.size, len(array)
+    if not flat:
+        x = x.contiguous()
+        flat = lines((x,))
+    line = flat[0]
+    size, batch, dtype = line.size, x.shape[0], x.dtype
     group = size // batch
-    inner, period, parts = _layout(array.shape, array.strides, channel_dim, host_pieces.PIECE)
-    channels = dead = 0 if channel_dim is None else array.shape[channel_dim]
+    inner, period, parts = _layout(x.shape, x.stride(), channel_dim, host_pieces.PIECE)
+    channels = dead = 0 if channel_dim is None else x.shape[channel_dim]
     alive, samples = np.zeros(channels, bool), np.zeros(batch)
     active, largest = 0, 0.0
     for part in parts:
         piece, sample = line[part], part.start // group
-        if x.dtype is not FLOAT32:
-            piece = widened(piece, x.dtype, 0)
+        if dtype is not FLOAT32:
+            piece = widened(piece, dtype, 0)
         if piece.size < group:
             samples[sample] += piece.dot(piece)
         else:

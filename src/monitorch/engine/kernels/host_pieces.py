@@ -65,8 +65,8 @@ def memory_order(strides: tuple[int, ...]) -> list[int]:
     return sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
 
 
-def lines(tensors: Sequence[Tensor | None], first_leads: bool = False) -> list[Any] | None:
-    """Raw tensors of one shape, flattened in memory order; None unless all are dense in the same order."""
+def lines(tensors: Sequence[Tensor | None], first_leads: bool = False) -> list[Any]:
+    """Raw tensors of one shape, flattened in memory order; an empty list unless all are dense in the same order."""
     flat: list[Array | None] = []
     order = None
     for tensor in tensors:
@@ -77,11 +77,11 @@ def lines(tensors: Sequence[Tensor | None], first_leads: bool = False) -> list[A
         if not flat and not array.flags.c_contiguous:
             order = memory_order(array.strides)
             if first_leads and order[0] != 0:
-                return None
+                return []
         if order is not None:
             array = array.transpose(order)
         if not array.flags.c_contiguous:
-            return None
+            return []
         flat.append(array.ravel())
     return flat
 
