@@ -43,28 +43,29 @@ LOW_BATCH = 1e-16
 """If the squares of a batch sum up to less, samples may have lost digits in float32."""
 
 Row = tuple[float, ...]
+"""Numbers in the order of the columns. Those that cost and were not asked for are 0: rates and LARGEST."""
 
 # non-finite numbers are counted, without NumPy's warnings
 _quiet = np.errstate(all="ignore")
 
 
 @_quiet
-def output(x: Tensor, channel_dim: int | None, eps: float) -> Row:
+def output(x: Tensor, channel_dim: int | None, eps: float, largest: bool = True) -> Row:
     """Row of a layer's output ``[B, ...]``; a channel none of whose numbers is larger than eps is dead."""
-    row = _output(x, channel_dim, eps) if _is_fast(x) else None
+    row = _output(x, channel_dim, eps, largest) if _is_fast(x) else None
     return tuple(row or reference.output(x, channel_dim, eps).tolist())
 
 
 @_quiet
-def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | None) -> Row:
+def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | None, largest: bool = True) -> Row:
     """Row of a tensor compared with the one before, which it replaces; with eps also the rates of its rows."""
     if _is_fast(x):
         flat = lines((x, previous), first_leads=eps is not None)
         if flat:
             now, past = flat
             channels = x.shape[0] if eps is not None and x.dim() else 1
-            return tuple(_measured(now, x.dtype, None, past, follows, channels, eps))
-        row = geometry(x.contiguous(), None if previous is None else previous.contiguous(), follows, eps)
+            return tuple(_measured(now, x.dtype, largest, None, past, follows, channels, eps))
+        row = geometry(x.contiguous(), None if previous is None else previous.contiguous(), follows, eps, largest)
     else:
         row = tuple(reference.geometry(x, previous if follows else None, eps).tolist())
     if previous is not None:
@@ -73,24 +74,24 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | Non
 
 
 @_quiet
-def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool) -> Row:
+def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool, largest: bool = True) -> Row:
     """Row of the change from ``before`` to ``x``, compared with the previous change, which it replaces."""
     if x.dtype is FLOAT32 and _is_fast(x):
         flat = lines((x, before, previous))
         if flat:
             now, then, past = flat
-            return tuple(_measured(now, FLOAT32, then, past, follows))
-    return geometry(difference(as_dense(x), before), previous, follows, None)
+            return tuple(_measured(now, FLOAT32, largest, then, past, follows))
+    return geometry(difference(as_dense(x), before), previous, follows, None, largest)
 
 
 @_quiet
-def sketch(x: Tensor, state: Tensor, follows: bool) -> Row:
+def sketch(x: Tensor, state: Tensor, follows: bool, largest: bool = True) -> Row:
     """Row whose DOT is an estimate from sketches: the first row of ``state`` holds that of the tensor before."""
     if not _is_fast(x):
         return tuple(reference.sketch(x, state, follows).tolist())
     sums, kept = Sketch(), state.numpy()
     flat = lines((x,))
-    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, sketch=sums)
+    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, largest, sketch=sums)
     now = sums.folded()
     if follows:
         row[DOT], row[FOLLOWS] = _product(now, kept[0]), 1.0
@@ -105,6 +106,7 @@ def _is_fast(x: Tensor) -> bool:
 def _measured(
     x: Array,
     dtype: torch.dtype,
+    largest: bool,
     before: Array | None = None,
     previous: Array | None = None,
     follows: bool = False,
@@ -115,7 +117,7 @@ def _measured(
     """Row of raw numbers in a line, or of their change from ``before``; with eps the rates of channels in sequence."""
     size = x.size
     inner = size // channels
-    squares = dot = largest = 0.0
+    squares = dot = peak = 0.0
     nonfinite = active = alive = 0
     for part in cuts(size, size, 1 if eps is None else inner, host_pieces.PIECE):
         piece = kept = x[part]
@@ -123,16 +125,17 @@ def _measured(
             piece = widened(piece, dtype, 0)
         if before is not None:
             piece = kept = np.subtract(piece, before[part], floats(piece.size))
-        square, low, high = float(piece.dot(piece)), piece.item(piece.argmin()), piece.item(piece.argmax())
-        if LOW < square < HIGH or square == low == high == 0:
-            largest = max(largest, high, -low)
-        else:
+        square = float(piece.dot(piece))
+        is_plain = LOW < square < HIGH or (square == 0 and not piece.any())
+        if not is_plain:
             square, high, bad = _careful(piece)
-            largest, low = max(largest, high), math.nan
+            peak = max(peak, high)
             nonfinite += bad
+        elif largest:
+            peak = max(peak, piece.item(piece.argmax()), -piece.item(piece.argmin()))
         squares += square
         if eps is not None:
-            is_active, count = _active(piece, low, eps)
+            is_active, count = _active(piece, eps, is_plain)
             active += count
             if count == piece.size:
                 alive += count // inner
@@ -147,7 +150,7 @@ def _measured(
             np.copyto(past, kept)
     row = [0.0] * WIDTH
     row[UNIT], row[SIZE], row[NONFINITE] = 1.0, float(size), float(nonfinite)
-    row[SQUARES], row[LARGEST] = squares, largest
+    row[SQUARES], row[LARGEST] = squares, peak if largest else 0.0
     if follows and previous is not None:
         row[DOT], row[FOLLOWS] = dot, 1.0
     if eps is not None:
@@ -155,7 +158,7 @@ def _measured(
     return row
 
 
-def _output(x: Tensor, channel_dim: int | None, eps: float) -> list[float] | None:
+def _output(x: Tensor, channel_dim: int | None, eps: float, largest: bool) -> list[float] | None:
     """The row, or None if float32 is not precise enough."""
     flat = lines((x,), first_leads=True)
     if not flat:
@@ -167,7 +170,7 @@ def _output(x: Tensor, channel_dim: int | None, eps: float) -> list[float] | Non
     inner, period, parts = _layout(x.shape, x.stride(), channel_dim, host_pieces.PIECE)
     channels = dead = 0 if channel_dim is None else x.shape[channel_dim]
     alive, samples = np.zeros(channels, bool), np.zeros(batch)
-    active, largest = 0, 0.0
+    active, peak = 0, 0.0
     for part in parts:
         piece, sample = line[part], part.start // group
         if dtype is not FLOAT32:
@@ -177,10 +180,10 @@ def _output(x: Tensor, channel_dim: int | None, eps: float) -> list[float] | Non
         else:
             rows = piece.reshape(-1, group)
             _squares_by_row(rows, samples[sample : sample + len(rows)])
-        low = piece.item(piece.argmin())
-        largest = max(largest, piece.item(piece.argmax()), -low)
+        if largest:
+            peak = max(peak, piece.item(piece.argmax()), -piece.item(piece.argmin()))
         if channel_dim is not None:
-            is_active, count = _active(piece, low, eps)
+            is_active, count = _active(piece, eps, False)
             active += count
             if count and dead:
                 if piece.size > period:
@@ -191,11 +194,11 @@ def _output(x: Tensor, channel_dim: int | None, eps: float) -> list[float] | Non
                 dead = channels - np.count_nonzero(alive)
     norms = np.sqrt(samples, samples)
     squares = float(norms.dot(norms))
-    if not (LOW_BATCH < squares < HIGH or squares == largest == 0):
+    if not (LOW_BATCH < squares < HIGH or (squares == 0 and not line.any())):
         return None
     row = [0.0] * WIDTH
     row[UNIT], row[SIZE], row[BATCH] = 1.0, float(size), float(batch)
-    row[SQUARES], row[LARGEST], row[NORMS] = squares, largest, float(np.add.reduce(norms))
+    row[SQUARES], row[LARGEST], row[NORMS] = squares, peak, float(np.add.reduce(norms))
     row[ACTIVE], row[DEAD], row[CHANNELS] = float(active), float(dead), float(channels)
     return row
 
@@ -237,15 +240,15 @@ def _squares_by_row(rows: Array, out: Array) -> None:
         np.einsum("ij,ij->i", rows, rows, out=out)
 
 
-def _active(piece: Array, low: float, eps: float) -> tuple[Array, int]:
-    """Which elements are larger than eps in absolute value, and how many; ``low`` is the least, NaN if unknown."""
+def _active(piece: Array, eps: float, is_finite: bool) -> tuple[Array, int]:
+    """Which elements are larger than eps in absolute value, and how many; ``is_finite`` if that is known."""
     above, below = _bounds(eps)
     active = flags(piece.size, 0)
-    if eps == 0 and low < 0:
+    if eps == 0 and is_finite:
         np.not_equal(piece, above, active)
     else:
         np.greater(piece, above, active)
-        if not low >= -eps:
+        if not piece.item(piece.argmin()) >= -eps:  # most activations have no negative numbers
             np.logical_or(active, np.less(piece, below, flags(piece.size, 1)), active)
     return active, int(np.count_nonzero(active))
 
