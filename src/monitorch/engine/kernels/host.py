@@ -91,7 +91,7 @@ def sketch(x: Tensor, state: Tensor, follows: bool, largest: bool = True) -> Row
         return tuple(reference.sketch(x, state, follows).tolist())
     sums, kept = Sketch(), state.numpy()
     flat = lines((x,))
-    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, largest, sketch=sums)
+    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, largest, sums=sums)
     now = sums.folded()
     if follows:
         row[DOT], row[FOLLOWS] = _product(now, kept[0]), 1.0
@@ -112,7 +112,7 @@ def _measured(
     follows: bool = False,
     channels: int = 1,
     eps: float | None = None,
-    sketch: Sketch | None = None,
+    sums: Sketch | None = None,
 ) -> list[float]:
     """Row of raw numbers in a line, or of their change from ``before``; with eps the rates of channels in sequence."""
     size = x.size
@@ -141,8 +141,8 @@ def _measured(
                 alive += count // inner
             elif count:
                 alive += np.count_nonzero(_any_by_row(is_active.reshape(-1, inner)))
-        if sketch is not None:
-            sketch.add(piece, part.start)
+        if sums is not None:
+            sums.add(piece, part.start)
         if previous is not None:
             past = previous[part]
             if follows:
