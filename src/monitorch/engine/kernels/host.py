@@ -125,17 +125,17 @@ def _measured(
             piece = widened(piece, dtype, 0)
         if before is not None:
             piece = kept = np.subtract(piece, before[part], floats(piece.size))
-        square = float(piece.dot(piece))
-        is_plain = LOW < square < HIGH or (square == 0 and not piece.any())
-        if not is_plain:
+        square, low = float(piece.dot(piece)), -math.inf
+        if not (LOW < square < HIGH or (square == 0 and not piece.any())):
             square, high, bad = _careful(piece)
-            peak = max(peak, high)
+            peak, low = max(peak, high), math.nan
             nonfinite += bad
         elif largest:
-            peak = max(peak, piece.item(piece.argmax()), -piece.item(piece.argmin()))
+            low = piece.item(piece.argmin())
+            peak = max(peak, piece.item(piece.argmax()), -low)
         squares += square
         if eps is not None:
-            is_active, count = _active(piece, eps, is_plain)
+            is_active, count = _active(piece, eps, low)
             active += count
             if count == piece.size:
                 alive += count // inner
@@ -180,10 +180,12 @@ def _output(x: Tensor, channel_dim: int | None, eps: float, largest: bool) -> li
         else:
             rows = piece.reshape(-1, group)
             _squares_by_row(rows, samples[sample : sample + len(rows)])
+        low = math.nan
         if largest:
-            peak = max(peak, piece.item(piece.argmax()), -piece.item(piece.argmin()))
+            low = piece.item(piece.argmin())
+            peak = max(peak, piece.item(piece.argmax()), -low)
         if channel_dim is not None:
-            is_active, count = _active(piece, eps, False)
+            is_active, count = _active(piece, eps, low)
             active += count
             if count and dead:
                 if piece.size > period:
@@ -240,15 +242,18 @@ def _squares_by_row(rows: Array, out: Array) -> None:
         np.einsum("ij,ij->i", rows, rows, out=out)
 
 
-def _active(piece: Array, eps: float, is_finite: bool) -> tuple[Array, int]:
-    """Which elements are larger than eps in absolute value, and how many; ``is_finite`` if that is known."""
+def _active(piece: Array, eps: float, low: float) -> tuple[Array, int]:
+    """Which elements are larger than eps in absolute value, and how many.
+
+    None is less than ``low``; NaN says that there may be NaN.
+    """
     above, below = _bounds(eps)
     active = flags(piece.size, 0)
-    if eps == 0 and is_finite:
+    if eps == 0 and low < 0:
         np.not_equal(piece, above, active)
     else:
         np.greater(piece, above, active)
-        if not piece.item(piece.argmin()) >= -eps:  # most activations have no negative numbers
+        if not low >= -eps:
             np.logical_or(active, np.less(piece, below, flags(piece.size, 1)), active)
     return active, int(np.count_nonzero(active))
 
