@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.engine.columns import WIDTH
+from monitorch.engine.columns import LARGEST, WIDTH
 from monitorch.engine.kernels import host, host_pieces, reference
 from monitorch.engine.kernels.reference import SKETCH
 
@@ -131,6 +131,22 @@ def test_row_is_of_floats():
         assert [type(number) for number in row] == [float] * WIDTH
 
 
+@pytest.mark.parametrize("make", [torch.randn, torch.zeros, lambda *shape: torch.full(shape, 1e30)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_the_largest_the_other_columns_stay(make, dtype):
+    x, past, before = (make(300, 400).to(dtype) for _ in range(3))
+    for measure in (
+        lambda **options: host.output(x, 1, 0.1, **options),
+        lambda **options: host.output(x, None, 0.1, **options),
+        lambda **options: host.geometry(x, past.clone(), True, 0.0, **options),
+        lambda **options: host.geometry(x, None, False, None, **options),
+        lambda **options: host.update(x, before, past.to(torch.float32, copy=True), True, **options),
+        lambda **options: host.sketch(x, torch.zeros(2, SKETCH), False, **options),
+    ):
+        wanted, row = measure(), measure(largest=False)
+        assert row[:LARGEST] + row[LARGEST + 1 :] == wanted[:LARGEST] + wanted[LARGEST + 1 :]
+
+
 def test_threads_do_not_share_buffers(exact, assert_row):
     tensors = [torch.randn(50, 60).bfloat16() for _ in range(4)]
     rows = {}
@@ -151,7 +167,9 @@ def test_threads_do_not_share_buffers(exact, assert_row):
 def test_squares_by_row_without_vecdot(monkeypatch):
     rows = np.random.default_rng(0).standard_normal((5, 7), dtype=np.float32)
     monkeypatch.delattr(np, "vecdot", raising=False)
-    assert np.allclose(host_pieces.squares_by_row(rows), (rows.astype(np.float64) ** 2).sum(axis=1))
+    squares = np.empty(5)
+    host._squares_by_row(rows, squares)
+    assert np.allclose(squares, (rows.astype(np.float64) ** 2).sum(axis=1))
 
 
 def test_sketch_is_that_of_the_reference(cases):

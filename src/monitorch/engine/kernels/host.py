@@ -1,4 +1,9 @@
-"""Rows of raw sums on the CPU: fast for dense float32, bfloat16 and float16, else by the reference."""
+"""Rows of raw sums on the CPU: fast for dense float32, bfloat16 and float16, else by the reference.
+
+Between two layers of a training step no cache holds our code or our objects, and a line of Python takes several times
+as long as in a loop. So a tensor passes few functions here, and few objects are made for it: for small models that is
+most of what watching costs. Large tensors are read in pieces, see :mod:`.host_pieces`.
+"""
 
 import math
 from functools import lru_cache
@@ -9,195 +14,258 @@ from torch import Tensor
 
 from ...numerical.norms import as_dense
 from ...numerical.precision import difference
-from . import reference
-from .host_pieces import (
-    HIGH,
-    LOW,
-    Array,
-    Rates,
-    careful,
-    largest,
-    line_up,
-    memory_order,
-    product,
-    raw,
-    scratch,
-    spans,
-    squares_by_row,
-    widened,
+from ..columns import (
+    ACTIVE,
+    BATCH,
+    CHANNELS,
+    DEAD,
+    DOT,
+    FOLLOWS,
+    LARGEST,
+    NONFINITE,
+    NORMS,
+    SIZE,
+    SQUARES,
+    UNIT,
+    WIDTH,
 )
+from . import host_pieces, reference
+from .host_pieces import Array, cuts, flags, float32_below, floats, lines, memory_order, raw, widened
 from .host_sketch import Sketch
 
-FAST = frozenset((torch.float32, torch.bfloat16, torch.float16))
+FLOAT32 = torch.float32
+FAST = frozenset((FLOAT32, torch.bfloat16, torch.float16))
 
+# within these bounds a sum of float32 products has neither overflowed nor lost digits that matter
+LOW, HIGH = 1e-24, 1e36
+LOW_PRODUCT = 1e-28
 LOW_BATCH = 1e-16
 """If the squares of a batch sum up to less, samples may have lost digits in float32."""
 
 Row = tuple[float, ...]
+"""Numbers in the order of the columns. Those that cost and were not asked for are 0: rates and LARGEST."""
 
 # non-finite numbers are counted, without NumPy's warnings
 _quiet = np.errstate(all="ignore")
 
 
-def output(x: Tensor, channel_dim: int | None, eps: float) -> Row:
+@_quiet
+def output(x: Tensor, channel_dim: int | None, eps: float, largest: bool = True) -> Row:
     """Row of a layer's output ``[B, ...]``; a channel none of whose numbers is larger than eps is dead."""
-    row = _output(x, channel_dim, eps) if _is_fast(x) else None
-    return row or tuple(reference.output(x, channel_dim, eps).tolist())
+    row = _output(x, channel_dim, eps, largest) if _is_fast(x) else None
+    return tuple(row or reference.output(x, channel_dim, eps).tolist())
 
 
-def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | None) -> Row:
+@_quiet
+def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | None, largest: bool = True) -> Row:
     """Row of a tensor compared with the one before, which it replaces; with eps also the rates of its rows."""
-    if not _is_fast(x):
-        row = tuple(reference.geometry(x, previous if follows else None, eps).tolist())
+    if _is_fast(x):
+        flat = lines((x, previous), first_leads=eps is not None)
+        if flat:
+            now, past = flat
+            channels = x.shape[0] if eps is not None and x.dim() else 1
+            return tuple(_measured(now, x.dtype, largest, None, past, follows, channels, eps))
+        row = geometry(x.contiguous(), None if previous is None else previous.contiguous(), follows, eps, largest)
     else:
-        lines = line_up([raw(x)] if previous is None else [raw(x), raw(previous)], eps is not None)
-        if lines:
-            rates = None if eps is None else Rates(len(x) if x.dim() else 1, math.prod(x.shape[1:]), eps)
-            return _geometry(lines, x.dtype, follows, rates)
-        row = geometry(x.contiguous(), None if previous is None else previous.contiguous(), follows, eps)
+        row = tuple(reference.geometry(x, previous if follows else None, eps).tolist())
     if previous is not None:
         previous.copy_(as_dense(x))
     return row
 
 
-def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool) -> Row:
+@_quiet
+def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool, largest: bool = True) -> Row:
     """Row of the change from ``before`` to ``x``, compared with the previous change, which it replaces."""
-    if x.dtype == torch.float32 and _is_fast(x):
-        lines = line_up([raw(tensor) for tensor in (x, before, previous) if tensor is not None], False)
-        if lines:
-            return _update(lines, follows)
-    return geometry(difference(as_dense(x), before), previous, follows, None)
+    if x.dtype is FLOAT32 and _is_fast(x):
+        flat = lines((x, before, previous))
+        if flat:
+            now, then, past = flat
+            return tuple(_measured(now, FLOAT32, largest, then, past, follows))
+    return geometry(difference(as_dense(x), before), previous, follows, None, largest)
 
 
-def sketch(x: Tensor, state: Tensor, follows: bool) -> Row:
+@_quiet
+def sketch(x: Tensor, state: Tensor, follows: bool, largest: bool = True) -> Row:
     """Row whose DOT is an estimate from sketches: the first row of ``state`` holds that of the tensor before."""
     if not _is_fast(x):
         return tuple(reference.sketch(x, state, follows).tolist())
-    x = x.detach()
-    array = raw(x)
-    lines = line_up([array], False)
-    return _sketch(lines[0] if lines else array.flatten(), x.dtype, state.numpy(), follows)
+    sums, kept = Sketch(), state.numpy()
+    flat = lines((x,))
+    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, largest, sums=sums)
+    now = sums.folded()
+    if follows:
+        row[DOT], row[FOLLOWS] = _product(now, kept[0]), 1.0
+    kept[0], kept[1] = now, 0
+    return tuple(row)
 
 
 def _is_fast(x: Tensor) -> bool:
-    return x.dtype in FAST and x.layout == torch.strided and not x.is_neg() and x.numel() > 0
+    return x.dtype in FAST and x.layout is torch.strided and not x.is_neg() and x.numel() > 0
 
 
-@_quiet
-def _output(x: Tensor, channel_dim: int | None, eps: float) -> Row | None:
+def _measured(
+    x: Array,
+    dtype: torch.dtype,
+    largest: bool,
+    before: Array | None = None,
+    previous: Array | None = None,
+    follows: bool = False,
+    channels: int = 1,
+    eps: float | None = None,
+    sums: Sketch | None = None,
+) -> list[float]:
+    """Row of raw numbers in a line, or of their change from ``before``; with eps the rates of channels in sequence."""
+    size = x.size
+    inner = size // channels
+    squares = dot = peak = 0.0
+    nonfinite = active = alive = 0
+    for part in cuts(size, size, 1 if eps is None else inner, host_pieces.PIECE):
+        piece = kept = x[part]
+        if dtype is not FLOAT32:
+            piece = widened(piece, dtype, 0)
+        if before is not None:
+            piece = kept = np.subtract(piece, before[part], floats(piece.size))
+        square, low = float(piece.dot(piece)), -math.inf
+        if not (LOW < square < HIGH or (square == 0 and not piece.any())):
+            square, high, bad = _careful(piece)
+            peak, low = max(peak, high), math.nan
+            nonfinite += bad
+        elif largest:
+            low = piece.item(piece.argmin())
+            peak = max(peak, piece.item(piece.argmax()), -low)
+        squares += square
+        if eps is not None:
+            is_active, count = _active(piece, eps, low)
+            active += count
+            if count == piece.size:
+                alive += count // inner
+            elif count:
+                alive += np.count_nonzero(_any_by_row(is_active.reshape(-1, inner)))
+        if sums is not None:
+            sums.add(piece, part.start)
+        if previous is not None:
+            past = previous[part]
+            if follows:
+                dot += _product(piece, past if dtype is FLOAT32 else widened(past, dtype, 1))
+            np.copyto(past, kept)
+    row = [0.0] * WIDTH
+    row[UNIT], row[SIZE], row[NONFINITE] = 1.0, float(size), float(nonfinite)
+    row[SQUARES], row[LARGEST] = squares, peak if largest else 0.0
+    if follows and previous is not None:
+        row[DOT], row[FOLLOWS] = dot, 1.0
+    if eps is not None:
+        row[ACTIVE], row[DEAD], row[CHANNELS] = float(active), float(channels - alive), float(channels)
+    return row
+
+
+def _output(x: Tensor, channel_dim: int | None, eps: float, largest: bool) -> list[float] | None:
     """The row, or None if float32 is not precise enough."""
-    array = raw(x)
-    lines = line_up([array], True)
-    if lines is None:
-        array = np.ascontiguousarray(array)
-        lines = [array.ravel()]
-    batch, size = len(array), array.size
-    group, unit = size // batch, 1
-    rates = None
-    if channel_dim is not None:
-        rates = Rates(array.shape[channel_dim], _inner(array.shape, array.strides, channel_dim), eps)
-        unit = rates.inner if rates.period == group else rates.period
-    squares = np.zeros(batch)
-    top = 0.0
-    for start, stop in spans(size, group, unit):
-        piece = widened(lines[0][start:stop], x.dtype, "x")
-        if stop - start < group:
-            squares[start // group] += piece.dot(piece)
+    flat = lines((x,), first_leads=True)
+    if not flat:
+        x = x.contiguous()
+        flat = lines((x,))
+    line = flat[0]
+    size, batch, dtype = line.size, x.shape[0], x.dtype
+    group = size // batch
+    inner, period, parts = _layout(x.shape, x.stride(), channel_dim, host_pieces.PIECE)
+    channels = dead = 0 if channel_dim is None else x.shape[channel_dim]
+    alive, samples = np.zeros(channels, bool), np.zeros(batch)
+    active, peak = 0, 0.0
+    for part in parts:
+        piece, sample = line[part], part.start // group
+        if dtype is not FLOAT32:
+            piece = widened(piece, dtype, 0)
+        if piece.size < group:
+            samples[sample] += piece.dot(piece)
         else:
-            squares[start // group : stop // group] = squares_by_row(piece.reshape(-1, group))
-        top = max(top, rates.add(piece, start) if rates else largest(piece))
-    total = float(squares.sum())
-    if not (LOW_BATCH < total < HIGH or total == top == 0):
+            rows = piece.reshape(-1, group)
+            _squares_by_row(rows, samples[sample : sample + len(rows)])
+        low = math.nan
+        if largest:
+            low = piece.item(piece.argmin())
+            peak = max(peak, piece.item(piece.argmax()), -low)
+        if channel_dim is not None:
+            is_active, count = _active(piece, eps, low)
+            active += count
+            if count and dead:
+                if piece.size > period:
+                    is_active = np.logical_or.reduce(is_active.reshape(-1, period), axis=0)
+                first = part.start % period // inner
+                those = alive[first : first + is_active.size // inner]
+                np.logical_or(those, _any_by_row(is_active.reshape(-1, inner)), those)
+                dead = channels - np.count_nonzero(alive)
+    norms = np.sqrt(samples, samples)
+    squares = float(norms.dot(norms))
+    if not (LOW_BATCH < squares < HIGH or (squares == 0 and not line.any())):
         return None
-    return _row(total, 0.0, False, size, 0, top, rates, float(np.sqrt(squares).sum()), batch)
-
-
-@_quiet
-def _geometry(lines: list[Array], dtype: torch.dtype, follows: bool, rates: Rates | None) -> Row:
-    x, *rest = lines
-    squares = dot = 0.0
-    tops: list[float] = []
-    nonfinite = 0
-    for start, stop in spans(x.size, x.size, rates.inner if rates else 1):
-        piece = widened(x[start:stop], dtype, "x")
-        square, top, bad = _length(piece, rates.add(piece, start) if rates else largest(piece))
-        squares += square
-        tops.append(top)
-        nonfinite += bad
-        for previous in rest:
-            if follows:
-                dot += product(piece, widened(previous[start:stop], dtype, "previous"))
-            previous[start:stop] = x[start:stop]
-    return _row(squares, dot, follows and bool(rest), x.size, nonfinite, max(tops), rates)
-
-
-@_quiet
-def _update(lines: list[Array], follows: bool) -> Row:
-    x, before, *rest = lines
-    squares = dot = 0.0
-    tops: list[float] = []
-    nonfinite = 0
-    for start, stop in spans(x.size, x.size, 1):
-        now, then = x[start:stop], before[start:stop]
-        piece = np.subtract(now, then, out=scratch.get("x", stop - start))
-        square, top, bad = _length(piece, largest(piece))
-        squares += square
-        tops.append(top)
-        nonfinite += bad
-        for previous in rest:
-            if follows:
-                dot += product(piece, previous[start:stop])
-            previous[start:stop] = piece
-    return _row(squares, dot, follows and bool(rest), x.size, nonfinite, max(tops))
-
-
-@_quiet
-def _sketch(x: Array, dtype: torch.dtype, state: Array, follows: bool) -> Row:
-    squares = dot = 0.0
-    tops: list[float] = []
-    nonfinite = 0
-    sketch = Sketch()
-    for start, stop in spans(x.size, x.size, 1):
-        piece = widened(x[start:stop], dtype, "x")
-        square, top, bad = _length(piece, largest(piece))
-        squares += square
-        tops.append(top)
-        nonfinite += bad
-        sketch.add(piece, start)
-    now = sketch.folded()
-    if follows:
-        dot = product(now, state[0])
-    state[0] = now
-    state[1] = 0
-    return _row(squares, dot, follows, x.size, nonfinite, max(tops))
-
-
-def _length(piece: Array, top: float) -> tuple[float, float, int]:
-    """Sum of squares, largest absolute value and number of non-finite elements."""
-    square = float(piece.dot(piece))
-    if LOW < square < HIGH or square == top == 0:
-        return square, top, 0
-    return careful(piece)
+    row = [0.0] * WIDTH
+    row[UNIT], row[SIZE], row[BATCH] = 1.0, float(size), float(batch)
+    row[SQUARES], row[LARGEST], row[NORMS] = squares, peak, float(np.add.reduce(norms))
+    row[ACTIVE], row[DEAD], row[CHANNELS] = float(active), float(dead), float(channels)
+    return row
 
 
 @lru_cache(maxsize=1024)
-def _inner(shape: tuple[int, ...], strides: tuple[int, ...], channel_dim: int) -> int:
-    """How many elements of one channel are adjacent in memory."""
+def _layout(
+    shape: tuple[int, ...], strides: tuple[int, ...], channel_dim: int | None, most: int
+) -> tuple[int, int, tuple[slice, ...]]:
+    """How many elements of one channel lie side by side, how many of all channels, and the pieces to read."""
+    size, group = math.prod(shape), math.prod(shape[1:])
+    if channel_dim is None:
+        return 1, 1, cuts(size, group, 1, most)
     order = memory_order(strides)
-    place = order.index(channel_dim % len(shape))
-    return math.prod([shape[dim] for dim in order[place + 1 :]])
+    inner = math.prod([shape[dim] for dim in order[order.index(channel_dim % len(shape)) + 1 :]])
+    period = shape[channel_dim] * inner
+    return inner, period, cuts(size, group, inner if period == group else period, most)
 
 
-def _row(
-    squares: float,
-    dot: float,
-    follows: bool,
-    size: int,
-    nonfinite: int,
-    largest: float,
-    rates: Rates | None = None,
-    norms: float = 0.0,
-    batch: int = 0,
-) -> Row:
-    active, dead, channels = (rates.active, rates.dead, rates.channels) if rates else (0, 0, 0)
-    return tuple(map(float, (squares, dot, 1, follows, norms, batch, active, dead, channels, size, nonfinite, largest)))
+def _careful(piece: Array) -> tuple[float, float, int]:
+    """Sum of squares, largest finite absolute value and how many are not finite, for any numbers."""
+    wide = piece.astype(np.float64)
+    finite = np.abs(wide[np.isfinite(wide)])
+    return float(np.square(wide).sum()), float(finite.max(initial=0)), wide.size - finite.size
+
+
+def _product(first: Array, second: Array) -> float:
+    """Sum of products."""
+    fast = float(first.dot(second))
+    if LOW_PRODUCT < abs(fast) < HIGH or (fast == 0 and not (first.any() and second.any())):
+        return fast
+    return float(np.multiply(first, second, dtype=np.float64).sum())
+
+
+def _squares_by_row(rows: Array, out: Array) -> None:
+    """Sum of squares of every row."""
+    if hasattr(np, "vecdot"):
+        np.vecdot(rows, rows, out)
+    else:
+        np.einsum("ij,ij->i", rows, rows, out=out)
+
+
+def _active(piece: Array, eps: float, low: float) -> tuple[Array, int]:
+    """Which elements are larger than eps in absolute value, and how many.
+
+    None is less than ``low``; NaN says that there may be NaN.
+    """
+    above, below = _bounds(eps)
+    active = flags(piece.size, 0)
+    if eps == 0 and low < 0:
+        np.not_equal(piece, above, active)
+    else:
+        np.greater(piece, above, active)
+        if not low >= -eps:
+            np.logical_or(active, np.less(piece, below, flags(piece.size, 1)), active)
+    return active, int(np.count_nonzero(active))
+
+
+@lru_cache
+def _bounds(eps: float) -> tuple[Array, Array]:
+    """What float32 numbers are compared with instead of eps and its negative; NumPy is fastest with arrays."""
+    below = float32_below(eps)
+    return np.array(below), np.array(-below)
+
+
+def _any_by_row(rows: Array) -> Array:
+    """Which rows have a True; to look for the first one is faster than ``any``."""
+    first: Array = rows[:, 0]
+    return first if rows.shape[1] == 1 else np.logical_or(first, rows.argmax(axis=1))
