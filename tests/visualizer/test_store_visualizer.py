@@ -205,8 +205,11 @@ def test_four_methods_for_lenses_of_ones_own_end_in_the_store_too(tmp_path):
         assert newest["Norm"].values.tolist() == [[2.0], [1.0], [math.inf], [2.0]]
         assert (newest["Parts"].layers, newest["Parts"].values.tolist()) == (("fc", "head"), [[0.25, 0.75]])
         assert run.series(WHOLE_RUN, "Rate/worst", WHOLE_RUN).values.tolist() == [0.5]
-        assert run.lenses["Norm"].statistics[0][1:] == ("log", (-1.0, 1.0))
-        assert run.lenses["Parts"].statistics[0][1:] == ("linear", (0.0, 1.0))
+        looks = {name: (known.statistics[0].scale, known.statistics[0].limits) for name, known in run.lenses.items()}
+        assert (looks["Norm"], looks["Parts"]) == (("log", (-1.0, 1.0)), ("linear", (0.0, 1.0)))
+        roles = [(known.role, known.band, known.side) for known in run.lenses["Norm"].statistics]
+        assert roles == [("line", "", ""), ("edge", "min-max", "low"), ("edge", "min-max", "high"), ("count", "", "")]
+        assert [known.role for known in run.lenses["Parts"].statistics] == ["share"]
 
 
 def test_next_tick_completes_the_one_before(tmp_path):
