@@ -100,6 +100,57 @@ def test_named_lines_leave_out_names_without_samples():
     assert frame.nonfinite_by_layer() == {"T": 1}
 
 
+def test_statistics_of_a_view_say_what_they_are_and_how_to_draw_them():
+    source = norms({"a": [1.0, 2.0]})
+    view = LayerLines("T", source, ("median", "max"), ("Q1-Q3", "min-max"), logy=True, ylim=(9, 0), error=0.1)
+    found = view.read(["a"]).statistics
+    assert [(known.name, known.role, known.band, known.side) for known in found] == [
+        ("T/median", "line", "", ""),
+        ("T/max", "line", "", ""),
+        ("T/Q1", "edge", "Q1-Q3", "low"),
+        ("T/Q3", "edge", "Q1-Q3", "high"),
+        ("T/min", "edge", "min-max", "low"),
+        ("T/max", "edge", "min-max", "high"),
+    ]
+    assert {(known.scale, known.limits, known.error) for known in found} == {("log", (0, 9), 0.1)}
+    (share,) = Shares("S", source, "mean").read(["a"]).statistics
+    assert (share.name, share.role, share.limits) == ("S/share", "share", (0.0, 1.0))
+    named = NamedLines("N", lambda step: {"top 1": [1.0]}, ("mean",), ("std",)).read(()).statistics
+    assert [(known.curve, known.line) for known in named] == [("top 1", "mean"), ("top 1", "-σ"), ("top 1", "+σ")]
+
+
+def test_layers_that_come_and_go_keep_their_numbers():
+    source = norms({"a": [1.0], "b": [2.0], "c": [3.0]})
+    view = LayerLines("T", source, ("mean",), None)
+    for layers in (["c", "a"], ["a", "b", "c"], ["b"], [], ["c", "a"]):
+        frame = view.read(layers)
+        numbers = {"a": 1.0, "b": 2.0, "c": 3.0}
+        assert frame.layers == tuple(layers)
+        assert frame.lines() == {layer: {"mean": numbers[layer]} for layer in layers}
+    source.preprocessor._record("d", torch.tensor(4.0))
+    assert view.read(["d", "c"]).lines() == {"d": {"mean": 4.0}, "c": {"mean": 3.0}}
+    source.preprocessor.reset()
+    assert view.read(["d", "c"]).layers == ()
+
+
+def test_share_of_huge_numbers_does_not_overflow():
+    shares = Shares("T", norms({"a": [1.5e308], "b": [1.5e308]}), "mean").read(["a", "b"]).lines()["T"]
+    assert shares == {"a": 0.5, "b": 0.5}
+
+
+def test_rate_of_a_lookup_table_has_its_own_line():
+    rates = KeptRates({"fc": (0.2, 0.1)})
+    rates.lookups = {"table"}
+    rates._record("table", *torch.tensor((0.25, 0.5), dtype=torch.float64))
+    view = LayerRates("T", rates, "mean", "mean")
+    assert view.read(["table", "fc"]).lines() == {
+        "table": {"activation_rate": 0.5, "rows_used": 0.5},
+        "fc": {"activation_rate": pytest.approx(0.2), "death_rate": pytest.approx(0.1)},
+    }
+    found = WorstRates("W", [view]).read(["table", "fc"]).lines()["W"]
+    assert list(found.values()) == pytest.approx([0.2, 0.1])
+
+
 @pytest.mark.parametrize("kind", list(TagType))
 def test_each_type_is_shown_by_its_own_method(kind):
     class Named:

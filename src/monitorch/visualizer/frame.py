@@ -93,8 +93,8 @@ class Frame:
         found = []
         for layer, known, value, count in self.numbers():
             place, name = (self.tag, layer) if self.is_share else (layer, known.text)
-            record = Record(*moment, place, self.tag, name, value, count, known.role, known.curve, known.band, known.side)
-            found.append(record._replace(limits=known.limits, error=known.error))
+            what: Any = known.role, known.curve, known.band, known.side, known.limits, known.error
+            found.append(Record(*moment, place, self.tag, name, value, count, *what))
         return found
 
     def lines(self) -> Lines:
