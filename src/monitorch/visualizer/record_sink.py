@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..statistic import Role, Side, Statistic, band_of
@@ -76,13 +76,21 @@ class RecordSink(AbstractVisualizer):
         records = []
         for layer, lines in values.items():
             count = counts.get(layer, 0)
+            curves = {name: "" if role == "share" else Statistic(name).curve for name in lines}
             for name, value in lines.items():
-                curve = "" if role == "share" else Statistic(name).curve
-                records.append(Record(*moment, layer, tag, name, value, count, role, curve))
+                records.append(Record(*moment, layer, tag, name, value, count, role, curves[name]))
             for names, edges in ranges.get(layer, {}).items():
-                low, high = map(Statistic, names)
-                band = band_of(low.line, high.line)
-                for side, known, value in zip(_SIDES, (low, high), edges, strict=True):
-                    record = Record(*moment, layer, tag, known.name, value, count, "edge", known.curve, band, side)
+                curve, band = _band(names, curves.values())
+                for side, name, value in zip(_SIDES, names, edges, strict=True):
+                    record = Record(*moment, layer, tag, name, value, count, "edge", curve, band, side)
                     records.append(record)
         self.write(records)
+
+
+def _band(names: tuple[str, str], curves: Iterable[str]) -> tuple[str, str]:
+    """Which of the curves a band is around, and what it is called."""
+    low, high = names
+    known = (curve for curve in (*curves, Statistic(low).curve) if curve)
+    curve = next((curve for curve in known if all(name.startswith(f"{curve} ") for name in names)), "")
+    start = len(curve) + 1 if curve else 0
+    return curve, band_of(low[start:], high[start:])

@@ -76,7 +76,7 @@ for (const [name, statistics, wanted] of [
     [["median", "mean"], [DEVIATIONS]],
     [
       ["median", "median", []],
-      ["", "mean", ["-σ"]],
+      ["mean", "mean", ["-σ"]],
     ],
   ],
   ["a mean with three bands", [["mean"], [EXTREMES, DEVIATIONS, QUARTILES]], [["", "mean", ["min", "-σ", "Q1"]]]],
@@ -84,13 +84,13 @@ for (const [name, statistics, wanted] of [
     "lines called like edges",
     [["mean", "max"], []],
     [
-      ["", "mean", []],
+      ["mean", "mean", []],
       ["max", "max", []],
     ],
   ],
   ["nothing but a band", [[], [EXTREMES]], [["min", "min", ["min"]]]],
 ]) {
-  test(`${name}: each line is a curve, and bands are around the first that needs no label`, () => {
+  test(`${name}: each line is a curve, and bands are around the one that needs no label`, () => {
     const [lines, bands] = statistics;
     const known = [...lines.map((text) => line("T", text)), ...bands.flatMap(([own, edges]) => band("T", own, edges))];
     const [chart] = charts([lens("run", ["run"], known)], RUN);

@@ -163,8 +163,8 @@ function chartOf(found, lens, { tag, curve, name, scale, limits }) {
 }
 
 /**
- * The curves of statistics with the same samples: each line is one. The bands are around the first that needs no name
- * of its own, such as the mean.
+ * The curves of statistics with the same samples: each line is one. The bands are around the one that needs no name of
+ * its own, such as the mean, else around the first.
  * @param {StatisticFacts[]} statistics
  * @param {string} layer
  * @param {string} part
@@ -182,8 +182,9 @@ function curvesOf(statistics, layer, part) {
   const others = statistics.filter(({ name }) => !known.includes(name));
   const lines = others.length ? others : statistics.slice(0, 1);
   const main = lines.find(({ label, curve }) => label === curve) ?? lines[0];
+  const called = (/** @type {StatisticFacts} */ { label, curve, line }) => (lines.length > 1 ? [curve, line] : [label]);
   return lines.map((line) => ({
-    ...{ name: [part, line.label].filter(Boolean).join(" "), layer, line: line.name },
+    ...{ name: [part, ...called(line)].filter(Boolean).join(" "), layer, line: line.name },
     bands: line === main ? bands : [],
   }));
 }
