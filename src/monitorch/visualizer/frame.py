@@ -32,7 +32,7 @@ class Moment(NamedTuple):
     lens: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Frame:
     """The numbers of one tag at one tick: ``values[statistic, layer]``.
 
