@@ -141,7 +141,7 @@ def test_share_of_huge_numbers_does_not_overflow():
 def test_rate_of_a_lookup_table_has_its_own_line():
     rates = KeptRates({"fc": (0.2, 0.1)})
     rates.lookups = {"table"}
-    rates._record("table", *torch.tensor((0.25, 0.5), dtype=torch.float64))
+    rates._record("table", *torch.tensor((0.5, 0.5), dtype=torch.float64))
     view = LayerRates("T", rates, "mean", "mean")
     assert view.read(["table", "fc"]).lines() == {
         "table": {"activation_rate": 0.5, "rows_used": 0.5},

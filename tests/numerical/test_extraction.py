@@ -183,11 +183,31 @@ MANY = {
 }
 
 
+def apart(make):
+    return {name: make(values) for name, values in MANY.items()}
+
+
+def column(inplace):
+    """The same samples as the second number of each sample of a series, after those of a layer that is not asked for."""
+    series = Series(inplace, width=2)
+    for name, values in {"other": [8.0], **MANY}.items():
+        series.place(name)
+        for value in values:
+            series.add(name, 9.0, value)
+    return SeriesColumn(series, {name: name for name in MANY}, 1)
+
+
 @pytest.mark.parametrize(
-    ("make", "points", "bands"), [(moments, INPLACE_POINTS, INPLACE_RANGES), (sample_list, POINTS, RANGES)]
+    ("series", "points", "bands"),
+    [
+        (apart(moments), INPLACE_POINTS, INPLACE_RANGES),
+        (apart(sample_list), POINTS, RANGES),
+        (column(inplace=True), INPLACE_POINTS, INPLACE_RANGES),
+        (column(inplace=False), POINTS, RANGES),
+    ],
+    ids=["moments", "samples", "columns of moments", "columns of samples"],
 )
-def test_many_accumulators_are_read_in_their_order(make, points, bands):
-    series = {name: make(values) for name, values in MANY.items()}
+def test_many_accumulators_are_read_in_their_order(series, points, bands):
     finite = {name: [value for value in values if math.isfinite(value)] for name, values in MANY.items()}
     for method in points:
         found = dict(zip(MANY, extract_points(series, method).tolist(), strict=True))
@@ -206,6 +226,11 @@ def test_many_accumulators_are_read_in_their_order(make, points, bands):
 def test_no_accumulators_give_no_numbers():
     assert [len(found) for found in (extract_points({}, "mean"), *extract_ranges({}, "std"))] == [0, 0, 0]
     assert (len(count_nonfinites({})), len(have_samples({}))) == (0, 0)
+
+
+def test_what_needs_every_sample_is_refused_for_columns_of_moments():
+    with pytest.raises(OptionError, match="'median' needs every sample, but only moments were kept"):
+        extract_points(column(inplace=True), "median")
 
 
 @pytest.mark.parametrize(("read", "method"), [(extract_points, "mode"), (extract_ranges, "Q1")])

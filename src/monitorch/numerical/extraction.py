@@ -1,7 +1,7 @@
 """Reading one number, or a pair, out of an accumulator, or out of those of all layers at once.
 
-Functions over many accumulators take them by name, and return arrays in that order. Only these functions look at
-single accumulators.
+Functions over many accumulators take them by name, and return arrays in that order. Moments are read as whole columns;
+only where every sample is kept do these functions look at single accumulators.
 """
 
 import math
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..statistic import BANDS
-from .series import Accumulator, RunningMeanVar
+from .moments import Moments, Places
+from .series import Accumulator, RunningMeanVar, SeriesColumn
 
 Samples = NDArray[np.float64]
 
@@ -26,6 +27,7 @@ _OF_MOMENTS: dict[str, Callable[[RunningMeanVar], float]] = {
     "min": lambda acc: acc.min_,
     "max": lambda acc: acc.max_,
 }
+_COLUMNS = {"mean": "mean", "std": "std", "min": "low", "max": "high"}  # of moments, by method
 _OF_SAMPLES: dict[str, Callable[[Samples], Any]] = {
     "mean": np.mean,
     "std": np.std,
@@ -49,14 +51,8 @@ def extract_point(acc: Accumulator, method: str) -> float:
     >>> extract_point([1.0, 2.0, 3.0, 4.0, 10.0], "Q3")
     4.0
     """
-    if method not in _OF_SAMPLES:
-        raise OptionError.unknown("method", method, _OF_SAMPLES)
+    _check(method, of_moments=isinstance(acc, RunningMeanVar))
     if isinstance(acc, RunningMeanVar):
-        if method not in _OF_MOMENTS:
-            raise OptionError(
-                f"{method!r} needs every sample, but only moments were kept: use inplace=False (running=False "
-                f"for pushed values), or one of {', '.join(map(repr, _OF_MOMENTS))}"
-            )
         return float(_OF_MOMENTS[method](acc)) if acc.count else math.nan
     if not isinstance(acc, list):
         raise OptionError(f"an accumulator is a RunningMeanVar or a list, not {type(acc).__name__}")
@@ -68,6 +64,16 @@ def extract_point(acc: Accumulator, method: str) -> float:
     if unit > HUGE:  # their squares would overflow float64
         return float(_OF_SAMPLES[method](samples / unit)) * unit
     return float(_OF_SAMPLES[method](samples))
+
+
+def _check(method: str, *, of_moments: bool) -> None:
+    if method not in _OF_SAMPLES:
+        raise OptionError.unknown("method", method, _OF_SAMPLES)
+    if of_moments and method not in _OF_MOMENTS:
+        raise OptionError(
+            f"{method!r} needs every sample, but only moments were kept: use inplace=False (running=False "
+            f"for pushed values), or one of {', '.join(map(repr, _OF_MOMENTS))}"
+        )
 
 
 def extract_range(acc: Accumulator, method: str) -> tuple[float, float]:
@@ -107,7 +113,12 @@ def extract_points(series: Series, method: str) -> NDArray[np.float64]:
     >>> extract_points({"a": [1.0, 3.0], "b": []}, "mean")
     array([ 2., nan])
     """
-    return np.array([extract_point(acc, method) for acc in series.values()], np.float64)
+    found = _moments_of(series)
+    _check(method, of_moments=found is not None)
+    if found is None:
+        return np.array([extract_point(acc, method) for acc in series.values()], np.float64)
+    moments, numbers = found
+    return np.where(moments.count[numbers] > 0, getattr(moments, _COLUMNS[method])[numbers], np.nan)
 
 
 def extract_ranges(series: Series, method: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -123,12 +134,26 @@ def extract_ranges(series: Series, method: str) -> tuple[NDArray[np.float64], ND
 
 def count_nonfinites(series: Series) -> NDArray[np.int64]:
     """How many samples of each accumulator were NaN or infinite."""
-    return np.array([count_nonfinite(acc) for acc in series.values()], np.int64)
+    found = _moments_of(series)
+    if found is None:
+        return np.array([count_nonfinite(acc) for acc in series.values()], np.int64)
+    moments, numbers = found
+    return moments.nonfinite[numbers]
 
 
 def have_samples(series: Series) -> NDArray[np.bool_]:
     """Which accumulators have samples, finite or not."""
-    return np.array([has_samples(acc) for acc in series.values()], np.bool_)
+    found = _moments_of(series)
+    if found is None:
+        return np.array([has_samples(acc) for acc in series.values()], np.bool_)
+    moments, numbers = found
+    return (moments.count + moments.nonfinite)[numbers] > 0
+
+
+def _moments_of(series: Series) -> tuple[Moments, Places] | None:
+    """The columns of moments, and where in them the series are; None if they are no columns."""
+    moments = series.moments() if isinstance(series, SeriesColumn) else None
+    return None if moments is None else (moments, series.numbers())
 
 
 def has_samples(acc: Accumulator) -> bool:
