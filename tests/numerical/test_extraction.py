@@ -188,7 +188,7 @@ def apart(make):
 
 
 def column(inplace):
-    """The same samples as the second number of each sample of a series, after those of a layer that is not asked for."""
+    """The same numbers as the second ones of the samples of a series, which also has a layer that is not asked for."""
     series = Series(inplace, width=2)
     for name, values in {"other": [8.0], **MANY}.items():
         series.place(name)

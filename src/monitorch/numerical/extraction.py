@@ -152,7 +152,9 @@ def have_samples(series: Series) -> NDArray[np.bool_]:
 
 def _moments_of(series: Series) -> tuple[Moments, Places] | None:
     """The columns of moments, and where in them the series are; None if they are no columns."""
-    moments = series.moments() if isinstance(series, SeriesColumn) else None
+    if not isinstance(series, SeriesColumn):
+        return None
+    moments = series.moments()
     return None if moments is None else (moments, series.numbers())
 
 
