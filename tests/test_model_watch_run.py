@@ -349,7 +349,7 @@ watched.log({"b": None}, step="soon")
 watched.push_loss("y")
 watched.log(fine=1, step=1)
 train(2)
-watched.inspector.visualizer.write = None  # ticks fail from now on
+watched.inspector.visualizer.write_frames = None  # ticks fail from now on
 train(4)
 watched.tick()
 watched.close()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from monitorch.dashboard import answers
-from monitorch.store import Writer, open_run
+from monitorch.store import Statistic, Writer, open_run
 
 
 @pytest.fixture
@@ -22,9 +22,26 @@ def test_a_head_tells_everything_but_numbers(run, sample):
     assert (head["name"], head["status"], head["last_step"], head["overhead"]) == ("first", "finished", 23, 0.02)
     assert [layer["name"] for layer in head["layers"]] == list(sample.layers)
     lenses = {lens["name"]: lens for lens in head["lenses"]}
-    assert lenses["Rates"]["statistics"] == [{"name": "Rate/value", "scale": "linear", "limits": [0.0, 1.0]}]
+    (rate,) = lenses["Rates"]["statistics"]
+    assert (rate["name"], rate["scale"], rate["limits"]) == ("Rate/value", "linear", [0.0, 1.0])
+    assert (rate["tag"], rate["curve"], rate["line"], rate["role"], rate["label"]) == ("Rate", "", "value", "line", "")
     assert (lenses["Norms"]["ticks"], lenses["Norms"]["last_step"]) == (24, 23)
     assert head["tick_age"] > 0
+
+
+def test_a_head_tells_what_each_statistic_is(tmp_path):
+    tails = Statistic.of("Norm", "p95", role="edge", band="tails", side="high", error=0.5)
+    with Writer(tmp_path / "first") as writer:
+        writer.introduce_statistics("L", [tails])
+        writer.put("L", 1, [[1], [2], [0]], layers=["fc"], statistics=[tails.name, "Norm/Q1", "Norm/nonfinite"])
+    with open_run(tmp_path / "first") as run:
+        (lens,) = answers.head(run)["lenses"]
+    fields = ("tag", "line", "role", "band", "side", "error", "label")
+    assert [tuple(known[field] for field in fields) for known in lens["statistics"]] == [
+        ("Norm", "p95", "edge", "tails", "high", 0.5, "p95"),
+        ("Norm", "Q1", "edge", "Q1-Q3", "low", None, "Q1"),
+        ("Norm", "nonfinite", "count", "", "", None, "nonfinite"),
+    ]
 
 
 def test_a_head_tells_what_ended_the_run(run, tmp_path, new_run):
@@ -64,6 +81,10 @@ def test_a_summary_has_the_last_number_of_each_statistic_of_the_whole_run(tmp_pa
         summary = answers.summary(run)
     last = (ticks - 1) // every * every
     assert summary["newest"] == {"Loss/train_loss mean": losses[-1], "Logged/accuracy mean": last}
+    assert {known["name"]: known["label"] for known in summary["statistics"]} == {
+        "Loss/train_loss mean": "train_loss",
+        "Logged/accuracy mean": "accuracy",
+    }
     assert summary["meta"]["config"] == {"lr": 0.1}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from monitorch.store import Statistic, Writer
+from monitorch.visualizer import StoreVisualizer
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -110,6 +111,32 @@ def test_a_band_of_a_loss_does_not_reach_below_zero(page, trained, written):
     page.open(f"{trained}#theme=light")
     assert [text for text in written("Loss") if "−" in text] == []
     assert "4" in written("Loss")
+
+
+# a band is a thin layer of the colour of its curve
+TINTED = INKED.replace(
+    "data[place] < 60 && data[place + 1] > 90 && data[place + 2] > 80 && data[place + 3] > 200",
+    "data[place + 1] - data[place] > 40 && data[place + 3] > 10",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "band"),
+    [("mean", ("-σ", "+σ")), ("median", ("Q1", "Q3")), ("median", ("min", "max")), ("mean", ("5 %", "95 %"))],
+)
+def test_every_band_of_a_stored_run_is_drawn_around_its_line(page, tmp_path, serving, line, band):
+    with StoreVisualizer(tmp_path, "first") as store:
+        for step in range(40):
+            edges = {tuple(f"train_loss {edge}" for edge in band): (1.0, 4.0)}
+            store.plot_numerical_values(step, "Loss", {"Loss": {f"train_loss {line}": 2.0}}, {"Loss": edges})
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#theme=light")
+        heights = np.array(page.run(TINTED, "Loss"))
+        inside = heights[np.flatnonzero(heights)]
+        height = page.run("return document.querySelector('.strip .chart canvas').height")
+        assert np.median(inside) > 0.4 * height
+        assert page.texts(".strip .chart .value b") == ["2"]  # the line is the number, not an edge
+        page.driver.get("about:blank")
 
 
 def test_zero_looks_like_nothing_else_and_the_legend_names_it(page, trained):

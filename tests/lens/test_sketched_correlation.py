@@ -92,3 +92,14 @@ def test_no_copy_is_kept_where_a_sketch_is_smaller(what, task, watch):
 def test_other_ways_to_compare_are_refused(what, task):
     with pytest.raises(OptionError, match="correlation='rough' is unknown; choose from 'exact', 'sketch'"):
         LENSES[what](task[1], correlation="rough")
+
+
+@pytest.mark.parametrize("what", LENSES)
+@pytest.mark.parametrize(("correlation", "error"), [("sketch", STANDARD_ERROR), ("exact", None)])
+def test_records_of_estimates_state_their_error(what, correlation, error, task, watch):
+    model, optimizer = task
+    inspector = watch(model, LENSES[what](optimizer, correlation=correlation))
+    train(model, optimizer)
+    inspector.tick_epoch()
+    stated = {(record.tag, record.error) for record in inspector.records() if record.tag.startswith(what)}
+    assert stated == {(f"{what} Correlation", error), (f"{what} Norm", None)}

@@ -36,20 +36,20 @@ class KeptRates(GradientActivation):
 def test_layers_come_in_the_order_of_the_model_and_without_strangers(inplace):
     view = LayerLines("T", norms({"b": [1.0], "x": [9.0], "a": [2.0, 4.0]}, inplace), ("mean", "max"), ("min-max",))
     frame = view.read(["a", "unused", "b"])
-    assert frame.values == OrderedDict(a={"mean": 3.0, "max": 4.0}, b={"mean": 1.0, "max": 1.0})
-    assert list(frame.values) == ["a", "b"]
-    assert frame.ranges == {"a": {("min", "max"): (2.0, 4.0)}, "b": {("min", "max"): (1.0, 1.0)}}
+    assert frame.lines() == OrderedDict(a={"mean": 3.0, "max": 4.0}, b={"mean": 1.0, "max": 1.0})
+    assert list(frame.lines()) == ["a", "b"]
+    assert frame.bands() == {"a": {("min", "max"): (2.0, 4.0)}, "b": {("min", "max"): (1.0, 1.0)}}
 
 
 def test_view_without_bands_hands_over_none():
-    assert LayerLines("T", norms({"a": [1.0]}), ("mean",), None).read(["a"]).ranges is None
+    assert LayerLines("T", norms({"a": [1.0]}), ("mean",), None).read(["a"]).bands() is None
 
 
 @pytest.mark.parametrize("inplace", [True, False])
 def test_layer_with_only_non_finite_samples_is_shown_as_not_a_number(inplace):
     frame = LayerLines("T", norms({"a": [math.nan, math.inf]}, inplace), ("mean",), ("std",)).read(["a"])
-    assert math.isnan(frame.values["a"]["mean"])
-    assert [(layer, name, count) for layer, name, _, count in frame.numbers()] == [
+    assert math.isnan(frame.lines()["a"]["mean"])
+    assert [(layer, known.text, count) for layer, known, _, count in frame.numbers()] == [
         ("a", "mean", 2),
         ("a", "-σ", 2),
         ("a", "+σ", 2),
@@ -59,18 +59,18 @@ def test_layer_with_only_non_finite_samples_is_shown_as_not_a_number(inplace):
 @pytest.mark.parametrize("scale", [1e-300, 1e-7, 1.0, 1e300])
 def test_shares_are_of_the_sum_at_every_scale(scale):
     frame = Shares("T", norms({"a": [scale], "b": [3 * scale]}), "mean").read(["a", "b"])
-    assert frame.values == {"T": {"a": pytest.approx(0.25), "b": pytest.approx(0.75)}}
+    assert frame.lines() == {"T": {"a": pytest.approx(0.25), "b": pytest.approx(0.75)}}
 
 
 def test_share_of_a_non_finite_layer_does_not_spoil_the_others():
-    shares = Shares("T", norms({"a": [math.nan], "b": [1.0], "c": [3.0]}), "mean").read(["a", "b", "c"]).values["T"]
+    shares = Shares("T", norms({"a": [math.nan], "b": [1.0], "c": [3.0]}), "mean").read(["a", "b", "c"]).lines()["T"]
     assert math.isnan(shares.pop("a"))
     assert shares == {"b": 0.25, "c": 0.75}
 
 
 def test_share_of_nothing_is_nothing():
-    assert Shares("T", norms({}), "mean").read(["a"]).values == {}
-    assert Shares("T", norms({"a": [0.0]}), "mean").read(["a"]).values == {"T": {"a": 0.0}}
+    assert Shares("T", norms({}), "mean").read(["a"]).lines() == {}
+    assert Shares("T", norms({"a": [0.0]}), "mean").read(["a"]).lines() == {"T": {"a": 0.0}}
 
 
 @pytest.mark.parametrize(
@@ -83,21 +83,72 @@ def test_share_of_nothing_is_nothing():
 )
 def test_worst_rates_pass_over_what_is_not_a_number(pairs, worst):
     view = WorstRates("W", [LayerRates("T", KeptRates(pairs), "mean", "mean")])
-    found = view.read(list(pairs)).values["W"]
+    found = view.read(list(pairs)).lines()["W"]
     assert list(found) == ["worst activation_rate", "worst death_rate"]
     assert list(found.values()) == pytest.approx(worst, nan_ok=True)
 
 
 def test_worst_of_no_layers_is_nothing():
-    assert WorstRates("W", [LayerRates("T", KeptRates({}), "mean", "mean")]).read(["a"]).values == {}
+    assert WorstRates("W", [LayerRates("T", KeptRates({}), "mean", "mean")]).read(["a"]).lines() == {}
 
 
 def test_named_lines_leave_out_names_without_samples():
     view = NamedLines("T", lambda step: {"a": [1.0, 3.0], "b": [], "c": [math.nan]}, ("mean",), ("std",))
     frame = view.read(())
-    assert list(frame.values["T"]) == ["a mean", "c mean"]
-    assert list(frame.ranges["T"]) == [("a -σ", "a +σ"), ("c -σ", "c +σ")]
-    assert frame.nonfinite == {"T": 1}
+    assert list(frame.lines()["T"]) == ["a mean", "c mean"]
+    assert list(frame.bands()["T"]) == [("a -σ", "a +σ"), ("c -σ", "c +σ")]
+    assert frame.nonfinite_by_layer() == {"T": 1}
+
+
+def test_statistics_of_a_view_say_what_they_are_and_how_to_draw_them():
+    source = norms({"a": [1.0, 2.0]})
+    view = LayerLines("T", source, ("median", "max"), ("Q1-Q3", "min-max"), logy=True, ylim=(9, 0), error=0.1)
+    found = view.read(["a"]).statistics
+    assert [(known.name, known.role, known.band, known.side) for known in found] == [
+        ("T/median", "line", "", ""),
+        ("T/max", "line", "", ""),
+        ("T/Q1", "edge", "Q1-Q3", "low"),
+        ("T/Q3", "edge", "Q1-Q3", "high"),
+        ("T/min", "edge", "min-max", "low"),
+        ("T/max", "edge", "min-max", "high"),
+    ]
+    assert {(known.scale, known.limits, known.error) for known in found} == {("log", (0, 9), 0.1)}
+    (share,) = Shares("S", source, "mean").read(["a"]).statistics
+    assert (share.name, share.role, share.limits) == ("S/share", "share", (0.0, 1.0))
+    named = NamedLines("N", lambda step: {"top 1": [1.0]}, ("mean",), ("std",)).read(()).statistics
+    assert [(known.curve, known.line) for known in named] == [("top 1", "mean"), ("top 1", "-σ"), ("top 1", "+σ")]
+
+
+def test_layers_that_come_and_go_keep_their_numbers():
+    source = norms({"a": [1.0], "b": [2.0], "c": [3.0]})
+    view = LayerLines("T", source, ("mean",), None)
+    for layers in (["c", "a"], ["a", "b", "c"], ["b"], [], ["c", "a"]):
+        frame = view.read(layers)
+        numbers = {"a": 1.0, "b": 2.0, "c": 3.0}
+        assert frame.layers == tuple(layers)
+        assert frame.lines() == {layer: {"mean": numbers[layer]} for layer in layers}
+    source.preprocessor._record("d", torch.tensor(4.0))
+    assert view.read(["d", "c"]).lines() == {"d": {"mean": 4.0}, "c": {"mean": 3.0}}
+    source.preprocessor.reset()
+    assert view.read(["d", "c"]).layers == ()
+
+
+def test_share_of_huge_numbers_does_not_overflow():
+    shares = Shares("T", norms({"a": [1.5e308], "b": [1.5e308]}), "mean").read(["a", "b"]).lines()["T"]
+    assert shares == {"a": 0.5, "b": 0.5}
+
+
+def test_rate_of_a_lookup_table_has_its_own_line():
+    rates = KeptRates({"fc": (0.2, 0.1)})
+    rates.lookups = {"table"}
+    rates._record("table", *torch.tensor((0.5, 0.5), dtype=torch.float64))
+    view = LayerRates("T", rates, "mean", "mean")
+    assert view.read(["table", "fc"]).lines() == {
+        "table": {"activation_rate": 0.5, "rows_used": 0.5},
+        "fc": {"activation_rate": pytest.approx(0.2), "death_rate": pytest.approx(0.1)},
+    }
+    found = WorstRates("W", [view]).read(["table", "fc"]).lines()["W"]
+    assert list(found.values()) == pytest.approx([0.2, 0.1])
 
 
 @pytest.mark.parametrize("kind", list(TagType))
@@ -107,7 +158,7 @@ def test_each_type_is_shown_by_its_own_method(kind):
             return lambda *arguments: calls.append((name, len(arguments)))
 
     calls = []
-    Frame("T", kind, OrderedDict(), OrderedDict()).show(Named(), 1)
+    Frame.empty("T", kind, banded=True).show(Named(), 1)
     expected = {
         TagType.NUMERICAL: ("plot_numerical_values", 4),
         TagType.PROBABILITY: ("plot_probabilities", 3),

@@ -7,9 +7,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitorch.errors import OptionError
 from monitorch.numerical import RunningMeanVar, extract_point, extract_range, parse_range_name
-from monitorch.numerical.extraction import INPLACE_POINTS, INPLACE_RANGES, POINTS, RANGES, count_nonfinite
-from monitorch.numerical.series import sample_list
+from monitorch.numerical.extraction import (
+    INPLACE_POINTS,
+    INPLACE_RANGES,
+    POINTS,
+    RANGES,
+    count_nonfinite,
+    count_nonfinites,
+    extract_points,
+    extract_ranges,
+    have_samples,
+)
+from monitorch.numerical.series import Series, SeriesColumn, sample_list
 
 ORACLE = {
     "mean": np.mean,
@@ -160,3 +171,69 @@ def test_counting_nonfinite_samples():
         count_nonfinite(poisoned) == count_nonfinite(sample_list(poisoned)) == count_nonfinite(moments(poisoned)) == 2
     )
     assert count_nonfinite([]) == 0
+
+
+MANY = {
+    "usual": [1.0, 2.0, 4.0],
+    "one": [3.0],
+    "empty": [],
+    "broken": [math.nan, math.inf],
+    "mixed": [math.nan, 5.0, 7.0],
+    "huge": [1e300, -1e300],
+}
+
+
+def apart(make):
+    return {name: make(values) for name, values in MANY.items()}
+
+
+def column(inplace):
+    """The same numbers as the second ones of the samples of a series, which also has a layer that is not asked for."""
+    series = Series(inplace, width=2)
+    for name, values in {"other": [8.0], **MANY}.items():
+        series.place(name)
+        for value in values:
+            series.add(name, 9.0, value)
+    return SeriesColumn(series, {name: name for name in MANY}, 1)
+
+
+@pytest.mark.parametrize(
+    ("series", "points", "bands"),
+    [
+        (apart(moments), INPLACE_POINTS, INPLACE_RANGES),
+        (apart(sample_list), POINTS, RANGES),
+        (column(inplace=True), INPLACE_POINTS, INPLACE_RANGES),
+        (column(inplace=False), POINTS, RANGES),
+    ],
+    ids=["moments", "samples", "columns of moments", "columns of samples"],
+)
+def test_many_accumulators_are_read_in_their_order(series, points, bands):
+    finite = {name: [value for value in values if math.isfinite(value)] for name, values in MANY.items()}
+    for method in points:
+        found = dict(zip(MANY, extract_points(series, method).tolist(), strict=True))
+        for name, values in finite.items():
+            unit = 1e300 if name == "huge" else 1.0
+            wanted = ORACLE[method](np.array(values) / unit) * unit if values else math.nan
+            assert found[name] == pytest.approx(wanted, nan_ok=True)
+    for band in bands:
+        low, high = extract_ranges(series, band)
+        wanted = [extract_range(acc, band) for acc in series.values()]
+        assert np.array_equal(np.stack([low, high], axis=1), wanted, equal_nan=True)
+    assert count_nonfinites(series).tolist() == [0, 0, 0, 2, 1, 0]
+    assert have_samples(series).tolist() == [True, True, False, True, True, True]
+
+
+def test_no_accumulators_give_no_numbers():
+    assert [len(found) for found in (extract_points({}, "mean"), *extract_ranges({}, "std"))] == [0, 0, 0]
+    assert (len(count_nonfinites({})), len(have_samples({}))) == (0, 0)
+
+
+def test_what_needs_every_sample_is_refused_for_columns_of_moments():
+    with pytest.raises(OptionError, match="'median' needs every sample, but only moments were kept"):
+        extract_points(column(inplace=True), "median")
+
+
+@pytest.mark.parametrize(("read", "method"), [(extract_points, "mode"), (extract_ranges, "Q1")])
+def test_unknown_method_for_many_is_refused(read, method):
+    with pytest.raises(OptionError, match=f"{method}.* is unknown; choose from"):
+        read({"a": [1.0]}, method)

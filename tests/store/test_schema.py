@@ -1,12 +1,14 @@
 import json
+import shutil
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from monitorch.errors import StoreError
-from monitorch.store import Writer, open_run
+from monitorch.store import Statistic, Writer, open_run
 from monitorch.store.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from monitorch.store.tiles import Columns
 
@@ -106,3 +108,77 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(old_file, statements
     with pytest.raises(StoreError, match=rf"rank0\.db {message}"):
         open_(old_file.parent)
     assert old_file.read_bytes() == before
+
+
+# --- files of the time when a statistic was only a name, as a training run left them ---
+
+OLD_RUNS = Path(__file__).parent / "old_runs"
+OF_OUTPUT_NORM = [
+    ("mean", "line", "", ""),
+    ("median", "line", "", ""),
+    ("-σ", "edge", "std", "low"),
+    ("+σ", "edge", "std", "high"),
+    ("Q1", "edge", "Q1-Q3", "low"),
+    ("Q3", "edge", "Q1-Q3", "high"),
+    ("min", "edge", "min-max", "low"),
+    ("max", "edge", "min-max", "high"),
+]
+
+
+@pytest.fixture(params=["db", "log"])
+def trained_before(request, tmp_path):
+    """The folder of a run with losses, a metric, bands of all kinds and comparisons."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    if request.param == "log":
+        shutil.copy(OLD_RUNS / "version_1.log", folder / "rank0.log")
+    else:
+        with closing(sqlite3.connect(folder / "rank0.db")) as connection:
+            connection.executescript((OLD_RUNS / "version_1.sql").read_text(encoding="utf-8"))
+    return folder
+
+
+def check_parts(run):
+    norms = [known for known in run.lenses["OutputNorm"].statistics if known.tag == "Output Norm"]
+    found = [(known.line, known.role, known.band, known.side) for known in norms]
+    assert found == [*OF_OUTPUT_NORM, ("nonfinite", "count", "", "")]
+    (share,) = [known for known in run.lenses["OutputNorm"].statistics if known.role == "share"]
+    assert (share.tag, share.curve, share.limits) == ("Mean Output Norm Comparison", "", (0.0, 1.0))
+    assert {known.scale for known in run.lenses["ParameterNorm"].statistics if known.role == "line"} == {"log"}
+    whole = {known.name: (known.tag, known.curve, known.line) for known in run.lenses["run"].statistics}
+    assert whole["Loss/train_loss -σ"] == ("Loss", "train_loss", "-σ")
+    assert whole["Metrics/top 1 mean"] == ("Metrics", "top 1", "mean")
+    assert whole["Logged/learning rate nonfinite"] == ("Logged", "learning rate", "nonfinite")
+    assert run.window("run", "Metrics/top 1 mean", resolution=1).nonfinite.tolist() == [[1]]
+    assert (
+        run.series("OutputNorm", "Output Norm/Q1", "1").values[0]
+        <= run.series("OutputNorm", "Output Norm/median", "1").values[0]
+    )
+
+
+def test_file_that_knows_only_names_is_read_with_the_parts_of_its_statistics(trained_before):
+    (file,) = trained_before.iterdir()
+    before = file.read_bytes()
+    with open_run(trained_before) as run:
+        check_parts(run)
+    assert file.read_bytes() == before
+
+
+def test_file_that_knows_only_names_is_continued_with_their_parts(trained_before):
+    own = Statistic.of("Output Norm", "p95", role="edge", band="tails", side="high", error=0.5)
+    with Writer(trained_before, resume=True) as writer:
+        writer.introduce_statistics("OutputNorm", [own])
+        writer.put("OutputNorm", 9, [[1.0], [2.0]], layers=["1"], statistics=["Output Norm/mean", own.name])
+    with open_run(trained_before) as run:
+        assert run.lenses["OutputNorm"].statistics[-1] == own
+        assert run.series("OutputNorm", own.name, "1").values.tolist() == [2.0]
+        assert len(run.series("OutputNorm", "Output Norm/mean", "1").values) == 3
+    if (trained_before / "rank0.log").exists():
+        assert (trained_before / "rank0.log").read_bytes().startswith(b"monitorch frame log 2\n")
+
+
+def test_log_of_a_newer_version_is_refused(tmp_path):
+    log = tmp_path / "rank0.log"
+    log.write_bytes((OLD_RUNS / "version_1.log").read_bytes().replace(b"log 1\n", b"log 3\n", 1))
+    with pytest.raises(StoreError, match=r"a newer monitorch \(version 3 of the log, this one reads up to 2"):
+        open_run(tmp_path)

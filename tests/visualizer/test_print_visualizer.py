@@ -18,8 +18,12 @@ def attributes(tag_type, big_plot=False):
     return TagAttributes(logy=False, big_plot=big_plot, annotate=True, type=tag_type)
 
 
-def record(tag, layer, statistic, value, epoch=3, step=7, nonfinite=0):
-    return Record(step, epoch, 0.0, 0, "Lens", layer, tag, statistic, value, nonfinite)
+def record(tag, layer, statistic, value, epoch=3, step=7, nonfinite=0, **what):
+    return Record(step, epoch, 0.0, 0, "Lens", layer, tag, statistic, value, nonfinite, **what)
+
+
+def edge(tag, layer, statistic, value, **what):
+    return record(tag, layer, statistic, value, role="edge", **what)
 
 
 def printed(records, tags=None, **options):
@@ -43,16 +47,16 @@ def test_one_tick_is_one_table():
     }
     warning, shares = "Warning Output Activations", "Mean Output Norm Comparison"
     records = [
-        record("Loss", "Loss", "train_loss mean", 0.25),
-        record("Loss", "Loss", "train_loss -σ", 0.2),
-        record("Loss", "Loss", "train_loss +σ", 0.3),
+        record("Loss", "Loss", "train_loss mean", 0.25, curve="train_loss"),
+        edge("Loss", "Loss", "train_loss -σ", 0.2, curve="train_loss"),
+        edge("Loss", "Loss", "train_loss +σ", 0.3, curve="train_loss"),
         record("Output Activations", "relu", "activation_rate", 0.75),
         record("Output Activations", "relu", "death_rate", 0.0),
         record(warning, warning, "worst activation_rate", 0.75),
         record(warning, warning, "worst death_rate", 0.0),
         record("Output Norm", "fc", "mean", 1.5, nonfinite=3),
-        record("Output Norm", "fc", "min", 1.0),
-        record("Output Norm", "fc", "max", 2.0),
+        edge("Output Norm", "fc", "min", 1.0),
+        edge("Output Norm", "fc", "max", 2.0),
         record("Output Norm", "relu", "mean", math.nan),
         record(shares, shares, "fc", 0.4),
         record(shares, shares, "relu", 0.6),
@@ -71,19 +75,21 @@ def test_one_tick_is_one_table():
 
 
 @pytest.mark.parametrize(
-    ("statistics", "ranges", "shown"),
+    ("lines", "edges", "ranges", "shown"),
     [
-        (["mean", "-σ", "+σ", "min", "max"], False, ["norm"]),
-        (["mean", "-σ", "+σ"], True, ["norm", "norm -σ", "norm +σ"]),
-        (["median", "Q1", "Q3"], False, ["norm median"]),
-        (["mean", "max"], False, ["norm", "norm max"]),
-        (["max", "min", "max"], False, ["norm max"]),  # a line that is also the edge of a band
-        (["min", "max"], False, ["norm min", "norm max"]),  # a plot of nothing but a band
-        (["mean", "p5", "p95"], False, ["norm", "norm p5", "norm p95"]),  # an unknown band is not lost
+        (["mean"], ["-σ", "+σ", "min", "max"], False, ["norm"]),
+        (["mean"], ["-σ", "+σ"], True, ["norm", "norm -σ", "norm +σ"]),
+        (["median"], ["Q1", "Q3"], False, ["norm median"]),
+        (["mean", "max"], [], False, ["norm", "norm max"]),
+        (["min", "max"], [], False, ["norm min", "norm max"]),  # lines are no band, whatever they are called
+        (["max"], ["min", "max"], False, ["norm max"]),  # a line that is also the edge of a band
+        ([], ["min", "max"], False, ["norm min", "norm max"]),  # a plot of nothing but a band
+        (["mean"], ["p5", "p95"], False, ["norm"]),  # a band of one's own
     ],
 )
-def test_lines_are_columns_and_bands_an_option(statistics, ranges, shown):
-    text = printed([record("Output Norm", "fc", name, 1.0) for name in statistics], ranges=ranges)
+def test_lines_are_columns_and_bands_an_option(lines, edges, ranges, shown):
+    records = [record("Output Norm", "fc", name, 1.0) for name in lines]
+    text = printed([*records, *(edge("Output Norm", "fc", name, 1.0) for name in edges)], ranges=ranges)
     assert re.split("  +", text.splitlines()[2].split(" | ")[1].strip()) == shown
 
 

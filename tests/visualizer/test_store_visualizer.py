@@ -1,6 +1,8 @@
 """What lenses show comes back from the store, number by number."""
 
 import math
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ from torch import nn
 
 from monitorch import PyTorchInspector, lens
 from monitorch.errors import MonitorchWarning, OptionError, StoreError
+from monitorch.statistic import Statistic
 from monitorch.store import WHOLE_RUN, Layer, list_runs, open_run
 from monitorch.visualizer import Record, StoreVisualizer, TagAttributes, TagType
+from monitorch.visualizer.frame import Frame, Moment
 from monitorch.visualizer.record_sink import RecordSink
 
 NORM = TagAttributes(logy=True, big_plot=False, annotate=True, type=TagType.NUMERICAL, ylim=(1.0, -1.0))
@@ -205,8 +209,11 @@ def test_four_methods_for_lenses_of_ones_own_end_in_the_store_too(tmp_path):
         assert newest["Norm"].values.tolist() == [[2.0], [1.0], [math.inf], [2.0]]
         assert (newest["Parts"].layers, newest["Parts"].values.tolist()) == (("fc", "head"), [[0.25, 0.75]])
         assert run.series(WHOLE_RUN, "Rate/worst", WHOLE_RUN).values.tolist() == [0.5]
-        assert run.lenses["Norm"].statistics[0][1:] == ("log", (-1.0, 1.0))
-        assert run.lenses["Parts"].statistics[0][1:] == ("linear", (0.0, 1.0))
+        looks = {name: (known.statistics[0].scale, known.statistics[0].limits) for name, known in run.lenses.items()}
+        assert (looks["Norm"], looks["Parts"]) == (("log", (-1.0, 1.0)), ("linear", (0.0, 1.0)))
+        roles = [(known.role, known.band, known.side) for known in run.lenses["Norm"].statistics]
+        assert roles == [("line", "", ""), ("edge", "min-max", "low"), ("edge", "min-max", "high"), ("count", "", "")]
+        assert [known.role for known in run.lenses["Parts"].statistics] == ["share"]
 
 
 def test_next_tick_completes_the_one_before(tmp_path):
@@ -371,3 +378,127 @@ def test_lens_that_shows_no_number_does_not_end_the_training(tmp_path, value):
 def test_wrong_options_are_refused_at_once(tmp_path, options, message):
     with pytest.raises(OptionError, match=message):
         StoreVisualizer(tmp_path, **options)
+
+
+# --- arrays straight into the store ---
+
+
+def many_frames(step):
+    """Frames of all kinds: with bands, non-finite numbers, curves, rates that only some layers have, shares."""
+    generator = np.random.default_rng(step)
+    numbers = generator.normal(size=(3, 4))
+    numbers[0, 1], numbers[:, 2] = 1e39, math.nan
+    counts = np.broadcast_to(np.array([0, 0, 5, step]), (3, 4))
+    layers = ("stem", "fc", "head", "late") if step > 1 else ("stem", "fc", "head")
+    numbers, counts = numbers[:, : len(layers)], counts[:, : len(layers)]
+    norm = [Statistic.of("Norm", "mean", scale="log"), Statistic.of("Norm", "max", scale="log")]
+    norm += [Statistic.of("Norm", "max", role="edge", band="min-max", side="high", scale="log")]
+    yield Frame("Norm", TagType.NUMERICAL, layers, tuple(norm), numbers, counts, banded=True)
+    rates = tuple(Statistic.of("Rates", name, limits=(0.0, 1.0)) for name in ("activation_rate", "rows_used"))
+    there = np.array([[True, True], [False, True]])
+    yield Frame("Rates", TagType.PROBABILITY, ("fc", "table"), rates, generator.random((2, 2)), None, there)
+    share = (Statistic.of("Parts", "share", role="share", limits=(0.0, 1.0)),)
+    yield Frame("Parts", TagType.RELATIONS, ("fc", "head"), share, np.array([[0.25, 0.75]]))
+    losses = tuple(Statistic.of("Loss", "mean", curve) for curve in ("train_loss", "val_loss"))
+    values, counts = np.array([[1.0], [math.nan]]), np.array([[0], [3]])
+    yield Frame("Loss", TagType.NUMERICAL, ("Loss",), losses, values, counts, banded=True)
+
+
+def content_of(folder):
+    with open_run(folder) as run:
+        frames = [run.frame_at(step) for step in range(1, 5)]
+        stored = [
+            (lens, one.step, one.statistics, one.layers, one.values.view(np.uint32).tolist())
+            for frame in frames
+            for lens, one in frame.items()
+        ]
+        events = [(one.step, one.layer, one.statistic, one.body) for one in run.events()]
+        return {name: one.statistics for name, one in run.lenses.items()}, stored, events
+
+
+def test_arrays_are_stored_as_their_records_are(tmp_path):
+    attributes = {"Norm": TagAttributes(True, False, True, TagType.NUMERICAL)}
+    attributes["Rates"] = TagAttributes(False, False, True, TagType.PROBABILITY)
+    attributes |= {"Parts": SHARES, "Loss": TagAttributes(False, True, True, TagType.NUMERICAL)}
+    with StoreVisualizer(tmp_path, "arrays") as arrays, StoreVisualizer(tmp_path, "records") as records:
+        for step in range(1, 5):
+            moment, frames = Moment(step, step, float(step), 0, "Lens"), list(many_frames(step))
+            for store in (arrays, records):
+                for tag, look in attributes.items():
+                    store.register_tags(tag, look)
+            arrays.write_frames(moment, frames)
+            records.write([record for frame in frames for record in frame.records(moment)])
+    lenses, stored, events = content_of(tmp_path / "arrays")
+    assert (lenses, stored, events) == content_of(tmp_path / "records")
+    assert {known.role for known in lenses["Lens"]} == {"line", "edge", "share", "count"}
+    assert [event[1:3] for event in events] == [
+        ("fc", "Norm"),
+        ("head", "Norm"),
+        (WHOLE_RUN, "Loss/val_loss"),
+        ("late", "Norm"),
+    ]
+
+
+def test_arrays_come_from_any_thread(tmp_path):
+    def tick(step):
+        store.write_frames(Moment(step, step, float(step), 0, "Lens"), list(many_frames(step)))
+        store.flush()
+
+    store = StoreVisualizer(tmp_path, "a")
+    for step in (1, 2, 3):
+        thread = threading.Thread(target=tick, args=[step])
+        thread.start()
+        thread.join()
+    store.close()
+    with open_run(tmp_path / "a") as run:
+        assert run.series("Lens", "Norm/mean", "stem").axis.step.tolist() == [1, 2, 3]
+
+
+def test_warning_in_another_thread_is_harmless(tmp_path):
+    broken = Frame("Norm", TagType.NUMERICAL, ("fc",), (Statistic.of("Norm", "mean"),), np.zeros((2, 2)))
+    store = StoreVisualizer(tmp_path, "a")
+    failures = []
+
+    def tick(frame, step):
+        try:
+            store.write_frames(Moment(step, step, 0.0, 0, "Lens"), [frame])
+            store.flush()
+        except BaseException as error:
+            failures.append(error)
+
+    def tick_apart():
+        thread = threading.Thread(target=tick, args=[broken, 1])
+        thread.start()
+        thread.join()
+
+    with pytest.warns(MonitorchWarning, match="Lens cannot be stored"):
+        tick_apart()
+    tick(next(many_frames(2)), 2)
+    store.close()
+    assert failures == []
+    with open_run(tmp_path / "a") as run:
+        assert run.series("Lens", "Norm/mean", "stem").axis.step.tolist() == [2]
+
+
+def calls_for(store, layers):
+    """How many Python functions a tick takes, once the names are known."""
+    statistics = tuple(Statistic.of("Norm", name) for name in ("mean", "min", "max"))
+    calls = []
+    for step in (1, 2):
+        frame = Frame("Norm", TagType.NUMERICAL, layers, statistics, np.full((3, len(layers)), 1.0 + step))
+        calls.clear()
+        sys.setprofile(lambda _, event, __: calls.append(event))
+        try:
+            store.write_frames(Moment(step, step, 0.0, 0, "Lens"), [frame])
+            store.flush()
+        finally:
+            sys.setprofile(None)
+    return calls.count("call")
+
+
+def test_work_of_a_tick_does_not_grow_with_the_layers(tmp_path):
+    counts = []
+    for number in (10, 1000):
+        with StoreVisualizer(tmp_path, str(number)) as store:
+            counts.append(calls_for(store, tuple(f"layer{i}" for i in range(number))))
+    assert counts[1] <= counts[0] + 5  # the queue of the writer may have to wait for its thread

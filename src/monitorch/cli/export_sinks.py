@@ -15,7 +15,6 @@ import numpy as np
 
 from ..errors import MissingExtraError, OptionError
 from ..store import WHOLE_RUN
-from ..store.names import SHARE
 from ..visualizer.scalar_name import OVER_LAYERS, scalar_name
 from .export_tables import Piece
 from .wording import printable
@@ -87,7 +86,7 @@ class CsvSink:
             for step, epoch, time in zip(*(field.tolist() for field in piece.axis), strict=True)
         ]
         for (layer, summary), values, there in zip(piece.lines, piece.values, piece.there, strict=True):
-            names = _csv_line(map(self._spell, [piece.lens, piece.statistic, layer, summary])) + ","
+            names = _csv_line(map(self._spell, [piece.lens, piece.statistic.name, layer, summary])) + ","
             numbers = values[there].astype(str).tolist()  # the shortest text that is the same float32 again
             rows = zip(compress(moments, there.tolist()), numbers, strict=True)
             self._file.writelines(f"{moment}{names}{number}\n" for moment, number in rows)
@@ -127,7 +126,7 @@ class ParquetSink:
         if len(line):
             moments = [field[tick] for field in piece.axis]
             layers, summaries = zip(*piece.lines, strict=True)
-            names = [self._names(line * 0, [piece.lens]), self._names(line * 0, [piece.statistic])]
+            names = [self._names(line * 0, [piece.lens]), self._names(line * 0, [piece.statistic.name])]
             names += [self._names(line, layers), self._names(line, summaries)]
             columns = [*moments, *names, piece.values[line, tick]]
             self._file.write_table(self._arrow.table(columns, schema=self._schema))
@@ -173,12 +172,15 @@ class TensorBoardSink:
 
 
 def _tag(piece: Piece, layer: str, summary: str) -> str:
-    tag, _, line = piece.statistic.partition("/")
+    statistic = piece.statistic
+    tag, line = (statistic.tag, statistic.text) if statistic.tag else (statistic.text, "")
+    if statistic.role == "share":
+        line = ""
     if summary:
         layer, line = OVER_LAYERS, f"{line} {summary}"
     elif piece.lens == WHOLE_RUN:
         layer = ""
-    return scalar_name(tag, layer, "" if line == SHARE else line).encode(errors="backslashreplace").decode()
+    return scalar_name(tag, layer, line).encode(errors="backslashreplace").decode()
 
 
 _SINKS: dict[str, Any] = {"csv": CsvSink, "parquet": ParquetSink, "tensorboard": TensorBoardSink}

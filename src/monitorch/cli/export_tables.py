@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store import Axis, Run
+from ..store import Axis, Run, Statistic
 from ..worst import RECENT_TICKS, severities, worst_first
 from .reading import Choice, Numbers, choose, every_tick, outline, pieces
 
@@ -21,7 +21,7 @@ class Piece(NamedTuple):
     """
 
     lens: str
-    statistic: str
+    statistic: Statistic
     axis: Axis
     lines: tuple[tuple[str, str], ...]
     values: NDArray[np.float32]
@@ -42,7 +42,7 @@ def tables(run: Run, options: argparse.Namespace) -> Iterator[Piece]:
 
 def _series(choice: Choice, numbers: Numbers) -> Piece:
     lines = tuple((layer, "") for layer in numbers.layers)
-    return Piece(choice.lens.name, choice.statistic.name, numbers.axis, lines, numbers.values, numbers.measured)
+    return Piece(choice.lens.name, choice.statistic, numbers.axis, lines, numbers.values, numbers.measured)
 
 
 def _summaries(run: Run, choice: Choice) -> Piece:
@@ -61,7 +61,7 @@ def _summaries(run: Run, choice: Choice) -> Piece:
     values = np.stack([pick(count * 0), median, pick(count - 1), nonfinite])
     there = np.broadcast_to((count > 0) | (nonfinite > 0), values.shape)
     lines = tuple(("", summary) for summary in SUMMARIES)
-    return Piece(choice.lens.name, choice.statistic.name, numbers.axis, lines, values, there)
+    return Piece(choice.lens.name, choice.statistic, numbers.axis, lines, values, there)
 
 
 def _worst(run: Run, choice: Choice, number: int) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, Lens, Run, Statistic, list_runs, open_run
-from ..store.names import is_edge
 
 T = TypeVar("T")
 
@@ -101,8 +100,8 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
 
 
 def central(lens: Lens) -> tuple[Statistic, ...]:
-    """The statistics without band edges and counts; all, if there are no others."""
-    chosen = tuple(statistic for statistic in lens.statistics if not is_edge(statistic.name))
+    """The lines, without band edges, shares and counts; all, if there are no others."""
+    chosen = tuple(statistic for statistic in lens.statistics if statistic.role == "line")
     return chosen or lens.statistics
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..statistic import Role
 from ..store import Run
-from ..store.names import is_edge
 from .reading import Choice, Numbers, choose, every_tick, pieces
 
 Places = tuple[NDArray[np.intp], NDArray[np.intp]]
@@ -33,6 +33,7 @@ class StatisticDifference(NamedTuple):
 
     lens: str
     statistic: str
+    role: Role
     compared: int
     beyond: int
     first: Parting | None
@@ -63,8 +64,8 @@ class RunDifference(NamedTuple):
 
     @property
     def parted(self) -> list[StatisticDifference]:
-        """The statistics that differ, earliest first; at the same step, band edges and counts come last."""
-        keyed = [(part.first.step, is_edge(part.statistic), part) for part in self.statistics if part.first]
+        """The statistics that differ, earliest first; at the same step, band edges, shares and counts come last."""
+        keyed = [(part.first.step, part.role != "line", part) for part in self.statistics if part.first]
         return [part for *_, part in sorted(keyed, key=lambda one: one[:2])]
 
 
@@ -143,7 +144,8 @@ def _compare(a: Run, b: Run, ours: Choice, theirs: Choice, tolerance: float) -> 
             largest.append(_parting(*both, places, share, row, column))
     first = min(firsts, key=lambda one: one.step, default=None)
     worst = max(largest, key=lambda one: one.difference, default=None)
-    return StatisticDifference(ours.lens.name, ours.statistic.name, compared, beyond, first, worst), ticks
+    names = ours.lens.name, ours.statistic.name, ours.statistic.role
+    return StatisticDifference(*names, compared, beyond, first, worst), ticks
 
 
 def _common(a: Numbers, b: Numbers) -> Places:

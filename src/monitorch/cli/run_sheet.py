@@ -13,7 +13,6 @@ from rich.text import Text
 
 from ..store import WHOLE_RUN, Event, Failure, Frame, Lens, Run, is_absent
 from ..store.database import OWNER
-from ..store.names import find_count
 from ..visualizer.table import Column, number_text, table_text
 from .reading import Choice, choose
 from .run_facts import headline, newest_numbers
@@ -124,11 +123,11 @@ def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Colum
     made: dict[Column, dict[str, str]] = {}
     for choice in choices:
         frame = newest[choice.lens.name]
-        tag, _, line = choice.statistic.name.rpartition("/")
-        column = Column(printable(tag or choice.lens.name), printable(line))
+        tag = choice.statistic.tag
+        column = Column(printable(tag or choice.lens.name), printable(choice.statistic.text))
         if column in made:  # two lenses that use one name
             column = Column(printable(f"{choice.lens.name}: {tag}"), column.name)
-        counts = _counts(frame, choice.statistic.name)
+        counts = _counts(frame, choice)
         made[column] = {
             layer: number_text(float(value), counts.get(layer, 0))
             for layer, value in newest_numbers(frame, choice).items()
@@ -137,11 +136,11 @@ def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Colum
     return made
 
 
-def _counts(frame: Frame, statistic: str) -> dict[str, int]:
-    name = find_count(statistic, frame.statistics)
-    if name is None:
+def _counts(frame: Frame, choice: Choice) -> dict[str, int]:
+    count = choice.statistic.nonfinite_among(choice.lens.statistics)
+    if count is None:
         return {}
-    row = frame.values[frame.statistics.index(name)]
+    row = frame.values[frame.statistics.index(count.name)]
     return {layer: int(count) for layer, count in zip(frame.layers, row, strict=True) if count > 0}
 
 

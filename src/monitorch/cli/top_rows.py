@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store import WHOLE_RUN, Run
+from ..store import WHOLE_RUN, Run, Statistic
 from ..worst import RECENT_TICKS, Severity, severities
 from .reading import Choice, central, choose, recent
 from .run_facts import headline
@@ -21,7 +21,7 @@ class Row:
     layer: str
     place: int
     lens: str
-    statistic: str
+    statistic: Statistic
     step: int
     severity: Severity
     newest: np.float32
@@ -66,7 +66,7 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
     """The same as data for other programs."""
 
     def row_facts(row: Row) -> dict[str, Any]:
-        names = {"layer": row.layer, "lens": row.lens, "statistic": row.statistic, "step": row.step}
+        names = {"layer": row.layer, "lens": row.lens, "statistic": row.statistic.name, "step": row.step}
         why = {"reason": row.severity.reason, **row.severity._asdict()}
         return {**names, **why, "value": row.newest, "recent": row.values}
 
@@ -82,5 +82,5 @@ def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterat
         for layer, values, broken, measured, severity in seen:
             if measured.any():
                 newest = np.flatnonzero(measured)[-1]
-                names = layer, places.get(layer, 0), choice.lens.name, choice.statistic.name
+                names = layer, places.get(layer, 0), choice.lens.name, choice.statistic
                 yield Row(*names, int(numbers.last_step[newest]), severity, values[newest], values, broken)

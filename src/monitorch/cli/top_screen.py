@@ -80,7 +80,7 @@ class Screen:
     def _whole_run(self) -> Table:
         grid = Table.grid(padding=(0, 2))
         for row in self._whole[:_MOST_OF_RUN]:
-            name = row.statistic.rpartition("/")[2].removesuffix(" mean")
+            name = row.statistic.label or row.statistic.text
             grid.add_row(words(name, QUIET), _number(row), self._curve(row))
         return grid
 
@@ -89,7 +89,7 @@ class Screen:
         cells = [
             (
                 words(row.layer, "bold" if row.severity.reason else ""),
-                words(row.statistic.removesuffix("/mean"), QUIET),
+                words(row.statistic.title, QUIET),
                 _number(row),
                 self._curve(row),
                 words(row.severity.reason, TROUBLE if row.severity.nonfinite else "yellow"),

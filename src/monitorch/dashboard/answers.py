@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..store import WHOLE_RUN, Event, Lens, Run, RunInfo
-from ..store.names import is_edge
+from ..store import WHOLE_RUN, Event, Lens, Run, RunInfo, Statistic
 
 
 def plain(value: Any) -> Any:
@@ -55,11 +54,12 @@ def head(run: Run) -> dict[str, Any]:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """A run in the list of runs: its facts, and the newest number of each statistic of the whole run."""
+    """A run in the list of runs: its facts, and the newest number of each line of the whole run."""
     lens = run.lenses.get(WHOLE_RUN)
-    names = [known.name for known in lens.statistics if not is_edge(known.name)] if lens else []
-    newest = {name: number for name in names if lens and (number := _newest(run, lens, name)) is not None}
-    return {"meta": plain(run.meta), "newest": plain(newest)}
+    lines = [known for known in lens.statistics if known.role == "line"] if lens else []
+    newest = {one.name: number for one in lines if lens and (number := _newest(run, lens, one.name)) is not None}
+    known = [_statistic(one) for one in lines if one.name in newest]
+    return {"meta": plain(run.meta), "statistics": known, "newest": plain(newest)}
 
 
 def events(found: Iterable[Event]) -> list[dict[str, Any]]:
@@ -90,4 +90,9 @@ def _newest(run: Run, lens: Lens, statistic: str) -> float | None:
 
 
 def _lens(lens: Lens) -> dict[str, Any]:
-    return {**lens._asdict(), "statistics": [plain(statistic._asdict()) for statistic in lens.statistics]}
+    return {**lens._asdict(), "statistics": list(map(_statistic, lens.statistics))}
+
+
+def _statistic(statistic: Statistic) -> dict[str, Any]:
+    """All fields, and what a statistic is called where its plot is known."""
+    return {**plain(statistic._asdict()), "label": statistic.label}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..statistic import NONFINITE
 from ..store import WHOLE_RUN, Run
-from ..store.names import NONFINITE, is_edge
 from . import answers, bundle, quantise
 from .windows import Ask, Block, axes, blocks, describe, planes
 
@@ -80,10 +80,10 @@ def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
 
 
 def _series(run: Run, share: float) -> tuple[tuple[str, str], ...]:
-    """A share of all statistics: those of the whole run first, band edges and counts last."""
-    names = [(lens.name, statistic.name) for lens in run.lenses.values() if lens.ticks for statistic in lens.statistics]
-    names.sort(key=lambda pair: (pair[0] != WHOLE_RUN, is_edge(pair[1])))
-    return tuple(names[: math.ceil(share * len(names))])
+    """A share of all statistics: those of the whole run first, lines before band edges, shares and counts."""
+    known = [(lens.name, statistic) for lens in run.lenses.values() if lens.ticks for statistic in lens.statistics]
+    known.sort(key=lambda pair: (pair[0] != WHOLE_RUN, pair[1].role != "line"))
+    return tuple((lens, statistic.name) for lens, statistic in known[: math.ceil(share * len(known))])
 
 
 def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
+from ..statistic import NONFINITE
 from ..store import Run, Window
-from ..store.names import NONFINITE
 
 HIGHEST_RESOLUTION = 4000
 PLANES = ("mean", "minimum", "maximum")

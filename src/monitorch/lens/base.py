@@ -16,11 +16,12 @@ from ..gatherer.abstract_gatherer import Gatherer
 from ..preprocessor import AbstractPreprocessor
 from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..visualizer.abstract_visualizer import AbstractVisualizer
+from ..visualizer.frame import Frame, Moment
 from ..visualizer.record import Record
 from ..visualizer.record_sink import RecordSink
 from .abstract_lens import AbstractLens
 from .options import LayerChoice, old_names
-from .views import Frame, View
+from .views import View
 
 OLD_NAMES = {"compute_adj_prod": "compute_correlation", "skip_no_grad_pass": "evaluation_from_grad"}
 
@@ -85,7 +86,7 @@ class Lens(AbstractLens):
         self.date(getattr(self._state, "ticks", 0), getattr(self._state, "step", 0), time.time())
 
     def vizualize(self, visualizer: AbstractVisualizer, epoch: int) -> None:
-        """Pass records to visualizers that take them, else call the plot method of each tag."""
+        """Pass frames to visualizers that take them, else call the plot method of each tag."""
         self._show(self._frames, visualizer, epoch, self._moment[0])
 
     def records(self, epoch: int) -> list[Record]:
@@ -95,19 +96,18 @@ class Lens(AbstractLens):
     def _show(self, frames: Sequence[Frame], visualizer: AbstractVisualizer, epoch: int, step: int) -> None:
         for part in getattr(visualizer, "parts", (visualizer,)):
             if isinstance(part, RecordSink):
-                part.write(self._records(frames, epoch, step))
+                part.write_frames(self._dated(epoch, step), frames)
             else:
                 for frame in frames:
                     frame.show(part, epoch)
 
     def _records(self, frames: Sequence[Frame], epoch: int, step: int) -> list[Record]:
+        moment = self._dated(epoch, step)
+        return [record for frame in frames for record in frame.records(moment)]
+
+    def _dated(self, epoch: int, step: int) -> Moment:
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        moment, lens = self._moment[1], type(self).__name__
-        return [
-            Record(step, epoch, moment, rank, lens, layer, frame.tag, statistic, value, nonfinite)
-            for frame in frames
-            for layer, statistic, value, nonfinite in frame.numbers()
-        ]
+        return Moment(step, epoch, self._moment[1], rank, type(self).__name__)
 
     def reset_epoch(self) -> None:
         """Start new accumulators."""

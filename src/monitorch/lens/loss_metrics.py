@@ -10,10 +10,11 @@ from ..engine.reports import is_news, tell
 from ..errors import OptionError, warn
 from ..gatherer import FeedForwardGatherer
 from ..numerical import Accumulator
+from ..numerical.extraction import has_samples
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
 from .pushed_lens import PushedLens
-from .views import NamedLines, has_samples
+from .views import NamedLines
 
 
 class LossMetrics(PushedLens):

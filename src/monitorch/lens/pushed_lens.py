@@ -9,9 +9,9 @@ from torch import nn
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, ExplicitCall
 from ..preprocessor.run_numbers import RunNumbers
+from ..visualizer.frame import Frame
 from ..visualizer.record import Record
 from .base import Lens
-from .views import Frame
 
 
 class PushedLens(Lens):
@@ -42,7 +42,7 @@ class PushedLens(Lens):
         self.earlier = {}
         for step in sorted({step for found in self._read.values() for step in found if step is not None}):
             frames = [view.read((), step) for view in self._views]
-            self.earlier[step] = [frame for frame in frames if frame.values]
+            self.earlier[step] = [frame for frame in frames if frame.layers]
         self._read = {}
 
     def date(self, tick: int, step: int, moment: float) -> None:
@@ -86,8 +86,7 @@ class PushedLens(Lens):
         self._state.settle()
         if self._state.ticks == 0:
             raise KeyError("there are no numbers yet: end a tick first")
-        values = self._frames[0].values.get(self._frames[0].tag, {}) if self._is_fresh() else {}
-        return values.get(line, math.nan)
+        return self._frames[0].number(line) if self._is_fresh() else math.nan
 
     def _loss_names(self) -> tuple[str, str]:
         """The names of the training loss and the validation loss."""

@@ -4,64 +4,87 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import compress
+from typing import Any, NamedTuple
 
-from ..numerical import Accumulator, extract_point, extract_range, parse_range_name
-from ..numerical.extraction import count_nonfinite
+import numpy as np
+from numpy.typing import NDArray
+
+from ..numerical import Accumulator
+from ..numerical.extraction import Series, count_nonfinites, extract_points, extract_ranges, have_samples
 from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..preprocessor.geometry import GeometryPreprocessor
 from ..preprocessor.rates import RateStatistics
-from ..visualizer.abstract_visualizer import AbstractVisualizer, TagAttributes, TagType
-from ..visualizer.record_sink import flatten
+from ..statistic import SHARE, Statistic, edges
+from ..visualizer.abstract_visualizer import TagAttributes, TagType
+from ..visualizer.frame import Counts, Frame, Numbers
 
-Lines = dict[str, float]
-Bands = dict[tuple[str, str], tuple[float, float]]
+__all__ = [
+    "Frame",
+    "LayerLines",
+    "LayerRates",
+    "NamedLines",
+    "Shares",
+    "Source",
+    "View",
+    "WorstRates",
+    "geometry_views",
+]
 
-
-@dataclass
-class Frame:
-    """The numbers of one tag at one tick, by layer; a big tag has only itself as a layer."""
-
-    tag: str
-    type: TagType
-    values: OrderedDict[str, Lines] = field(default_factory=OrderedDict)
-    ranges: OrderedDict[str, Bands] | None = None
-    nonfinite: dict[str, int] = field(default_factory=dict)
-    nonfinite_lines: dict[str, int] = field(default_factory=dict)
-    """The counts of single lines, if a tag has several curves."""
-
-    def show(self, visualizer: AbstractVisualizer, epoch: int) -> None:
-        """Pass on the numbers by the method for their type, after the counts of non-finite samples."""
-        counts = {layer: count for layer, count in self.nonfinite.items() if count}
-        if counts and hasattr(visualizer, "count_nonfinite"):
-            visualizer.count_nonfinite(epoch, self.tag, counts)
-        if self.type is TagType.NUMERICAL:
-            visualizer.plot_numerical_values(epoch, self.tag, self.values, self.ranges)
-        elif self.type is TagType.PROBABILITY:
-            visualizer.plot_probabilities(epoch, self.tag, self.values)
-        else:
-            visualizer.plot_relations(epoch, self.tag, self.values)
-
-    def numbers(self) -> Iterator[tuple[str, str, float, int]]:
-        """``(layer, statistic, value, non-finite samples behind it)`` for every line and band edge."""
-        for layer, statistic, value in flatten(self.values, self.ranges):
-            yield layer, statistic, value, self.nonfinite_lines.get(statistic, self.nonfinite.get(layer, 0))
+SKETCH_ERROR = 0.022
+"""The standard error of a cosine that is estimated from a random projection of 4,096 numbers."""
 
 
-@dataclass(frozen=True)
+class Reading(NamedTuple):
+    """The accumulators of some layers; all numbers come in the order of the layers."""
+
+    layers: tuple[str, ...]
+    series: Series
+    places: NDArray[np.intp]
+    """Where the layers are in the series."""
+
+    def points(self, method: str) -> Numbers:
+        """One number for each layer."""
+        return extract_points(self.series, method)[self.places]
+
+    def edges(self, band: str) -> Iterator[Numbers]:
+        """The lower and the upper edge of a band."""
+        return (numbers[self.places] for numbers in extract_ranges(self.series, band))
+
+    def nonfinite(self) -> Counts:
+        """How many samples of each layer were NaN or infinite."""
+        return count_nonfinites(self.series)[self.places]
+
+
 class Source:
     """One statistic of one preprocessor."""
 
-    preprocessor: AccumulatingPreprocessor
-    statistic: str
+    def __init__(self, preprocessor: AccumulatingPreprocessor, statistic: str) -> None:
+        self.preprocessor, self.statistic = preprocessor, statistic
+        self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self._found: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.empty(0, np.intp))
 
-    def read(self, layers: Iterable[str]) -> OrderedDict[str, Accumulator]:
-        """Accumulators of the layers that have samples, in the order of ``layers``."""
-        series = self.preprocessor.series(self.statistic)
-        return OrderedDict((layer, series[layer]) for layer in layers if layer in series and has_samples(series[layer]))
+    def read(self, layers: Sequence[str]) -> Reading:
+        """The layers that have samples, in the order of ``layers``."""
+        series: Series = self.preprocessor.series(self.statistic)
+        layers, places = self._find(tuple(series), tuple(layers))
+        if not layers:
+            return Reading(layers, series, places)
+        there = have_samples(series)[places]
+        if not there.all():
+            layers, places = tuple(compress(layers, there)), places[there]
+        return Reading(layers, series, places)
+
+    def _find(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+        """The wanted names that are known, and their places; looked for again only when names have changed."""
+        if (known, wanted) != self._names:
+            places = {name: place for place, name in enumerate(known)}
+            found = tuple(name for name in wanted if name in places)
+            self._names = known, wanted
+            self._found = found, np.array([places[name] for name in found], np.intp)
+        return self._found
 
 
 class View(ABC):
@@ -80,9 +103,27 @@ class View(ABC):
     def read(self, layers: Sequence[str]) -> Frame:
         """The numbers since the last tick."""
 
+    def _statistic(self, line: str, curve: str = "", **what: Any) -> Statistic:
+        look: dict[str, Any] = {"scale": self.attributes.scale, "limits": self.attributes.limits}
+        return Statistic.of(self.tag, line, curve, **look, **what)
+
+    def _lines(self, methods: Sequence[str], curve: str = "", **what: Any) -> list[Statistic]:
+        return [self._statistic(method, curve, **what) for method in methods]
+
+    def _edges(self, bands: Sequence[str], curve: str = "", **what: Any) -> list[Statistic]:
+        return [
+            self._statistic(name, curve, role="edge", band=band, side=side, **what)
+            for band in bands
+            for name, side in edges(band)
+        ]
+
 
 class LayerLines(View):
-    """Lines and bands for each layer; ``ranges=None`` is a view without bands."""
+    """Lines and bands for each layer; ``ranges=None`` is a view without bands.
+
+    Args:
+        error: the standard error of the numbers, if they are estimates.
+    """
 
     def __init__(
         self,
@@ -94,21 +135,29 @@ class LayerLines(View):
         logy: bool = False,
         annotate: bool = True,
         ylim: tuple[float, float] | None = None,
+        error: float | None = None,
     ) -> None:
         super().__init__(tag, logy=logy, annotate=annotate, ylim=ylim)
-        self.source, self.lines, self.ranges = source, lines, ranges
+        self.source, self.lines, self.error = source, tuple(dict.fromkeys(lines)), error
+        self.ranges = None if ranges is None else tuple(dict.fromkeys(ranges))
+
+    @cached_property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """What is read of each layer."""
+        bands = self._edges(self.ranges or (), error=self.error)
+        return (*self._lines(self.lines, error=self.error), *bands)
 
     def read(self, layers: Sequence[str]) -> Frame:
         """Aggregate each layer's samples."""
-        frame = Frame(self.tag, self.type, ranges=None if self.ranges is None else OrderedDict())
-        for layer, acc in self.source.read(layers).items():
-            frame.values[layer] = {method: extract_point(acc, method) for method in self.lines}
-            frame.nonfinite[layer] = count_nonfinite(acc)
-            if frame.ranges is not None:
-                frame.ranges[layer] = {
-                    parse_range_name(method): extract_range(acc, method) for method in self.ranges or ()
-                }
-        return frame
+        banded = self.ranges is not None
+        found = self.source.read(layers)
+        if not found.layers:
+            return Frame.empty(self.tag, self.type, banded=banded)
+        rows = [found.points(method) for method in self.lines]
+        for band in self.ranges or ():
+            rows += found.edges(band)
+        counts = np.broadcast_to(found.nonfinite(), (len(rows), len(found.layers)))
+        return Frame(self.tag, self.type, found.layers, self.statistics, np.stack(rows), counts, banded=banded)
 
 
 class LayerRates(View):
@@ -119,15 +168,39 @@ class LayerRates(View):
     def __init__(self, tag: str, rates: RateStatistics, activation_method: str, death_method: str) -> None:
         super().__init__(tag)
         self.rates, self.methods = rates, {"activation": activation_method, "death": death_method}
+        self._sources = [(Source(rates, statistic), method) for statistic, method in self.methods.items()]
+        self._labels: tuple[Any, list[tuple[str, ...]]] = (None, [])
 
     def read(self, layers: Sequence[str]) -> Frame:
         """Aggregate each layer's rates."""
-        frame = Frame(self.tag, self.type)
-        for statistic, method in self.methods.items():
-            for layer, acc in Source(self.rates, statistic).read(layers).items():
-                frame.values.setdefault(layer, {})[self.rates.label(layer, statistic)] = extract_point(acc, method)
-                frame.nonfinite[layer] = count_nonfinite(acc)
-        return frame
+        readings = [source.read(layers) for source, _ in self._sources]
+        if not any(found.layers for found in readings):
+            return Frame.empty(self.tag, self.type)
+        shown = max((found.layers for found in readings), key=len)
+        if any(found.layers != shown for found in readings):  # the samples of one rate were given away by hand
+            known = {layer for found in readings for layer in found.layers}
+            shown = tuple(layer for layer in layers if layer in known)
+        rows: dict[str, tuple[Numbers, Counts, NDArray[np.bool_]]] = {}
+        for (_, method), found, labels in zip(self._sources, readings, self._labels_of(shown), strict=True):
+            columns = slice(None) if found.layers == shown else np.flatnonzero(np.isin(shown, found.layers))
+            values, counts = np.full(len(shown), np.nan), np.zeros(len(shown), np.int64)
+            there = np.zeros(len(shown), np.bool_)
+            values[columns], counts[columns], there[columns] = found.points(method), found.nonfinite(), True
+            names = dict.fromkeys(labels)
+            for name in names:  # nearly always one; a lookup table has its own
+                own = there if len(names) == 1 else there & (np.array(labels) == name)
+                rows[name] = values, counts, own
+        values, counts, measured = map(np.stack, zip(*rows.values(), strict=True))
+        statistics = tuple(self._lines(tuple(rows)))
+        return Frame(self.tag, self.type, shown, statistics, values, counts, None if measured.all() else measured)
+
+    def _labels_of(self, layers: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """What the rates of each layer are called; asked again only when layers, or what they are, have changed."""
+        key = layers, frozenset(getattr(self.rates, "lookups", ()))
+        if self._labels[0] != key:
+            labels = [tuple(self.rates.label(layer, statistic) for layer in layers) for statistic in self.methods]
+            self._labels = key, labels
+        return self._labels[1]
 
 
 class WorstRates(View):
@@ -135,6 +208,7 @@ class WorstRates(View):
 
     type = TagType.PROBABILITY
     big = True
+    _WORST: Mapping[str, Callable[[Numbers], Any]] = {"activation_rate": np.min, "death_rate": np.max}
 
     def __init__(self, tag: str, views: Sequence[LayerRates]) -> None:
         super().__init__(tag)
@@ -142,14 +216,25 @@ class WorstRates(View):
 
     def read(self, layers: Sequence[str]) -> Frame:
         """Look for the worst layer."""
-        frame = Frame(self.tag, self.type)
-        rates = [lines for view in self.views for lines in view.read(layers).values.values()]
-        if rates:
-            frame.values[self.tag] = {
-                "worst activation_rate": _extreme(min, rates, "activation_rate"),
-                "worst death_rate": _extreme(max, rates, "death_rate"),
-            }
-        return frame
+        frames = [frame for frame in (view.read(layers) for view in self.views) if frame.layers]
+        if not frames:
+            return Frame.empty(self.tag, self.type)
+        values = []
+        for rate, worst in self._WORST.items():
+            known = np.concatenate([_finite(frame, rate) for frame in frames])
+            values.append([float(worst(known)) if len(known) else math.nan])
+        statistics = tuple(self._lines([f"worst {rate}" for rate in self._WORST]))
+        return Frame(self.tag, self.type, (self.tag,), statistics, np.array(values))
+
+
+def _finite(frame: Frame, line: str) -> Numbers:
+    """The finite numbers of a line."""
+    row = next((place for place, known in enumerate(frame.statistics) if known.line == line), None)
+    if row is None:
+        return np.empty(0)
+    values: Numbers = frame.values[row]
+    known: Numbers = values[np.isfinite(values) & frame.is_measured()[row]]
+    return known
 
 
 class Shares(View):
@@ -164,14 +249,16 @@ class Shares(View):
 
     def read(self, layers: Sequence[str]) -> Frame:
         """Divide by the sum of the finite values."""
-        frame = Frame(self.tag, self.type)
-        values = {layer: extract_point(acc, self.method) for layer, acc in self.source.read(layers).items()}
-        total = math.fsum(value for value in values.values() if math.isfinite(value))
-        if values:
-            frame.values[self.tag] = {
-                layer: value / (total or 1.0) if math.isfinite(value) else math.nan for layer, value in values.items()
-            }
-        return frame
+        found = self.source.read(layers)
+        if not found.layers:
+            return Frame.empty(self.tag, self.type)
+        values = found.points(self.method)
+        known = np.isfinite(values)
+        _, exponent = np.frexp(np.max(np.abs(values), where=known, initial=0.0))
+        scaled = np.ldexp(np.where(known, values, np.nan), -exponent)  # the sum of huge numbers would overflow
+        total = math.fsum(scaled[known].tolist())
+        statistics = (self._statistic(SHARE, role="share"),)
+        return Frame(self.tag, self.type, found.layers, statistics, scaled[None] / (total or 1.0))
 
 
 class NamedLines(View):
@@ -195,42 +282,29 @@ class NamedLines(View):
     ) -> None:
         super().__init__(tag)
         self.attributes.apart = apart
-        self.named, self.lines, self.ranges = named, lines, ranges
+        self.named, self.lines, self.ranges = named, tuple(dict.fromkeys(lines)), tuple(dict.fromkeys(ranges))
+        self._statistics: tuple[tuple[str, ...], tuple[Statistic, ...]] = ((), ())
 
     def read(self, layers: Sequence[str], step: int | None = None) -> Frame:
         """Aggregate each name's samples; a name without any is left out."""
-        frame = Frame(self.tag, self.type, ranges=OrderedDict())
-        values: Lines = {}
-        bands: Bands = {}
-        for name, acc in self.named(step).items():
-            count = count_nonfinite(acc)
-            frame.nonfinite[self.tag] = frame.nonfinite.get(self.tag, 0) + count
-            if not has_samples(acc):
-                continue
-            lines = {f"{name} {method}": extract_point(acc, method) for method in self.lines}
-            edges = {_edges(name, method): extract_range(acc, method) for method in self.ranges}
-            values.update(lines)
-            bands.update(edges)
-            frame.nonfinite_lines.update(dict.fromkeys([*lines, *chain(*edges)], count))
-        if values:
-            frame.values[self.tag] = values
-            frame.ranges = OrderedDict({self.tag: bands})
-        return frame
+        named = self.named(step)
+        series = dict(compress(named.items(), have_samples(named)))
+        if not series:
+            return Frame.empty(self.tag, self.type, banded=True)
+        ends = [edge for band in self.ranges for edge in extract_ranges(series, band)]
+        points = [extract_points(series, method) for method in self.lines]
+        values = np.concatenate([np.stack(rows).T.reshape(-1) for rows in (points, ends) if rows])
+        counts = count_nonfinites(series)
+        counts = np.concatenate([np.repeat(counts, len(rows)) for rows in (points, ends)])
+        statistics = self._statistics_of(tuple(series))
+        return Frame(self.tag, self.type, (self.tag,), statistics, values[:, None], counts[:, None], banded=True)
 
-
-def _edges(name: str, method: str) -> tuple[str, str]:
-    low, high = parse_range_name(method)
-    return f"{name} {low}", f"{name} {high}"
-
-
-def has_samples(acc: Accumulator) -> bool:
-    """Whether there are samples, finite or not."""
-    return len(acc) > 0 or count_nonfinite(acc) > 0
-
-
-def _extreme(choose: Callable[[list[float]], float], layers: Iterable[Lines], rate: str) -> float:
-    known = [lines[rate] for lines in layers if math.isfinite(lines.get(rate, math.nan))]
-    return choose(known) if known else math.nan
+    def _statistics_of(self, names: tuple[str, ...]) -> tuple[Statistic, ...]:
+        """The lines of all names, then their edges."""
+        if self._statistics[0] != names:
+            lines = [line for name in names for line in self._lines(self.lines, name)]
+            self._statistics = names, (*lines, *(edge for name in names for edge in self._edges(self.ranges, name)))
+        return self._statistics[1]
 
 
 def geometry_views(
@@ -245,5 +319,6 @@ def geometry_views(
     views = [LayerLines(f"{what} Norm", Source(geometry, "norm"), lines, ranges, logy=logy)]
     if geometry.correlation:
         source = Source(geometry, "correlation")
-        views.append(LayerLines(f"{what} Correlation", source, lines, ranges, ylim=correlation_ylim))
+        error = SKETCH_ERROR if geometry.comparison == "sketch" else None
+        views.append(LayerLines(f"{what} Correlation", source, lines, ranges, ylim=correlation_ylim, error=error))
     return views

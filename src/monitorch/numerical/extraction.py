@@ -1,16 +1,25 @@
-"""Reading one number, or a pair, out of an accumulator."""
+"""Reading one number, or a pair, out of an accumulator, or out of those of all layers at once.
+
+Functions over many accumulators take them by name, and return arrays in that order. Moments are read as whole columns;
+only where every sample is kept do these functions look at single accumulators.
+"""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from .series import Accumulator, RunningMeanVar
+from ..statistic import BANDS
+from .moments import Moments, Places
+from .series import Accumulator, RunningMeanVar, SeriesColumn
 
 Samples = NDArray[np.float64]
+
+Series: TypeAlias = Mapping[str, Accumulator]
+"""The accumulators of one statistic, by name."""
 
 _OF_MOMENTS: dict[str, Callable[[RunningMeanVar], float]] = {
     "mean": lambda acc: acc.mean,
@@ -18,6 +27,7 @@ _OF_MOMENTS: dict[str, Callable[[RunningMeanVar], float]] = {
     "min": lambda acc: acc.min_,
     "max": lambda acc: acc.max_,
 }
+_COLUMNS = {"mean": "mean", "std": "std", "min": "low", "max": "high"}  # of moments, by method
 _OF_SAMPLES: dict[str, Callable[[Samples], Any]] = {
     "mean": np.mean,
     "std": np.std,
@@ -29,12 +39,9 @@ _OF_SAMPLES: dict[str, Callable[[Samples], Any]] = {
     "Q3": lambda x: np.quantile(x, 0.75),
     "IQR": lambda x: np.quantile(x, 0.75) - np.quantile(x, 0.25),
 }
-# name of a range -> the names of its two ends
-_RANGES = {"std": ("-σ", "+σ"), "Q1-Q3": ("Q1", "Q3"), "min-max": ("min", "max")}
-
 HUGE = 1e150
 
-INPLACE_POINTS, POINTS, RANGES = tuple(_OF_MOMENTS), tuple(_OF_SAMPLES), tuple(_RANGES)
+INPLACE_POINTS, POINTS, RANGES = tuple(_OF_MOMENTS), tuple(_OF_SAMPLES), tuple(BANDS)
 INPLACE_RANGES = ("std", "min-max")
 
 
@@ -44,14 +51,8 @@ def extract_point(acc: Accumulator, method: str) -> float:
     >>> extract_point([1.0, 2.0, 3.0, 4.0, 10.0], "Q3")
     4.0
     """
-    if method not in _OF_SAMPLES:
-        raise OptionError.unknown("method", method, _OF_SAMPLES)
+    _check(method, of_moments=isinstance(acc, RunningMeanVar))
     if isinstance(acc, RunningMeanVar):
-        if method not in _OF_MOMENTS:
-            raise OptionError(
-                f"{method!r} needs every sample, but only moments were kept: use inplace=False (running=False "
-                f"for pushed values), or one of {', '.join(map(repr, _OF_MOMENTS))}"
-            )
         return float(_OF_MOMENTS[method](acc)) if acc.count else math.nan
     if not isinstance(acc, list):
         raise OptionError(f"an accumulator is a RunningMeanVar or a list, not {type(acc).__name__}")
@@ -65,17 +66,26 @@ def extract_point(acc: Accumulator, method: str) -> float:
     return float(_OF_SAMPLES[method](samples))
 
 
+def _check(method: str, *, of_moments: bool) -> None:
+    if method not in _OF_SAMPLES:
+        raise OptionError.unknown("method", method, _OF_SAMPLES)
+    if of_moments and method not in _OF_MOMENTS:
+        raise OptionError(
+            f"{method!r} needs every sample, but only moments were kept: use inplace=False (running=False "
+            f"for pushed values), or one of {', '.join(map(repr, _OF_MOMENTS))}"
+        )
+
+
 def extract_range(acc: Accumulator, method: str) -> tuple[float, float]:
     """The two ends of a band around the samples.
 
     >>> extract_range([1.0, 3.0], "std")
     (1.0, 3.0)
     """
-    parse_range_name(method)
+    low, high = parse_range_name(method)
     if method == "std":
         mean, std = extract_point(acc, "mean"), extract_point(acc, "std")
         return mean - std, mean + std
-    low, high = method.split("-")
     return extract_point(acc, low), extract_point(acc, high)
 
 
@@ -85,9 +95,9 @@ def parse_range_name(name: str) -> tuple[str, str]:
     >>> parse_range_name("std")
     ('-σ', '+σ')
     """
-    if name not in _RANGES:
-        raise OptionError.unknown("range", name, _RANGES)
-    return _RANGES[name]
+    if name not in BANDS:
+        raise OptionError.unknown("range", name, BANDS)
+    return BANDS[name]
 
 
 def count_nonfinite(acc: Accumulator) -> int:
@@ -95,3 +105,59 @@ def count_nonfinite(acc: Accumulator) -> int:
     if isinstance(acc, RunningMeanVar):
         return acc.nonfinite
     return int(np.count_nonzero(~np.isfinite(np.asarray(acc, dtype=np.float64))))
+
+
+def extract_points(series: Series, method: str) -> NDArray[np.float64]:
+    """One number for each accumulator.
+
+    >>> extract_points({"a": [1.0, 3.0], "b": []}, "mean")
+    array([ 2., nan])
+    """
+    found = _moments_of(series)
+    _check(method, of_moments=found is not None)
+    if found is None:
+        return np.array([extract_point(acc, method) for acc in series.values()], np.float64)
+    moments, numbers = found
+    return np.where(moments.count[numbers] > 0, getattr(moments, _COLUMNS[method])[numbers], np.nan)
+
+
+def extract_ranges(series: Series, method: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lower and the upper edges of the bands around each accumulator's samples."""
+    parse_range_name(method)
+    if method == "std":
+        mean, std = extract_points(series, "mean"), extract_points(series, "std")
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, as with Python's floats
+            return mean - std, mean + std
+    low, high = BANDS[method]
+    return extract_points(series, low), extract_points(series, high)
+
+
+def count_nonfinites(series: Series) -> NDArray[np.int64]:
+    """How many samples of each accumulator were NaN or infinite."""
+    found = _moments_of(series)
+    if found is None:
+        return np.array([count_nonfinite(acc) for acc in series.values()], np.int64)
+    moments, numbers = found
+    return moments.nonfinite[numbers]
+
+
+def have_samples(series: Series) -> NDArray[np.bool_]:
+    """Which accumulators have samples, finite or not."""
+    found = _moments_of(series)
+    if found is None:
+        return np.array([has_samples(acc) for acc in series.values()], np.bool_)
+    moments, numbers = found
+    return (moments.count + moments.nonfinite)[numbers] > 0
+
+
+def _moments_of(series: Series) -> tuple[Moments, Places] | None:
+    """The columns of moments, and where in them the series are; None if they are no columns."""
+    if not isinstance(series, SeriesColumn):
+        return None
+    moments = series.moments()
+    return None if moments is None else (moments, series.numbers())
+
+
+def has_samples(acc: Accumulator) -> bool:
+    """Whether there are samples, finite or not."""
+    return len(acc) > 0 or count_nonfinite(acc) > 0

@@ -224,6 +224,19 @@ class SeriesColumn(Mapping[str, Any]):
         """The number of an accumulator among the moments."""
         return self.series.places[self._keys[name]] * self.series.width + self._column
 
+    def numbers(self) -> Places:
+        """The numbers of all accumulators, in the order of the names."""
+        places = map(self.series.places.__getitem__, self._keys.values())
+        return np.fromiter(places, np.int64, len(self._keys)) * self.series.width + self._column
+
+    def moments(self) -> Moments | None:
+        """The moments of all accumulators, settled; None if some keep every sample instead."""
+        self.series.settle()
+        if self.series.lists:
+            return None
+        self.series.moments.grow(len(self.series.places) * self.series.width)
+        return self.series.moments
+
 
 def _settled(field: str) -> Any:
     """A property over a column of moments."""

@@ -6,7 +6,7 @@ Writing::
     writer.put(lens, step, values, *, layers, statistics, epoch=0, time=None) -> bool   # values[statistic, layer]
     writer.event(step, kind, severity="info", *, epoch, time, layer, statistic, body) -> bool
     writer.introduce_layers([Layer(name, kind, parameters) | name])
-    writer.introduce_statistics(lens, [Statistic(name, scale, limits)])
+    writer.introduce_statistics(lens, [Statistic(name, scale, limits)])     # or Statistic.of(tag, line, curve, ...)
     writer.note(**facts); writer.flush(); writer.close(status="finished", error=None); writer.dropped
 
 Reading::
@@ -38,10 +38,11 @@ names raise :class:`~monitorch.errors.OptionError`, which lists the known ones; 
 array([0., 2., 4.], dtype=float32)
 """
 
+from ..statistic import Statistic
 from .failure import Failure
 from .lens_index import Axis
 from .library import DEFAULT_FOLDER, RunInfo, list_runs, open_run
-from .parts import WHOLE_RUN, Event, Frame, Layer, Statistic
+from .parts import WHOLE_RUN, Event, Frame, Layer
 from .reader import Lens, Run, Series, Window
 from .tiles import is_absent
 from .writer import Writer

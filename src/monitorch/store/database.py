@@ -13,6 +13,7 @@ from uuid import uuid4
 import numpy as np
 
 from ..errors import StoreError
+from ..statistic import Statistic
 from .buffer import LensBuffer, Tick
 from .parts import Event, FirstOperations, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
 from .schema import transaction
@@ -28,7 +29,13 @@ _EVENT = (
     "INSERT INTO event (segment, step, epoch, time, severity, kind, layer, statistic, body) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-
+_STATISTIC = (
+    "INSERT INTO statistic (lens, place, name, tag, curve, line, role, band, side) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_LOOK = (
+    "UPDATE statistic SET scale = ?, low = ?, high = ?, tag = ?, curve = ?, line = ?, role = ?, band = ?, side = ?, "
+    "error = ? WHERE lens = ? AND place = ?"
+)
 
 OWNER = "writer"
 """The entry of the meta table that says which writer owns a file."""
@@ -157,11 +164,9 @@ class Database:
     def _take_looks(self, looks: Looks) -> None:
         lens = self._lenses.get(looks.lens) or self._new_lens(looks.lens)
         self._place_statistics(lens, [statistic.name for statistic in looks.statistics])
-        for statistic in looks.statistics:
-            row = statistic.scale, *(statistic.limits or (None, None)), lens.id, lens.statistics[statistic.name]
-            self.connection.execute(
-                "UPDATE statistic SET scale = ?, low = ?, high = ? WHERE lens = ? AND place = ?", row
-            )
+        for name, scale, limits, *parts in looks.statistics:
+            row = scale, *(limits or (None, None)), *parts, lens.id, lens.statistics[name]
+            self.connection.execute(_LOOK, row)
 
     def _take_segment(self, segment: Segment) -> None:
         for lens in self._lenses.values():
@@ -179,8 +184,7 @@ class Database:
         for name in names:
             if name not in lens.statistics:
                 lens.statistics[name] = place = len(lens.statistics)
-                row = lens.id, place, name
-                self.connection.execute("INSERT INTO statistic (lens, place, name) VALUES (?, ?, ?)", row)
+                self.connection.execute(_STATISTIC, (lens.id, place, name, *Statistic(name).parts))
 
     def _place_layers(self, lens: LensBuffer, names: Sequence[str]) -> None:
         self._register(names)

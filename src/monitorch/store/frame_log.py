@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import StoreError, UnreadableRunError
-from .parts import Event, FirstOperations, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
+from ..statistic import Statistic
+from .parts import Event, FirstOperations, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
 from .status import derive_status
 
 fcntl: Any
@@ -25,7 +26,8 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-VERSION = 1
+VERSION = 2
+"""Version 1 knew only the names of statistics, not their parts."""
 FIRST_LINE = b"monitorch frame log %d\n" % VERSION
 _ANY_FIRST_LINE = re.compile(rb"monitorch frame log (\d+)\n")
 _HEAD = struct.Struct("<III")  # length and CRC-32 of what follows, and the CRC-32 of these two
@@ -65,6 +67,8 @@ class FrameLog:
         if derive_status(self._facts) == "running":
             pid = self._facts.get("pid")
             raise StoreError(f"{self.path} is being written by the process {pid}: a run has one writer at a time")
+        self._file.seek(0)  # the log of an earlier version is continued in the present one
+        self._file.write(FIRST_LINE)
         self.write(first(self.last_step))
 
     def write(self, operations: Sequence[Operation]) -> None:
@@ -143,14 +147,14 @@ class LogReader:
         self.columns: dict[str, Columns] = {}
         with path.open("rb") as file:
             begin = file.readline(2 * len(FIRST_LINE))
-        if not FIRST_LINE.startswith(begin):
-            known = _ANY_FIRST_LINE.fullmatch(begin)
-            if known is None:
-                reason = f"is not a log of monitorch: it does not begin with {FIRST_LINE!r}"
-                raise UnreadableRunError(path, "foreign", reason)
+        known = _ANY_FIRST_LINE.fullmatch(begin)
+        if known is None and not FIRST_LINE.startswith(begin):
+            reason = f"is not a log of monitorch: it does not begin with {FIRST_LINE!r}"
+            raise UnreadableRunError(path, "foreign", reason)
+        if known is not None and int(known[1]) > VERSION:
             reason = (
-                f"was written by a newer monitorch (version {int(known[1])} of the log, this one reads {VERSION}): "
-                "upgrade monitorch to read it"
+                f"was written by a newer monitorch (version {int(known[1])} of the log, this one reads up to "
+                f"{VERSION}): upgrade monitorch to read it"
             )
             raise UnreadableRunError(path, "newer", reason)
 

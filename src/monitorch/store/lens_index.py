@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..statistic import Statistic
 from .buffer import Tick, padded
-from .parts import Floats, Statistic
+from .parts import Floats
 from .tiles import absent
 
 _BLOCKS = "SELECT id, segment, seq, ticks, steps, epochs, times FROM block WHERE lens = ? AND id >= ? ORDER BY id"
 _HOT = "SELECT seq, step, epoch, time, statistics, data FROM hot WHERE lens = ? AND seq >= ? ORDER BY seq"
-_NAMES = "SELECT name, scale, low, high FROM statistic WHERE lens = ? ORDER BY place"
+_NAMES = (
+    "SELECT name, scale, low, high, tag, curve, line, role, band, side, error FROM statistic WHERE lens = ? "
+    "ORDER BY place"
+)
 _LAYERS = "SELECT name FROM lens_layer JOIN layer ON layer.id = layer WHERE lens = ? ORDER BY lens_layer.place"
 
 
@@ -121,5 +125,5 @@ def _block(number: int, segment: int, seq: int, ticks: int, steps: bytes, epochs
     return Block(axis, number, segment, seq, ticks)
 
 
-def _statistic(name: str, scale: Any, low: float | None, high: float | None) -> Statistic:
-    return Statistic(name, scale, None if low is None or high is None else (low, high))
+def _statistic(name: str, scale: Any, low: float | None, high: float | None, *parts: Any) -> Statistic:
+    return Statistic(name, scale, None if low is None or high is None else (low, high), *parts)

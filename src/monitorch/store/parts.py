@@ -1,10 +1,12 @@
 """The plain data types that go into a store and come out of it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..statistic import Statistic
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -21,14 +23,6 @@ class Layer(NamedTuple):
     name: str
     kind: str | None = None
     parameters: int | None = None
-
-
-class Statistic(NamedTuple):
-    """A statistic of a lens, and how to draw it."""
-
-    name: str
-    scale: Literal["linear", "log"] = "linear"
-    limits: tuple[float, float] | None = None
 
 
 class Frame(NamedTuple):
@@ -73,7 +67,7 @@ class ModelLayers(NamedTuple):
 
 
 class Looks(NamedTuple):
-    """How to draw the statistics of a lens."""
+    """What the statistics of a lens are, and how to draw them."""
 
     lens: str
     statistics: tuple[Statistic, ...]

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
+from ..statistic import Statistic
 from .buffer import padded
 from .database import read_meta
 from .failure import Failure
 from .lens_index import Axis, LensIndex
-from .names import find_count
-from .parts import WHOLE_RUN, Event, Floats, Frame, Layer, Statistic
+from .parts import WHOLE_RUN, Event, Floats, Frame, Layer
 from .query import Query, column_axis
 from .schema import naming
 from .source import open_source
@@ -168,10 +168,9 @@ class Run:
             span = Query(connection, index, place, rows).window(*ticks)
             axis, last_step = column_axis(index.axis, span)
             finite, nonfinite = span.columns.counts
-            known = [one.name for one in index.statistics]
-            count = find_count(statistic, known)
+            count = index.statistics[place].nonfinite_among(index.statistics)
             if count is not None:
-                counted = Query(connection, index, known.index(count), rows).window(*ticks).columns
+                counted = Query(connection, index, index.statistics.index(count), rows).window(*ticks).columns
                 if (counted.numbers[0] > 0).any():  # they are zero in most runs
                     nonfinite = np.maximum(nonfinite, counted.totals())
         mean, minimum, maximum = span.columns.numbers

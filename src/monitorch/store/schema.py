@@ -1,10 +1,12 @@
 """The tables of a run, how to recognise a file, and how to update files of earlier versions."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from ..errors import MonitorchError, UnreadableRunError
+from ..statistic import Statistic
 
 APPLICATION_ID = 0x4D4F4E49
 """Marks a SQLite file as one of monitorch, in its header."""
@@ -37,8 +39,39 @@ UPDATE block SET epochs = zeroblob(4 * ticks);
 ALTER TABLE event ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS: Sequence[str] = (_FIRST_TABLES, _EPOCHS)
-"""The n-th script updates a file from version n - 1 to n; a new file runs all of them."""
+_PARTS = """
+ALTER TABLE statistic ADD COLUMN tag TEXT NOT NULL DEFAULT '';
+ALTER TABLE statistic ADD COLUMN curve TEXT NOT NULL DEFAULT '';
+ALTER TABLE statistic ADD COLUMN line TEXT NOT NULL DEFAULT '';
+ALTER TABLE statistic ADD COLUMN role TEXT NOT NULL DEFAULT 'line';
+ALTER TABLE statistic ADD COLUMN band TEXT NOT NULL DEFAULT '';
+ALTER TABLE statistic ADD COLUMN side TEXT NOT NULL DEFAULT '';
+ALTER TABLE statistic ADD COLUMN error REAL;
+"""
+
+
+def _run(script: str, connection: sqlite3.Connection) -> None:
+    for statement in filter(str.strip, script.split(";")):
+        connection.execute(statement)
+
+
+def _name_parts(connection: sqlite3.Connection) -> None:
+    """Until then a statistic had only a name: read its parts from it, here and never again."""
+    _run(_PARTS, connection)
+    for lens, place, name in connection.execute("SELECT lens, place, name FROM statistic").fetchall():
+        connection.execute(
+            "UPDATE statistic SET tag = ?, curve = ?, line = ?, role = ?, band = ?, side = ? "
+            "WHERE lens = ? AND place = ?",
+            (*Statistic(name).parts, lens, place),
+        )
+
+
+MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (
+    partial(_run, _FIRST_TABLES),
+    partial(_run, _EPOCHS),
+    _name_parts,
+)
+"""The n-th one updates a file from version n - 1 to n; a new file runs all of them."""
 
 VERSION = len(MIGRATIONS) - 1
 
@@ -114,9 +147,8 @@ def migrate(connection: sqlite3.Connection, path: object) -> None:
         return
     with transaction(connection):
         version = identify(connection, path)  # check again: now no other process can change it
-        for script in MIGRATIONS[version + 1 :]:
-            for statement in filter(str.strip, script.split(";")):
-                connection.execute(statement)
+        for update in MIGRATIONS[version + 1 :]:
+            update(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..statistic import Statistic
 from .backend import Backend
 from .database import OwnerChangedError
-from .parts import Frame, Looks, Meta, ModelLayers, Operation, Statistic
+from .parts import Frame, Looks, Meta, ModelLayers, Operation
 
 COMMIT_SECONDS = 0.5
 """Operations are stored in groups; the first one of a group waits this many seconds."""

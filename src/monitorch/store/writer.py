@@ -21,12 +21,13 @@ import numpy as np
 
 from .. import __version__
 from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, users_line, warn
+from ..statistic import Statistic
 from .backend import Backend, Place, create
 from .backend import resume as open_again
 from .failure import Failure
 from .journal import JOURNALS, Journal
 from .library import file_of, numbered
-from .parts import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment, Statistic
+from .parts import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
 from .reader import Run
 from .status import ending, uncaught
 from .worker import Request, Worker
@@ -161,9 +162,9 @@ class Writer:
             self._put("introduce_layers", ModelLayers(known))
 
     def introduce_statistics(self, lens: str, statistics: Iterable[Statistic]) -> None:
-        """Store how to draw statistics."""
+        """Store what statistics are, and how to draw them; otherwise that is read from their names."""
         try:
-            looks = Looks(_text(lens), tuple(known._replace(name=_text(known.name)) for known in statistics))
+            looks = Looks(_text(lens), tuple(map(_statistic, statistics)))
         except Exception as error:
             self._refuse("introduce_statistics", error)
         else:
@@ -298,6 +299,15 @@ def _event(step: int, kind: str, severity: str, details: Mapping[str, Any]) -> E
     moment = _moment(details.get("time"))
     body = dict(event.body)
     return event._replace(epoch=_whole(event.epoch, 32), time=moment, layer=layer, statistic=statistic, body=body)
+
+
+def _statistic(statistic: Statistic) -> Statistic:
+    if not isinstance(statistic, Statistic):
+        raise OptionError(f"a statistic is made with Statistic(name), it is not {statistic!r}")
+    name, tag, curve, line, band = map(
+        _text, (statistic.name, statistic.tag, statistic.curve, statistic.line, statistic.band)
+    )
+    return statistic._replace(name=name, tag=tag, curve=curve, line=line, band=band)
 
 
 def _layer(layer: Layer | str) -> Layer:

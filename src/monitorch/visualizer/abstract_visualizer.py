@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 Values: TypeAlias = Mapping[str, Mapping[str, float]]
 """Layer -> name of the line -> number."""
@@ -40,6 +40,17 @@ class TagAttributes:
     type: TagType
     ylim: tuple[float, float] | None = None
     apart: bool = False
+
+    @property
+    def scale(self) -> Literal["linear", "log"]:
+        """The vertical axis."""
+        return "log" if self.logy else "linear"
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The smallest and the largest possible number, if there are any; rates and shares are between 0 and 1."""
+        ends = (0.0, 1.0) if self.ylim is None and self.type is not TagType.NUMERICAL else self.ylim
+        return None if ends is None else (min(ends), max(ends))
 
     def __repr__(self) -> str:
         fields = f"logy={self.logy}, big_plot={self.big_plot}, annotate={self.annotate}"

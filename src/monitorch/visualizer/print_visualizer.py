@@ -3,17 +3,17 @@
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TextIO
 
 from ..errors import OptionError
-from .abstract_visualizer import TagAttributes, TagType
+from ..statistic import AGGREGATIONS
+from .abstract_visualizer import TagAttributes
 from .layer_order import merge_order
 from .record import Record
 from .record_sink import RecordSink
 from .table import Column, headline_text, number_text, percent_text, table_text
 
-_BANDS = {("-σ", "+σ"), ("Q1", "Q3"), ("min", "max")}
 _SHORT_WORDS = {
     "gradient": "grad",
     "correlation": "corr",
@@ -21,7 +21,7 @@ _SHORT_WORDS = {
     "death_rate": "dead",
     "rows_used": "used",
 }
-_COMPARED_BY = {"mean", "median", "min", "max", "std", "q1", "q3", "iqr"}
+_COMPARED_BY = {name.lower() for name in AGGREGATIONS}
 _MARK_MEANING = "!n: n samples were NaN or infinite and are not in the number"
 
 
@@ -86,44 +86,30 @@ class PrintVisualizer(RecordSink):
         columns: dict[Column, dict[str, str]] = {}
         for record in records:
             shown = record.value, record.nonfinite
-            if self._is_share(record.tag):
+            if self.is_share(record):
                 columns.setdefault(_share_column(record.tag), {})[record.statistic] = percent_text(*shown)
             else:
-                columns.setdefault(_column(record.tag, record.statistic), {})[record.layer] = number_text(*shown)
+                columns.setdefault(_column(record.tag, record.label), {})[record.layer] = number_text(*shown)
         for cells in columns.values():
             self._layers = merge_order(self._layers, cells)
         return columns
 
-    def _is_share(self, tag: str) -> bool:
-        return tag in self.tags and self.tags[tag].type is TagType.RELATIONS
-
     def _is_big(self, record: Record) -> bool:
         attributes: TagAttributes | None = self.tags.get(record.tag)
         is_big = attributes.big_plot if attributes else record.layer == record.tag
-        return is_big and not self._is_share(record.tag)
+        return is_big and not self.is_share(record)
 
 
 def _without_bands(records: Sequence[Record]) -> list[Record]:
     """Leave out the edges of bands, unless a plot has nothing else."""
-    edges: set[int] = set()
-    for place, (low, high) in enumerate(pairwise(records)):
-        same_plot = (low.tag, low.layer) == (high.tag, high.layer)
-        if same_plot and _is_band(low.statistic, high.statistic):
-            edges |= {place, place + 1}
-    plots_with_lines = {record.tag for place, record in enumerate(records) if place not in edges}
-    return [record for place, record in enumerate(records) if place not in edges or record.tag not in plots_with_lines]
-
-
-def _is_band(low: str, high: str) -> bool:
-    low_prefix, _, low_edge = low.rpartition(" ")
-    high_prefix, _, high_edge = high.rpartition(" ")
-    return low_prefix == high_prefix and (low_edge, high_edge) in _BANDS
+    plots_with_lines = {record.tag for record in records if record.role != "edge"}
+    return [record for record in records if record.role != "edge" or record.tag not in plots_with_lines]
 
 
 def _headline(records: Iterable[Record]) -> dict[str, list[str]]:
     segments: dict[str, list[str]] = {}
     for record in records:
-        name = _shortened(record.statistic.removesuffix(" mean"))
+        name = _shortened(record.label or record.statistic)
         title = record.tag.removeprefix("Warning ")  # the names already contain the word "worst"
         segments.setdefault(title, []).append(f"{name} {number_text(record.value, record.nonfinite)}")
     return segments
@@ -133,13 +119,13 @@ def _shortened(text: str) -> str:
     return " ".join(_SHORT_WORDS.get(word, word) for word in text.split())
 
 
-def _column(tag: str, statistic: str) -> Column:
+def _column(tag: str, label: str) -> Column:
     """``Weight Gradient Norm`` is the column ``norm`` of the group ``weight grad``; a rate is its own name."""
     group, _, quantity = _shortened(tag.lower()).rpartition(" ")
-    line = _shortened(statistic)
+    line = _shortened(label)
     if line in ("active", "dead"):
         return Column(group, line)
-    return Column(group, quantity if line == "mean" else f"{quantity} {line}")
+    return Column(group, f"{quantity} {line}" if line else quantity)
 
 
 def _share_column(tag: str) -> Column:

@@ -2,12 +2,19 @@
 
 from typing import NamedTuple
 
+from ..statistic import Role, Side, label
+
 
 class Record(NamedTuple):
     """One number of one layer at one tick.
 
-    ``tag`` is the plot (``"Weight Gradient Norm"``), ``statistic`` the line or band edge in it (``"mean"``),
-    ``nonfinite`` how many samples behind the number were NaN or infinite and left out of it.
+    ``tag`` is the plot (``"Weight Gradient Norm"``), ``statistic`` the line or band edge in it (``"mean"``, or
+    ``"train_loss mean"`` if the plot has several curves), ``nonfinite`` how many samples behind the number were NaN or
+    infinite and left out of it.
+
+    The other fields say what the statistic is: its ``curve``, its ``role`` (``"line"``, ``"edge"`` or ``"share"``), for
+    an edge its ``band`` and its ``side``, the ``limits`` of possible numbers, and the standard ``error`` of an
+    estimate. A share has the tag as its layer, and the layer as its statistic.
     """
 
     step: int
@@ -20,3 +27,19 @@ class Record(NamedTuple):
     statistic: str
     value: float
     nonfinite: int = 0
+    role: Role = "line"
+    curve: str = ""
+    band: str = ""
+    side: Side = ""
+    limits: tuple[float, float] | None = None
+    error: float | None = None
+
+    @property
+    def line(self) -> str:
+        """The statistic without the name of its curve."""
+        return self.statistic[len(self.curve) + 1 :] if self.curve else self.statistic
+
+    @property
+    def label(self) -> str:
+        """The statistic without what goes without saying: the word "mean"."""
+        return label(self.curve, self.line)

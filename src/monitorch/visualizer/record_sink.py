@@ -2,25 +2,25 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from .abstract_visualizer import AbstractVisualizer, Ranges, TagAttributes, Values
+from ..statistic import Role, Side, Statistic, band_of
+from .abstract_visualizer import AbstractVisualizer, Ranges, TagAttributes, TagType, Values
 from .record import Record
 
+if TYPE_CHECKING:
+    from .frame import Frame, Moment  # needs NumPy, which is slow to import
 
-def flatten(values: Values, ranges: Ranges | None) -> Iterator[tuple[str, str, float]]:
-    """``(layer, name, number)`` for every line and every band edge, layer by layer."""
-    for layer, lines in values.items():
-        yield from ((layer, name, value) for name, value in lines.items())
-        for names, edges in (ranges or {}).get(layer, {}).items():
-            yield from ((layer, name, value) for name, value in zip(names, edges, strict=True))
+_SIDES: tuple[Side, Side] = ("low", "high")
 
 
 class RecordSink(AbstractVisualizer):
     """A visualizer that needs only one method, :meth:`write`.
 
     Lenses call ``write`` once per tick with all their records. The four methods of the visualizer interface, which
-    players and your own lenses may call, end there, too.
+    players and your own lenses may call, end there, too. A visualizer that can use whole arrays has
+    :meth:`write_frames` instead, and needs no records.
     """
 
     @property
@@ -32,6 +32,15 @@ class RecordSink(AbstractVisualizer):
     @abstractmethod
     def write(self, records: Sequence[Record]) -> None:
         """Take the records of one lens at one tick."""
+
+    def write_frames(self, moment: "Moment", frames: Sequence["Frame"]) -> None:
+        """Take the numbers of one lens at one tick as arrays; without this method of your own, they become records."""
+        self.write([record for frame in frames for record in frame.records(moment)])
+
+    def is_share(self, record: Record) -> bool:
+        """Whether a number is a layer's share of a whole: then its statistic is the name of the layer."""
+        attributes = self.tags.get(record.tag)
+        return record.role == "share" or (attributes is not None and attributes.type is TagType.RELATIONS)
 
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:
         """Keep the attributes of the tag."""
@@ -45,27 +54,43 @@ class RecordSink(AbstractVisualizer):
         self, epoch: int, main_tag: str, values_dict: Values, ranges_dict: Ranges | None = None
     ) -> None:
         """Write lines and band edges."""
-        self._write_plot(epoch, main_tag, flatten(values_dict, ranges_dict))
+        self._write_plot(epoch, main_tag, values_dict, ranges_dict or {})
 
     def plot_probabilities(self, epoch: int, main_tag: str, values_dict: Values) -> None:
         """Write the numbers as they are."""
-        self._write_plot(epoch, main_tag, flatten(values_dict, None))
+        self._write_plot(epoch, main_tag, values_dict, {})
 
-    plot_relations = plot_probabilities
+    def plot_relations(self, epoch: int, main_tag: str, values_dict: Values) -> None:
+        """Write the shares, each as the statistic of its layer."""
+        self._write_plot(epoch, main_tag, values_dict, {}, role="share")
 
     def count_nonfinite(self, epoch: int, main_tag: str, counts: Mapping[str, int]) -> None:
         """Keep the counts for the numbers that follow."""
         vars(self)["_counts"] = (epoch, main_tag), counts
 
-    def _write_plot(self, epoch: int, tag: str, numbers: Iterable[tuple[str, str, float]]) -> None:
-        now = time.time()
+    def _write_plot(self, epoch: int, tag: str, values: Values, ranges: Ranges, role: Role = "line") -> None:
         begun, step = vars(self).get("_begun", (None, epoch))
-        step = step if begun == epoch else epoch
+        moment = step if begun == epoch else epoch, epoch, time.time(), 0, ""
         meant, counts = vars(self).pop("_counts", (None, {}))
         counts = counts if meant == (epoch, tag) else {}
-        self.write(
-            [
-                Record(step, epoch, now, 0, "", layer, tag, name, value, counts.get(layer, 0))
-                for layer, name, value in numbers
-            ]
-        )
+        records = []
+        for layer, lines in values.items():
+            count = counts.get(layer, 0)
+            curves = {name: "" if role == "share" else Statistic(name).curve for name in lines}
+            for name, value in lines.items():
+                records.append(Record(*moment, layer, tag, name, value, count, role, curves[name]))
+            for names, edges in ranges.get(layer, {}).items():
+                curve, band = _band(names, curves.values())
+                for side, name, value in zip(_SIDES, names, edges, strict=True):
+                    record = Record(*moment, layer, tag, name, value, count, "edge", curve, band, side)
+                    records.append(record)
+        self.write(records)
+
+
+def _band(names: tuple[str, str], curves: Iterable[str]) -> tuple[str, str]:
+    """Which of the curves a band is around, and what it is called."""
+    low, high = names
+    known = (curve for curve in (*curves, Statistic(low).curve) if curve)
+    curve = next((curve for curve in known if all(name.startswith(f"{curve} ") for name in names)), "")
+    start = len(curve) + 1 if curve else 0
+    return curve, band_of(low[start:], high[start:])

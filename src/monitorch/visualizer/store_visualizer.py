@@ -4,17 +4,19 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import OptionError, StoreError, users_line, warn
-from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Statistic, Writer
+from ..statistic import Statistic
+from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Writer
 from ..store.library import numbered as numbered_names
 from ..store.library import ranks_of, time_name
-from ..store.names import SHARE, count_name, parse
+from ..store.parts import Floats
 from ..store.tiles import absent
-from .abstract_visualizer import TagAttributes, TagType
+from .frame import Frame, Moment, frames_of
 from .record import Record
 from .record_sink import RecordSink
 
@@ -78,7 +80,6 @@ class StoreVisualizer(RecordSink):
         self._layers: tuple[Layer, ...] = ()
         self._tick: dict[str, Grid] = {}
         self._grids: dict[str, Grid] = {}
-        self._names: dict[tuple[str, str], tuple[str, str]] = {}
         self._nonfinite: set[tuple[str, str]] = set()
 
     @property
@@ -140,17 +141,26 @@ class StoreVisualizer(RecordSink):
 
     def write(self, records: Sequence[Record]) -> None:
         """Keep records until their tick is complete; after :meth:`close` they are left out, with a warning."""
+        self._take(frames_of(records, self.tags))
+
+    def write_frames(self, moment: Moment, frames: Sequence[Frame]) -> None:
+        """The same for whole arrays."""
+        self._take((moment, frame) for frame in frames)
+
+    def _take(self, dated: Iterable[tuple[Moment, Frame]]) -> None:
         if self._closed:
             self._warn("this StoreVisualizer is closed and takes no more numbers")
             return
         try:
-            if records and self._writer is None:
-                self._open(records[0].rank)
-            for record in records:
-                if self._tick and (record.step, record.epoch) != self._moment[:2]:
+            for moment, frame in dated:
+                if not frame.layers:
+                    continue
+                if self._writer is None:
+                    self._open(moment.rank)
+                if self._tick and (moment.step, moment.epoch) != self._moment[:2]:
                     self.flush()
-                self._moment = record.step, record.epoch, record.time
-                self._keep(record)
+                self._moment = moment.step, moment.epoch, moment.time
+                self._keep(moment.lens or frame.tag, frame)
         except Exception as error:  # whatever a user's lens shows, training goes on
             self._warn(f"numbers cannot be stored: {type(error).__name__}: {error}. They are left out")
 
@@ -160,8 +170,10 @@ class StoreVisualizer(RecordSink):
         step, epoch, moment = self._moment
         for lens, grid in ticks.items():
             try:
-                self._tell_of_nonfinite(lens, grid, step + self._first_step, epoch)
-                self.writer.put(lens, step + self._first_step, **grid.frame(), epoch=epoch, time=moment)
+                values = grid.release()
+                self._tell_of_nonfinite(lens, grid, values, step + self._first_step, epoch)
+                names: dict[str, Any] = {"layers": grid.layers, "statistics": grid.statistics}
+                self.writer.put(lens, step + self._first_step, values, **names, epoch=epoch, time=moment)
             except Exception as error:
                 self._warn(f"{lens} cannot be stored: {type(error).__name__}: {error}. It is left out")
 
@@ -170,10 +182,11 @@ class StoreVisualizer(RecordSink):
             self._warned = True
             warn(text, stacklevel=users_line())
 
-    def _tell_of_nonfinite(self, lens: str, grid: "Grid", step: int, epoch: int) -> None:
+    def _tell_of_nonfinite(self, lens: str, grid: "Grid", values: Floats, step: int, epoch: int) -> None:
         """Store where and when numbers were first non-finite: later ones are only a consequence."""
-        new = [found for found in grid.nonfinite() if found not in self._nonfinite]
-        for statistic, layer in new[: MOST_TOLD - len(self._nonfinite)]:
+        room = MOST_TOLD - len(self._nonfinite)
+        new = [found for found in grid.nonfinite(values) if found not in self._nonfinite] if room else []
+        for statistic, layer in new[:room]:
             self._nonfinite.add((statistic, layer))
             body = {"reason": f"{statistic} was NaN or infinite for the first time", "lens": lens}
             details = {"epoch": epoch, "layer": layer, "statistic": statistic, "body": body}
@@ -226,85 +239,107 @@ class StoreVisualizer(RecordSink):
             self._writer.introduce_layers(self._layers)
         return self._writer
 
-    def _keep(self, record: Record) -> None:
-        attributes = self.tags.get(record.tag)
-        lens, layer, line = record.lens or record.tag, record.layer, record.statistic
-        is_share = attributes is not None and attributes.type is TagType.RELATIONS
-        if is_share:
-            layer, line = record.statistic, SHARE
-        elif record.layer == record.tag:
-            lens = layer = WHOLE_RUN
+    def _keep(self, lens: str, frame: Frame) -> None:
+        layers = frame.layers
+        if layers == (frame.tag,) and not frame.is_share:
+            lens, layers = WHOLE_RUN, (WHOLE_RUN,)
         grid = self._grids.get(lens)
         if grid is None:
             grid = self._grids[lens] = Grid()
         self._tick[lens] = grid
-        names = self._names.get((record.tag, line))
-        if names is None:
-            name = f"{record.tag}/{line}"
-            names = self._names[record.tag, line] = name, count_name(name)
-        if grid.set(names[0], layer, record.value):
-            self.writer.introduce_statistics(lens, [_look(names[0], attributes)])
-        if not is_share:
-            # a number that overflows float32 is non-finite, too, so count at least one sample
-            grid.count(names[1], layer, record.nonfinite or int(not abs(record.value) <= _LARGEST))
+        new = grid.add(layers, frame)
+        if new:
+            self.writer.introduce_statistics(lens, new)
+
+
+class Plan(NamedTuple):
+    """Where the numbers of a tag go in a grid, and where their counts go: each curve has one."""
+
+    layers: tuple[str, ...]
+    statistics: tuple[Statistic, ...]
+    cells: tuple[NDArray[np.intp], NDArray[np.intp]]
+    order: NDArray[np.intp]
+    """The statistics, those of one curve beside each other; empty if nothing is counted."""
+    starts: NDArray[np.intp]
+    counts: tuple[NDArray[np.intp], NDArray[np.intp]]
+
+    def fill(self, values: Floats, frame: Frame) -> None:
+        """Put the numbers of a frame into those of a tick."""
+        with np.errstate(over="ignore"):  # what overflows float32 is infinite
+            _put(values, self.cells, frame.values.astype(np.float32), frame.measured)
+        if len(self.order):
+            counts = self._most(frame)
+            _put(values, self.counts, np.fmax(values[self.counts], counts), counts >= 0)
+
+    def _most(self, frame: Frame) -> Floats:
+        """The largest count of each curve, of those lines that were measured; -1 if there is none."""
+        # a number that overflows float32 is non-finite, too, so count at least one sample
+        broken = ~(np.abs(frame.values) <= _LARGEST)
+        counts = np.maximum(frame.counts(), broken)
+        if frame.measured is not None:
+            counts = np.where(frame.measured, counts, -1)
+        most: Floats = np.maximum.reduceat(counts[self.order], self.starts, axis=0).astype(np.float32)
+        return most
+
+
+def _put(values: Floats, cells: Any, numbers: Floats, where: NDArray[np.bool_] | None) -> None:
+    values[cells] = numbers if where is None else np.where(where, numbers, values[cells])
 
 
 class Grid:
     """The numbers of a lens at a tick; names keep their places from tick to tick."""
 
     def __init__(self) -> None:
-        self._statistics: dict[str, int] = {}
-        self._layers: dict[str, int] = {}
-        self._cells: dict[tuple[int, int], float] = {}
-        self._broken: set[tuple[str, str]] = set()
-        self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self.statistics: tuple[str, ...] = ()
+        self.layers: tuple[str, ...] = ()
+        self._rows: dict[str, int] = {}
+        self._columns: dict[str, int] = {}
+        self._counts: dict[int, str] = {}
+        """The rows of counts, and what they belong to: the tag and, if it has several, the curve."""
+        self._plans: dict[str, Plan] = {}
+        self._tick: list[tuple[Plan, Frame]] = []
 
-    def set(self, statistic: str, layer: str, value: float) -> bool:
-        """Keep a number; True if its statistic is new."""
-        is_new = statistic not in self._statistics
-        self._cells[self._place(statistic, layer)] = value
-        return is_new
+    def add(self, layers: tuple[str, ...], frame: Frame) -> list[Statistic]:
+        """Keep the numbers of a tag; returns the statistics that are new."""
+        plan, new = self._plans.get(frame.tag), []
+        if plan is None or (plan.layers, plan.statistics) != (layers, frame.statistics):
+            new = self._place(layers, frame)
+            plan = self._plans[frame.tag]
+        self._tick.append((plan, frame))
+        return new
 
-    def count(self, statistic: str, layer: str, number: int) -> None:
-        """Keep how many samples were non-finite; of several lines of one curve, the largest count is kept."""
-        place = self._place(statistic, layer)
-        self._cells[place] = max(number, self._cells.get(place, 0))
-        if number:
-            self._broken.add((statistic, layer))
+    def _place(self, layers: tuple[str, ...], frame: Frame) -> list[Statistic]:
+        """Find the places of all names; returns the statistics that are new."""
+        curves = {} if frame.is_share else {known.curve: known.nonfinite() for known in frame.statistics}
+        named = {known.name: known for known in (*frame.statistics, *curves.values())}
+        new = [known for name, known in named.items() if name not in self._rows]
+        for known in new:
+            self._rows[known.name] = len(self._rows)
+        for layer in layers:
+            self._columns.setdefault(layer, len(self._columns))
+        self._counts.update({self._rows[count.name]: count.plot for count in curves.values()})
+        self.statistics, self.layers = tuple(self._rows), tuple(self._columns)
+        columns = np.array([self._columns[layer] for layer in layers], np.intp)
+        rows = np.array([self._rows[known.name] for known in frame.statistics], np.intp)
+        places = np.array([list(curves).index(known.curve) for known in frame.statistics if curves], np.intp)
+        order = np.argsort(places, kind="stable")
+        starts = np.flatnonzero(np.diff(places[order], prepend=-1))
+        counts = np.array([self._rows[count.name] for count in curves.values()], np.intp)
+        cells = (rows[:, None], columns[None]), (counts[:, None], columns[None])
+        self._plans[frame.tag] = Plan(layers, frame.statistics, cells[0], order, starts, cells[1])
+        return new
 
-    def _place(self, statistic: str, layer: str) -> tuple[int, int]:
-        row = self._statistics.setdefault(statistic, len(self._statistics))
-        return row, self._layers.setdefault(layer, len(self._layers))
+    def release(self) -> Floats:
+        """The numbers of the tick, ``[statistic, layer]``; a new tick begins."""
+        tick, self._tick = self._tick, []
+        values = absent((len(self.statistics), len(self.layers)))
+        for plan, frame in tick:
+            plan.fill(values, frame)
+        return values
 
-    def nonfinite(self) -> list[tuple[str, str]]:
-        """Tags, with their curves, and layers that had non-finite samples, in layer order.
-
-        The counts are cleared.
-        """
-        found, self._broken = self._broken, set()
-        ordered = sorted(found, key=lambda pair: (self._layers[pair[1]], pair[0]))
-        return [(_plot(statistic), layer) for statistic, layer in ordered]
-
-    def frame(self) -> dict[str, Any]:
-        """The frame for the writer; the cells are cleared."""
-        cells, self._cells = self._cells, {}
-        if (len(self._statistics), len(self._layers)) != tuple(map(len, self._names)):
-            self._names = tuple(self._statistics), tuple(self._layers)
-        values = absent((len(self._statistics), len(self._layers)))
-        with np.errstate(over="ignore"):
-            values[tuple(np.array(list(cells), np.intp).T)] = list(cells.values())
-        return {"values": values, "statistics": self._names[0], "layers": self._names[1]}
-
-
-def _plot(statistic: str) -> str:
-    """What a count belongs to: the tag and, if it has several, the curve."""
-    tag, curve, _ = parse(statistic)
-    return f"{tag}/{curve}" if curve else tag
-
-
-def _look(statistic: str, attributes: TagAttributes | None) -> Statistic:
-    if attributes is None:
-        return Statistic(statistic)
-    limits = (0.0, 1.0) if attributes.ylim is None and attributes.type is not TagType.NUMERICAL else attributes.ylim
-    ordered = None if limits is None else (min(limits), max(limits))
-    return Statistic(statistic, "log" if attributes.logy else "linear", ordered)
+    def nonfinite(self, values: Floats) -> list[tuple[str, str]]:
+        """Tags, with their curves, and layers that had non-finite samples, in layer order."""
+        rows = list(self._counts)
+        found = [(rows[row], column) for row, column in np.argwhere(values[rows] > 0).tolist()]
+        found.sort(key=lambda place: (place[1], self.statistics[place[0]]))
+        return [(self._counts[row], self.layers[column]) for row, column in found]

@@ -7,8 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingExtraError
-from ..store.names import count_name
-from .abstract_visualizer import TagType
+from ..statistic import Statistic
 from .record import Record
 from .record_sink import RecordSink
 from .scalar_name import scalar_name, scalar_part
@@ -82,12 +81,12 @@ class TensorBoardVisualizer(RecordSink):
         """
         return scalar_part(f"{general_tag}{delimiter}{subtag}")
 
-    def _count_name(self, record: Record) -> str:
-        return self._name(record, count_name(f"{record.tag}/{record.statistic}").rpartition("/")[2])
-
-    def _name(self, record: Record, line: str | None = None) -> str:
+    def _name(self, record: Record) -> str:
         """The name of a scalar; in a comparison of layers the lines are the layers."""
-        if record.tag in self.tags and self.tags[record.tag].type is TagType.RELATIONS:
+        if self.is_share(record):
             return scalar_name(record.tag, record.statistic, "")
-        layer = "" if record.layer == record.tag else record.layer
-        return scalar_name(record.tag, layer, record.statistic if line is None else line)
+        return scalar_name(record.tag, "" if record.layer == record.tag else record.layer, record.statistic)
+
+    def _count_name(self, record: Record) -> str:
+        count = Statistic.of(record.tag, record.line, record.curve).nonfinite()
+        return self._name(record._replace(statistic=count.text))

@@ -13,9 +13,12 @@ function block(statistic, values, { lens = "run", layer = "run", nonfinite = nul
   };
 }
 
-function chart(lines, { lens = "run", layer = "run", limits = null } = {}) {
-  return { key: "k", lens, title: "T", scale: "linear", limits, curves: [{ name: "c", layer, lines }] };
+function chart(line, { bands = [], lens = "run", layer = "run", limits = null } = {}) {
+  return { key: "k", lens, title: "T", scale: "linear", limits, curves: [{ name: "c", layer, line, bands }] };
 }
+
+const DEVIATIONS = { low: "l", high: "h", isExtreme: false };
+const EXTREMES = { low: "s", high: "b", isExtreme: true };
 
 /** The columns of a chart by what they are. */
 function columnsOf(spec, blocks, look = {}) {
@@ -36,7 +39,7 @@ const rounded = (values) => values.map((value) => (typeof value === "number" ? N
 
 test("what is logged now and then is one curve, with every number marked", () => {
   const values = Array.from({ length: 40 }, (_, index) => (index % 10 === 9 ? index : null));
-  const { raw } = columnsOf(chart({ mean: "m" }), [block("m", values)]);
+  const { raw } = columnsOf(chart("m"), [block("m", values)]);
   assert.deepEqual(
     raw.values,
     values.map((value) => value ?? undefined),
@@ -47,8 +50,8 @@ test("what is logged now and then is one curve, with every number marked", () =>
 test("an evaluation after a step does not hide what the step itself has, beside other runs or alone", () => {
   const steps = Float64Array.from([5, 10, 10]);
   const at = (statistic, values) => ({ ...block(statistic, values), step: steps });
-  const spec = chart({ mean: "loss" });
-  spec.curves.push({ name: "v", layer: "run", lines: { mean: "val" } });
+  const spec = chart("loss");
+  spec.curves.push({ name: "v", layer: "run", line: "val", bands: [] });
   const [table] = curvesOf(spec, [{ name: "a", blocks: [at("loss", [3, 2, null]), at("val", [null, null, 7])] }], {
     ...{ x: "step", weight: 0, isLog: false },
   }).tables;
@@ -59,13 +62,13 @@ test("an evaluation after a step does not hide what the step itself has, beside 
 });
 
 test("what is measured at most ticks is not marked", () => {
-  const { raw } = columnsOf(chart({ mean: "m" }), [block("m", [1, 2, null, 4, 5])]);
+  const { raw } = columnsOf(chart("m"), [block("m", [1, 2, null, 4, 5])]);
   assert.deepEqual(raw.values, [1, 2, undefined, 4, 5]);
   assert.equal(raw.isSparse, false);
 });
 
 test("a curve is broken where a number was not finite, and says so at its end", () => {
-  const spec = chart({ mean: "m" });
+  const spec = chart("m");
   const broken = columnsOf(spec, [block("m", [1, null, 3, null], { nonfinite: [0, 1, 0, 1] })]).raw;
   assert.deepEqual(broken.values, [1, null, 3, null]);
   assert.equal(broken.endsBroken, true);
@@ -91,12 +94,11 @@ for (const [name, values, wanted] of [
   ["measured once", [null, 1, null], [undefined, 1, undefined]],
 ]) {
   test(`a layer that was ${name} has a gap only where it was left out`, () => {
-    assert.deepEqual(columnsOf(chart({ mean: "m" }, LAYER), [block("m", values, LAYER)]).raw.values, wanted);
+    assert.deepEqual(columnsOf(chart("m", LAYER), [block("m", values, LAYER)]).raw.values, wanted);
   });
 }
 
 test("a band of deviations stays inside of what samples were", () => {
-  const lines = { mean: "m", "-σ": "l", "+σ": "h", min: "s", max: "b" };
   const blocks = [
     block("m", [1, 2]),
     block("l", [-3, 1]),
@@ -104,7 +106,7 @@ test("a band of deviations stays inside of what samples were", () => {
     block("s", [0.5, 0]),
     block("b", [2, 9]),
   ];
-  const { found } = columnsOf(chart(lines), blocks);
+  const { found } = columnsOf(chart("m", { bands: [DEVIATIONS, EXTREMES] }), blocks);
   const [, weakLow, weakHigh, low, high] = found.tables[0].map(rounded);
   assert.deepEqual(
     [weakLow, weakHigh],
@@ -131,16 +133,15 @@ for (const [name, limits, mean, lows, highs] of [
   test(`${name}: its band ends there`, () => {
     const below = limits ? [-1.4, -1.2] : [-1, 1];
     const above = limits ? [1.1, 1.3] : [3, 3];
-    const lines = { mean: "m", "-σ": "l", "+σ": "h" };
     const blocks = [block("m", mean), block("l", below), block("h", above)];
-    const { low, high } = columnsOf(chart(lines, { limits }), blocks);
+    const { low, high } = columnsOf(chart("m", { bands: [DEVIATIONS], limits }), blocks);
     assert.deepEqual([rounded(low.values), rounded(high.values)], [lows, highs]);
   });
 }
 
 test("on a logarithmic scale a band ends at the smallest number that has a logarithm", () => {
   const blocks = [block("m", [1, 2]), block("l", [-1, 0.5]), block("h", [3, 4])];
-  const { low, high } = columnsOf(chart({ mean: "m", "-σ": "l", "+σ": "h" }), blocks, { isLog: true });
+  const { low, high } = columnsOf(chart("m", { bands: [DEVIATIONS] }), blocks, { isLog: true });
   assert.deepEqual(
     [low.values, high.values],
     [
@@ -150,15 +151,24 @@ test("on a logarithmic scale a band ends at the smallest number that has a logar
   );
 });
 
-test("the middle half is a band as well", () => {
-  const blocks = [block("m", [2]), block("q1", [1]), block("q3", [4])];
-  const { low, raw, high } = columnsOf(chart({ median: "m", Q1: "q1", Q3: "q3" }), blocks);
-  assert.deepEqual([low.values, raw.values, high.values], [[1], [2], [4]]);
+test("every band is drawn, the widest first and weaker than the others", () => {
+  const blocks = [block("m", [2]), block("l", [1]), block("h", [4]), block("q1", [1.5]), block("q3", [3])];
+  const bands = [DEVIATIONS, { low: "q1", high: "q3", isExtreme: false }, EXTREMES];
+  const { found } = columnsOf(chart("m", { bands }), [...blocks, block("s", [0]), block("b", [9])]);
+  const lows = found.series.map((item, place) => [item.kind, item.strength, found.tables[0][place + 1][0]]);
+  assert.deepEqual(
+    lows.filter(([kind]) => kind === "low"),
+    [
+      ["low", "weak", 0],
+      ["low", "strong", 1],
+      ["low", "strong", 1.5],
+    ],
+  );
 });
 
 test("a band is nowhere that its curve is not", () => {
   const blocks = [block("m", [1, null, 3], { nonfinite: [0, 0, 0] }), block("l", [0, 0, 2]), block("h", [2, 5, 4])];
-  const { low, high } = columnsOf(chart({ mean: "m", "-σ": "l", "+σ": "h" }), blocks);
+  const { low, high } = columnsOf(chart("m", { bands: [DEVIATIONS] }), blocks);
   assert.deepEqual(
     [low.values, high.values],
     [
@@ -170,9 +180,9 @@ test("a band is nowhere that its curve is not", () => {
 
 test("numbers with signs are told from numbers whose bands have some", () => {
   const source = (values) => [{ name: "first", blocks: [block("m", values)], started: 0 }];
-  assert.equal(isSigned(chart({ mean: "m" }), source([1, 2])), false);
-  assert.equal(isSigned(chart({ mean: "m" }), source([1, -2])), true);
-  assert.equal(isSigned(chart({ mean: "m" }, { limits: [-1, 1] }), source([1])), true);
+  assert.equal(isSigned(chart("m"), source([1, 2])), false);
+  assert.equal(isSigned(chart("m"), source([1, -2])), true);
+  assert.equal(isSigned(chart("m", { limits: [-1, 1] }), source([1])), true);
 });
 
 test("an axis has room for all numbers, or for all but the outermost", () => {

@@ -1,40 +1,30 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { charts, family, favourite, matcher, menu, parts, title } from "page/names.js";
+import { charts, family, favourite, matcher, menu, statisticsOf, title } from "page/names.js";
+import { band, count, line } from "./facts.js";
 
-const named = (...names) => names.map((name) => ({ name, scale: "linear", limits: null }));
-const lens = (name, layers, ...statistics) => ({ name, layers, statistics: named(...statistics) });
-
-test("a name says tag, curve and line", () => {
-  for (const [name, tag, curve, line] of [
-    ["Loss/train_loss mean", "Loss", "train_loss", "mean"],
-    ["Weight Norm/mean", "Weight Norm", "", "mean"],
-    ["Weight Norm/−σ", "Weight Norm", "", "-σ"],
-    ["Rate/value", "Rate", "", "value"],
-    ["Loss/train_loss Q1", "Loss", "train_loss", "Q1"],
-    ["Activations/death_rate", "Activations", "death_rate", "value"],
-    ["mean", "mean", "", "mean"],
-  ])
-    assert.deepEqual(parts(name), { tag, curve, line });
-});
+const lens = (name, layers, ...statistics) => ({ name, layers, statistics: statistics.flat() });
+const RUN = { module: "run", members: ["run"] };
 
 test("a statistic has a title of its own", () => {
-  assert.equal(title("Loss/train_loss mean"), "Loss · train loss");
-  assert.equal(title("Weight Norm/mean"), "Weight Norm");
-  assert.equal(title("Weight Norm/max"), "Weight Norm max");
+  assert.equal(title(line("Loss", "mean", { curve: "train_loss" })), "Loss · train loss");
+  assert.equal(title(line("Weight Norm", "mean")), "Weight Norm");
+  assert.equal(title(line("Weight Norm", "max")), "Weight Norm · max");
+  assert.equal(title({ ...line("", "mean"), name: "mean" }), "mean");
+  assert.equal(title(undefined), "");
 });
 
-test("gradients are shown first, means are offered first, the whole run is no row", () => {
-  const lenses = [lens("run", ["run"], "Loss/l mean"), lens("N", ["a"], "Norm/nonfinite", "Norm/max", "Norm/mean")];
-  assert.deepEqual(favourite(lenses), ["N", "Norm/nonfinite"]);
-  assert.deepEqual(favourite([...lenses, lens("G", ["a"], "Weight Gradient Norm/mean")]), [
-    "G",
-    "Weight Gradient Norm/mean",
-  ]);
+test("gradients are shown first, lines are offered first, the whole run is no row", () => {
+  const norms = [count("Norm"), ...band("Norm", "min-max", ["min", "max"]), line("Norm", "mean")];
+  const lenses = [lens("run", ["run"], line("Loss", "mean", { curve: "l" })), lens("N", ["a"], norms)];
+  assert.deepEqual(favourite(lenses), ["N", "Norm/mean"]);
+  const gradients = [band("Weight Gradient Norm", "std", ["-σ", "+σ"]), line("Weight Gradient Norm", "median")];
+  assert.deepEqual(favourite([...lenses, lens("G", ["a"], ...gradients)]), ["G", "Weight Gradient Norm/median"]);
+  assert.deepEqual(favourite([lens("N", ["a"], count("Norm"))]), ["N", "Norm/nonfinite"]);
   assert.deepEqual(favourite([]), ["", ""]);
   assert.deepEqual(
     menu(lenses).map(([name, options]) => [name, options.map(([, text]) => text)]),
-    [["N", ["Norm", "Norm max", "Norm nonfinite"]]],
+    [["N", ["Norm", "Norm · min", "Norm · max", "Norm · nonfinite"]]],
   );
 });
 
@@ -51,14 +41,15 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
   const all = lens(
     "run",
     ["run"],
-    "Warning X/worst",
-    "Loss/a mean",
-    "Loss/a max",
-    "Loss/b mean",
-    "Logged/lr mean",
-    "Logged/it mean",
+    line("Warning X", "worst"),
+    line("Loss", "mean", { curve: "a" }),
+    band("Loss", "min-max", ["min", "max"], { curve: "a" }),
+    count("Loss", { curve: "a" }),
+    line("Loss", "mean", { curve: "b" }),
+    line("Logged", "mean", { curve: "lr" }),
+    line("Logged", "mean", { curve: "it" }),
   );
-  const found = charts([all], { module: "run", members: ["run"] });
+  const found = charts([all], RUN);
   assert.deepEqual(
     found.map((chart) => [chart.title, chart.curves.map((curve) => curve.name)]),
     [
@@ -68,19 +59,57 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
       ["Warning X", ["worst"]],
     ],
   );
-  assert.deepEqual(found[0].curves[0].lines, { mean: "Loss/a mean", max: "Loss/a max" });
+  const [curve] = found[0].curves;
+  assert.deepEqual(curve.bands, [{ low: "Loss/a min", high: "Loss/a max", isExtreme: true }]);
+  assert.deepEqual(statisticsOf(curve), ["Loss/a mean", "Loss/a min", "Loss/a max"]);
 });
 
-test("a median beside a mean is a curve of its own, alone it is the curve", () => {
-  const curves = (...statistics) =>
-    charts([lens("run", ["run"], ...statistics)], { module: "run", members: ["run"] })[0].curves.map(
-      ({ name, lines }) => [name, Object.keys(lines)],
-    );
-  assert.deepEqual(curves("Loss/a mean", "Loss/a median", "Loss/a Q1", "Loss/a Q3"), [
-    ["a", ["mean", "Q1", "Q3"]],
-    ["a median", ["median"]],
-  ]);
-  assert.deepEqual(curves("Loss/a median", "Loss/a Q1", "Loss/a Q3"), [["a", ["median", "Q1", "Q3"]]]);
+const QUARTILES = ["Q1-Q3", ["Q1", "Q3"]];
+const DEVIATIONS = ["std", ["-σ", "+σ"]];
+const EXTREMES = ["min-max", ["min", "max"]];
+
+for (const [name, statistics, wanted] of [
+  ["a mean with quartiles", [["mean"], [QUARTILES]], [["", "mean", ["Q1"]]]],
+  ["a median with quartiles", [["median"], [QUARTILES]], [["median", "median", ["Q1"]]]],
+  [
+    "a median before a mean, with deviations",
+    [["median", "mean"], [DEVIATIONS]],
+    [
+      ["median", "median", []],
+      ["mean", "mean", ["-σ"]],
+    ],
+  ],
+  ["a mean with three bands", [["mean"], [EXTREMES, DEVIATIONS, QUARTILES]], [["", "mean", ["min", "-σ", "Q1"]]]],
+  [
+    "lines called like edges",
+    [["mean", "max"], []],
+    [
+      ["mean", "mean", []],
+      ["max", "max", []],
+    ],
+  ],
+  ["nothing but a band", [[], [EXTREMES]], [["min", "min", ["min"]]]],
+]) {
+  test(`${name}: each line is a curve, and bands are around the one that needs no label`, () => {
+    const [lines, bands] = statistics;
+    const known = [...lines.map((text) => line("T", text)), ...bands.flatMap(([own, edges]) => band("T", own, edges))];
+    const [chart] = charts([lens("run", ["run"], known)], RUN);
+    const shown = chart.curves.map((curve) => [curve.name, curve.line, curve.bands.map(({ low }) => low)]);
+    const named = wanted.map(([text, own, lows]) => [text, `T/${own}`, lows.map((low) => `T/${low}`)]);
+    assert.deepEqual(shown, named);
+  });
+}
+
+test("an edge without its other side is a line", () => {
+  const [low] = band("T", ...EXTREMES);
+  const [chart] = charts([lens("run", ["run"], line("T", "mean"), low)], RUN);
+  assert.deepEqual(
+    chart.curves.map((curve) => [curve.line, curve.bands.length]),
+    [
+      ["T/mean", 0],
+      ["T/min", 0],
+    ],
+  );
 });
 
 test("a filter is a regular expression, or letters where it is none", () => {

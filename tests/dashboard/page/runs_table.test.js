@@ -1,18 +1,24 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { columnsOf, compared, filtered, orderOf, rowsOf, settingsOf, sorted } from "page/runs_table.js";
+import { line } from "./facts.js";
 
+const LOSS = line("Loss", "mean", { curve: "train_loss" });
+const ACCURACY = line("Logged", "mean", { curve: "accuracy" });
 const SUMMARIES = {
   first: {
     meta: { started: 100, ended: 160, heartbeat: 161, config: { lr: 0.1, model: { width: 8 } }, pid: 1, host: "vm" },
+    statistics: [line("Warning X", "worst"), ACCURACY, LOSS],
     newest: { "Loss/train_loss mean": 0.5, "Logged/accuracy mean": 0.9, "Warning X/worst": 1 },
   },
   second: {
     meta: { started: 100, heartbeat: 130, config: { lr: 0.01, model: { width: 8 } }, pid: 2, host: "vm" },
+    statistics: [LOSS, ACCURACY],
     newest: { "Loss/train_loss mean": "NaN", "Logged/accuracy mean": 0.95 },
   },
   third: {
     meta: { config: { lr: 0.0281838293126, model: { width: 8 } } },
+    statistics: [LOSS],
     newest: { "Loss/train_loss mean": 0.25 },
   },
 };
@@ -38,7 +44,9 @@ test("columns are results, then settings that differ, then facts", () => {
 });
 
 test("metrics of one name are told apart by their tags", () => {
-  const twice = rowsOf(INFOS.slice(0, 1), () => ({ meta: {}, newest: { "Loss/a mean": 1, "Logged/a mean": 2 } }));
+  const statistics = ["Loss", "Logged"].map((tag) => line(tag, "mean", { curve: "a" }));
+  const newest = { "Loss/a mean": 1, "Logged/a mean": 2 };
+  const twice = rowsOf(INFOS.slice(0, 1), () => ({ meta: {}, statistics, newest }));
   assert.deepEqual(
     columnsOf(twice)
       .filter(({ kind }) => kind === "metric")
@@ -51,6 +59,7 @@ test("a setting that is called like another column says that it is one", () => {
   const metas = [400, 800].map((steps) => ({ config: { steps, accuracy: steps / 1000 } }));
   const two = rowsOf(INFOS.slice(0, 2), (name) => ({
     meta: metas[name === "first" ? 0 : 1],
+    statistics: [ACCURACY],
     newest: { "Logged/accuracy mean": 0.5 },
   }));
   const titles = columnsOf(two).map(({ title }) => title);

@@ -350,7 +350,7 @@ export class App {
   }
 
   statisticTitle() {
-    return title(this.state.statistic);
+    return title(this.data.facts(this.state.run, this.state));
   }
 
   focusFilter() {

@@ -2,7 +2,7 @@
 
 import { places } from "page/axis.js";
 import { rowOf } from "page/blocks.js";
-import { WHOLE_RUN } from "page/names.js";
+import { statisticsOf, WHOLE_RUN } from "page/names.js";
 
 /** @import { Block, Plane } from "page/blocks.js" */
 /** @import { AxisKind } from "page/format.js" */
@@ -51,15 +51,14 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
     /** @type {[number[], ...Column[]]} */
     const columns = [xs];
     spec.curves.forEach((curve, number) => {
-      const statistic = mainLine(curve.lines);
-      const block = blocks.get(statistic);
+      const block = blocks.get(curve.line);
       const row = block?.layers.indexOf(curve.layer) ?? -1;
       if (!block || row < 0) return;
       const counts = rowOf(block, "nonfinite", row);
       const values = column(rowOf(block, "mean", row) ?? [], counts, curve.layer === WHOLE_RUN, isLog);
       const common = { run, number, name: curve.name, source: source.name };
       const range = possible(spec, curve, blocks, row);
-      for (const [strength, low, high] of bands(curve.lines, statistic)) {
+      for (const [strength, low, high] of bands(curve)) {
         const edges = [edge(blocks.get(low), "minimum", curve.layer), edge(blocks.get(high), "maximum", curve.layer)];
         if (!edges[0] || !edges[1]) continue;
         columns.push(...clipped(edges[0], edges[1], values, range, isLog));
@@ -112,17 +111,12 @@ export function isNumber(value) {
 export function isSigned(spec, sources) {
   if (spec.limits) return spec.limits[0] < 0;
   return sources.some(({ blocks }) =>
-    spec.curves.some(({ lines, layer }) => {
-      const block = blocks.find((known) => known.lens === spec.lens && known.statistic === mainLine(lines));
+    spec.curves.some(({ line, layer }) => {
+      const block = blocks.find((known) => known.lens === spec.lens && known.statistic === line);
       const row = block?.layers.indexOf(layer) ?? -1;
       return block && row >= 0 && rowOf(block, "mean", row)?.some((value) => value < 0);
     }),
   );
-}
-
-/** @param {Record<string, string>} lines */
-function mainLine(lines) {
-  return lines.mean ?? lines.value ?? lines.median ?? Object.values(lines)[0];
 }
 
 /**
@@ -131,28 +125,26 @@ function mainLine(lines) {
  * @param {Map<string, Block>} blocks
  */
 function mainBlock(spec, blocks) {
-  for (const { lines, layer } of spec.curves) {
-    const found = Object.values(lines)
+  for (const curve of spec.curves) {
+    const found = statisticsOf(curve)
       .map((statistic) => blocks.get(statistic))
-      .find((block) => block?.layers.includes(layer));
+      .find((block) => block?.layers.includes(curve.layer));
     if (found) return found;
   }
   return null;
 }
 
 /**
- * The widest first: min to max, then the quartiles, then one standard deviation to both sides.
- * @param {Record<string, string>} lines
- * @param {string} statistic
+ * The widest first, the one with all samples in it; without any, what lies between the numbers of a column.
+ * @param {CurveSpec} curve
  * @returns {["weak" | "strong", string, string][]}
  */
-function bands(lines, statistic) {
-  /** @type {["weak" | "strong", string, string][]} */
-  const found = [];
-  if (lines.min && lines.max) found.push(["weak", lines.min, lines.max]);
-  if (lines.Q1 && lines.Q3) found.push(["strong", lines.Q1, lines.Q3]);
-  else if (lines["-σ"] && lines["+σ"]) found.push(["strong", lines["-σ"], lines["+σ"]]);
-  return found.length ? found : [["strong", statistic, statistic]];
+function bands({ line, bands: known }) {
+  const sorted = [...known].sort((one, other) => Number(other.isExtreme) - Number(one.isExtreme));
+  const found = sorted.map(
+    ({ low, high, isExtreme }) => /** @type {const} */ ([isExtreme ? "weak" : "strong", low, high]),
+  );
+  return found.length ? found.map((band) => [...band]) : [["strong", line, line]];
 }
 
 /**
@@ -204,10 +196,10 @@ function edge(block, plane, layer) {
  * @returns {Range}
  */
 function possible(spec, curve, blocks, row) {
-  const { min, max } = curve.lines;
-  const low = min ? edge(blocks.get(min), "minimum", curve.layer) : null;
-  const high = max ? edge(blocks.get(max), "maximum", curve.layer) : null;
-  const main = blocks.get(mainLine(curve.lines));
+  const all = curve.bands.find(({ isExtreme }) => isExtreme);
+  const low = all ? edge(blocks.get(all.low), "minimum", curve.layer) : null;
+  const high = all ? edge(blocks.get(all.high), "maximum", curve.layer) : null;
+  const main = blocks.get(curve.line);
   const isPositive = !spec.limits && main && !rowOf(main, "minimum", row)?.some((value) => value < 0);
   const [least, most] = spec.limits ?? [isPositive ? 0 : -Infinity, Infinity];
   return (index) => [finite(low?.[index]) ?? least, finite(high?.[index]) ?? most];

@@ -1,6 +1,6 @@
 // What the page knows about its runs. Numbers are requested again only when they, or the request, have changed.
 
-import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
+import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.js";
 
 /** @import { Block, Plane } from "page/blocks.js" */
 /** @import { Drawing } from "page/drawing.js" */
@@ -9,7 +9,16 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
 
 /** @typedef {{ name: string, kind: string | null, parameters: number | null }} LayerFacts */
 
-/** @typedef {{ name: string, scale: string, limits: [number, number] | null }} StatisticFacts */
+/**
+ * What a number is. `tag` is its plot, `curve` one of its curves (empty if it has only one), `line` what it is of that
+ * curve. An edge belongs to a `band` and is one `side` of it. `label` is what it is called where its plot is known;
+ * `error` is the standard error of an estimate.
+ * @typedef {{
+ *   name: string, scale: string, limits: [number, number] | null, tag: string, curve: string, line: string,
+ *   role: "line" | "edge" | "share" | "count", band: string, side: "" | "low" | "high", label: string,
+ *   error: number | null,
+ * }} StatisticFacts
+ */
 
 /**
  * @typedef {{
@@ -42,8 +51,8 @@ import { charts, family, favourite, WHOLE_RUN } from "page/names.js";
  */
 
 /**
- * A run in the list of runs: its facts, and the newest number of each statistic of the whole run.
- * @typedef {{ meta: Meta, newest: Record<string, number | string> }} Summary
+ * A run in the list of runs: its facts, and the newest number of each line of the whole run.
+ * @typedef {{ meta: Meta, statistics: StatisticFacts[], newest: Record<string, number | string> }} Summary
  */
 
 /**
@@ -181,6 +190,16 @@ export class Data {
   }
 
   /**
+   * What is known of a statistic.
+   * @param {string} run
+   * @param {State} state
+   */
+  facts(run, state) {
+    const lens = this.heads.get(run)?.lenses.find(({ name }) => name === state.lens);
+    return lens?.statistics.find(({ name }) => name === state.statistic);
+  }
+
+  /**
    * All numbers on the page; calls back for each part when it has arrived.
    * @param {State} state
    * @param {{ heat: number, chart: number }} sizes
@@ -222,7 +241,7 @@ export class Data {
     const isChosen = (/** @type {ChartSpec} */ spec) =>
       state !== null &&
       spec.lens === state.lens &&
-      spec.curves.some((curve) => Object.values(curve.lines).includes(state.statistic));
+      spec.curves.some((curve) => statisticsOf(curve).includes(state.statistic));
     return [...all.filter(isChosen), ...all.filter((spec) => !isChosen(spec))];
   }
 
@@ -269,7 +288,7 @@ export class Data {
 function seriesOf(specs) {
   const pairs = specs.flatMap((spec) =>
     spec.curves.flatMap((curve) =>
-      Object.values(curve.lines).map((statistic) => /** @type {[string, string]} */ ([spec.lens, statistic])),
+      statisticsOf(curve).map((statistic) => /** @type {[string, string]} */ ([spec.lens, statistic])),
     ),
   );
   return [...new Map(pairs.map((pair) => [pair.join("/"), pair])).values()];

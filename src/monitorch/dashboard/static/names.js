@@ -1,53 +1,48 @@
-// The names of statistics: "<tag>/<curve> <line>", such as "Loss/train_loss mean".
+// What statistics are called, and which of them belong together in a chart. Nothing here reads a name: the parts of a
+// statistic are its fields.
 
 /** @import { LayerFacts, LensFacts, StatisticFacts } from "page/data.js" */
 
 export const WHOLE_RUN = "run";
-const LINES = /^(.*?)\s*(mean|median|value|[-+−]σ|Q1|Q3|min|max|nonfinite)$/;
-const CENTRES = ["mean", "value", "median"];
+const EXTREMES = "min-max";
 const FAVOURITES = [
-  "Weight Gradient Norm/mean",
-  "Parameter Gradient Norm/mean",
-  "Gradient Norm/mean",
-  "Output Gradient Norm/mean",
-  "Weight Norm/mean",
+  "Weight Gradient Norm",
+  "Parameter Gradient Norm",
+  "Gradient Norm",
+  "Output Gradient Norm",
+  "Weight Norm",
 ];
-
-/** @param {string} statistic */
-export function parts(statistic) {
-  const cut = statistic.lastIndexOf("/");
-  const [tag, rest] = cut < 0 ? ["", statistic] : [statistic.slice(0, cut), statistic.slice(cut + 1)];
-  const found = LINES.exec(rest);
-  return { tag: tag || rest, curve: found ? found[1] : rest, line: found ? found[2].replace("−", "-") : "value" };
-}
+const RANKS = { line: 0, share: 0, edge: 1, count: 2 };
 
 /**
  * The title of a single statistic.
- * @param {string} statistic
+ * @param {StatisticFacts | undefined} statistic
  */
 export function title(statistic) {
-  const { tag, curve, line } = parts(statistic);
-  const name = curve && curve !== tag ? `${tag} · ${curve.replaceAll("_", " ")}` : tag;
-  return line === "value" || line === "mean" ? name : `${name} ${line}`;
+  return statistic ? [statistic.tag, short(statistic)].filter(Boolean).join(" · ") || statistic.name : "";
 }
 
 /**
- * The statistics to choose from for the heat map, by lens: means first, bands and counts last.
+ * What a statistic is called where its tag is known; empty if that says it all.
+ * @param {StatisticFacts} statistic
+ */
+export function short(statistic) {
+  return statistic.label.replaceAll("_", " ");
+}
+
+/**
+ * The statistics to choose from for the heat map, by lens: lines first, bands and counts last.
  * @param {LensFacts[]} lenses
  * @returns {[string, [string, string][]][]}
  */
 export function menu(lenses) {
-  const rank = (/** @type {StatisticFacts} */ statistic) => {
-    const { line } = parts(statistic.name);
-    return CENTRES.includes(line) ? 0 : line === "nonfinite" ? 2 : 1;
-  };
   return lenses
     .filter((lens) => lens.name !== WHOLE_RUN)
     .map((lens) => [
       lens.name,
       [...lens.statistics]
-        .sort((one, other) => rank(one) - rank(other))
-        .map((statistic) => [JSON.stringify([lens.name, statistic.name]), title(statistic.name)]),
+        .sort((one, other) => RANKS[one.role] - RANKS[other.role])
+        .map((statistic) => [JSON.stringify([lens.name, statistic.name]), title(statistic)]),
     ]);
 }
 
@@ -58,12 +53,11 @@ export function menu(lenses) {
 export function favourite(lenses) {
   const all = lenses
     .filter((lens) => lens.name !== WHOLE_RUN)
-    .flatMap((lens) => lens.statistics.map((statistic) => [lens.name, statistic.name]));
-  for (const ending of FAVOURITES) {
-    const found = all.find(([, name]) => name === ending || name.endsWith(ending));
-    if (found) return found;
-  }
-  return all[0] ?? ["", ""];
+    .flatMap((lens) => lens.statistics.map((statistic) => ({ lens: lens.name, statistic })));
+  const lines = all.filter(({ statistic }) => statistic.role === "line");
+  const wanted = FAVOURITES.map((tag) => lines.find(({ statistic }) => statistic.tag.endsWith(tag)));
+  const found = wanted.find((line) => line) ?? lines[0] ?? all[0];
+  return found ? [found.lens, found.statistic.name] : ["", ""];
 }
 
 /**
@@ -89,8 +83,13 @@ export function family(layers, name) {
 }
 
 /**
- * A curve of a chart: `lines` are the statistics that belong to it, by what they are, such as mean, min or max.
- * @typedef {{ name: string, layer: string, lines: Record<string, string> }} CurveSpec
+ * A band around a curve: the statistics that are its edges. `isExtreme` if no sample is outside of it.
+ * @typedef {{ low: string, high: string, isExtreme: boolean }} BandSpec
+ */
+
+/**
+ * A curve of a chart: the statistic that is its line, and the bands around it.
+ * @typedef {{ name: string, layer: string, line: string, bands: BandSpec[] }} CurveSpec
  */
 
 /**
@@ -99,6 +98,14 @@ export function family(layers, name) {
  *   key: string, lens: string, title: string, scale: string, limits: [number, number] | null, curves: CurveSpec[],
  * }} ChartSpec
  */
+
+/**
+ * All statistics that a curve needs.
+ * @param {CurveSpec} curve
+ */
+export function statisticsOf({ line, bands }) {
+  return [...new Set([line, ...bands.flatMap(({ low, high }) => [low, high])])];
+}
 
 /**
  * The charts of a family of layers.
@@ -112,54 +119,74 @@ export function charts(lenses, { module, members }) {
   for (const lens of lenses) {
     const known = members.filter((member) => lens.layers.includes(member));
     for (const layer of known) {
-      for (const statistic of lens.statistics)
-        addStatistic(found, lens, statistic, layer, known.length > 1 ? layer.slice(module.length + 1) : "");
+      const part = known.length > 1 ? layer.slice(module.length + 1) : "";
+      for (const statistics of grouped(lens.statistics)) {
+        const chart = chartOf(found, lens, statistics[0]);
+        chart.curves.push(...curvesOf(statistics, layer, part));
+      }
     }
   }
-  const all = [...found.values()].map((chart) => ({ ...chart, curves: chart.curves.flatMap(withMedian) }));
+  const all = [...found.values()];
   const isLate = (/** @type {ChartSpec} */ chart) => chart.title.startsWith("Warning ");
   return [...all.filter((chart) => !isLate(chart)), ...all.filter(isLate)];
+}
+
+/**
+ * The statistics of each curve of each tag, without counts.
+ * @param {StatisticFacts[]} statistics
+ */
+function grouped(statistics) {
+  /** @type {Map<string, StatisticFacts[]>} */
+  const groups = new Map();
+  for (const statistic of statistics) {
+    if (statistic.role === "count") continue;
+    const key = JSON.stringify([statistic.tag || statistic.name, statistic.curve]);
+    groups.set(key, [...(groups.get(key) ?? []), statistic]);
+  }
+  return groups.values();
 }
 
 /**
  * @param {Map<string, ChartSpec>} found
  * @param {LensFacts} lens
  * @param {StatisticFacts} statistic
- * @param {string} layer
- * @param {string} part
  */
-function addStatistic(found, lens, statistic, layer, part) {
-  const { tag, curve, line } = parts(statistic.name);
-  if (line === "nonfinite") return;
+function chartOf(found, lens, { tag, curve, name, scale, limits }) {
   const isAlone = tag === "Logged"; // learning rate and speed have nothing in common but the lens
-  const key = `${lens.name}/${tag}${isAlone ? `/${curve}` : ""}`;
+  const key = `${lens.name}/${tag || name}${isAlone ? `/${curve}` : ""}`;
   const chart = found.get(key) ?? {
-    key,
-    lens: lens.name,
-    title: isAlone ? curve : tag,
-    scale: statistic.scale,
-    limits: statistic.limits,
-    curves: [],
+    ...{ key, lens: lens.name, title: isAlone ? curve : tag || name },
+    ...{ scale, limits, curves: [] },
   };
   found.set(key, chart);
-  const name = [part, curve].filter(Boolean).join(" ");
-  const known = chart.curves.find((candidate) => candidate.layer === layer && candidate.name === name);
-  if (known) known.lines[line] = statistic.name;
-  else chart.curves.push({ name, layer, lines: { [line]: statistic.name } });
+  return chart;
 }
 
 /**
- * A median beside a mean is its own curve.
- * @param {CurveSpec} curve
+ * The curves of statistics with the same samples: each line is one. The bands are around the one that needs no name of
+ * its own, such as the mean, else around the first.
+ * @param {StatisticFacts[]} statistics
+ * @param {string} layer
+ * @param {string} part
  * @returns {CurveSpec[]}
  */
-function withMedian(curve) {
-  const { median, ...rest } = curve.lines;
-  if (!median || !rest.mean) return [curve];
-  return [
-    { ...curve, lines: rest },
-    { ...curve, name: [curve.name, "median"].filter(Boolean).join(" "), lines: { median } },
-  ];
+function curvesOf(statistics, layer, part) {
+  const edges = statistics.filter(({ role }) => role === "edge");
+  const bands = edges
+    .filter(({ side }) => side === "low")
+    .flatMap((low) => {
+      const high = edges.find(({ band, side }) => side === "high" && band === low.band);
+      return high ? [{ low: low.name, high: high.name, isExtreme: low.band === EXTREMES }] : [];
+    });
+  const known = bands.flatMap(({ low, high }) => [low, high]);
+  const others = statistics.filter(({ name }) => !known.includes(name));
+  const lines = others.length ? others : statistics.slice(0, 1);
+  const main = lines.find(({ label, curve }) => label === curve) ?? lines[0];
+  const called = (/** @type {StatisticFacts} */ { label, curve, line }) => (lines.length > 1 ? [curve, line] : [label]);
+  return lines.map((line) => ({
+    ...{ name: [part, ...called(line)].filter(Boolean).join(" "), layer, line: line.name },
+    bands: line === main ? bands : [],
+  }));
 }
 
 /**

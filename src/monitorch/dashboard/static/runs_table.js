@@ -1,13 +1,16 @@
 // All runs as a table: which columns it has, how they are sorted, and which runs a filter leaves.
 
 import { bytes, count, duration, number } from "page/format.js";
-import { matcher, parts, title } from "page/names.js";
+import { matcher, short, title } from "page/names.js";
 
-/** @import { Meta, RunInfo, Summary } from "page/data.js" */
+/** @import { Meta, RunInfo, StatisticFacts, Summary } from "page/data.js" */
 
 /**
- * A run; `metrics` are the newest numbers of the whole run, by statistic.
- * @typedef {{ info: RunInfo, settings: Map<string, string>, metrics: Map<string, number>, seconds: number | null }} RunRow
+ * A run; `metrics` are the newest numbers of the whole run, by the name of a statistic.
+ * @typedef {{
+ *   info: RunInfo, settings: Map<string, string>, statistics: StatisticFacts[], metrics: Map<string, number>,
+ *   seconds: number | null,
+ * }} RunRow
  */
 
 /**
@@ -33,9 +36,9 @@ const LONGEST_NUMBER = 9;
  */
 export function rowsOf(infos, summaryOf) {
   return infos.map((info) => {
-    const { meta = {}, newest = {} } = summaryOf(info.name) ?? {};
+    const { meta = {}, statistics = [], newest = {} } = summaryOf(info.name) ?? {};
     const metrics = Object.entries(newest).map(([name, value]) => /** @type {const} */ ([name, Number(value)]));
-    return { info, settings: settingsOf(meta), metrics: new Map(metrics), seconds: seconds(meta) };
+    return { info, settings: settingsOf(meta), statistics, metrics: new Map(metrics), seconds: seconds(meta) };
   });
 }
 
@@ -90,17 +93,17 @@ export function compared(all) {
  * @returns {RunColumn[]}
  */
 export function columnsOf(rows) {
-  const statistics = [...new Set(rows.flatMap((row) => [...row.metrics.keys()]))];
-  const named = statistics
-    .filter((statistic) => !parts(statistic).tag.startsWith("Warning "))
+  const statistics = new Map(rows.flatMap((row) => row.statistics).map((statistic) => [statistic.name, statistic]));
+  const known = [...statistics.values()]
+    .filter(({ tag }) => !tag.startsWith("Warning "))
     .sort((one, other) => Number(isLoss(other)) - Number(isLoss(one)));
-  const short = named.map((statistic) => parts(statistic).curve.replaceAll("_", " ") || parts(statistic).tag);
-  const metrics = named.map((statistic, place) => ({
-    key: statistic,
-    title: short.filter((name) => name === short[place]).length > 1 ? title(statistic) : short[place],
+  const names = known.map((statistic) => short(statistic) || statistic.tag || statistic.name);
+  const metrics = known.map((statistic, place) => ({
+    key: statistic.name,
+    title: names.filter((name) => name === names[place]).length > 1 ? title(statistic) : names[place],
     kind: /** @type {const} */ ("metric"),
-    text: (/** @type {RunRow} */ row) => number(row.metrics.get(statistic)),
-    value: (/** @type {RunRow} */ row) => row.metrics.get(statistic) ?? null,
+    text: (/** @type {RunRow} */ row) => number(row.metrics.get(statistic.name)),
+    value: (/** @type {RunRow} */ row) => row.metrics.get(statistic.name) ?? null,
   }));
   const [run, status, ...facts] = factColumns();
   const taken = new Set([run, status, ...facts, ...metrics].map((column) => column.title));
@@ -114,9 +117,9 @@ export function columnsOf(rows) {
   return [run, status, ...metrics, ...settings, ...facts];
 }
 
-/** @param {string} statistic */
-function isLoss(statistic) {
-  return parts(statistic).tag === "Loss";
+/** @param {StatisticFacts} statistic */
+function isLoss({ tag }) {
+  return tag === "Loss";
 }
 
 /** @param {string | null} text */

@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
+from ...statistic import Statistic
 from ..abstract_visualizer import TagAttributes, TagType
 from .drawing import draw
 from .history import Curves, History
 from .layout import FOOT, LAYER_TITLE, LEFT, RIGHT, TAG_TITLE, Block, Column, Page, paginate
-from .palette import COLUMN_BACKGROUNDS, line_styles, split_aggregation
+from .palette import COLUMN_BACKGROUNDS, line_styles
 from .text import SMALL_TEXT, bold_size, fit, inches, say
 
 _PAGE_TITLE_SIZE, _TAG_TITLE_SIZE, _LAYER_TITLE_SIZE = 13.0, 10.5, 8.0
@@ -29,7 +30,7 @@ def plan(
     big, small = [], []
     for tag, attributes in tags.items():
         if attributes.big_plot and attributes.apart:
-            names = dict.fromkeys(split_aggregation(line)[0] or line for line in history.line_names(tag))
+            names = dict.fromkeys(Statistic(line).curve or line for line in history.line_names(tag))
             big += [Column(tag, only=name) for name in names]
         elif attributes.big_plot:
             big.append(Column(tag, _labels(tag, attributes, history)))
@@ -119,8 +120,8 @@ def _part_of(curves: Curves, name: str) -> Curves:
     """The lines and bands of one name, or all of them."""
     if not name:
         return curves
-    lines = {line: series for line, series in curves.lines.items() if name in (line, split_aggregation(line)[0])}
-    bands = {edges: band for edges, band in curves.bands.items() if split_aggregation(edges[0])[0] == name}
+    lines = {line: series for line, series in curves.lines.items() if name in (line, Statistic(line).curve)}
+    bands = {edges: band for edges, band in curves.bands.items() if Statistic(edges[0]).curve == name}
     return Curves(lines, bands, curves.nonfinite)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ...statistic import Statistic, band_of
+
 COLUMN_BACKGROUNDS = ((1.0, 1.0, 1.0), (0.95, 0.92, 0.9))
 SHARE_COLOURS = ("cornflowerblue", "royalblue")
 NONFINITE_COLOUR = "red"
@@ -26,10 +28,10 @@ _LINE_COLOURS = MappingProxyType(
     }
 )
 _BAND_COLOURS = MappingProxyType(
-    {("min", "max"): "grey", ("Q1", "Q3"): "blue", ("-σ", "+σ"): "steelblue"},
+    {"min-max": "grey", "Q1-Q3": "blue", "std": "steelblue"},
 )
 _VALIDATION_BAND_COLOURS = MappingProxyType(
-    {("min", "max"): "bisque", ("Q1", "Q3"): "orange", ("-σ", "+σ"): "sandybrown"},
+    {"min-max": "bisque", "Q1-Q3": "orange", "std": "sandybrown"},
 )
 _BANDS_OF = MappingProxyType({"": _BAND_COLOURS, "train_loss": _BAND_COLOURS, "val_loss": _VALIDATION_BAND_COLOURS})
 
@@ -46,23 +48,13 @@ class LineStyle:
     dashes: str
 
 
-def split_aggregation(name: str) -> tuple[str, str]:
-    """What is measured and how it was aggregated.
-
-    >>> split_aggregation("train_loss mean"), split_aggregation("mean")
-    (('train_loss', 'mean'), ('', 'mean'))
-    """
-    quantity, _, aggregation = name.rpartition(" ")
-    return quantity, aggregation
-
-
 def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
     """A style per line, such that no two lines of the first forty look the same."""
     colour_of: dict[str, str] = {}
     uses: Counter[str] = Counter()
     styles = {}
     for name in names:
-        quantity = split_aggregation(name)[0] or name
+        quantity = Statistic(name).curve or name
         named = _LINE_COLOURS.get(name) or _LINE_COLOURS.get(quantity)
         colour = named or colour_of.setdefault(quantity, _UNNAMED_COLOURS[len(colour_of) % len(_UNNAMED_COLOURS)])
         styles[name] = LineStyle(colour, _DASHES[uses[colour] % len(_DASHES)])
@@ -72,7 +64,8 @@ def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
 
 def band_colour(edges: tuple[str, str], lines: Mapping[str, LineStyle]) -> str:
     """The named colour of a band, or else the colour of the line that it surrounds."""
-    (quantity, low), (_, high) = map(split_aggregation, edges)
-    named = _BANDS_OF[quantity].get((low, high)) if quantity in _BANDS_OF else None
-    surrounded = (style.colour for name, style in lines.items() if quantity and split_aggregation(name)[0] == quantity)
+    low, high = map(Statistic, edges)
+    quantity = low.curve
+    named = _BANDS_OF[quantity].get(band_of(low.line, high.line)) if quantity in _BANDS_OF else None
+    surrounded = (style.colour for name, style in lines.items() if quantity and Statistic(name).curve == quantity)
     return named or next(surrounded, "grey")
