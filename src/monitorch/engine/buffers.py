@@ -127,15 +127,15 @@ class HostBuffer(Buffer):
 
     def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> None:
         """Measure what a layer put out."""
-        self._write(info, host.output(x.detach(), meter.channel_dim, meter.eps), alive)
+        self._write(info, host.output(x.detach(), meter.channel_dim, meter.eps, meter.largest), alive)
 
     def geometry(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
         """Measure a tensor and compare it with the one before, which it replaces."""
         previous = meter.comparison.previous
         if meter.comparison.sketched and previous is not None:
-            self._write(info, host.sketch(x, previous, follows))
+            self._write(info, host.sketch(x, previous, follows, meter.largest))
         else:
-            self._write(info, host.geometry(x, previous, follows, meter.eps if meter.rates else None))
+            self._write(info, host.geometry(x, previous, follows, meter.eps if meter.rates else None, meter.largest))
 
     def gradients(self, entries: Sequence[Entry]) -> None:
         """Measure the gradients of many parameters; if one fails, the others are still measured."""
@@ -152,7 +152,7 @@ class HostBuffer(Buffer):
         if meter.comparison.sketched:
             self.geometry(meter, info, difference(x, before), follows)
         else:
-            self._write(info, host.update(x, before, meter.comparison.previous, follows))
+            self._write(info, host.update(x, before, meter.comparison.previous, follows, meter.largest))
 
     def _write(self, info: Info, row: tuple[float, ...], alive: Tensor | None = None) -> None:
         if self._correction is not None:

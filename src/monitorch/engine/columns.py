@@ -49,7 +49,7 @@ class Column(IntEnum):
     CHANNELS = "number of channels", "where rates are wanted"
     SIZE = "number of elements", "all"
     NONFINITE = "how many elements are NaN or infinite", "all"
-    LARGEST = "largest absolute value of a finite element", "all", 0, Merge.LARGEST
+    LARGEST = "largest absolute value of a finite element", "where it is wanted", 0, Merge.LARGEST
 
 
 WIDTH = len(Column)

@@ -28,6 +28,7 @@ class Request:
         correlation: compare with the tensor before: ``"exact"``, ``"sketch"`` or not at all.
         passes: which forward passes to measure.
         exact_death: with several processes, count a channel as dead only if it is active in none of them.
+        largest: also find the largest absolute value; otherwise that column may be 0.
     """
 
     output_index: int | str | None = None
@@ -35,6 +36,7 @@ class Request:
     correlation: str | None = None
     passes: frozenset[int] = ALL_PASSES
     exact_death: bool = False
+    largest: bool = False
 
     def channel_dim(self, name: str, *, in_graph: bool = False) -> int | None:
         """Which dimension of a layer's output holds the channels; None if no rates are wanted."""
@@ -56,8 +58,8 @@ class Request:
 
     def __or__(self, other: "Request") -> "Request":
         rates, correlation = self.rates or other.rates, self.correlation or other.correlation
-        exact_death = self.exact_death or other.exact_death
-        return Request(self.output_index, rates, correlation, self.passes | other.passes, exact_death)
+        exact_death, largest = self.exact_death or other.exact_death, self.largest or other.largest
+        return Request(self.output_index, rates, correlation, self.passes | other.passes, exact_death, largest)
 
 
 class Measured(Protocol):
@@ -218,7 +220,7 @@ class Meter:
         self.rates, self.compares = request.rates is not None, request.correlation is not None
         self.eps = request.rates[0] if request.rates else 0.0
         self.passes, self.index = request.passes, request.output_index
-        self.exact_death = request.exact_death
+        self.exact_death, self.largest = request.exact_death, request.largest
         self.reader = None
         self.__dict__.pop("channel_dim", None)
 

@@ -48,6 +48,8 @@ class StoreVisualizer(RecordSink):
         max_size: how many bytes a file may take; beyond that the oldest ticks are kept as averages only.
     """
 
+    deferred = True
+
     def __init__(
         self,
         folder: str | os.PathLike[str] = DEFAULT_FOLDER,
