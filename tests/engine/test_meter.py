@@ -133,7 +133,8 @@ def follow(comparison, *tensors, gap=0, is_update=False):
     """Whether each tensor follows the one before; what is kept is then that tensor."""
     found = []
     for tensor in tensors:
-        found.append(comparison.follows(tensor, gap, in_graph=False, is_update=is_update))
+        fits = comparison.knows(tensor) or comparison.make_room(tensor, in_graph=False, is_update=is_update)
+        found.append(comparison.follows(gap) and fits)
         if comparison.previous is not None and not comparison.sketched:
             comparison.previous.copy_(tensor)
     return found
@@ -216,7 +217,9 @@ def test_what_is_kept_of_an_update_is_a_difference(dtype):
 def test_what_was_kept_in_another_layout_is_kept_with_its_numbers():
     comparison, tensor = Comparison("exact"), torch.randn(3, 4)
     follow(comparison, tensor)
-    assert comparison.follows(torch.empty(4, 3, dtype=torch.bfloat16).T, 0, in_graph=False, is_update=False)
+    later = torch.empty(4, 3, dtype=torch.bfloat16).T
+    assert comparison.knows(later) or comparison.make_room(later, in_graph=False, is_update=False)
+    assert comparison.follows(0)
     assert (comparison.previous.dtype, comparison.previous.stride()) == (torch.bfloat16, (1, 3))
     torch.testing.assert_close(comparison.previous, tensor.bfloat16())
 
@@ -262,7 +265,8 @@ def test_a_loaded_comparison_goes_on_where_it_was_saved(how, tensor):
     after = loaded(state, how)
     assert torch.equal(after.previous, kept)
     assert after.sketched is before.sketched
-    assert after.follows(tensor, 2, in_graph=False, is_update=False)
+    assert after.knows(tensor)
+    assert after.follows(2)
     assert torch.equal(after.previous, kept)
     assert after.previous is not state["previous"]
 

@@ -140,12 +140,30 @@ class HostBuffer(Buffer):
     def gradients(self, entries: Sequence[Entry]) -> None:
         """Measure the gradients of many parameters; if one fails, the others are still measured."""
         for meter, info, x, follows in entries:
-            meter.guarded(self.geometry, meter, info, x, follows)
+            try:
+                self.geometry(meter, info, x, follows)
+            except Exception as error:
+                meter.fail(error, x)
+
+    def lengths(self, entries: Sequence[Entry]) -> None:
+        """Measure many tensors that are neither compared nor counted."""
+        try:
+            rows = host.lengths([entry[2] for entry in entries])
+        except Exception:  # found again with the tensor that it comes from
+            self.gradients(entries)
+            return
+        self.rows.frombytes(rows.tobytes())
+        for entry in entries:
+            self.infos.extend(entry[1])
+        self._make_room()
 
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved."""
         for meter, info, x, follows in entries:
-            meter.guarded(self._update, meter, info, x, follows)
+            try:
+                self._update(meter, info, x, follows)
+            except Exception as error:
+                meter.fail(error, x)
 
     def _update(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
         before = x if meter.before is None else meter.before
@@ -160,6 +178,9 @@ class HostBuffer(Buffer):
             row = (*row[:UNIT], row[UNIT] * unit, row[FOLLOWS] * follows, *row[FOLLOWS + 1 :])
         self.note(info, alive)
         self.rows.extend(row)
+        self._make_room()
+
+    def _make_room(self) -> None:
         if len(self.rows) >= CAPACITY * WIDTH:
             for chunk in self.take():
                 self._when_full(chunk)
@@ -262,6 +283,8 @@ class DeviceBuffer(Buffer):
             previous = [meter.comparison.previous for meter in meters] if key[0] else None
             many = self._many_for(fused_many.ManyGradients, meters)
             many(measured, previous, flags, key[1], self.block, self._reserve(infos))
+
+    lengths = gradients
 
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved in a constant number of launches."""

@@ -177,7 +177,8 @@ class GradientTap:
         for place, watched in list(self._watched.items()):
             if watched.meters:
                 watched.refresh()
-                watched.join(owned)
+                if not watched.at_step:
+                    watched.join(owned)
             else:
                 self._watched.pop(place).unhook()
 

@@ -110,18 +110,17 @@ class Comparison:
         """Do not compare the next tensor with the last one."""
         self.interrupted = True
 
-    def follows(self, x: Tensor, gap: int, *, in_graph: bool, is_update: bool) -> bool:
-        """Make room for ``x``; whether it can be compared with the last tensor. ``gap``: how many gaps there were."""
-        fits = self.knows(x) or self._make_room(x, in_graph, is_update)
-        continues = fits and not self.interrupted and self.gap == gap
+    def follows(self, gap: int) -> bool:
+        """Whether nothing was missed before a tensor that comes now. ``gap``: how many gaps there were."""
+        continues = self.how is not None and not self.interrupted and self.gap == gap
         self.interrupted, self.gap = False, gap
-        return continues and self.how is not None
+        return continues
 
     def knows(self, x: Tensor) -> bool:
         """Whether ``x`` has the layout of the last tensor."""
         return bool((x.shape, x.device, x.dtype, x.stride()) == self._layout)
 
-    def _make_room(self, x: Tensor, in_graph: bool, is_update: bool) -> bool:
+    def make_room(self, x: Tensor, *, in_graph: bool, is_update: bool) -> bool:
         """Make room for a tensor with another layout; whether it can still be compared with the last one."""
         layout = x.shape, x.device, x.dtype, x.stride()
         previous, known, self._layout = self.previous, self._layout, layout
@@ -244,9 +243,12 @@ class Meter:
 
     def follows(self, x: Tensor, gap: int) -> bool:
         """Whether ``x`` can be compared with the last tensor; makes room for it."""
-        if not self.comparison.knows(x):
+        comparison = self.comparison
+        fits = comparison.knows(x)
+        if not fits:
             self.reader = None
-        return self.comparison.follows(x, gap, in_graph=self.in_graph, is_update=self.before is not None)
+            fits = comparison.make_room(x, in_graph=self.in_graph, is_update=self.before is not None)
+        return comparison.follows(gap) and fits
 
     def interrupt(self) -> None:
         """Do not compare the next tensor with the last one."""

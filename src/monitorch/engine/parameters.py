@@ -1,13 +1,15 @@
 """Parameters: found by name, and measured together."""
 
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..numerical.norms import as_dense
 from .buffers import Entry, Info
-from .distributed_tensors import local_part
+from .distributed_tensors import SHARED, local_part
 from .meter import Measured, Meter, Reporter, Subscription
 
 if TYPE_CHECKING:
@@ -59,12 +61,19 @@ def _trained_factor(module: nn.Module, name: str) -> Tensor | None:
     return module._parameters.get(f"{name}_orig", module._parameters.get(f"{name}_v"))
 
 
+class Target(NamedTuple):
+    """A parameter that is measured now and then."""
+
+    meter: Meter
+    module: weakref.ref[nn.Module]
+    parameter: str
+
+
 class ParameterTap:
-    """Keeps the parameters to be measured until :meth:`flush`."""
+    """Measures parameters as they are, many at once."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._waiting: list[Entry] = []
 
     def watch(
         self, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured, kept_under: str
@@ -72,18 +81,26 @@ class ParameterTap:
         """Measure a parameter for a preprocessor whenever it is asked for; it keeps the numbers under this name."""
         return self._engine.subscribe([], name, gatherer, preprocessor, "parameter", parameter, parameter=kept_under)
 
-    def look(self, meter: Meter, module: nn.Module, parameter: str) -> None:
-        """Measure this parameter with the others."""
+    def measure(self, targets: Iterable[Target]) -> None:
+        """Measure these parameters now."""
+        step, entries = self._engine.state.step, list[Entry]()
+        for meter, known, parameter in targets:
+            module = known()
+            if module is None or meter.failed:
+                continue
+            tensor = module._parameters.get(parameter)
+            if tensor is None or type(tensor) is not nn.Parameter or self._engine.averages:
+                meter.guarded(self._look, entries, meter, module, parameter)
+            else:  # nearly always
+                entries.append((meter, Info(meter.number, step, part=SHARED), tensor.detach(), False))
+        is_plain = not any(meter.rates or meter.compares or meter.largest for meter, *_ in entries)
+        self._engine.measure_together("lengths" if is_plain else "gradients", entries)
+
+    def _look(self, entries: list[Entry], meter: Meter, module: nn.Module, parameter: str) -> None:
         tensor = find_parameter(module, parameter)
         if tensor is not None:
             local, part = local_part(tensor)
             if self._engine.averages and local is tensor:
                 # fully_shard resizes the memory of gathered parameters later, which fails once NumPy holds a view of it
                 local = tensor.detach().clone()
-            info = Info(meter.number, self._engine.state.step, part=part)
-            self._waiting.append((meter, info, as_dense(local), False))
-
-    def flush(self) -> None:
-        """Measure all parameters that wait."""
-        waiting, self._waiting = self._waiting, []
-        self._engine.measure_together("gradients", waiting)
+            entries.append((meter, Info(meter.number, self._engine.state.step, part=part), as_dense(local), False))

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ..engine.meter import Meter
-from ..engine.parameters import find_parameter
+from ..engine.parameters import Target, find_parameter
 from ..preprocessor import AbstractModulePreprocessor
 from .abstract_gatherer import Gatherer, State
 
@@ -30,27 +29,27 @@ class EpochModuleGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self._module, self._parameter = weakref.ref(module), parameter
-        self._meters: list[tuple[Meter, str]] = []
-        self._measures = self._engine()
-        if self._measures is not None:
-            watch = self._measures.parameters.watch
+        self.targets: list[Target] = []
+        """What the engine measures, if it does."""
+        engine = self._engine()
+        self._tap = None if engine is None else engine.parameters
+        if self._tap is not None:
             for preprocessor in self._preprocessors:
                 for own in preprocessor.attrs_ if parameter is None else (parameter,):
                     kept_under = own if parameter is None else preprocessor.attrs_[0]
-                    subscription = watch(own, name, self, preprocessor, kept_under)
+                    subscription = self._tap.watch(own, name, self, preprocessor, kept_under)
                     self._handles.append(subscription)
-                    self._meters.append((subscription.meter, own))
+                    self.targets.append(Target(subscription.meter, self._module, own))
 
     def __call__(self) -> None:
-        """Pass on the module as it is now; where an engine measures, the parameters of all modules together."""
+        """Pass on the module as it is now."""
         module = self._module()
         if module is None and self.inspector_state is not None:
             return
-        if self._measures is None or self.inspector_state is None:
+        if self._tap is None or self.inspector_state is None:
             self._hand_over(module)
         elif self._wants_data():
-            for meter, parameter in self._meters:
-                meter.guarded(self._measures.parameters.look, meter, module, parameter)
+            self._tap.measure(self.targets)
 
     def _is_step_observed(self) -> bool:
         return True  # it is read at ticks, at whatever step they come

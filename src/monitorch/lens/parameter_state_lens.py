@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from ..engine.compilation import is_traced
 from ..gatherer import EpochModuleGatherer
 from .parameter_lens import ParameterLens
 
@@ -14,12 +15,12 @@ class ParameterStateLens(ParameterLens):
     _is_collected = False
 
     def collect_data(self) -> None:
-        """Take one more sample now."""
-        for gatherer in self._gatherers:
-            gatherer()
+        """Take one more sample now; what the engine measures, all at once."""
         engine = getattr(self._state, "engine", None)
-        if engine is not None:
-            engine.parameters.flush()
+        if engine is not None and self._state.is_active and not is_traced():
+            engine.parameters.measure([target for gatherer in self._gatherers for target in gatherer.targets])
+        for gatherer in [gatherer for gatherer in self._gatherers if not gatherer.targets]:
+            gatherer()
 
     def collect(self) -> None:
         """Take the tick's sample."""

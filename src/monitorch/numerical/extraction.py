@@ -154,8 +154,7 @@ def _moments_of(series: Series) -> tuple[Moments, Places] | None:
     """The columns of moments, and where in them the series are; None if they are no columns."""
     if not isinstance(series, SeriesColumn):
         return None
-    moments = series.moments()
-    return None if moments is None else (moments, series.numbers())
+    return None if series.moments is None else (series.moments, series.numbers)
 
 
 def has_samples(acc: Accumulator) -> bool:

@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -224,13 +225,15 @@ class SeriesColumn(Mapping[str, Any]):
         """The number of an accumulator among the moments."""
         return self.series.places[self._keys[name]] * self.series.width + self._column
 
+    @cached_property
     def numbers(self) -> Places:
         """The numbers of all accumulators, in the order of the names."""
         places = map(self.series.places.__getitem__, self._keys.values())
         return np.fromiter(places, np.int64, len(self._keys)) * self.series.width + self._column
 
+    @cached_property
     def moments(self) -> Moments | None:
-        """The moments of all accumulators, settled; None if some keep every sample instead."""
+        """The moments of all accumulators; None if some keep every sample instead."""
         self.series.settle()
         if self.series.lists:
             return None

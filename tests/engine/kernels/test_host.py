@@ -1,3 +1,4 @@
+import math
 import threading
 
 import numpy as np
@@ -198,3 +199,13 @@ def assert_same_sketches(pair):
         for kernel, state in zip((host.sketch, reference.sketch), states, strict=True)
     ]
     return [np.where(np.isfinite(numbers), numbers, np.nan) for numbers in rows], states
+
+
+def test_lengths_of_many_tensors_are_the_rows_of_each():
+    torch.manual_seed(0)
+    odd = torch.full((3, 4), 1e30), torch.full((5,), 1e-30), torch.zeros(2, 2), torch.tensor([1.0, math.nan])
+    tensors = [torch.randn(3, 4), torch.randn(5, 2).T, torch.randn(20_000), torch.ones(()), torch.zeros(0), *odd]
+    tensors += [torch.randn(6).to(dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16)]
+    rows = host.lengths(tensors)
+    for row, x in zip(rows, tensors, strict=True):
+        np.testing.assert_allclose(row, host.geometry(x, None, False, None, False), rtol=1e-6)

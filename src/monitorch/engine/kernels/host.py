@@ -6,10 +6,12 @@ most of what watching costs. Large tensors are read in pieces, see :mod:`.host_p
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...numerical.norms import as_dense
@@ -39,6 +41,8 @@ FAST = frozenset((FLOAT32, torch.bfloat16, torch.float16))
 # within these bounds a sum of float32 products has neither overflowed nor lost digits that matter
 LOW, HIGH = 1e-24, 1e36
 LOW_PRODUCT = 1e-28
+SMALL = 1 << 14
+"""Elements whose squares may be summed up in one go."""
 LOW_BATCH = 1e-16
 """If the squares of a batch sum up to less, samples may have lost digits in float32."""
 
@@ -71,6 +75,18 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | Non
     if previous is not None:
         previous.copy_(as_dense(x))
     return row
+
+
+def lengths(tensors: Sequence[Tensor]) -> NDArray[np.float64]:
+    """Rows of many tensors that are neither compared nor counted; small ones cost little more than one call each."""
+    small = [x.dtype is FLOAT32 and x.numel() <= SMALL and x.is_contiguous() and not x.is_neg() for x in tensors]
+    flat = [x.numpy().reshape(-1) if is_small else None for x, is_small in zip(tensors, small, strict=True)]
+    squares = np.array([math.nan if line is None else line.dot(line) for line in flat], np.float64)
+    rows = np.zeros((len(tensors), WIDTH))
+    rows[:, UNIT], rows[:, SQUARES], rows[:, SIZE] = 1.0, squares, [x.numel() for x in tensors]
+    for index in np.flatnonzero(~((squares > LOW) & (squares < HIGH))).tolist():  # also what is zero, or not finite
+        rows[index] = geometry(tensors[index], None, False, None, False)
+    return rows
 
 
 @_quiet
