@@ -127,15 +127,15 @@ class HostBuffer(Buffer):
 
     def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> None:
         """Measure what a layer put out."""
-        self._write(info, host.output(x.detach(), meter.channel_dim, meter.eps, meter.largest), alive)
+        self._write(info, host.output(x.detach(), meter.channel_dim, meter.eps, meter.wanted), alive)
 
     def geometry(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
         """Measure a tensor and compare it with the one before, which it replaces."""
         previous = meter.comparison.previous
         if meter.comparison.sketched and previous is not None:
-            self._write(info, host.sketch(x, previous, follows, meter.largest))
+            self._write(info, host.sketch(x, previous, follows, meter.wanted))
         else:
-            self._write(info, host.geometry(x, previous, follows, meter.eps if meter.rates else None, meter.largest))
+            self._write(info, host.geometry(x, previous, follows, meter.eps if meter.rates else None, meter.wanted))
 
     def gradients(self, entries: Sequence[Entry]) -> None:
         """Measure the gradients of many parameters; if one fails, the others are still measured."""
@@ -170,7 +170,7 @@ class HostBuffer(Buffer):
         if meter.comparison.sketched:
             self.geometry(meter, info, difference(x, before), follows)
         else:
-            self._write(info, host.update(x, before, meter.comparison.previous, follows, meter.largest))
+            self._write(info, host.update(x, before, meter.comparison.previous, follows, meter.wanted))
 
     def _write(self, info: Info, row: tuple[float, ...], alive: Tensor | None = None) -> None:
         if self._correction is not None:
@@ -255,7 +255,7 @@ class DeviceBuffer(Buffer):
             meter.callback.hold(block, meter.comparison.previous, reader)
 
     def _output_reader(self, meter: Meter, x: Tensor) -> Any:
-        if not fused.AVAILABLE or not fused.supports(x):
+        if not fused.can_fill(meter.wanted) or not fused.supports(x):
             return partial(_output_plainly, meter)
         make = partial(torch.zeros, fused.scratch_size(x, meter.channel_dim), dtype=torch.float64, device=x.device)
         scratch = lasting(make, x.device, in_graph=meter.in_graph)
@@ -264,7 +264,8 @@ class DeviceBuffer(Buffer):
     def _geometry_reader(self, meter: Meter, x: Tensor) -> Any:
         whole = x if fused.supports(x) else x.contiguous()
         before, previous, sketched = meter.before, meter.comparison.previous, meter.comparison.sketched
-        if meter.rates or not fused.AVAILABLE or not fused.supports(whole) or (before is not None and not sketched):
+        is_fused = fused.can_fill(meter.wanted) and fused.supports(whole)
+        if meter.rates or not is_fused or (before is not None and not sketched):
             return partial(_geometry_plainly, meter)
         if sketched and previous is not None:
             reader: Any = fused.SketchReader(whole, previous, before)
@@ -313,7 +314,7 @@ class DeviceBuffer(Buffer):
         groups: dict[Any, list[Entry]] = defaultdict(list)
         for entry in entries:
             meter = entry[0]
-            alone = meter.comparison.sketched or not fused.AVAILABLE or not fused.supports(entry[2])
+            alone = meter.comparison.sketched or not fused.can_fill(meter.wanted) or not fused.supports(entry[2])
             has_previous = meter.comparison.previous is not None
             groups[None if alone else (has_previous, meter.eps if meter.rates else None)].append(entry)
         return groups.items()

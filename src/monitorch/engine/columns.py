@@ -5,6 +5,7 @@ is the only place that says which columns there are. Kernels, preprocessors, the
 it.
 """
 
+from collections.abc import Iterable
 from enum import Enum, IntEnum
 
 
@@ -54,5 +55,23 @@ class Column(IntEnum):
 
 WIDTH = len(Column)
 """Numbers in a row."""
+
+ALL, NOTHING_MORE = -1, 0
+"""Which columns are wanted beside those that every row has, as bits: all of them, or none."""
+
+
+def bits(columns: Iterable[Column]) -> int:
+    """These columns as bits.
+
+    >>> has(bits([Column.LARGEST]), Column.LARGEST), has(NOTHING_MORE, Column.LARGEST), has(ALL, Column.LARGEST)
+    (True, False, True)
+    """
+    return sum(1 << column for column in set(columns))
+
+
+def has(wanted: int, column: Column) -> bool:
+    """Whether a column is wanted."""
+    return bool(wanted >> column & 1)
+
 
 SQUARES, DOT, UNIT, FOLLOWS, NORMS, BATCH, ACTIVE, DEAD, CHANNELS, SIZE, NONFINITE, LARGEST = Column

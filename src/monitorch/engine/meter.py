@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import SkippedSample
 from ..numerical.precision import UNIT_DTYPES, difference_dtype
 from .allocation import is_capturing, lasting
+from .columns import Column, bits
 from .graph import GraphCallback
 from .kernels.reference import SKETCH
 from .passes import ALL_PASSES
@@ -28,7 +29,7 @@ class Request:
         correlation: compare with the tensor before: ``"exact"``, ``"sketch"`` or not at all.
         passes: which forward passes to measure.
         exact_death: with several processes, count a channel as dead only if it is active in none of them.
-        largest: also find the largest absolute value; otherwise that column may be 0.
+        columns: further columns to fill, of those that cost time and are left out otherwise, such as ``LARGEST``.
     """
 
     output_index: int | str | None = None
@@ -36,7 +37,7 @@ class Request:
     correlation: str | None = None
     passes: frozenset[int] = ALL_PASSES
     exact_death: bool = False
-    largest: bool = False
+    columns: frozenset[Column] = frozenset()
 
     def channel_dim(self, name: str, *, in_graph: bool = False) -> int | None:
         """Which dimension of a layer's output holds the channels; None if no rates are wanted."""
@@ -58,8 +59,8 @@ class Request:
 
     def __or__(self, other: "Request") -> "Request":
         rates, correlation = self.rates or other.rates, self.correlation or other.correlation
-        exact_death, largest = self.exact_death or other.exact_death, self.largest or other.largest
-        return Request(self.output_index, rates, correlation, self.passes | other.passes, exact_death, largest)
+        exact_death, passes = self.exact_death or other.exact_death, self.passes | other.passes
+        return Request(self.output_index, rates, correlation, passes, exact_death, self.columns | other.columns)
 
 
 class Measured(Protocol):
@@ -219,7 +220,7 @@ class Meter:
         self.rates, self.compares = request.rates is not None, request.correlation is not None
         self.eps = request.rates[0] if request.rates else 0.0
         self.passes, self.index = request.passes, request.output_index
-        self.exact_death, self.largest = request.exact_death, request.largest
+        self.exact_death, self.wanted = request.exact_death, bits(request.columns)
         self.reader = None
         self.__dict__.pop("channel_dim", None)
 

@@ -93,7 +93,7 @@ class ParameterTap:
                 meter.guarded(self._look, entries, meter, module, parameter)
             else:  # nearly always
                 entries.append((meter, Info(meter.number, step, part=SHARED), tensor.detach(), False))
-        is_plain = not any(meter.rates or meter.compares or meter.largest for meter, *_ in entries)
+        is_plain = not any(meter.rates or meter.compares or meter.wanted for meter, *_ in entries)
         self._engine.measure_together("lengths" if is_plain else "gradients", entries)
 
     def _look(self, entries: list[Entry], meter: Meter, module: nn.Module, parameter: str) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.engine.columns import LARGEST, WIDTH
+from monitorch.engine.columns import LARGEST, NOTHING_MORE, WIDTH
 from monitorch.engine.kernels import host, host_pieces, reference
 from monitorch.engine.kernels.reference import SKETCH
 
@@ -144,7 +144,7 @@ def test_without_the_largest_the_other_columns_stay(make, dtype):
         lambda **options: host.update(x, before, past.to(torch.float32, copy=True), True, **options),
         lambda **options: host.sketch(x, torch.zeros(2, SKETCH), False, **options),
     ):
-        wanted, row = measure(), measure(largest=False)
+        wanted, row = measure(), measure(wanted=NOTHING_MORE)
         assert row[:LARGEST] + row[LARGEST + 1 :] == wanted[:LARGEST] + wanted[LARGEST + 1 :]
 
 
@@ -208,4 +208,4 @@ def test_lengths_of_many_tensors_are_the_rows_of_each():
     tensors += [torch.randn(6).to(dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16)]
     rows = host.lengths(tensors)
     for row, x in zip(rows, tensors, strict=True):
-        np.testing.assert_allclose(row, host.geometry(x, None, False, None, False), rtol=1e-6)
+        np.testing.assert_allclose(row, host.geometry(x, None, False, None, NOTHING_MORE), rtol=1e-6)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..allocation import lasting
-from ..columns import WIDTH
+from ..columns import WIDTH, Column, bits
 from .device import geometry_kernel
 from .device_output import output_kernel
 from .device_rows import rows_kernel
@@ -24,6 +24,15 @@ ROW_BYTES = 8 * WIDTH
 _DTYPES: dict[torch.dtype, Any] = (
     {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16} if AVAILABLE else {}
 )
+
+
+FILLED = bits([Column.LARGEST])
+"""The columns that these kernels fill on request; for others tensors are measured by the reference, in more passes."""
+
+
+def can_fill(wanted: int) -> bool:
+    """Whether there are kernels here, and they fill all columns that are wanted."""
+    return AVAILABLE and not wanted & ~FILLED
 
 
 def supports(x: Tensor) -> bool:

@@ -18,6 +18,7 @@ from ...numerical.norms import as_dense
 from ...numerical.precision import difference
 from ..columns import (
     ACTIVE,
+    ALL,
     BATCH,
     CHANNELS,
     DEAD,
@@ -26,10 +27,12 @@ from ..columns import (
     LARGEST,
     NONFINITE,
     NORMS,
+    NOTHING_MORE,
     SIZE,
     SQUARES,
     UNIT,
     WIDTH,
+    has,
 )
 from . import host_pieces, reference
 from .host_pieces import Array, cuts, flags, float32_below, floats, lines, memory_order, raw, widened
@@ -54,22 +57,22 @@ _quiet = np.errstate(all="ignore")
 
 
 @_quiet
-def output(x: Tensor, channel_dim: int | None, eps: float, largest: bool = True) -> Row:
+def output(x: Tensor, channel_dim: int | None, eps: float, wanted: int = ALL) -> Row:
     """Row of a layer's output ``[B, ...]``; a channel none of whose numbers is larger than eps is dead."""
-    row = _output(x, channel_dim, eps, largest) if _is_fast(x) else None
+    row = _output(x, channel_dim, eps, has(wanted, LARGEST)) if _is_fast(x) else None
     return tuple(row or reference.output(x, channel_dim, eps).tolist())
 
 
 @_quiet
-def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | None, largest: bool = True) -> Row:
+def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | None, wanted: int = ALL) -> Row:
     """Row of a tensor compared with the one before, which it replaces; with eps also the rates of its rows."""
     if _is_fast(x):
         flat = lines((x, previous), first_leads=eps is not None)
         if flat:
             now, past = flat
             channels = x.shape[0] if eps is not None and x.dim() else 1
-            return tuple(_measured(now, x.dtype, largest, None, past, follows, channels, eps))
-        row = geometry(x.contiguous(), None if previous is None else previous.contiguous(), follows, eps, largest)
+            return tuple(_measured(now, x.dtype, has(wanted, LARGEST), None, past, follows, channels, eps))
+        row = geometry(x.contiguous(), None if previous is None else previous.contiguous(), follows, eps, wanted)
     else:
         row = tuple(reference.geometry(x, previous if follows else None, eps).tolist())
     if previous is not None:
@@ -85,29 +88,29 @@ def lengths(tensors: Sequence[Tensor]) -> NDArray[np.float64]:
     rows = np.zeros((len(tensors), WIDTH))
     rows[:, UNIT], rows[:, SQUARES], rows[:, SIZE] = 1.0, squares, [x.numel() for x in tensors]
     for index in np.flatnonzero(~((squares > LOW) & (squares < HIGH))).tolist():  # also what is zero, or not finite
-        rows[index] = geometry(tensors[index], None, False, None, False)
+        rows[index] = geometry(tensors[index], None, False, None, NOTHING_MORE)
     return rows
 
 
 @_quiet
-def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool, largest: bool = True) -> Row:
+def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool, wanted: int = ALL) -> Row:
     """Row of the change from ``before`` to ``x``, compared with the previous change, which it replaces."""
     if x.dtype is FLOAT32 and _is_fast(x):
         flat = lines((x, before, previous))
         if flat:
             now, then, past = flat
-            return tuple(_measured(now, FLOAT32, largest, then, past, follows))
-    return geometry(difference(as_dense(x), before), previous, follows, None, largest)
+            return tuple(_measured(now, FLOAT32, has(wanted, LARGEST), then, past, follows))
+    return geometry(difference(as_dense(x), before), previous, follows, None, wanted)
 
 
 @_quiet
-def sketch(x: Tensor, state: Tensor, follows: bool, largest: bool = True) -> Row:
+def sketch(x: Tensor, state: Tensor, follows: bool, wanted: int = ALL) -> Row:
     """Row whose DOT is an estimate from sketches: the first row of ``state`` holds that of the tensor before."""
     if not _is_fast(x):
         return tuple(reference.sketch(x, state, follows).tolist())
     sums, kept = Sketch(), state.numpy()
     flat = lines((x,))
-    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, largest, sums=sums)
+    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, has(wanted, LARGEST), sums=sums)
     now = sums.folded()
     if follows:
         row[DOT], row[FOLLOWS] = _product(now, kept[0]), 1.0
