@@ -43,9 +43,9 @@ def skip_frame(function: Function) -> Function:
 
 
 def end_graph(function: Function) -> Function:
-    """Let the compiler end a graph before each call of this function.
+    """Let the compiler end a graph before each call of this function; with :func:`skip_frame`, it is never compiled.
 
-    ``torch.compiler.disable`` does the same, but loads the compiler and puts a wrapper around every call.
+    ``torch.compiler.disable`` does both, but loads the compiler and puts a wrapper around every call.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
