@@ -14,10 +14,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .engine.compilation import HookOnModule, inside_graph, is_traced
+from .engine.compilation import HookOnModule, inside_graph
 from .engine.gradients import AT_STEP
 from .engine.ranks import several_processes
 from .engine.reports import tell
+from .engine.torch_private import is_traced
 from .errors import OptionError, users_line, warn
 from .inspector import PyTorchInspector
 from .inspector.arguments import trainer

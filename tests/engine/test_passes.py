@@ -6,7 +6,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from monitorch import PyTorchInspector
-from monitorch.engine.passes import RecomputationFilter, inside_backward
+from monitorch.engine.passes import RecomputationFilter
+from monitorch.engine.torch_private import inside_backward
 from monitorch.gatherer import BackwardGatherer, FeedForwardGatherer
 from monitorch.lens import OutputActivation as OutputActivationLens
 from monitorch.lens import OutputGradientGeometry, ParameterGradientGeometry

@@ -1,7 +1,6 @@
 """How hooks behave under torch.compile: inside the graph or between graphs."""
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -9,10 +8,19 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
-from torch.autograd import forward_ad
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from ..errors import warn
+from .torch_private import (
+    COMPILED_INSIDE,
+    COMPILER_FILES,
+    end_graph,
+    has_compiled_call,
+    is_exported,
+    may_have_graphs,
+    number_of_graphs,
+    skip_frame,
+    without_compiler,
+)
 
 
 class Engine(Protocol):
@@ -28,9 +36,7 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 def outside_graph(hook: Hook) -> Hook:
     """Decorator: under torch.compile, end the graph before the hook and begin a new one after it."""
-    # what torch.compiler.disable does, without a wrapper around every call and without loading the compiler
-    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return inside_graph(hook)
+    return inside_graph(end_graph(hook))
 
 
 def inside_graph(hook: Hook) -> Hook:
@@ -38,41 +44,12 @@ def inside_graph(hook: Hook) -> Hook:
 
     Hooks of the outermost module are called before and after its graph, where the compiler is still active.
     """
-    frames: Any = torch._C._dynamo.eval_frame
-    skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(hook.__code__, frames._FrameExecStrategy(skip, skip))
-    return hook
+    return skip_frame(hook)
 
 
 def is_compiled() -> bool:
     """Whether torch.compile is tracing the caller."""
-    # the flag itself: before torch 2.13 is_exporting() is always true inside a graph
-    return torch.compiler.is_dynamo_compiling() and not torch.compiler._is_exporting_flag
-
-
-def is_exported() -> bool:
-    """Whether torch.export is tracing the caller."""
-    return torch.compiler._is_exporting_flag
-
-
-_MODE_KEYS = torch._C._TorchDispatchModeKey
-TRACING_MODES = _MODE_KEYS.FAKE, _MODE_KEYS.PROXY, _MODE_KEYS.FUNCTIONAL
-"""Modes in which tensors are stand-ins: without data, or with the data of another tensor."""
-
-
-def is_traced() -> bool:
-    """Whether a tracer or a functional transform runs the model: such a pass is not part of training.
-
-    Its tensors are stand-ins: their numbers would belong to a derivative, to one sample, or to nothing.
-    """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or is_fx_symbolic_tracing():
-        return True
-    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-        return True
-    # other modes, such as one that counts operations, leave tensors as they are
-    return bool(torch._C._len_torch_dispatch_stack()) and any(
-        torch._C._get_dispatch_mode(key) is not None for key in TRACING_MODES
-    )
+    return torch.compiler.is_dynamo_compiling() and not is_exported()
 
 
 def spare_the_compiler() -> None:
@@ -81,12 +58,12 @@ def spare_the_compiler() -> None:
     The compiler hides this warning, but cannot hide it as an error: compiling a watched model would fail.
     """
     if any(action == "error" for action, *_ in warnings.filters):
-        warnings.filterwarnings("ignore", ".*should not be instantiated", DeprecationWarning, r"torch\._dynamo\.")
+        warnings.filterwarnings("ignore", ".*should not be instantiated", DeprecationWarning, COMPILER_FILES)
 
 
 def drop_graphs(model: nn.Module) -> None:
     """Let a compiled model compile again: graphs made before it got its hooks would run without them."""
-    compiled = any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules())
+    compiled = any(COMPILED_INSIDE in part._modules or has_compiled_call(part) for part in model.modules())
     if compiled and has_graphs(model):
         torch.compiler.reset()
         text = "compiled graphs do not see new hooks, so torch.compiler.reset() was called: the model compiles again"
@@ -101,27 +78,15 @@ def warn_if_blind(engine: Engine) -> None:
         warn(f"{why}, for this model or another of its class; {cure}", stacklevel=3)
 
 
-def number_of_graphs() -> int:
-    """How many graphs were compiled in this process, including those dropped by a reset."""
-    if "torch._dynamo.utils" not in sys.modules:
-        return 0
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
-
-
 def has_graphs(model: nn.Module) -> bool:
     """Whether there are compiled graphs that may run for the model: its own, or those of another of the same class."""
-    if not number_of_graphs():
-        return False
-    graphs_of = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
-    return graphs_of is None or any(graphs_of(code) for code in _codes(model))
+    return number_of_graphs() > 0 and any(map(may_have_graphs, _codes(model)))
 
 
 def _codes(model: nn.Module) -> Iterator[CodeType]:
     """The code objects that graphs are cached under: the ``forward`` of each module, and what it wraps."""
     for part in model.modules():
-        for call in (part.forward, getattr(part.forward, "_torchdynamo_orig_callable", None)):
+        for call in (part.forward, without_compiler(part.forward)):
             code = getattr(call, "__code__", None)
             if isinstance(code, CodeType):
                 yield code

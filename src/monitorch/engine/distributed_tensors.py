@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .torch_private import arrived, mark_constant
+
 OWN, SHARED = -1, 0
 """Which part of a tensor is here: one that only this process has; or the whole, which every process has."""
 
@@ -78,13 +80,10 @@ def _place(mesh: Any, placements: Any) -> tuple[int, ...]:
     return tuple(0 if placement.is_replicate() else number for number, placement in pairs)
 
 
+@mark_constant
 def _lowest_rank(mesh: Any, placements: Any) -> int:
     """The lowest rank that holds this part; other meshes of this shape have other batches."""
     return int(mesh.mesh[_place(mesh, placements)])
-
-
-# what torch._dynamo.assume_constant_result does, without loading the compiler
-_lowest_rank._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _summed(tensor: Any) -> Any:
@@ -105,5 +104,4 @@ def _replicate() -> Any:
 
 def _arrived(tensor: Tensor) -> Tensor:
     """The tensor itself, after waiting for the collective that fills it."""
-    wait = None if type(tensor) in PLAIN else getattr(tensor, "trigger_wait", None)
-    return tensor if wait is None else wait()
+    return tensor if type(tensor) in PLAIN else arrived(tensor)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ..numerical.waiting import HostCopy
 from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, TAG, Buffers, Chunk, Entry, Infos
 from .columns import FOLLOWS, UNIT
-from .compilation import number_of_graphs, spare_the_compiler
+from .compilation import spare_the_compiler
 from .gradients import GradientTap
 from .loss_scale import Correction, StepScales
 from .meter import Measured, Meter, Reporter, Request, Subscriber, Subscription, find_meter, request_of
@@ -27,6 +27,7 @@ from .passes import TrainingBackward
 from .ranks import RankMerge, several_processes
 from .rows import LastRows, Numbers, Rows, RowTable
 from .state import State
+from .torch_private import number_of_graphs
 from .updates import UpdateTap
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
 from torch.optim import Optimizer
 
 from ..errors import SkippedSample
@@ -18,8 +17,8 @@ from .loss_scale import Unscaling
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import locate_parameter
-from .passes import inside_backward
 from .reports import tell
+from .torch_private import after_backward, content_of, forget_empty_hooks, inside_backward, without_overrides
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -62,15 +61,13 @@ class WatchedGradient:
         if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
             self.unhook()
             return
-        with torch._C.DisableTorchFunctionSubclass():  # an uninitialised one refuses nearly all methods
-            if parameter is self.hooked and parameter._cdata == self._content:
+        with without_overrides():  # an uninitialised one refuses nearly all methods
+            if parameter is self.hooked and content_of(parameter) == self._content:
                 return
             self.unhook()
-            others = parameter._post_accumulate_grad_hooks
-            if others is not None and not others:  # after swap_tensors() torch would not call a hook put into these
-                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+            forget_empty_hooks(parameter)
             self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            self.hooked, self._content = parameter, parameter._cdata
+            self.hooked, self._content = parameter, content_of(parameter)
 
     def join(self, owned: Owned) -> None:
         """Measure at steps from now on, if an optimizer has the parameter.
@@ -269,7 +266,7 @@ class GradientTap:
         if not self._engine.may_wait or self._waiting_bytes > MAY_WAIT:
             self.flush()
         elif len(self._waiting) == 1:
-            Variable._execution_engine.queue_callback(self.flush)
+            after_backward(self.flush)
 
     def _receive_later(self, watched: WatchedGradient) -> None:
         """Read a gradient after it was averaged over processes, which a callback does at the end of backward."""
@@ -318,12 +315,11 @@ class GradientTap:
 
     def _after_backward(self, action: Callable[[], None]) -> None:
         """Call ``action`` after all other callbacks at the end of backward, such as averaging over processes."""
-        queue = Variable._execution_engine.queue_callback
 
         def queue_again() -> None:
             try:
-                queue(action)  # after all callbacks that are queued by then
+                after_backward(action)  # after all callbacks that are queued by then
             except Exception as error:
                 tell(self.state, "waiting for the end of a backward pass", error)
 
-        queue(queue_again)
+        after_backward(queue_again)

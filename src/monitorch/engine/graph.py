@@ -19,9 +19,10 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from .compilation import HookOnModule, inside_graph, is_compiled, is_traced
+from .compilation import HookOnModule, inside_graph, is_compiled
 from .distributed_tensors import OWN, gradient_here, samples_here
 from .reports import Reports, tell
+from .torch_private import is_traced, mark_static
 
 Receiver = Callable[..., None]
 """Takes a tensor, the kind of the pass and, except for ``pass_outside``, which part of it this process has."""
@@ -129,10 +130,7 @@ def _forget(address: int, number: int) -> None:
 
 
 def _key(number: int, device: torch.device) -> Tensor:
-    key = torch.tensor([number], dtype=torch.int64, device=device)
-    # what mark_static_address(key) does, without loading the compiler: CUDA graphs need not copy the key
-    key._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
-    return key
+    return mark_static(torch.tensor([number], dtype=torch.int64, device=device))
 
 
 def _find(key: Tensor) -> GraphCallback | None:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ..numerical.precision import HOST, wide_dtype
 from .allocation import lasting
+from .torch_private import loss_scale_tensor
 
 
 class Correction(NamedTuple):
@@ -81,7 +82,7 @@ class LossScale:
 
     def unit(self, *, in_graph: bool = False) -> Tensor:
         """The factor that unscales gradients; ``in_graph``: for use inside a compiled graph."""
-        scale = self._scaler._get_scale_async() if self._scaler.is_enabled() else None
+        scale = loss_scale_tensor(self._scaler) if self._scaler.is_enabled() else None
         key = None if scale is None else (id(scale), scale._version)  # the scaler changes it in place
         if self._known is None or self._known[0] != key:
             one = torch.ones((), dtype=torch.float64, device=HOST)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import ExchangeError
 from .ranks import several_processes
+from .torch_private import default_store
 
 PATIENCE, LONG_PATIENCE = 10.0, 60.0
 """Seconds to wait for the others at the first meeting, when it is unknown whether they watch, too: at a tick, and
@@ -50,7 +51,7 @@ def agree(topic: str, decide: Callable[[], str]) -> str:
     """
     number, _asked[topic] = _asked[topic], _asked[topic] + 1
     try:
-        store = _c10d().PrefixStore(f"monitorch/agreed/{topic}/{number}", _default_store())
+        store = _c10d().PrefixStore(f"monitorch/agreed/{topic}/{number}", default_store())
         own = str(dist.get_rank())
         is_first = store.compare_set("who", "", own).decode() == own
         for _ in () if is_first else _looks(LONG_PATIENCE):
@@ -80,11 +81,6 @@ def _c10d() -> Any:
     from torch.distributed import distributed_c10d
 
     return distributed_c10d
-
-
-def _default_store() -> Any:
-    """The store that all processes of the default group share."""
-    return _c10d()._get_default_store()
 
 
 class Meeting:
@@ -218,7 +214,7 @@ class Meeting:
             return
         self._place = next(place for place in count() if place not in _taken[self.what])
         name = f"monitorch/{self.what}/{self._place}"
-        self._base = _c10d().PrefixStore(name, _default_store().clone())
+        self._base = _c10d().PrefixStore(name, default_store().clone())
         self._base.compare_set("round", "", "0")
         self._round = int(self._base.get("round"))
         self._store = _c10d().PrefixStore(str(self._round), self._base)
@@ -250,7 +246,7 @@ class Meeting:
 
     def _limit(self) -> timedelta:
         """How long to wait for processes that will come: shorter than their own collectives wait for this one."""
-        limit: timedelta = _default_store().timeout * 0.75
+        limit: timedelta = default_store().timeout * 0.75
         return limit
 
     def _connect(self) -> None:

@@ -1,6 +1,5 @@
 """The user's optimizers: the one inside the wrappers of other libraries, its parameters, and its steps."""
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,11 +9,9 @@ from torch.optim import Optimizer
 from ..errors import UnsupportedModelError
 from .compilation import outside_graph
 from .reports import Reports, tell
+from .torch_private import STEP_PRE_HOOKS, running_steps, step_pre_hooks
 
 DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use fully_shard (FSDP2) instead"
-
-HOOKS = "_optimizer_step_pre_hooks"
-"""The attribute where an optimizer keeps its step pre-hooks."""
 
 INSIDE = ("optimizer", "_optimizer", "optim")
 """The attributes under which wrappers keep the optimizer inside them."""
@@ -48,13 +45,13 @@ def unwrap_optimizer(given: Any, scaler: Any = None) -> Unwrapped:
 
 def takes_steps(optimizer: Any) -> bool:
     """Whether it is an optimizer whose steps can be noticed: some subclasses do not call ``Optimizer.__init__``."""
-    return isinstance(optimizer, Optimizer) and hasattr(optimizer, HOOKS)
+    return isinstance(optimizer, Optimizer) and step_pre_hooks(optimizer) is not None
 
 
 def _is_one(wrapper: Any, inner: Any) -> bool:
     """Whether it has step hooks of its own: then it is an optimizer, and does not only pass calls on."""
-    own = vars(wrapper).get(HOOKS) if hasattr(wrapper, "__dict__") else None
-    return own is not None and own is not getattr(inner, HOOKS, None)
+    own = vars(wrapper).get(STEP_PRE_HOOKS) if hasattr(wrapper, "__dict__") else None
+    return own is not None and own is not step_pre_hooks(inner)
 
 
 class Owned:
@@ -74,9 +71,6 @@ class Owned:
 
 Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
 """Called with the arguments of ``step``, the optimizer first."""
-
-_STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
-"""The wrapper around every ``step`` that calls its hooks."""
 
 
 class OptimizerSteps:
@@ -115,7 +109,7 @@ class OptimizerSteps:
     def come_last(self) -> None:
         """Move behind hooks that others have registered since."""
         self._leave_place()
-        hooks: Any = self.optimizer._optimizer_step_pre_hooks
+        hooks: Any = step_pre_hooks(self.optimizer)
         if self._pre_hook.id in hooks and next(reversed(hooks)) != self._pre_hook.id:
             hooks.move_to_end(self._pre_hook.id)
 
@@ -123,7 +117,7 @@ class OptimizerSteps:
     def _begin(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             self._leave_place()
-            hooks: Any = self.optimizer._optimizer_step_pre_hooks
+            hooks: Any = step_pre_hooks(self.optimizer)
             last = next(reversed(hooks))
             if last == self._pre_hook.id:
                 self._step_begins(args, kwargs)
@@ -167,12 +161,7 @@ class OptimizerSteps:
 
     def _is_outermost(self) -> bool:
         """Whether this is the outermost running step; a step that has failed never reports its end."""
-        frame, running = sys._getframe(), 0
-        while frame is not None:
-            if frame.f_code is _STEP and frame.f_locals["args"][0] is self.optimizer:
-                running += 1
-            frame = frame.f_back  # type: ignore[assignment]
-        return running <= 1
+        return running_steps(self.optimizer) <= 1
 
 
 class _StandIn:

@@ -10,7 +10,6 @@ from torch import Tensor, nn, strided
 from ..numerical.norms import as_dense
 from .allocation import is_capturing
 from .buffers import BASELINE, NO_GRAPH, Info
-from .compilation import is_traced
 from .distributed_tensors import OWN, distributed_type, is_distributed, local_gradient, local_samples
 from .graph import GraphCallback, GraphHook
 from .meter import Measured, Meter, Reporter, Subscription
@@ -18,6 +17,7 @@ from .passes import RecomputationFilter, kind_of_pass
 from .ranks import several_processes
 from .reports import tell
 from .tensors import pick_tensor, replace, samples_of, with_alias
+from .torch_private import is_traced
 
 if TYPE_CHECKING:
     from .engine import Engine

@@ -14,6 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parameter import is_lazy
 
 from .distributed_tensors import is_distributed
+from .torch_private import NO_TASK, backward_node, graph_task, inside_backward, is_graph_function, will_execute
 
 ALL_PASSES = frozenset(range(4))
 """All kinds of forward passes, as :func:`kind_of_pass` numbers them."""
@@ -32,11 +33,6 @@ def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bo
 def kind_of_pass(module: nn.Module) -> int:
     """The two conditions of :func:`is_training_pass` as bits: 1 for train mode, 2 for gradients enabled."""
     return bool(module.training) + 2 * torch.is_grad_enabled()
-
-
-def inside_backward() -> bool:
-    """Whether autograd is running a backward pass in this thread."""
-    return torch._C._current_graph_task_id() != -1
 
 
 class RecomputationFilter:
@@ -63,7 +59,7 @@ class RecomputationFilter:
             return not will_be_repeated
         if will_be_repeated:  # one checkpoint inside another
             return False
-        repeats = self._to_repeat > 0 and isinstance(torch._C._current_autograd_node(), BackwardCFunction)
+        repeats = self._to_repeat > 0 and isinstance(backward_node(), BackwardCFunction)
         self._to_repeat -= repeats
         return repeats
 
@@ -75,16 +71,14 @@ def _inside_function() -> bool:
         code = frame.f_code
         if code.co_name == "forward" and code.co_argcount:
             context = frame.f_locals.get(code.co_varnames[0])
-            if isinstance(context, BackwardCFunction) and any(context.needs_input_grad) and not _is_graph(context):
+            if (
+                isinstance(context, BackwardCFunction)
+                and any(context.needs_input_grad)
+                and not is_graph_function(context)
+            ):
                 return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-def _is_graph(context: BackwardCFunction) -> bool:
-    """Whether the function is a compiled graph."""
-    kind: type = type(context)._forward_cls  # type: ignore[attr-defined]
-    return kind.__module__.startswith("torch._functorch.")
 
 
 REMEMBERED = 16
@@ -115,7 +109,7 @@ def reach(parameters: Iterable[nn.Parameter]) -> Reach:
     for own in parameters:
         if own.requires_grad and own.is_leaf and not is_lazy(own):
             try:
-                if torch._C._will_engine_execute_node(get_gradient_edge(own).node):
+                if will_execute(get_gradient_edge(own).node):
                     return Reach.ADDED
             except RuntimeError:  # torch's way to say that autograd.grad() was asked for the gradient of this tensor
                 return Reach.RETURNED
@@ -151,8 +145,8 @@ class TrainingBackward:
 
     def is_running(self, module: nn.Module | None) -> bool:
         """Whether the output gradient that now arrives at ``module`` belongs to a loss."""
-        task = torch._C._current_graph_task_id()
-        if task == -1:
+        task = graph_task()
+        if task == NO_TASK:
             return True
         if task not in self._known:
             if len(self._known) >= REMEMBERED:

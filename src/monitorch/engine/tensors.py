@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn, strided
-from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import SUPPORTED_NODES, tree_map
 
 from ..errors import SkippedSample
+from .torch_private import Dropout, is_container, tree_map
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:
@@ -91,7 +90,7 @@ def _is_data(thing: Any) -> bool:
     """Whether it is a dataclass that torch's pytree does not know."""
     if isinstance(thing, (Tensor, type)) or not dataclasses.is_dataclass(thing):
         return False
-    return type(thing) not in SUPPORTED_NODES
+    return not is_container(type(thing))
 
 
 def _is_among(tensor: Tensor, inputs: Any) -> bool:
@@ -105,4 +104,4 @@ def _is_among(tensor: Tensor, inputs: Any) -> bool:
 def _changes_its_input(module: nn.Module) -> bool:
     """Whether the module has just changed its input in place: then the tensor is its output only."""
     in_place: bool = getattr(module, "inplace", False)
-    return in_place and (module.training or not isinstance(module, _DropoutNd))
+    return in_place and (module.training or not isinstance(module, Dropout))

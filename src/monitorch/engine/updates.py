@@ -13,6 +13,7 @@ from .distributed_tensors import local_part
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import find_parameter
+from .torch_private import copy_all
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -95,7 +96,7 @@ class UpdateTap:
                 self._moving.append((watched, tensor))
         if copies:
             with torch.no_grad():
-                torch._foreach_copy_(copies, originals)
+                copy_all(copies, originals)
 
     def after_step(self, *_: Any) -> None:
         """Measure each parameter against its copy."""

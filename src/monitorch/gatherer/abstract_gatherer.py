@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
-from ..engine.compilation import is_traced
 from ..engine.engine import Engine
 from ..engine.meter import Subscription, is_measured
 from ..engine.reports import cause_of, is_news, tell
 from ..engine.tensors import has_no_numbers, tensors_in
+from ..engine.torch_private import is_traced
 from ..errors import SkippedSample, warn
 
 Method = TypeVar("Method", bound=Callable[..., Any])

@@ -4,14 +4,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 
 from ..engine.compilation import HookedMethod, inside_graph, is_compiled
 from ..engine.parameters import own_parameters
 from ..engine.tensors import pick_tensor
+from ..engine.torch_private import Convolution, Normalization
 
-CHANNELS_IN_DIM_1 = (_ConvNd, _NormBase, nn.GroupNorm)
+CHANNELS_IN_DIM_1 = (Convolution, Normalization, nn.GroupNorm)
 CHANNELS_LAST = (
     *(nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
     *(nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention, nn.RNNBase),

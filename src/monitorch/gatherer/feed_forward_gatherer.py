@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..engine.compilation import HookedMethod, is_traced, outside_graph
+from ..engine.compilation import HookedMethod, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
 from ..engine.graph import GraphCallback, GraphHook
 from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.tensors import first_input
+from ..engine.torch_private import is_traced
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, State

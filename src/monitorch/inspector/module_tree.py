@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from ..engine.distributed_tensors import is_distributed
 from ..engine.optimizers import DEEPSPEED
 from ..engine.parameters import locate_parameter, own_parameters
+from ..engine.torch_private import CHECKPOINTED_INSIDE, COMPILED_INSIDE, PIPELINE_STAGE, processes_sharding
 from ..errors import OptionError, UnsupportedModelError
 
 Names = tuple[str, str]
@@ -22,15 +23,15 @@ Names = tuple[str, str]
 UNSUPPORTED: dict[Names, str] = {
     ("torch", "FullyShardedDataParallel"): "use fully_shard (FSDP2) instead",
     ("torch", "DataParallel"): "use DistributedDataParallel instead",
-    ("torch", "_PipelineStageBase"): "attach to the stage's own module instead",
+    ("torch", PIPELINE_STAGE): "attach to the stage's own module instead",
     ("deepspeed", "DeepSpeedEngine"): DEEPSPEED,
 }
 """What to do instead."""
 
 WRAPPERS: dict[Names, str] = {
     ("torch", "DistributedDataParallel"): "module",
-    ("torch", "OptimizedModule"): "_orig_mod",
-    ("torch", "ActivationWrapper"): "_checkpoint_wrapped_module",
+    ("torch", "OptimizedModule"): COMPILED_INSIDE,
+    ("torch", "ActivationWrapper"): CHECKPOINTED_INSIDE,
     ("lightning", "_FabricModule"): "_forward_module",
     ("lightning_fabric", "_FabricModule"): "_forward_module",
     ("peft", "PeftModel"): "base_model",
@@ -128,16 +129,9 @@ def averaging_processes(model: nn.Module) -> int:
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             sizes.append(dist.get_world_size(module.process_group))
-        elif hasattr(module, "_get_fsdp_state"):
-            sizes.append(_averages_over(module))
+        else:
+            sizes.append(processes_sharding(module))
     return max(sizes)
-
-
-def _averages_over(module: Any) -> int:
-    """How many processes have their own batches; not those of other mesh dimensions, such as tensor parallelism."""
-    group = module._get_fsdp_state()._fsdp_param_group
-    mesh = None if group is None else group.mesh_info
-    return int(getattr(mesh, "shard_mesh_size", 1) * getattr(mesh, "replicate_mesh_size", 1))
 
 
 def is_spread(model: nn.Module) -> bool:

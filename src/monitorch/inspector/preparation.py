@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..engine.engine import Engine
 from ..engine.optimizers import DEEPSPEED
 from ..engine.reports import tell
+from ..engine.torch_private import running_parallel
 from ..errors import warn
 from .inspector_state import InspectorState
 from .module_tree import averaging_processes, is_partitioned
@@ -33,8 +34,9 @@ class Preparation:
         if model is None:
             return
         try:
-            if not self._state.averages and DistributedDataParallel._active_ddp_module is not None:
-                self._look_around(model, DistributedDataParallel._active_ddp_module)
+            parallel = None if self._state.averages else running_parallel()
+            if parallel is not None:
+                self._look_around(model, parallel)
             if type(model) is not self._kind:
                 is_first, self._kind = self._kind is None, type(model)
                 if is_first:

@@ -11,9 +11,10 @@ from ..engine.engine import Engine
 from ..engine.graph import GraphCallback, GraphHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.optimizers import Owned
-from ..engine.passes import RecomputationFilter, inside_backward, kind_of_pass
+from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news
 from ..engine.tensors import first_input
+from ..engine.torch_private import inside_backward
 from ..errors import warn
 from .arguments import Trainer
 from .inspector_state import InspectorState

@@ -1,8 +1,8 @@
 """What kind of layer a module is, subclasses included."""
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
+
+from ..engine.torch_private import Convolution, Normalization
 
 ACTIVATIONS = (
     *(nn.CELU, nn.ELU, nn.GELU, nn.GLU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU),
@@ -38,9 +38,9 @@ def islinear(module: nn.Module) -> bool:
 
 def isconv(module: nn.Module) -> bool:
     """Whether the module is a convolution or transposed convolution."""
-    return isinstance(module, _ConvNd)
+    return isinstance(module, Convolution)
 
 
 def isnormalization(module: nn.Module) -> bool:
     """Whether the module is a batch or instance normalization, lazy ones included."""
-    return isinstance(module, _NormBase)
+    return isinstance(module, Normalization)

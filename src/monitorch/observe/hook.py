@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from ..engine.compilation import HookOnModule, drop_graphs, inside_graph, is_exported, outside_graph
+from ..engine.compilation import HookOnModule, drop_graphs, inside_graph, outside_graph
+from ..engine.torch_private import has_compiled_call, is_exported
 from ..errors import LifecycleError, warn
 
 
@@ -131,7 +132,7 @@ class Hook:
         self._handles, self._observed, self._notice = handles, weakref.ref(module), self._new_notice(module)
         self._finalizer = weakref.finalize(self, _let_go, handles, self._notice)
         self._finalizer.atexit = False
-        if module._compiled_call_impl is not None:
+        if has_compiled_call(module):
             drop_graphs(module)
 
     def deregister(self) -> None:

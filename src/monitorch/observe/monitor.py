@@ -9,8 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from ..engine.compilation import is_traced
-from ..engine.passes import inside_backward
+from ..engine.torch_private import inside_backward, is_traced
 from ..errors import LifecycleError, SkippedSample, warn
 from .hook import ContextualHook, Notice
 from .module import Module, nested

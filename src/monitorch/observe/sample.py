@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from ..engine.torch_private import FakeTensor
 from ..numerical.precision import wide_dtype
 
 NUMBERS = bool, int, float, complex, np.number, np.bool_

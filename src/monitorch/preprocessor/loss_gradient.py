@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..engine.allocation import is_capturing
+from ..engine.torch_private import is_transformed
 from ..numerical.series import Series
 from ..numerical.waiting import Pending, as_sample
 
@@ -36,7 +36,7 @@ class LossGradient:
         """Note the gradient of a loss, if it gets one."""
         if self._seen is None or type(loss) is not Tensor or loss.grad_fn is None or loss.numel() != 1:
             return
-        if not torch._C._functorch.is_functorch_wrapped_tensor(loss):
+        if not is_transformed(loss):
             loss.register_hook(self._note)  # type: ignore[no-untyped-call]
 
     def end_tick(self) -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 
-_current_device: Any = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
+from ..torch_private import current_device, current_stream
 
 
 class Launcher:
@@ -25,14 +24,14 @@ class Launcher:
 
     def __call__(self, device: int, programs: int, *arguments: Any) -> None:
         """Launch on the current stream of ``device``."""
-        if device != _current_device():
+        if device != current_device():
             with torch.cuda.device(device):
                 return self(device, programs, *arguments)
         ready = self._ready.get(device)
         if ready is None:
             return self._first(device, programs, *arguments)
         launch, function, metadata = ready
-        launch(programs, 1, 1, _current_stream(device), *function, *metadata, *arguments, *self._constants)
+        launch(programs, 1, 1, current_stream(device), *function, *metadata, *arguments, *self._constants)
         return None
 
     def _first(self, device: int, programs: int, *arguments: Any) -> None:
