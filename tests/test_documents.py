@@ -1,9 +1,12 @@
 """Every Python block in the documents runs, one after the other, as a reader would run them."""
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
+
+from monitorch.engine.columns import Column
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -23,3 +26,20 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
 def test_links_to_files_lead_somewhere(document):
     targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_the_document_lists_the_columns_as_they_are_declared():
+    table = [f"| `{column.name}` | {column.holds} | {column.of} |" for column in Column]
+    assert "\n".join(table) in (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
+
+
+def test_every_function_on_the_way_of_a_tensor_is_where_the_document_says():
+    text = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\| (\d+) \| `([\w/]+)\.py` \| `([\w.]+)` \|", text, re.MULTILINE)
+    assert [int(number) for number, *_ in steps] == list(range(1, len(steps) + 1))
+    assert 10 <= len(steps) <= 16
+    for _, file, name in steps:
+        found = importlib.import_module(f"monitorch.{file.replace('/', '.')}")
+        for part in name.split("."):
+            found = vars(found)[part]
+        assert callable(found)

@@ -80,6 +80,7 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | Non
     return row
 
 
+@_quiet
 def lengths(tensors: Sequence[Tensor]) -> NDArray[np.float64]:
     """Rows of many tensors that are neither compared nor counted; small ones cost little more than one call each."""
     small = [x.dtype is FLOAT32 and x.numel() <= SMALL and x.is_contiguous() and not x.is_neg() for x in tensors]
