@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from ..engine.compilation import is_traced
+from ..engine.torch_private import is_traced
 from ..gatherer import EpochModuleGatherer
 from .parameter_lens import ParameterLens
 
