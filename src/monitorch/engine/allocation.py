@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,9 @@ def lasting(make: Callable[[], Tensor], device: torch.device, *, in_graph: bool)
 
 def is_like(kept: Tensor | None, tensor: Tensor) -> bool:
     """Whether ``tensor`` can be copied into ``kept``."""
-    return kept is not None and _kind(kept) == _kind(tensor)
+    if kept is None or kept.shape != tensor.shape or kept.dtype is not tensor.dtype or kept.layout is not tensor.layout:
+        return False
+    return kept.device == tensor.device and (kept.layout is not torch.strided or kept.stride() == tensor.stride())
 
 
 def renewed(kept: Tensor | None, tensor: Tensor) -> Tensor:
@@ -35,11 +36,6 @@ def renewed(kept: Tensor | None, tensor: Tensor) -> Tensor:
     if kept is None or not is_like(kept, tensor):
         return tensor.detach().clone()
     return kept.copy_(tensor.detach())
-
-
-def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    stride = tensor.stride() if tensor.layout is torch.strided else None
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout, stride
 
 
 def is_capturing(device: torch.device) -> bool:

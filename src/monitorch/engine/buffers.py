@@ -38,6 +38,9 @@ KEPT_TABLES = 256
 BASELINE = 4
 """Bit of a tag above those for the kind of the pass: the row is kept only to compare the next one with it."""
 
+ALONE = "alone"
+"""The group of tensors that are measured one by one."""
+
 NO_GRAPH = -1
 """The generation of rows that no CUDA graph can have written."""
 
@@ -139,7 +142,7 @@ class HostBuffer(Buffer):
 
     def gradients(self, entries: Sequence[Entry]) -> None:
         """Measure the gradients of many parameters; if one fails, the others are still measured."""
-        for meter, info, x, follows in entries:
+        for meter, info, x, follows in sorted(entries, key=_size):
             try:
                 self.geometry(meter, info, x, follows)
             except Exception as error:
@@ -159,7 +162,7 @@ class HostBuffer(Buffer):
 
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved."""
-        for meter, info, x, follows in entries:
+        for meter, info, x, follows in sorted(entries, key=_size):
             try:
                 self._update(meter, info, x, follows)
             except Exception as error:
@@ -192,6 +195,11 @@ class HostBuffer(Buffer):
         rows, self.rows = np.frombuffer(self.rows, np.float64).reshape(-1, WIDTH), array("d")
         infos, alive = self._take_infos()
         return [Chunk(infos, rows.copy(), alive)]
+
+
+def _size(entry: Entry) -> int:
+    """Small tensors come first: a large one pushes the code for all of them out of the cache."""
+    return entry[2].numel()
 
 
 class DeviceBuffer(Buffer):
@@ -276,7 +284,7 @@ class DeviceBuffer(Buffer):
     def gradients(self, entries: Sequence[Entry]) -> None:
         """Measure the gradients of many parameters in a constant number of launches."""
         for key, group in self._groups(entries):
-            if key is None:
+            if key is ALONE:
                 for meter, info, x, follows in group:
                     self.geometry(meter, info, x, follows)
                 continue
@@ -290,7 +298,7 @@ class DeviceBuffer(Buffer):
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved in a constant number of launches."""
         for key, group in self._groups(entries):
-            if key is None:
+            if key is ALONE:
                 for meter, info, x, follows in group:
                     self.geometry(meter, info, x.detach(), follows)
                 continue
@@ -310,13 +318,15 @@ class DeviceBuffer(Buffer):
         return self._many[key]
 
     def _groups(self, entries: Sequence[Entry]) -> Iterable[tuple[Any, list[Entry]]]:
-        """Tensors that one launch can measure together; under None those that must be measured one by one."""
+        """Tensors that one launch can measure together; some must be measured one by one."""
         groups: dict[Any, list[Entry]] = defaultdict(list)
         for entry in entries:
             meter = entry[0]
-            alone = meter.comparison.sketched or not fused.can_fill(meter.wanted) or not fused.supports(entry[2])
-            has_previous = meter.comparison.previous is not None
-            groups[None if alone else (has_previous, meter.eps if meter.rates else None)].append(entry)
+            if meter.group is None or not meter.compares:  # otherwise it was chosen for a tensor of this layout
+                alone = meter.comparison.sketched or not fused.can_fill(meter.wanted) or not fused.supports(entry[2])
+                has_previous = meter.comparison.previous is not None
+                meter.group = ALONE if alone else (has_previous, meter.eps if meter.rates else None)
+            groups[meter.group].append(entry)
         return groups.items()
 
     def take(self) -> list[Chunk]:

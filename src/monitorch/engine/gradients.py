@@ -12,7 +12,7 @@ from ..errors import SkippedSample
 from ..numerical.norms import as_dense
 from .allocation import renewed
 from .buffers import BASELINE, Entry, Info
-from .distributed_tensors import local_part
+from .distributed_tensors import SHARED, local_part
 from .loss_scale import Unscaling
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
@@ -287,17 +287,22 @@ class GradientTap:
         entries: list[Entry] = []
         unscaled: list[Entry] = []
         baseline, step, gaps = self.state.is_baseline, self.state.step, self.state.gaps
+        tag = BASELINE if baseline else 0
         for watched, gradient, version in waiting:
             for meter in watched.meters:
-                if not (baseline and not meter.compares):
-                    x, part = meter.guarded(self._untouched, watched, gradient, version) or (None, 0)
-                    if x is not None:
+                if meter.failed or (baseline and not meter.compares):
+                    continue
+                try:
+                    found = self._untouched(watched, gradient, version)
+                    if found is not None:
+                        x, part = found
                         # what counts as zero depends on the scale, so it cannot be corrected afterwards
-                        in_advance = meter.rates and unscaling.unit is not None
-                        x = x * unscaling.unit if in_advance else x
-                        follows = bool(meter.guarded(meter.follows, x, gaps))
-                        entry = meter, Info(meter.number, step, BASELINE if baseline else 0, part), x, follows
-                        (unscaled if in_advance else entries).append(entry)
+                        in_advance = None if unscaling.unit is None or not meter.rates else unscaling.unit
+                        x = x if in_advance is None else x * in_advance
+                        entry = meter, Info(meter.number, step, tag, part), x, meter.follows(x, gaps)
+                        (entries if in_advance is None else unscaled).append(entry)
+                except Exception as error:
+                    meter.fail(error, gradient)
         self._engine.measure_together("gradients", entries, unscaling.of_scaled)
         self._engine.measure_together("gradients", unscaled, unscaling.of_unscaled)
 
@@ -310,7 +315,7 @@ class GradientTap:
         elif gradient._version != version:
             self._engine.may_wait = False
             raise SkippedSample("its gradient was changed before backward had ended; from now on it is read at once")
-        x, part = local_part(gradient)
+        x, part = (gradient, SHARED) if type(gradient) is Tensor else local_part(gradient)
         return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
 
     def _after_backward(self, action: Callable[[], None]) -> None:

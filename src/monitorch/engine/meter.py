@@ -197,6 +197,8 @@ class Meter:
         """For updates: the tensor as it was before the step."""
         self.reader: Any = None
         """The function that measures tensors like the last one; chosen by the buffer of their device."""
+        self.group: Any = None
+        """The tensors that are measured in one launch with those like the last one; chosen by the buffer."""
         self.callback: GraphCallback | None = None
         """The way out of compiled graphs."""
         self.key: tuple[Any, ...] = ()
@@ -221,7 +223,7 @@ class Meter:
         self.eps = request.rates[0] if request.rates else 0.0
         self.passes, self.index = request.passes, request.output_index
         self.exact_death, self.wanted = request.exact_death, bits(request.columns)
-        self.reader = None
+        self.reader = self.group = None
         self.__dict__.pop("channel_dim", None)
 
     @cached_property
@@ -247,7 +249,7 @@ class Meter:
         comparison = self.comparison
         fits = comparison.knows(x)
         if not fits:
-            self.reader = None
+            self.reader = self.group = None
             fits = comparison.make_room(x, in_graph=self.in_graph, is_update=self.before is not None)
         return comparison.follows(gap) and fits
 
@@ -259,7 +261,7 @@ class Meter:
         """Continue from a saved state of the comparison."""
         continues = self.comparison.load_state_dict(state, device)
         self.lineage = (self.comparison.generation, self.comparison.gap) if continues else None
-        self.reader = None
+        self.reader = self.group = None
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action`` unless one failed before; errors are reported and never reach the training loop."""

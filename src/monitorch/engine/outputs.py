@@ -121,9 +121,12 @@ class OutputTap(GraphHook):
         if self.state.is_baseline and not (meter.in_graph and is_capturing(self._engine.device)):
             return  # nothing is compared with it; but a CUDA graph also serves other steps
         try:
-            x = samples_of(output, meter.index)
-            if type(x) is not Tensor:
-                x, part = local_samples(x)
+            if type(output) is Tensor and output.dim() > 1 and output.is_floating_point() and output.numel():
+                x = output  # nearly always
+            else:
+                x = samples_of(output, meter.index)
+                if type(x) is not Tensor:
+                    x, part = local_samples(x)
             if x.is_meta:
                 return  # it has no numbers, like those of a tracer
             alive = meter.alive(x) if meter.exact_death and several_processes() else None

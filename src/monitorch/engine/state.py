@@ -1,6 +1,7 @@
 """What the engine reads from the state of an inspector."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from .loss_scale import LossScale
@@ -44,8 +45,9 @@ class State(Protocol):
     def is_recording(self) -> bool:
         """The same, whatever the step."""
 
-    def spend(self, seconds: float) -> None:
-        """Add CPU time that hooks took."""
+    @property
+    def spend(self) -> Callable[[float], None]:
+        """Adds CPU time that hooks took, in seconds."""
 
     def settle(self) -> bool:
         """Wait until earlier ticks are folded; False if this thread is doing that, and must not see later rows."""

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from .allocation import is_like
 from .buffers import BASELINE, Entry, Info
-from .distributed_tensors import local_part
+from .distributed_tensors import SHARED, local_part
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import find_parameter
@@ -31,7 +31,10 @@ class _Watched:
     def find(self) -> Tensor | None:
         """The parameter as it is now."""
         module = self.module()
-        return None if module is None else find_parameter(module, self.name)
+        if module is None:
+            return None
+        direct = module._parameters.get(self.name)
+        return direct if type(direct) is nn.Parameter else find_parameter(module, self.name)
 
     def copy_of(self, local: Tensor) -> Tensor:
         """Memory for a copy of the local part of the parameter."""
@@ -90,7 +93,7 @@ class UpdateTap:
         for watched in self._watched.values():
             tensor = watched.find()
             if tensor is not None and tensor in owned:  # its steps do not change others
-                local = local_part(tensor)[0]
+                local = _local(tensor)[0]
                 copies.append(watched.copy_of(local))
                 originals.append(local)
                 self._moving.append((watched, tensor))
@@ -104,15 +107,23 @@ class UpdateTap:
             return
         entries: list[Entry] = []
         moved, self._moving = self._moving, []
+        tag, step, gaps = self._tag, self.state.step, self.state.gaps
         for watched, tensor in moved:
-            local, part = local_part(tensor)
+            local, part = _local(tensor)
             for meter in watched.meters:
-                if meter.before is not None and not meter.failed and not (self._tag and not meter.compares):
-                    follows = bool(meter.guarded(meter.follows, local, self.state.gaps))
-                    entries.append((meter, Info(meter.number, self.state.step, self._tag, part), local, follows))
+                if meter.before is None or meter.failed or (tag and not meter.compares):
+                    continue
+                try:
+                    entries.append((meter, Info(meter.number, step, tag, part), local, meter.follows(local, gaps)))
+                except Exception as error:
+                    meter.fail(error, local)
         self._engine.measure_together("updates", entries, self._engine.step_scales.of(self._optimizer).of_unscaled)
 
     def skip_step(self) -> None:
         """A step is skipped: do not compare the next update with the last one."""
         for meter in self.meters:
             meter.interrupt()
+
+
+def _local(tensor: Tensor) -> tuple[Tensor, int]:
+    return (tensor, SHARED) if type(tensor) is nn.Parameter else local_part(tensor)

@@ -69,6 +69,8 @@ class InspectorState:
         self.is_steady = not callable(is_active_fn)  # then is_active changes only with ticks and steps
         self.on_error = on_error
         self.cadence = cadence or Cadence()
+        self.spend: Callable[[float], None] = self.cadence.clock.spend
+        """Adds CPU time that hooks took, in seconds."""
         self._paused = self._is_stopped = False
         self.attached = False
         self.loss_share = 1.0
@@ -246,10 +248,6 @@ class InspectorState:
 
     def _following(self) -> list[Follower]:
         return [follower for known in self._followers if (follower := known()) is not None]
-
-    def spend(self, seconds: float) -> None:
-        """Add CPU time that hooks took, in seconds."""
-        self.cadence.clock.spend(seconds)
 
     def begin_pass(self) -> None:
         """A training pass begins."""

@@ -129,6 +129,9 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         if not (self.is_main_process or self.state.per_rank):
             visualizer = "dummy"
         self._visualizer = visualizers.resolve(visualizer)
+        for part in getattr(self._visualizer, "parts", (self._visualizer,)):
+            if getattr(part, "deferred", False):
+                part.wait_for_ticks = self.state.settle
         for lens in self._adopted:
             lens.introduce_tags(self._visualizer)
         self._adopt_lenses()

@@ -1,7 +1,7 @@
 """The interface of a visualizer, and the description of a tag."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
@@ -69,7 +69,10 @@ class AbstractVisualizer(ABC):
     """
 
     deferred = False
-    """True if a tick may be shown one tick later: then training does not wait for its numbers."""
+    """True if ticks may be shown by another thread: then training does not wait for their numbers."""
+
+    wait_for_ticks: Callable[[], object] | None = None
+    """Set by an inspector that shows ticks in another thread: waits until all of them are shown."""
 
     @abstractmethod
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:

@@ -87,6 +87,7 @@ class StoreVisualizer(RecordSink):
     @property
     def path(self) -> Path | None:
         """The folder of the run; None before it exists, or if it cannot be made."""
+        self._wait()
         return self._writer.folder if self._writer is not None and self._writer.path is not None else None
 
     @property
@@ -110,6 +111,7 @@ class StoreVisualizer(RecordSink):
     @property
     def writer(self) -> Writer:
         """The writer, for events and notes; made when first needed, so that only one process makes a folder."""
+        self._wait()
         return self._writer or self._open(0)
 
     def introduce_layers(self, layers: Sequence[str]) -> None:
@@ -179,6 +181,11 @@ class StoreVisualizer(RecordSink):
             except Exception as error:
                 self._warn(f"{lens} cannot be stored: {type(error).__name__}: {error}. It is left out")
 
+    def _wait(self) -> None:
+        """Let ticks come first that an inspector still shows in another thread."""
+        if self.wait_for_ticks is not None:
+            self.wait_for_ticks()
+
     def _warn(self, text: str) -> None:
         if not self._warned:
             self._warned = True
@@ -196,6 +203,7 @@ class StoreVisualizer(RecordSink):
 
     def sync(self) -> None:
         """Wait until readers can see everything."""
+        self._wait()
         if self._writer is not None and not self._closed:
             self._writer.flush()
 
@@ -206,6 +214,7 @@ class StoreVisualizer(RecordSink):
             status: how the run ended, ``"finished"`` or ``"crashed"``.
             error: the exception that ended it, to be kept with the run.
         """
+        self._wait()
         if not self._closed:
             self.flush()
             self._closed = True
