@@ -20,7 +20,7 @@ def test_every_column_is_declared_whole(column):
 
 def test_columns_are_numbered_in_the_order_of_their_declarations():
     assert [int(column) for column in Column] == list(range(WIDTH))
-    assert WIDTH == len(Column) == 12
+    assert len(Column) == WIDTH
 
 
 def test_a_row_is_as_wide_as_there_are_columns():

@@ -114,7 +114,7 @@ class Shows(AccumulatingPreprocessor):
 
     def __init__(self, column=SQUARES, request=None):
         super().__init__(inplace=False)
-        self.column, self.wanted = column, request or Request()
+        self.column, self.wanted = column, request or Request(correlation="exact")
 
     def request(self):
         return self.wanted

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.columns import Column
 from monitorch.engine.kernels.reference import SKETCH as SKETCH_SIZE
 from monitorch.engine.meter import (
     Comparison,
@@ -15,7 +16,7 @@ from monitorch.engine.meter import (
     request_of,
     through_row,
 )
-from monitorch.errors import SkippedSample
+from monitorch.errors import OptionError, SkippedSample
 from monitorch.numerical.precision import difference_dtype
 from monitorch.preprocessor import GradientActivation, GradientGeometry, OutputNorm
 from monitorch.preprocessor.accumulating import AccumulatingPreprocessor
@@ -459,3 +460,10 @@ def test_preprocessors_of_rows_are_measured_for_and_others_are_not(keeper):
     assert is_measured(GradientActivation(True, True))
     assert not is_measured(keeper)
     assert not is_measured(None)
+
+
+def test_columns_that_come_otherwise_are_not_asked_for_by_name():
+    with pytest.raises(OptionError, match=r"choose from LARGEST; ACTIVE is in rows of: .*Request\(rates=...\)"):
+        Request(columns=frozenset({Column.ACTIVE}))
+    assert Column.LARGEST in Request().lacks
+    assert Request(rates=(0.0, False), correlation="exact", columns=frozenset({Column.LARGEST})).lacks == frozenset()

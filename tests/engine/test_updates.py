@@ -53,7 +53,7 @@ def test_each_step_is_one_update(follow, move, measured, rows_of):
     follow(geometries)
     follow(geometries, "bias")
     ways = move(1, 2, -6)
-    assert rows_of(measured) == ["weight", "bias"] * 3
+    assert rows_of(measured) == ["bias", "weight"] * 3  # small ones first
     lengths, correlations = geometries.value["weight"]
     assert lengths == pytest.approx([np.linalg.norm(way) for way in ways], rel=1e-5)
     assert correlations == pytest.approx([0.0, 1.0, -1.0])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from monitorch.engine.columns import ACTIVE, LARGEST, SIZE, SQUARES
 from monitorch.numerical import RunningMeanVar
 from monitorch.numerical.waiting import PACK_AT
 from monitorch.preprocessor import (
@@ -21,6 +22,7 @@ from monitorch.preprocessor import (
     ParameterDifferenceGeometry,
     ParameterNorm,
 )
+from monitorch.preprocessor.outputs import OutputPreprocessor
 
 
 def forward(preprocessor, name, tensor):
@@ -227,3 +229,44 @@ def test_a_parameter_of_one_rank_only_is_kept(inplace):
     first.merge_ranks({0: first.payload(), 1: second.payload()})
     assert len(first.value["x"]["weight"]) == 2
     assert first.value["x"]["bias"] == expected
+
+
+def test_a_class_may_name_its_own_statistics():
+    class Sizes(GradientGeometry):
+        statistics = ("size", "squares")
+
+        def derive(self, rows):
+            return rows[SIZE], rows[SQUARES]
+
+    sizes = Sizes(correlation=False, normalize=False, inplace=True)
+    sizes.process_tensor("weight", torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    sizes.process_tensor("bias", torch.tensor([1.0, 2.0]))
+    found = {name: tuple(kept.mean for kept in value) for name, value in sizes.value.items()}
+    assert found == {"weight": (4.0, 25.0), "bias": (2.0, 5.0)}
+    sizes.statistics = ("size",)
+    sizes.process_tensor("bias", torch.tensor([1.0, 2.0]))
+    with pytest.raises(ValueError, match="name statistics in the class"):
+        _ = sizes.value
+
+
+BAD_DERIVES = {
+    "of rates": (
+        lambda rows: rows[ACTIVE],
+        "ACTIVE was not requested.* it is in rows of: where rates",
+    ),
+    "on request": (lambda rows: rows[LARGEST], r"it is in rows of: where it is wanted: Request\(columns=...\)"),
+    "one number for all": (lambda rows: rows[SIZE].sum(), r"one number for each of 1 rows, not \(\)"),
+    "too many": (lambda rows: (rows[SIZE], rows[SIZE]), "samples of 2 statistics, not 1"),
+}
+
+
+@pytest.mark.parametrize(("derive", "message"), BAD_DERIVES.values(), ids=BAD_DERIVES)
+def test_what_is_not_there_is_never_silently_zero(derive, message):
+    class Wrong(OutputPreprocessor):
+        def derive(self, rows):
+            return derive(rows)
+
+    wrong = Wrong()
+    wrong.process_fw("layer", torch.nn.ReLU(), None, torch.ones(2, 3))
+    with pytest.raises(ValueError, match=message):
+        _ = wrong.value

@@ -8,6 +8,12 @@ it.
 from collections.abc import Iterable
 from enum import Enum, IntEnum
 
+EVERYWHERE, OF_OUTPUTS = "all", "outputs"
+RATED = "where rates are wanted: Request(rates=...)"
+COMPARED = "where tensors are compared: Request(correlation=...)"
+ON_REQUEST = "where it is wanted: Request(columns=...)"
+"""Which rows have a column; those of the last kind cost time and are filled only for those who ask for them."""
+
 
 class Merge(Enum):
     """How a column of two parts of one tensor becomes that of both."""
@@ -22,7 +28,7 @@ class Column(IntEnum):
 
     Attributes:
         holds: what it is.
-        of: the tensors that have it; in other rows it is 0.
+        of: which rows have it; in others it is 0.
         power: it is counted in this power of the unit of its row. A product with another row has one unit of each.
         merge: how the columns of two parts become one.
     """
@@ -39,18 +45,18 @@ class Column(IntEnum):
         column.holds, column.of, column.power, column.merge = holds, of, power, merge
         return column
 
-    SQUARES = "sum of the squares", "all", 2
-    DOT = "sum of the products with the tensor before", "gradients, updates", 2
-    UNIT = "the unit: 1, or what keeps squares of huge or tiny numbers inside float64", "all", 1, Merge.LARGEST
-    FOLLOWS = "1 if there was a tensor before to compare with", "gradients, updates", 0, Merge.SMALLEST
-    NORMS = "sum of the norms of single samples", "outputs"
-    BATCH = "number of samples", "outputs"
-    ACTIVE = "how many elements are larger than eps in absolute value", "where rates are wanted"
-    DEAD = "how many channels have no active element", "where rates are wanted"
-    CHANNELS = "number of channels", "where rates are wanted"
-    SIZE = "number of elements", "all"
-    NONFINITE = "how many elements are NaN or infinite", "all"
-    LARGEST = "largest absolute value of a finite element", "where it is wanted", 0, Merge.LARGEST
+    SQUARES = "sum of the squares", EVERYWHERE, 2
+    DOT = "sum of the products with the tensor before", COMPARED, 2
+    UNIT = "the unit: 1, or what keeps squares of huge or tiny numbers inside float64", EVERYWHERE, 1, Merge.LARGEST
+    FOLLOWS = "1 if there was a tensor before to compare with", COMPARED, 0, Merge.SMALLEST
+    NORMS = "sum of the norms of single samples", OF_OUTPUTS
+    BATCH = "number of samples", OF_OUTPUTS
+    ACTIVE = "how many elements are larger than eps in absolute value", RATED
+    DEAD = "how many channels have no active element", RATED
+    CHANNELS = "number of channels", RATED
+    SIZE = "number of elements", EVERYWHERE
+    NONFINITE = "how many elements are NaN or infinite", EVERYWHERE
+    LARGEST = "largest absolute value of a finite element", ON_REQUEST, 0, Merge.LARGEST
 
 
 WIDTH = len(Column)

@@ -281,7 +281,7 @@ class Engine:
             for subscriber in list(self._subscribers.values()):
                 chosen, places = subscriber.choose(table.owners, kinds)
                 if len(chosen):
-                    flags = is_baseline[chosen], subscriber.is_first(places)
+                    flags = is_baseline[chosen], subscriber.is_first(places), subscriber.lacks
                     own = Rows(table, chosen, places, subscriber.preprocessor.names, *flags)
                     subscriber.preprocessor.fold(own, subscriber.report)
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import SkippedSample
+from ..errors import OptionError, SkippedSample
 from ..numerical.precision import UNIT_DTYPES, difference_dtype
 from .allocation import is_capturing, lasting
-from .columns import Column, bits
+from .columns import COMPARED, ON_REQUEST, RATED, Column, bits
 from .graph import GraphCallback
 from .kernels.reference import SKETCH
 from .passes import ALL_PASSES
@@ -38,6 +38,20 @@ class Request:
     passes: frozenset[int] = ALL_PASSES
     exact_death: bool = False
     columns: frozenset[Column] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse columns that are asked for in another way."""
+        choices = [column.name for column in Column if column.of == ON_REQUEST]
+        for column in self.columns:
+            if column.name not in choices:
+                rule = f"choose from {', '.join(choices)}; {column.name} is in rows of: {column.of}"
+                raise OptionError(f"columns={column.name} is not filled on request; {rule}")
+
+    @property
+    def lacks(self) -> frozenset[Column]:
+        """The columns that rows do not have for this request."""
+        kinds = {RATED: self.rates is not None, COMPARED: self.correlation is not None, ON_REQUEST: False}
+        return frozenset(column for column in Column if not kinds.get(column.of, True)) - self.columns
 
     def channel_dim(self, name: str, *, in_graph: bool = False) -> int | None:
         """Which dimension of a layer's output holds the channels; None if no rates are wanted."""
@@ -321,7 +335,10 @@ class Subscriber:
 
     def __init__(self, preprocessor: Measured) -> None:
         self.preprocessor = preprocessor
-        self._wants = np.array([kind in preprocessor.request().passes for kind in range(4)])
+        request = preprocessor.request()
+        self._wants = np.array([kind in request.passes for kind in range(4)])
+        self.lacks = request.lacks
+        """The columns that its rows do not have."""
         self._places: Places = np.zeros(0, np.int64)
         self._known: Mask = np.zeros(0, bool)
         """Which layers had rows before, by place."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import OptionError
 from ..numerical.moments import group_starts
 from .columns import WIDTH, Column
 
@@ -83,6 +84,7 @@ class Rows:
         places: the layer of each, as a place in ``names``.
         is_baseline: which rows are only there to compare the next one with; no sample comes from them.
         is_first: which rows are the first ones of their layer; those of their owner, if None.
+        lacks: columns that were not requested, so that they are not there.
     """
 
     def __init__(
@@ -93,7 +95,9 @@ class Rows:
         names: Sequence[str],
         is_baseline: Mask | None = None,
         is_first: Mask | None = None,
+        lacks: frozenset[Column] = frozenset(),
     ) -> None:
+        self._lacks = lacks
         self._table, self._chosen = table, chosen
         self.places, self.names = places, names
         self.is_baseline: Mask = np.zeros(len(chosen), bool) if is_baseline is None else is_baseline
@@ -105,6 +109,8 @@ class Rows:
 
     def __getitem__(self, column: Column) -> Numbers:
         """One column."""
+        if column in self._lacks:
+            raise OptionError(f"{column.name} was not requested, so it is not there; it is in rows of: {column.of}")
         found: Numbers = self._table.numbers[self._chosen, column]
         return found
 
@@ -125,4 +131,4 @@ class Rows:
 
     def _part(self, part: slice) -> "Rows":
         flags = self.is_baseline[part], self.is_first[part]
-        return Rows(self._table, self._chosen[part], self.places[part], self.names, *flags)
+        return Rows(self._table, self._chosen[part], self.places[part], self.names, *flags, self._lacks)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from ..engine.columns import NONFINITE
+from ..engine.columns import NONFINITE, Column
 from ..engine.ranks import exchange, offer
 from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
@@ -50,6 +50,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     """
 
     statistics: tuple[str, ...] = ("value",)
+    """The names of the numbers of a sample; those that a class declares itself replace the ones it would inherit."""
 
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
@@ -103,13 +104,18 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             return
         samples = self.derive(rows)
         samples = samples if isinstance(samples, tuple) else (samples,)
-        if len(samples) != self._width:
-            raise ValueError(f"derive() has returned samples of {len(samples)} statistics, not {self._width}")
+        width = self._kept.series.width
+        if width != self._width:
+            raise ValueError(f"name statistics in the class, not after it was made: statistics = {self.statistics}")
+        if len(samples) != width:
+            raise ValueError(f"derive() has returned samples of {len(samples)} statistics, not {width}")
         is_broken = rows[NONFINITE] > 0
         found: list[tuple[Mask, Numbers]] = []
         for column in samples:
             exists = ~(rows.is_baseline | np.ma.getmaskarray(column))
             numbers = np.asarray(np.ma.getdata(column), np.float64)
+            if numbers.shape != (len(rows),):
+                raise ValueError(f"derive() returns one number for each of {len(rows)} rows, not {numbers.shape}")
             found.append((exists, np.where(is_broken & np.isfinite(numbers), np.nan, numbers)[exists]))
         for index, (exists, numbers) in enumerate(found):  # not before all are known to be right: none counts twice
             self._kept.series.fold(rows.places[exists], numbers, index)
@@ -167,6 +173,11 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         kept.series.before_reading = lambda: self._bring(kept)
         return kept
 
+    def _name_statistics(self, *names: str) -> None:
+        """Name the statistics, unless the class of this object does it itself; before the accumulators are made."""
+        if type(self).statistics == AccumulatingPreprocessor.statistics:
+            self.statistics = names
+
     @property
     def _width(self) -> int:
         """How many numbers a sample has."""
@@ -194,7 +205,9 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         places, numbers = self._kept.rows.arrived()
         if len(places):
             table = RowTable(places, numbers, self._last)
-            self._fold(Rows(table, np.arange(len(table)), table.owners, self.names))
+            request = getattr(self, "request", None)
+            lacks = frozenset[Column]() if request is None else request().lacks
+            self._fold(Rows(table, np.arange(len(table)), table.owners, self.names, lacks=lacks))
 
     def _record(self, name: str, *samples: Any) -> None:
         """Add one sample to each statistic of ``name``; tensors must not be changed afterwards."""

@@ -51,7 +51,7 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
     ) -> None:
         self.correlation, self.normalize, self.eps = correlation, normalize, eps
         self.comparison = ("sketch" if sketch else "exact") if correlation else None
-        self.statistics = ("norm", "correlation") if correlation else ("norm",)
+        self._name_statistics(*(("norm", "correlation") if correlation else ("norm",)))
         self._previous: dict[str, Tensor] = {}
         super().__init__(inplace)
 

@@ -16,7 +16,7 @@ class RateStatistics(AccumulatingPreprocessor):
     def _count(self, death: bool, eps: float) -> None:
         """Say what to count, before the accumulators are made."""
         self.death, self.eps = death, eps
-        self.statistics = ("activation", "death") if death else ("activation",)
+        self._name_statistics(*(("activation", "death") if death else ("activation",)))
 
     def label(self, name: str, statistic: str) -> str:
         """The name under which a statistic of a layer is shown."""

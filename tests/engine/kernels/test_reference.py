@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.columns import UNIT, Column
 from monitorch.engine.kernels import reference
 from monitorch.engine.kernels.reference import SIGNS, SKETCH
 
@@ -91,7 +92,7 @@ def test_sketch_goes_by_memory():
 
 def test_sketch_of_nothing():
     state = torch.ones(2, SKETCH)
-    assert reference.sketch(torch.empty(0, 3), state, True).tolist() == [0, 0, 1, *[0] * 9]
+    assert reference.sketch(torch.empty(0, 3), state, True).tolist() == [float(column == UNIT) for column in Column]
 
 
 def one_column(rows, column, width=768):

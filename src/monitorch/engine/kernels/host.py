@@ -59,7 +59,7 @@ _quiet = np.errstate(all="ignore")
 @_quiet
 def output(x: Tensor, channel_dim: int | None, eps: float, wanted: int = ALL) -> Row:
     """Row of a layer's output ``[B, ...]``; a channel none of whose numbers is larger than eps is dead."""
-    row = _output(x, channel_dim, eps, has(wanted, LARGEST)) if _is_fast(x) else None
+    row = _output(x, channel_dim, eps, wanted) if _is_fast(x) else None
     return tuple(row or reference.output(x, channel_dim, eps).tolist())
 
 
@@ -71,7 +71,7 @@ def geometry(x: Tensor, previous: Tensor | None, follows: bool, eps: float | Non
         if flat:
             now, past = flat
             channels = x.shape[0] if eps is not None and x.dim() else 1
-            return tuple(_measured(now, x.dtype, has(wanted, LARGEST), None, past, follows, channels, eps))
+            return tuple(_measured(now, x.dtype, wanted, None, past, follows, channels, eps))
         row = geometry(x.contiguous(), None if previous is None else previous.contiguous(), follows, eps, wanted)
     else:
         row = tuple(reference.geometry(x, previous if follows else None, eps).tolist())
@@ -100,7 +100,7 @@ def update(x: Tensor, before: Tensor, previous: Tensor | None, follows: bool, wa
         flat = lines((x, before, previous))
         if flat:
             now, then, past = flat
-            return tuple(_measured(now, FLOAT32, has(wanted, LARGEST), then, past, follows))
+            return tuple(_measured(now, FLOAT32, wanted, then, past, follows))
     return geometry(difference(as_dense(x), before), previous, follows, None, wanted)
 
 
@@ -111,7 +111,7 @@ def sketch(x: Tensor, state: Tensor, follows: bool, wanted: int = ALL) -> Row:
         return tuple(reference.sketch(x, state, follows).tolist())
     sums, kept = Sketch(), state.numpy()
     flat = lines((x,))
-    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, has(wanted, LARGEST), sums=sums)
+    row = _measured(flat[0] if flat else raw(x).flatten(), x.dtype, wanted, sums=sums)
     now = sums.folded()
     if follows:
         row[DOT], row[FOLLOWS] = _product(now, kept[0]), 1.0
@@ -126,7 +126,7 @@ def _is_fast(x: Tensor) -> bool:
 def _measured(
     x: Array,
     dtype: torch.dtype,
-    largest: bool,
+    wanted: int,
     before: Array | None = None,
     previous: Array | None = None,
     follows: bool = False,
@@ -135,6 +135,7 @@ def _measured(
     sums: Sketch | None = None,
 ) -> list[float]:
     """Row of raw numbers in a line, or of their change from ``before``; with eps the rates of channels in sequence."""
+    largest = has(wanted, LARGEST)
     size = x.size
     inner = size // channels
     squares = dot = peak = 0.0
@@ -178,8 +179,9 @@ def _measured(
     return row
 
 
-def _output(x: Tensor, channel_dim: int | None, eps: float, largest: bool) -> list[float] | None:
+def _output(x: Tensor, channel_dim: int | None, eps: float, wanted: int) -> list[float] | None:
     """The row, or None if float32 is not precise enough."""
+    largest = has(wanted, LARGEST)
     flat = lines((x,), first_leads=True)
     if not flat:
         x = x.contiguous()
