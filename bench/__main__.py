@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from . import kernels, report, workers
+from . import kernels, report, ticks, workers
 from .cases import Case, plan
 from .measure import Effort
 
-SECTIONS = {"cpu": ["small"], "cuda": ["small", "gpt2-eager", "gpt2-compiled", "kernels", "scaling"]}
+SECTIONS = {"cpu": ["small", "ticks"], "cuda": ["small", "gpt2-eager", "gpt2-compiled", "kernels", "ticks", "scaling"]}
 FOLDER = Path(__file__).parent.parent / "build" / "bench"
 
 
@@ -69,6 +69,7 @@ def describe(options: argparse.Namespace, peers: Path) -> dict[str, Any]:
         "quick": options.quick,
         "cases": [],
         "kernels": [],
+        "ticks": [],
     }
 
 
@@ -91,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file.write_text(json.dumps(run, indent=1), encoding="utf-8")
     if "kernels" in options.sections:
         run["kernels"] = kernels.measure(options.device)
+        file.write_text(json.dumps(run, indent=1), encoding="utf-8")
+    if "ticks" in options.sections:
+        run["ticks"] = ticks.measure(options.device, ((4, True),) if options.quick else ticks.SIZES)
         file.write_text(json.dumps(run, indent=1), encoding="utf-8")
     print("", *report.tables(run, report.text), f"figures in {file}", sep="\n\n")
 

@@ -61,6 +61,16 @@ KERNELS: dict[str, Callable[[Row], str]] = {
 }
 
 
+TICKS: dict[str, Callable[[Row], str]] = {
+    "series": lambda row: str(row["series"]),
+    "layers": lambda row: str(row["layers"]),
+    "norms of parameters": lambda row: "read at the tick" if row["parameters"] else "",
+    "training thread ms": number("thread_ms", 2),
+    "CPU ms": number("cpu_ms", 1),
+    "Python calls": lambda row: str(row["calls"]),
+}
+
+
 def cells(rows: Iterable[Row], columns: dict[str, Callable[[Row], str]]) -> list[list[str]]:
     """A head and a line per row; a column that says nothing at all is left out."""
     lines = [list(columns), *([show(row) for show in columns.values()] for row in rows)]
@@ -96,7 +106,7 @@ def progress(row: Row, index: int, count: int) -> str:
 
 def tables(run: Row, form: Callable[[Sequence[Sequence[str]]], str]) -> list[str]:
     """All tables of a run."""
-    found = [cells(run["cases"], CASES), cells(run["kernels"], KERNELS)]
+    found = [cells(run["cases"], CASES), cells(run["kernels"], KERNELS), cells(run.get("ticks", []), TICKS)]
     return [form(lines) for lines in found if len(lines) > 1]
 
 
@@ -115,7 +125,7 @@ def document(runs: Sequence[Row]) -> str:
         "`every 10` is the mean over ten steps. `+` columns are what watching adds to a step (memory: to the peak). "
         "upstream is monitorch 0.1.0.7; torch_module_monitor takes norms of outputs, parameters and gradients only.",
         "## Targets",
-        markdown([["on", "what", "target", "measured", "met"], *targets.judge(runs)]),
+        markdown([["on", "what", "target", "measured", "met"], *targets.judge(runs), *targets.judge_ticks(runs)]),
         NOTES.read_text(encoding="utf-8").strip(),
     ]
     for run in runs:

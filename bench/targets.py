@@ -35,16 +35,24 @@ def cadence(device: str, model: str) -> list[Target]:
     return [Target(device, model, tenth, every=10), Target(device, model, 1.03, correlation="none", every=10)]
 
 
+FIGURES = {
+    "ratio": "ratio",
+    "memory_gib": "GiB added",
+    "breaks": "graph breaks",
+    "us_per_module": "µs added per module",
+}
+
 TARGETS = [
     Target("cuda", "gpt2", 1.25),
     Target("cuda", "gpt2", 1.13, correlation="sketch"),
     Target("cuda", "gpt2", 0.3, correlation="sketch", figure="memory_gib"),
-    Target("cuda", "gpt2", 1.25, compiled=True),
+    Target("cuda", "gpt2", 1.28, compiled=True),
     Target("cuda", "gpt2", 0, compiled=True, figure="breaks"),
     Target("cuda", "mlp", 1.5),
     Target("cuda", "cnn", 1.5),
-    Target("cpu", "mlp", 1.25),
-    Target("cpu", "cnn", 1.15),
+    Target("cpu", "mlp", 1.35),
+    Target("cpu", "cnn", 1.12),
+    Target("cuda", "layers=100", 60, figure="us_per_module"),
     *(target for model in ("gpt2", "mlp", "cnn") for target in cadence("cuda", model)),
     *(target for model in ("mlp", "cnn") for target in cadence("cpu", model)),
 ]
@@ -70,8 +78,43 @@ def judge(runs: Sequence[Row]) -> Iterator[list[str]]:
         ]
 
 
+class TickTarget(NamedTuple):
+    """What a tick may cost, with runs stored and ten observed steps between two ticks."""
+
+    layers: int
+    reads_parameters: bool
+    figure: str
+    limit: float
+
+
+TICKS = [
+    TickTarget(76, False, "thread_ms", 2),
+    TickTarget(76, True, "thread_ms", 2),
+    TickTarget(76, True, "cpu_ms", 10),
+    TickTarget(760, False, "thread_ms", 10),
+    TickTarget(760, True, "thread_ms", 10),
+]
+
+
+def judge_ticks(runs: Sequence[Row]) -> Iterator[list[str]]:
+    """The same for ticks."""
+    for run in runs:
+        for target in TICKS:
+            for row in run.get("ticks", ()):
+                if (row["layers"], row["parameters"]) == (target.layers, target.reads_parameters):
+                    on = {"cuda": "GPU", "cpu": "CPU, one thread"}[run["device"]]
+                    reads = ", parameters read" if target.reads_parameters else ""
+                    kind = {"thread_ms": "ms of the training thread", "cpu_ms": "ms of CPU time, all threads"}
+                    what = f"a tick of {row['series']:,} series{reads}, {kind[target.figure]}"
+                    measured = row[target.figure]
+                    yield [on, what, f"at most {target.limit:.4g}", f"{measured:.4g}", _verdict(measured, target.limit)]
+
+
 def _find(rows: Iterable[Row], wanted: dict[str, Any], figure: str) -> float | None:
-    values = [row.get(figure) for row in rows if wanted.items() <= row.items() and not row["problem"]]
+    own = [row for row in rows if wanted.items() <= row.items() and not row["problem"]]
+    if figure == "us_per_module":
+        return next((row["added_ms"] * 1e3 / row["modules"] for row in own), None)
+    values = [row.get(figure) for row in own]
     return next((float(value) for value in values if value is not None), None)
 
 
@@ -83,4 +126,4 @@ def _words(target: Target) -> str:
     words = [target.model + (" compiled" if target.compiled else " eager")]
     words += {"exact": [], "sketch": ["sketched"], "none": ["no correlation"]}[target.correlation]
     words += [f"every {target.every}"] if target.every > 1 else []
-    return ", ".join([*words, {"ratio": "ratio", "memory_gib": "GiB added", "breaks": "graph breaks"}[target.figure]])
+    return ", ".join([*words, FIGURES[target.figure]])

@@ -70,8 +70,8 @@ def test_bad_arguments(arguments, message, capsys):
 
 
 def test_scaling_is_added():
-    assert program.parse(["--scaling"]).sections == ["small", "scaling"]
-    assert program.parse([]).sections == ["small"]
+    assert program.parse(["--scaling"]).sections == ["small", "ticks", "scaling"]
+    assert program.parse([]).sections == ["small", "ticks"]
 
 
 def test_every_case_is_there_once():

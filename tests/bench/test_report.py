@@ -35,7 +35,7 @@ def test_kernels_have_their_own_table():
     assert table.splitlines()[-1] == "| norm | 8 | 1.000 | 4.00 | 90% |"
 
 
-@pytest.mark.parametrize(("ratio", "met"), [(1.25, "yes"), (1.26, "**no**")])
+@pytest.mark.parametrize(("ratio", "met"), [(1.35, "yes"), (1.36, "**no**")])
 def test_ratio_against_its_target(figures, ratio, met):
     assert verdicts(run_of(figures(ratio=ratio)))["CPU, one thread", "mlp eager, ratio"][1:] == [f"{ratio:.4g}", met]
 
@@ -73,3 +73,19 @@ def test_quick_figures_are_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         report.main()
     assert "say nothing about costs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("milliseconds", "met"), [(1.9, "yes"), (2.1, "**no**")])
+def test_ticks_have_their_own_table_and_targets(milliseconds, met):
+    row = {"series": 5022, "layers": 76, "parameters": True, "thread_ms": milliseconds, "cpu_ms": 9.0, "calls": 5288}
+    run = {**run_of(), "ticks": [row]}
+    (table,) = report.tables(run, report.markdown)
+    assert table.splitlines()[-1] == f"| 5022 | 76 | read at the tick | {milliseconds:.2f} | 9.0 | 5288 |"
+    thread, total = targets.judge_ticks([run])
+    assert thread[1:] == [
+        "a tick of 5,022 series, parameters read, ms of the training thread",
+        "at most 2",
+        f"{milliseconds:.4g}",
+        met,
+    ]
+    assert total[-1] == "yes"
