@@ -59,7 +59,7 @@ class WatchedGradient:
         """Look the parameter up, and hook it if it trains now."""
         parameter = self.tensor
         is_known = type(parameter) is nn.Parameter and parameter is self.hooked and parameter.requires_grad
-        if is_known and content_of(parameter) == self._content:
+        if parameter is not None and is_known and content_of(parameter) == self._content:
             return  # nearly always
         if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
             self.unhook()
