@@ -244,8 +244,9 @@ class Engine:
     def fold_now(self) -> None:
         """The same for rows that no tick has taken; with one copy per device."""
         chunks = self.take()
-        HostCopy(pending for chunk in chunks for pending in chunk.pending()).deliver()
-        self.fold_chunks(chunks)
+        if chunks:
+            HostCopy(pending for chunk in chunks for pending in chunk.pending()).deliver()
+            self.fold_chunks(chunks)
         if self.ranks.waits and not self._waits_for_others():
             self.ranks.merge_ranks({0: self.ranks.payload()})  # the other processes have left
 

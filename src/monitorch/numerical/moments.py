@@ -63,12 +63,13 @@ class Moments:
 
     @np.errstate(all="ignore")
     def fold(self, places: Places, samples: Floats) -> None:
-        """Add samples, each to the stream at its place; those of one stream stand together."""
+        """Add samples, each to the stream at its place; those of one stream stand together, in ascending order."""
         if not len(samples):
             return
-        self.grow(int(places.max()) + 1)
+        self.grow(int(places[-1]) + 1)
         starts = group_starts(places)
-        self.last[places[starts]] = samples[_ends(starts, len(samples))]
+        ends = _ends(starts, len(samples))
+        self.last[places[starts]] = samples[ends - 1]
         finite = np.isfinite(samples)
         if not finite.all():
             self.nonfinite += np.bincount(places[~finite], minlength=len(self))
@@ -76,15 +77,18 @@ class Moments:
             if not len(samples):
                 return
             starts = group_starts(places)
-        counts = np.diff(starts, append=len(samples))
+            ends = _ends(starts, len(samples))
+        counts = ends - starts
         mean = np.add.reduceat(samples, starts) / counts
-        var = np.add.reduceat(np.square(samples - np.repeat(mean, counts)), starts) / counts
+        centered = samples - mean.repeat(counts)
+        var = np.add.reduceat(centered * centered, starts) / counts
         std = np.sqrt(var)
-        for group in np.flatnonzero(~(np.isfinite(mean) & np.isfinite(var))):  # huge numbers
-            own = samples[starts[group] : starts[group] + counts[group]]
-            unit = np.abs(own).max()
-            mean[group], std[group] = np.mean(own / unit) * unit, np.std(own / unit) * unit
-            var[group] = std[group] ** 2
+        if not np.isfinite(var).all():  # huge numbers
+            for group in np.flatnonzero(~np.isfinite(var)):
+                own = samples[starts[group] : ends[group]]
+                unit = np.abs(own).max()
+                mean[group], std[group] = np.mean(own / unit) * unit, np.std(own / unit) * unit
+                var[group] = std[group] ** 2
         low, high = np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts)
         self._merge(places[starts], counts, mean, std, low, high, var)
 
@@ -102,6 +106,10 @@ class Moments:
         self, places: Places, count: Counts, mean: Floats, std: Floats, low: Floats, high: Floats, var: Floats
     ) -> None:
         """Chan's pairwise formula; each place occurs once."""
+        if not self.count[places].any():  # as at nearly every tick: then there is nothing to merge with
+            self.count[places], self.mean[places], self.var[places], self.huge_std[places] = count, mean, var, std
+            self.low[places], self.high[places] = low, high
+            return
         before, spread = self.mean[places], np.where(np.isinf(self.var), self.huge_std, np.sqrt(self.var))[places]
         total = self.count[places] + count
         share = count / total
@@ -140,8 +148,13 @@ def group_starts(keys: NDArray[Any]) -> NDArray[np.int64]:
     if not len(keys):
         return np.zeros(0, np.int64)
     differs = keys[1:] != keys[:-1]
-    return np.flatnonzero(np.concatenate([[True], differs if keys.ndim == 1 else differs.any(axis=1)]))
+    is_start = np.ones(len(keys), bool)
+    is_start[1:] = differs if keys.ndim == 1 else differs.any(axis=1)
+    found: NDArray[np.int64] = is_start.nonzero()[0]
+    return found
 
 
 def _ends(starts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    return np.append(starts[1:], size) - 1
+    ends = np.empty_like(starts)
+    ends[:-1], ends[-1] = starts[1:], size
+    return ends

@@ -132,7 +132,7 @@ class Series:
 
     def used_keys(self) -> list[Any]:
         """All keys with samples, by place; does not wait."""
-        seen = np.flatnonzero(self.moments.count + self.moments.nonfinite) // self.width
+        seen = (self.moments.count + self.moments.nonfinite).nonzero()[0] // self.width
         used = self._touched.union(seen.tolist())
         return [key for key, place in list(self.places.items()) if place in used]
 
