@@ -33,12 +33,13 @@ PUBLIC = {
 
 # a package never imports those of this list, whatever happens inside a function
 NEVER = {
-    "numerical": {"preprocessor", "gatherer", "lens", "inspector", "visualizer"},
+    "numerical": {"engine", "preprocessor", "gatherer", "lens", "inspector", "visualizer"},
+    "engine": {"preprocessor", "gatherer", "lens", "inspector", "visualizer"},
     "preprocessor": {"gatherer", "lens", "inspector", "visualizer"},
     "gatherer": {"lens", "inspector", "visualizer"},
     "lens": {"inspector"},
-    "visualizer": {"numerical", "preprocessor", "gatherer", "lens", "inspector"},
-    "store": {"numerical", "preprocessor", "gatherer", "lens", "inspector", "visualizer"},
+    "visualizer": {"numerical", "engine", "preprocessor", "gatherer", "lens", "inspector"},
+    "store": {"numerical", "engine", "preprocessor", "gatherer", "lens", "inspector", "visualizer"},
 }
 
 
