@@ -94,3 +94,26 @@ def test_half_precision_steps_do_not_wait():
         torch.cuda.set_sync_debug_mode("default")
     inspector.tick_epoch()
     assert inspector.visualizer.numbers[1, "Loss", "Loss", "train_loss mean"] > 0
+
+
+def test_ticks_that_end_in_another_thread_do_not_disturb_a_capture():
+    """Any call of CUDA by another thread would end the capture of a graph in the default mode."""
+    model = build().cuda()
+    optimizer, loss_fn = torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss()
+    sink = Collector()
+    sink.deferred = True
+    lenses = [lens.OutputNorm(), lens.ParameterGradientGeometry()]
+    inspector = PyTorchInspector(lenses, module=model, visualizer=sink, optimizer=optimizer, on_error="raise")
+    x, y = torch.randn(8, 3, 8, 8, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
+    other, graphs = torch.zeros(1000, 1000, device="cuda"), []
+    for tick in range(5):
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        torch.cuda._sleep(50_000_000)  # the numbers of the tick come after this
+        inspector.tick()
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            for _ in range(200):
+                other = other * 0.5 + tick
+    inspector.detach()
+    assert {epoch for epoch, *_ in sink.numbers} == {1, 2, 3, 4, 5}

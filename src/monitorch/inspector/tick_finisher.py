@@ -20,12 +20,15 @@ class TickFinisher:
         self._thread = 0
         self._process = os.getpid()
         self._warnings: list[str] = []
+        self._tick: Callable[[], None] | None = None
+        """What it runs; kept, so that pinned memory is not freed in its thread, where a CUDA graph may be captured."""
 
     def start(self, tick: Callable[[], None]) -> None:
         """Run this tick in the other thread."""
         if self._pool is None or self._process != os.getpid():  # a forked process has no such thread
             self._pool, self._process = ThreadPoolExecutor(1, "monitorch tick"), os.getpid()
         try:
+            self._tick = tick
             self._running = self._pool.submit(self._run, tick)
         except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
             tick()
@@ -44,6 +47,7 @@ class TickFinisher:
             if running is not None:
                 running.result()
         finally:
+            self._tick = None
             warnings, self._warnings = self._warnings, []
             for text in warnings:
                 warn(text, stacklevel=4)

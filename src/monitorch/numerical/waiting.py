@@ -1,5 +1,7 @@
 """Numbers that may still be on a device, and the one copy that brings them to the CPU."""
 
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
@@ -10,6 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .precision import HOST, wide_dtype
+
+PAUSE, LONG = 0.0005, 60.0
+"""Seconds between two looks at what a device writes, and after how many to ask the device, which may have failed."""
 
 PACK_AT = 256
 """How many small tensors may wait before they are packed into one: limits memory between two ticks."""
@@ -34,33 +39,53 @@ class HostCopy:
         for receive, tensor in pending:
             by_kind[tensor.device, tensor.dtype].append((receive, tensor))
         self._copies = [_Copy(own) for own in by_kind.values()]
+        self._is_delivered = False
 
     def deliver(self) -> None:
         """Wait for the copies, and hand everything out; for each device in the given order."""
-        copies, self._copies = self._copies, []
-        for copy in copies:
-            copy.deliver()
+        if not self._is_delivered:
+            self._is_delivered = True
+            for copy in self._copies:
+                copy.deliver()
 
 
 class _Copy:
-    """The tensors of one device."""
+    """The tensors of one device.
+
+    Another thread than the one that made it must not call CUDA: a graph may be captured meanwhile, and such a call
+    would end the capture. It looks at a number in pinned memory instead, which the device writes after all others.
+    """
 
     def __init__(self, pending: list[Pending]) -> None:
         self._receivers = [(receive, tensor.shape) for receive, tensor in pending]
+        self._thread = threading.get_ident()
         flat = torch.cat([tensor.reshape(-1) for _, tensor in pending])
         self._arrived: Any = None
         if flat.is_cuda:
-            self._host = torch.empty(flat.shape, dtype=flat.dtype, device=HOST, pin_memory=True)
-            self._host.copy_(flat, non_blocking=True)
+            self._host = torch.empty(flat.numel() + 1, dtype=flat.dtype, device=HOST, pin_memory=True)
+            self._host[-1] = 0
+            self._host[:-1].copy_(flat, non_blocking=True)
+            self._host[-1:].copy_(torch.ones(1, dtype=flat.dtype, device=flat.device), non_blocking=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
         else:
             self._host = flat
 
+    def _wait(self) -> None:
+        if threading.get_ident() != self._thread:
+            last, deadline = self._host.numpy()[-1:], time.monotonic() + LONG
+            while not last[0] and time.monotonic() < deadline:
+                time.sleep(PAUSE)
+            if last[0]:
+                return
+        self._arrived.synchronize()
+
     def deliver(self) -> None:
+        there = self._host
         if self._arrived is not None:
-            self._arrived.synchronize()
-        parts = torch.split(self._host.cpu().double(), [shape.numel() for _, shape in self._receivers])
+            self._wait()
+            there = there[:-1]
+        parts = torch.split(there.cpu().double(), [shape.numel() for _, shape in self._receivers])
         for (receive, shape), part in zip(self._receivers, parts, strict=True):
             receive(part.reshape(shape).numpy())
 
