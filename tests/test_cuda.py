@@ -96,8 +96,7 @@ def test_half_precision_steps_do_not_wait():
     assert inspector.visualizer.numbers[1, "Loss", "Loss", "train_loss mean"] > 0
 
 
-def test_ticks_that_end_in_another_thread_do_not_disturb_a_capture():
-    """Any call of CUDA by another thread would end the capture of a graph in the default mode."""
+def test_ticks_end_in_another_thread_while_graphs_are_captured():
     model = build().cuda()
     optimizer, loss_fn = torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss()
     sink = Collector()
