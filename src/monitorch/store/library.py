@@ -54,12 +54,13 @@ class RunInfo(NamedTuple):
 
 def list_runs(folder: FilePath = DEFAULT_FOLDER) -> list[RunInfo]:
     """All runs in a folder, linked ones included, the one with the newest heartbeat first."""
-    found = []
+    found: list[tuple[float, RunInfo]] = []
     for path in _entries(Path(folder)):
         with suppress(OSError):  # just removed
             if files := ranks_of(path):
-                found.append(_info(path, files))
-    return sorted(found, key=lambda info: info.age)
+                info = _info(path, files)
+                found.append((time.time() - info.age, info))  # ages are of different moments: reading takes time
+    return [info for _, info in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
 def open_run(path: FilePath, rank: int | None = None) -> Run:
