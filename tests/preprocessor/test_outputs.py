@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from monitorch.engine.passes import is_training_pass
 from monitorch.errors import SkippedSample
 from monitorch.preprocessor import OutputActivation, OutputNorm
+from tests.engine.test_tensors import NOTHING
 
 Pair = namedtuple("Pair", ["hidden", "logits"])
 IDS, ONE, TWO = torch.tensor([[1, 2]]), torch.ones(2, 1), torch.full((2, 1), 2.0)
@@ -61,18 +62,6 @@ def test_the_tensor_that_is_meant_is_measured(preprocessor, layer, output, index
 def test_a_part_that_does_not_exist_is_named(preprocessor, layer, output, index, error, text):
     with pytest.raises(error, match=text):
         preprocessor(output_index=index).process_fw("x", layer, None, output)
-
-
-NOTHING = {
-    "integers": (torch.ones(2, 3, dtype=torch.long), "no floating tensor.*Tensor"),
-    "bools": (torch.ones(2, 3, dtype=torch.bool), "no floating tensor"),
-    "no tensor": ((1, "x", None), "no floating tensor.*tuple"),
-    "None": (None, "no floating tensor.*NoneType"),
-    "a class": (Output, "no floating tensor"),
-    "empty batch": (torch.ones(0, 3), r"empty, shape \(0, 3\)"),
-    "empty vector": (torch.ones(0), r"empty, shape \(0,\)"),
-    "empty samples": (torch.ones(3, 0), r"empty, shape \(3, 0\)"),
-}
 
 
 @pytest.mark.parametrize(("output", "text"), NOTHING.values(), ids=NOTHING)

@@ -33,7 +33,9 @@ def local_part(tensor: Tensor) -> tuple[Tensor, int]:
     A plain tensor counts as one that all processes hold. A partial sum over processes is reduced first, which takes a
     collective.
     """
-    if type(tensor) in PLAIN or not is_distributed(tensor):
+    if type(tensor) in PLAIN:
+        return tensor, SHARED
+    if not is_distributed(tensor):
         return _arrived(tensor), SHARED
     whole: Any = _summed(tensor)
     mesh = whole.device_mesh

@@ -12,7 +12,7 @@ from ..errors import SkippedSample
 from ..numerical.norms import as_dense
 from .allocation import renewed
 from .buffers import BASELINE, Entry, Info
-from .distributed_tensors import SHARED, local_part
+from .distributed_tensors import local_part
 from .loss_scale import Unscaling
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
@@ -50,10 +50,7 @@ class WatchedGradient:
     def tensor(self) -> Tensor | None:
         """The parameter as it is now."""
         module = self.module()
-        if module is None:
-            return None
-        direct = module._parameters.get(self._parameter)
-        return locate_parameter(module, self._parameter) if direct is None else direct
+        return None if module is None else locate_parameter(module, self._parameter)
 
     def refresh(self) -> None:
         """Look the parameter up, and hook it if it trains now."""
@@ -318,7 +315,7 @@ class GradientTap:
         elif gradient._version != version:
             self._engine.may_wait = False
             raise SkippedSample("its gradient was changed before backward had ended; from now on it is read at once")
-        x, part = (gradient, SHARED) if type(gradient) is Tensor else local_part(gradient)
+        x, part = local_part(gradient)
         return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
 
     def _after_backward(self, action: Callable[[], None]) -> None:

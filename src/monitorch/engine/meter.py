@@ -269,7 +269,7 @@ class Meter:
 
     def interrupt(self) -> None:
         """Do not compare the next tensor with the last one."""
-        self.comparison.interrupted = True
+        self.comparison.interrupt()
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Continue from a saved state of the comparison."""

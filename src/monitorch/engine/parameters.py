@@ -28,6 +28,9 @@ def locate_parameter(module: nn.Module, name: str) -> Tensor | None:
     A parametrised or pruned weight is computed from other tensors at each access, which for some parametrisations
     changes training. So its trained tensor is used instead. A dotted name reaches into submodules.
     """
+    direct = module._parameters.get(name)
+    if direct is not None:  # nearly always
+        return direct
     path, _, leaf = name.rpartition(".")
     for part in path.split(".") if path else ():
         child = module._modules.get(part)

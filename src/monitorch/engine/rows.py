@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..numerical.moments import group_starts
+from ..numerical.moments import group_ends, group_starts
 from .columns import WIDTH, Column
 
 Numbers = NDArray[np.float64]
@@ -61,7 +61,7 @@ class RowTable:
         self.is_first: Mask = np.zeros(len(order), bool)
         """Which rows are the first ones of their owner."""
         self.is_first[self._starts] = ~last.known[self._first_owners]
-        ends = np.append(self._starts, len(order))[1:] - 1
+        ends = group_ends(self._starts, len(order)) - 1
         last.numbers[self._first_owners] = self.numbers[ends]
         last.known[self._first_owners] = True
 
@@ -126,7 +126,7 @@ class Rows:
     def by_layer(self) -> list["Rows"]:
         """The same rows, each layer on its own."""
         starts = group_starts(self.places)
-        parts = zip(starts, np.append(starts, len(self))[1:], strict=True)
+        parts = zip(starts, group_ends(starts, len(self)), strict=True)
         return [self._part(slice(start, stop)) for start, stop in parts]
 
     def _part(self, part: slice) -> "Rows":

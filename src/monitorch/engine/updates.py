@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from .allocation import is_like
 from .buffers import BASELINE, Entry, Info
-from .distributed_tensors import SHARED, local_part
+from .distributed_tensors import local_part
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import find_parameter
@@ -31,10 +31,7 @@ class _Watched:
     def find(self) -> Tensor | None:
         """The parameter as it is now."""
         module = self.module()
-        if module is None:
-            return None
-        direct = module._parameters.get(self.name)
-        return direct if type(direct) is nn.Parameter else find_parameter(module, self.name)
+        return None if module is None else find_parameter(module, self.name)
 
     def copy_of(self, local: Tensor) -> Tensor:
         """Memory for a copy of the local part of the parameter."""
@@ -93,7 +90,7 @@ class UpdateTap:
         for watched in self._watched.values():
             tensor = watched.find()
             if tensor is not None and tensor in owned:  # its steps do not change others
-                local = _local(tensor)[0]
+                local = local_part(tensor)[0]
                 copies.append(watched.copy_of(local))
                 originals.append(local)
                 self._moving.append((watched, tensor))
@@ -109,7 +106,7 @@ class UpdateTap:
         moved, self._moving = self._moving, []
         tag, step, gaps = self._tag, self.state.step, self.state.gaps
         for watched, tensor in moved:
-            local, part = _local(tensor)
+            local, part = local_part(tensor)
             for meter in watched.meters:
                 if meter.before is None or meter.failed or (tag and not meter.compares):
                     continue
@@ -123,7 +120,3 @@ class UpdateTap:
         """A step is skipped: do not compare the next update with the last one."""
         for meter in self.meters:
             meter.interrupt()
-
-
-def _local(tensor: Tensor) -> tuple[Tensor, int]:
-    return (tensor, SHARED) if type(tensor) is nn.Parameter else local_part(tensor)

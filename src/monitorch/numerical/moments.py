@@ -68,7 +68,7 @@ class Moments:
             return
         self.grow(int(places[-1]) + 1)
         starts = group_starts(places)
-        ends = _ends(starts, len(samples))
+        ends = group_ends(starts, len(samples))
         self.last[places[starts]] = samples[ends - 1]
         finite = np.isfinite(samples)
         if not finite.all():
@@ -77,7 +77,7 @@ class Moments:
             if not len(samples):
                 return
             starts = group_starts(places)
-            ends = _ends(starts, len(samples))
+            ends = group_ends(starts, len(samples))
         counts = ends - starts
         mean = np.add.reduceat(samples, starts) / counts
         centered = samples - mean.repeat(counts)
@@ -154,7 +154,12 @@ def group_starts(keys: NDArray[Any]) -> NDArray[np.int64]:
     return found
 
 
-def _ends(starts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def group_ends(starts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Where groups end that begin at ``starts``, in an array of this size.
+
+    >>> group_ends(np.array([0, 2, 3]), 5).tolist()
+    [2, 3, 5]
+    """
     ends = np.empty_like(starts)
-    ends[:-1], ends[-1] = starts[1:], size
+    ends[:-1], ends[-1:] = starts[1:], size
     return ends

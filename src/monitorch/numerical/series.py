@@ -77,11 +77,12 @@ class Series:
     def add(self, key: Hashable, *sample: Any, inplace: bool | None = None) -> None:
         """Add one sample; tensors must not be changed afterwards, and stay on their device until somebody reads."""
         for number, part in zip(self._numbers(self.place(key, inplace)), sample, strict=True):
-            self.add_to(number, as_sample(part) if isinstance(part, Tensor) else float(part))
+            self._waiting.add(number, as_sample(part) if isinstance(part, Tensor) else float(part))
 
-    def add_to(self, number: int, sample: float | Tensor) -> None:
-        """Add a number to one accumulator."""
-        self._waiting.add(number, sample)
+    def append(self, number: int, sample: Any) -> None:
+        """Add a number to one accumulator; a tensor is copied, without waiting for the GPU."""
+        copied = as_sample(sample.detach().clone()) if isinstance(sample, Tensor) else float(sample)
+        self._waiting.add(number, copied)
 
     def fold(self, places: Places, samples: Floats, column: int = 0) -> None:
         """Add samples that are on the CPU, oldest first."""
@@ -304,8 +305,7 @@ class RunningMeanVar:
 
     def append(self, sample: Any) -> None:
         """Add one sample: a number, or a tensor with one element (copied, without waiting for the GPU)."""
-        copied = as_sample(sample.detach().clone()) if isinstance(sample, Tensor) else float(sample)
-        self._series.add_to(self._number, copied)
+        self._series.append(self._number, sample)
 
     def update(self, x: Any) -> None:
         """Add one sample; the same as ``append``."""
@@ -397,8 +397,7 @@ class SampleList(list[float]):
 
     def append(self, sample: Any) -> None:
         """Add one sample: a number, or a tensor with one element (copied, without waiting for the GPU)."""
-        copied = as_sample(sample.detach().clone()) if isinstance(sample, Tensor) else float(sample)
-        self._series.add_to(self._number, copied)
+        self._series.append(self._number, sample)
 
     def merge(self, other: Iterable[float]) -> None:
         """Append the samples of another list."""

@@ -71,6 +71,9 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             raise OptionError.unknown("statistic", statistic, self.statistics)
         series = self._kept.series
         series.settle()
+        return self._column(series, statistic)
+
+    def _column(self, series: Series, statistic: str) -> SeriesColumn:
         return SeriesColumn(series, {key: key for key in series.used_keys()}, self.statistics.index(statistic))
 
     def derive(self, rows: Rows) -> Samples | tuple[Samples, ...]:

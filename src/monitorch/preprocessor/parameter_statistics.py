@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.parameters import find_parameter
-from ..errors import OptionError
-from ..numerical.series import SeriesColumn
+from ..numerical.series import Series, SeriesColumn
 from .abstract import AbstractModulePreprocessor
 from .accumulating import AccumulatingPreprocessor
 
@@ -40,12 +39,8 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
             found.setdefault(name, {})[attr] = accumulator
         return found
 
-    def series(self, statistic: str) -> SeriesColumn:
+    def _column(self, series: Series, statistic: str) -> SeriesColumn:
         """The accumulators of one parameter, by name of the module."""
-        if statistic not in self.statistics:
-            raise OptionError.unknown("statistic", statistic, self.statistics)
-        series = self._kept.series
-        series.settle()
         return SeriesColumn(series, {name: (name, attr) for name, attr in series.used_keys() if attr == statistic})
 
     @torch.no_grad()
