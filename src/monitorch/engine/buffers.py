@@ -337,6 +337,11 @@ class DeviceBuffer(Buffer):
         self._moving = []
         return [*moved, *self._empty()]
 
+    @property
+    def has_captured(self) -> bool:
+        """Whether CUDA graphs write rows here."""
+        return bool(self._captured)
+
     def collect(self, step: int, tag: int, gaps: int) -> None:
         """Move the rows that CUDA graphs have written since the last call to the others.
 
@@ -434,6 +439,11 @@ class Buffers:
             make = HostBuffer if device.type == "cpu" else partial(DeviceBuffer, device)
             buffer = self._buffers[device] = make(self._when_full)
         return buffer
+
+    @property
+    def have_captured(self) -> bool:
+        """Whether CUDA graphs write rows."""
+        return any(isinstance(buffer, DeviceBuffer) and buffer.has_captured for buffer in self._buffers.values())
 
     def collect(self, step: int, tag: int, gaps: int, unit: Tensor | None) -> None:
         """Take what CUDA graphs have written, in this unit; see :meth:`DeviceBuffer.collect`."""

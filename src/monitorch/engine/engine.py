@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from threading import RLock
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -69,8 +68,9 @@ class Engine:
         self._steps: dict[int, OptimizerSteps] = {}
         self.when_no_pass_has_begun: Callable[[nn.Module], None] | None = None
         """Called with the first layer that runs, if no pass of the model was noticed before."""
-        self.resting: set[OutputTap] = set()
-        self._graphs = 0
+        self.is_awake = True
+        """Whether hooks are where they measure; on idle steps they are not."""
+        self._resting: set[OutputTap] = set()
 
     @classmethod
     def of(cls, model: nn.Module, state: State) -> "Engine":
@@ -108,7 +108,7 @@ class Engine:
     def steps(self, optimizer: Optimizer) -> OptimizerSteps:
         """What notices an optimizer's steps."""
         if id(optimizer) not in self._steps:
-            self._steps[id(optimizer)] = OptimizerSteps(optimizer, self.state)
+            self._steps[id(optimizer)] = OptimizerSteps(optimizer, self.state, self.state.spend)
         return self._steps[id(optimizer)]
 
     def subscribe(
@@ -185,29 +185,40 @@ class Engine:
                 by_device[entry[2].device].append(entry)
         for device, own in by_device.items():
             buffer = self.buffers.of(device)
-            begin = perf_counter()
             try:
                 with nullcontext() if correction is None else buffer.corrected(*correction):
                     getattr(buffer, verb)(own)
             except Exception as error:
                 for meter, _, *data in own:
                     meter.fail(error, data)
-            self.state.spend(perf_counter() - begin)
+
+    def rest(self) -> None:
+        """Nothing is recorded until :meth:`wake`: take the hooks off, so that idle steps cost nothing."""
+        self.is_awake = False
+        self.gradients.rest()
+        for tap in self._outputs.values():
+            if tap.is_eager:
+                self.send_to_rest(tap)
 
     def send_to_rest(self, tap: OutputTap) -> None:
-        """Note that a tap has removed its hook until :meth:`wake`."""
-        if not self.resting:
-            self._graphs = number_of_graphs()
-        self.resting.add(tap)
+        """Take the hook of one module off; not once torch.compile is used, which would make a graph without it."""
+        if not number_of_graphs():
+            self._resting.add(tap)
+            tap.rest()
 
     def wake(self) -> None:
-        """Recording begins again: put the hooks of all taps back."""
-        if self.resting and number_of_graphs() != self._graphs:
+        """Recording begins again: put all hooks back."""
+        self.is_awake = True
+        if self._resting and number_of_graphs():
             torch.compiler.reset()  # graphs that were compiled in the meantime do not contain the taps
             self.collect()
             self.buffers.forget_graphs()
-        while self.resting:
-            self.resting.pop().wake()
+        while self._resting:
+            self._resting.pop().wake()
+
+    def forget(self, tap: OutputTap) -> None:
+        """A tap was closed: do not wake it."""
+        self._resting.discard(tap)
 
     def average(self, share: float) -> None:
         """From now on gradients are averaged over processes, and this process computes this share of the loss."""
@@ -224,6 +235,8 @@ class Engine:
 
     def collect(self) -> None:
         """Take what CUDA graphs have measured, before their next run overwrites it."""
+        if not self.buffers.have_captured:
+            return
         state = self.state
         unit = None if state.loss_scale is None else state.loss_scale.unit()
         self.buffers.collect(state.step, BASELINE if state.is_baseline else 0, state.gaps, unit)

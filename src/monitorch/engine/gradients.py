@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -180,12 +181,19 @@ class GradientTap:
                 self._watched.pop(place).unhook()
 
     def begin_pass(self) -> None:
-        """Hook the parameters, or unhook them for a pass that is not recorded: a hook costs time even then."""
-        self._drop_leftovers()
-        rests, self._is_resting = self._is_resting, not self.state.wants_data()
-        if not self._is_resting:
+        """Follow parameters that were replaced; without a hook no gradient is seen in this pass."""
+        if self.state.wants_data():
+            self._drop_leftovers()
+            self._is_resting = False
             self.refresh()
-        elif not rests:
+        elif not self._is_resting:
+            self._drop_leftovers()
+            self.rest()
+
+    def rest(self) -> None:
+        """Unhook all parameters until the next recorded pass: a hook costs time even if it does nothing."""
+        if not self._is_resting:
+            self._is_resting = True
             for watched in self._watched.values():
                 watched.interrupt()
                 watched.unhook()
@@ -276,10 +284,12 @@ class GradientTap:
 
     def flush(self) -> None:
         """Measure all waiting gradients; autograd calls this at the end of a backward pass."""
+        begin = perf_counter()
         try:
             waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
             scale = self.state.loss_scale
             self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
+            self.state.spend(perf_counter() - begin)
         except Exception as error:
             tell(self.state, "measuring gradients of parameters", error)
 

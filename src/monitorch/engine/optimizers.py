@@ -1,6 +1,7 @@
 """The user's optimizers: the one inside the wrappers of other libraries, its parameters, and its steps."""
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -81,14 +82,17 @@ class OptimizerSteps:
 
     Args:
         state: the state of the inspector, which reports errors.
+        spend: is told how long the listeners took, in seconds.
     """
 
-    def __init__(self, optimizer: Optimizer, state: Reports) -> None:
-        self.optimizer, self._state = optimizer, state
+    def __init__(
+        self, optimizer: Optimizer, state: Reports, spend: Callable[[float], None] = lambda seconds: None
+    ) -> None:
+        self.optimizer, self._state, self._spend = optimizer, state, spend
         self.before: list[Listener] = []
         self.after: list[Listener] = []
-        self.count = 0
-        """How many steps have ended."""
+        self.has_ended = False
+        """Whether a step has ended since this was last set to False."""
         self._depth = 0
         self._stand_in: _StandIn | None = None
         self._pre_hook = optimizer.register_step_pre_hook(self._begin)
@@ -146,18 +150,20 @@ class OptimizerSteps:
             self._depth -= 1
             if self._depth <= 0 or self._is_outermost():
                 self._depth = 0
-                self.count += 1
+                self.has_ended = True
                 self.come_last()  # not while these hooks are being called
                 self._tell(self.after, args, kwargs)
         except Exception as error:
             tell(self._state, "noticing that a step has ended", error)
 
     def _tell(self, listeners: list[Listener], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        begin = perf_counter()
         for listener in listeners:
             try:
                 listener(args, kwargs)
             except Exception as error:  # the other listeners must be called anyway
                 tell(self._state, "measuring a step of the optimizer", error)
+        self._spend(perf_counter() - begin)
 
     def _is_outermost(self) -> bool:
         """Whether this is the outermost running step; a step that has failed never reports its end."""

@@ -29,8 +29,7 @@ OUTPUT_GRADIENT = "output gradient"
 class OutputTap(GraphHook):
     """Measures a module's output and its gradient, each once for all lenses.
 
-    A tap that is called while nothing is recorded removes its hook, so that idle steps cost nothing; the engine puts it
-    back in time.
+    While nothing is recorded its hook is off, so that idle steps cost nothing; the engine puts it back in time.
     """
 
     def __init__(self, engine: "Engine", module: nn.Module, name: str) -> None:
@@ -41,6 +40,8 @@ class OutputTap(GraphHook):
         self.gradients: list[Meter] = []
         self._recomputation = RecomputationFilter(self.state)
         self._missed = False
+        self.is_eager = False
+        """Whether the module is called, instead of being part of a compiled graph."""
         self._later_hooks: list[int] = []
         self._distributed = distributed_type()
         # before the hooks of a parallelised module, which reduce its output to the local part
@@ -68,7 +69,7 @@ class OutputTap(GraphHook):
 
     def close(self) -> None:
         """Remove the hook; gradients that still arrive are ignored."""
-        self._engine.resting.discard(self)
+        self._engine.forget(self)
         self._handle.remove()
         self.outputs, self.gradients = [], []
 
@@ -76,8 +77,11 @@ class OutputTap(GraphHook):
         """Called after each forward pass; returns a new output if the gradient needs one."""
         if self._engine.when_no_pass_has_begun is not None:
             self._engine.when_no_pass_has_begun(module)
+        self.is_eager = True
         if not self.state.wants_data():
-            self._rest(module)
+            self._missed = True
+            if self.state.is_steady:  # the first pass was idle
+                self._engine.send_to_rest(self)
             return None
         if not self._recomputation.counts():
             return None
@@ -92,14 +96,14 @@ class OutputTap(GraphHook):
         self.state.spend(perf_counter() - begin)
         return changed
 
-    def _rest(self, module: nn.Module) -> None:
-        """Nothing is recorded now: there is a gap before the next tensor, and the hook may be removed for a while."""
+    def rest(self) -> None:
+        """Take the hook off until :meth:`wake`; there is a gap before the next tensor."""
         self._missed = True
-        if self.state.is_steady:
+        module = self.module()
+        if module is not None:
             hooks = list(module._forward_hooks)
             self._later_hooks = hooks[hooks.index(self._handle.id) + 1 :]
             self._handle.remove()
-            self._engine.send_to_rest(self)
 
     def wake(self) -> None:
         """Put the hook back, in the same place among the other hooks."""

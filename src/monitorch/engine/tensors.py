@@ -58,7 +58,7 @@ def has_no_numbers(data: Any) -> bool:
 
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a module was called with: its first argument, or the first keyword argument."""
-    return next(iter((*args, *kwargs.values())), None)
+    return args[0] if args else next(iter(kwargs.values()), None)
 
 
 def with_alias(output: Any, tensor: Tensor, module: nn.Module, inputs: Any) -> tuple[Any, Tensor]:

@@ -1,4 +1,4 @@
-"""Which steps are observed, and what that costs."""
+"""Which steps are observed: a fixed share of them, or as many as there is time for."""
 
 import math
 import time
@@ -10,30 +10,41 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
-from .step_clock import KEPT, Phase, StepClock
+from .cost import Cost
+from .step_clock import Phase, StepClock
 
-ENOUGH = 3  # durations of each phase that a choice needs
-CALIBRATION = 40  # steps before the first choice
-CALIBRATION_EVERY = 4  # two idle steps, one baseline and one observed step in a row
-REVIEW = 64  # steps between two choices
-STALE = 512  # steps without an idle one, after which idle steps are measured again
+CHECK = 8
+"""Of steps in a row every so many is idle: otherwise nobody knows how long a step takes by itself."""
+
+LOOK_AGAIN = 256
+"""The most steps to wait before looking at the costs again: they may have changed."""
+
+GIFT, GIFT_EVERY = 2.0, 600.0
+"""Seconds of observing that something unusual is worth, and how often, in seconds, it can get them."""
+
+REMEMBERED = 4  # steps whose phases were decided
+ASKED = 64  # steps for which a user's function was asked
 LARGEST = 10_000
 
 
 class Cadence:
-    """Says which steps are observed: a fixed share of them, or as many as a budget allows.
+    """Says which steps are observed.
 
-    Steps are numbered from 1. At the end of each, :meth:`stamp` it and then ask for the :meth:`phase` of the next.
+    Steps are numbered from 1. At the end of each, call :meth:`end_step` and then ask for the :meth:`phase` of the next.
+    What was said about a step never changes, so a compiled graph can ask two steps ahead.
 
-    With a budget the first steps are a calibration. Then it chooses the smallest n at which observing every n-th step
-    stays within the budget, and revises it from time to time: only after an observed step, so that every observed step
-    has its baseline step, and to no less than half of the current n. If no step is idle (n = 1), there is nothing to
-    compare with, so the calibration is repeated now and then.
+    With a budget, observing has an account. It begins with ``head_start`` seconds, and each step adds the share
+    ``budget`` of the time that it takes by itself. A pair of steps, baseline and observed, begins when the account pays
+    for both; then steps are observed as long as it pays for one more. Whatever observing costs is subtracted: see
+    :class:`Cost`.
+
+    With several processes all observe the same steps: every ``common_n``-th, on which they agree at ticks.
 
     Args:
         every: observe every n-th step, or those for which this function of the step's number is true; it is called once
             for each step, for some of them one step ahead. With a budget: the smallest n that it may choose.
         budget: the share of training time that observing may cost, such as 0.02.
+        head_start: seconds that it may cost before that, with a budget.
         device: where the steps run.
         clock: returns the time in seconds.
 
@@ -46,133 +57,180 @@ class Cadence:
         self,
         every: int | Callable[[int], bool] = 1,
         budget: float | None = None,
+        head_start: float = 0.0,
         *,
         device: torch.device | str | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        _check(every, budget)
-        self.every, self.budget = every, budget
-        self._says = lru_cache(KEPT)(every) if callable(every) else None
-        self._smallest_n = 1 if callable(every) else int(every)
+        _check(every, budget, head_start)
+        self.every, self.budget, self.head_start = every, budget, float(head_start)
+        self._says = lru_cache(ASKED)(every) if callable(every) else None
+        self._n = 1 if callable(every) else int(every)
         self.needs_baseline = True
         """Whether any lens compares consecutive steps; if none does, baseline steps are idle."""
+        self._now = clock
         self.clock = StepClock(device, clock)
-        self._until_review = self._since_idle = self._idle_steps = 0
+        self.cost = Cost(self.clock)
         self.restart()
 
     def __repr__(self) -> str:
-        return f"Cadence(every={self.every!r}, budget={self.budget!r}, n={self.n})"
+        return f"Cadence(every={self.every!r}, budget={self.budget!r}, head_start={self.head_start!r})"
 
     def restart(self) -> None:
         """Forget all measurements."""
-        self._counts = dict.fromkeys(Phase, 0)
-        self.n = self._smallest_n
-        """Every n-th step is observed, unless ``every`` is a function."""
-        self.common_n: int | None = None  # the same in all processes, which agree on it at ticks
-        self._calibrate()
+        self.clock.clear()
+        self.cost.restart()
+        self.common_n: int | None = None
+        self._phases: dict[int, Phase] = {}
+        self._last = Phase.IDLE
+        self._ended = 0
+        self._began: float | None = None
+        self._is_dense = self.head_start > 0
+        self._look_at = 0
+        self._idle_steps = 0
+        self._gifts, self._gift_at = 0.0, -math.inf
+        self._unusual: list[str] = []
+        self._known: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was chosen so far; durations are measured again."""
-        counts = {phase.name: count for phase, count in self._counts.items()}
-        return {"n": self.n, "counts": counts, "calibrating": self._calibrating, "until_review": self._until_review}
+        """The account; durations are measured again."""
+        account = {"gifts": self._gifts, "known": sorted(self._known), "is_dense": self._is_dense}
+        return {**self.cost.state_dict(), **account}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.n, self._calibrating, self._until_review = state["n"], state["calibrating"], state["until_review"]
-        self._counts = {Phase[name]: count for name, count in state["counts"].items()}
+        self.restart()
+        self.cost.load_state_dict(state)
+        self._gifts, self._known, self._is_dense = state["gifts"], set(state["known"]), state["is_dense"]
 
     def use(self, device: torch.device | str | None) -> None:
         """Measure on this device from now on."""
         self.clock.use(device)
 
     def phase(self, step: int) -> Phase:
-        """What to do in this step."""
-        if self._is_observed(step):
-            return Phase.OBSERVE
-        return Phase.BASELINE if self.needs_baseline and self._is_observed(step + 1) else Phase.IDLE
+        """What to do in this step; for the next step, or the one after it."""
+        found = self._phases.get(step)
+        if found is None:
+            self._began = self._now() if self._began is None else self._began
+            found = self._last = self._phases[step] = self._decide(step)
+            if len(self._phases) > REMEMBERED:
+                del self._phases[min(self._phases)]
+        return found
 
-    def stamp(self, phase: Phase, coming: Phase | None = None) -> None:
-        """A step of this phase has just ended. Of many idle steps in a row only some are measured, to save time."""
+    def end_step(self, step: int, phase: Phase, coming: Phase | None = None) -> None:
+        """A step of this phase has just ended; ``coming`` is the phase of the next one, if it is known."""
+        self._ended = step
         self._idle_steps = self._idle_steps + 1 if phase == Phase.IDLE else 0
-        if self._idle_steps > 1 and coming == Phase.IDLE:
-            self.clock.interrupt()
-        else:
-            self.clock.stamp(phase)
-        self._counts[phase] += 1
-        self._until_review -= 1
-        self._since_idle += 1
-        if phase == Phase.IDLE:
-            self._since_idle = 0
-        if self.budget is not None and self._until_review <= 0 and phase == Phase.OBSERVE:
-            self._review(self.budget)
+        if self._idle_steps > 1 and coming == Phase.IDLE and not self.clock.waits:
+            self.clock.interrupt()  # events cost time: some idle steps are enough
+            self.cost.end_step(phase, 0.0)
+            return
+        self.cost.end_step(phase, self.clock.end(phase))
+        if phase != Phase.IDLE:
+            self.cost.settle()
 
-    def spend(self, seconds: float) -> None:
-        """Add CPU time that hooks took in the current step."""
-        self.clock.spend(seconds)
+    def notice(self, kind: str) -> None:
+        """Something unusual has happened: the first of its kind is worth a closer look. Any thread may call this."""
+        self._unusual.append(kind)
+
+    def affordable_n(self, steps: int) -> int:
+        """With a budget: the smallest n so that observing every n-th of the next steps can be paid."""
+        if self.budget is None:
+            return self._n
+        if self._unusual:
+            self._pay_for_a_look()
+        bare, price, pair = self.cost.bare_step, self.cost.price(Phase.OBSERVE), self._price_of_pair()
+        if bare is None or price is None:
+            return self._n
+        means = self._balance() + self.budget * bare * steps
+        if self._n == 1 and price * steps <= means:
+            return 1
+        n = math.ceil(pair * steps / means) if means > 0 else LARGEST
+        return max(self._n, 2, min(n, LARGEST))
+
+    def _decide(self, step: int) -> Phase:
+        if self._says is not None:
+            return self._by_rule(self._says, step)
+        if self.budget is None or self.common_n is not None:
+            n = self.common_n or self._n
+            if self._last == Phase.BASELINE:  # the processes may have agreed on another n since
+                return Phase.OBSERVE
+            if n == 1 and self.budget is not None and step % CHECK == 0:
+                return Phase.IDLE
+            return self._by_rule(lambda number: number % n == 0, step)
+        return self._by_account(step)
+
+    def _by_rule(self, is_observed: Callable[[int], Any], step: int) -> Phase:
+        if is_observed(step):
+            return Phase.OBSERVE
+        return Phase.BASELINE if self.needs_baseline and is_observed(step + 1) else Phase.IDLE
+
+    def _by_account(self, step: int) -> Phase:
+        if self._last == Phase.BASELINE:
+            return Phase.OBSERVE
+        if self._unusual:
+            self._pay_for_a_look()
+        if step < self._look_at:
+            return Phase.IDLE
+        if self._is_dense and self._n == 1:
+            if step % CHECK == 0 or self._is_slow_without_idle:
+                return Phase.IDLE
+            if self._balance() >= (self.cost.price(Phase.OBSERVE) or 0.0):
+                return Phase.OBSERVE
+            self._is_dense = False
+        return self._begin_pair(step)
+
+    def _begin_pair(self, step: int) -> Phase:
+        """A baseline step, or without comparisons an observed one, if the pair can be paid."""
+        lead = int(self.needs_baseline)
+        if (step + lead) % self._n:
+            return Phase.IDLE
+        if self.cost.is_lower_bound and self._idle_steps < 2:
+            return Phase.IDLE  # the first pairs are only to learn what they cost, and that takes idle steps, too
+        pair = self._price_of_pair()
+        if self._balance() < pair:
+            bare = self.cost.bare_step
+            income = (self.budget or 0.0) * bare if bare else 0.0
+            missing = math.ceil((pair - self._balance()) / income) if income else CHECK
+            self._look_at = step + max(1, min(missing, LOOK_AGAIN))
+            return Phase.IDLE
+        self._is_dense = True
+        return Phase.BASELINE if lead else Phase.OBSERVE
 
     @property
-    def overhead(self) -> float | None:
-        """The time that observing adds, relative to the time of the same steps without it; None while not known.
+    def _is_slow_without_idle(self) -> bool:
+        """Whether a lot was spent before it is known how long a step takes by itself."""
+        return self.cost.is_lower_bound and self._now() - (self._began or 0.0) > self.head_start
 
-        It is computed from the median times of observed, baseline and idle steps. If no step is idle, there is nothing
-        to compare with: then it is the share of CPU time inside hooks, from :meth:`spend`, which leaves out the GPU
-        kernels that hooks launch.
-        """
-        observed, baselines, steps = self._mix()
-        share = self._share(observed, baselines, steps)
-        return self.clock.spent_share if share is None and steps == observed + baselines else share
+    def _price_of_pair(self) -> float:
+        phases = [Phase.OBSERVE, Phase.BASELINE][: 1 + self.needs_baseline]
+        return sum(self.cost.price(phase) or 0.0 for phase in phases)
 
-    def _is_observed(self, step: int) -> bool:
-        return step % (self.common_n or self.n) == 0 if self._says is None else bool(self._says(step))
+    def _balance(self) -> float:
+        """What is left in the account when all steps that were decided so far have ended."""
+        self.cost.settle()
+        income = (self.budget or 0.0) * self.cost.bare
+        open_phases = [phase for step, phase in self._phases.items() if step > self._ended]
+        promised = sum(self.cost.price(phase) or 0.0 for phase in open_phases)
+        return self.head_start + self._gifts + income - self.cost.spent - promised
 
-    def _mix(self) -> tuple[int, int, int]:
-        """How many steps are observed and how many are baseline steps, out of how many."""
-        if self._says is None:
-            n = self.common_n or self.n
-            return 1, int(self.needs_baseline and n > 1), n
-        return self._counts[Phase.OBSERVE], self._counts[Phase.BASELINE], sum(self._counts.values())
-
-    def _share(self, observed: int, baselines: int, steps: int) -> float | None:
-        """What these observed and baseline steps add to the time of all steps, as a share."""
-        idle, baseline, observe = map(self.clock.median, Phase)
-        if not idle or observe is None or (baselines and baseline is None):
-            return None
-        extra = observed * (observe - idle)
-        if baselines and baseline is not None:
-            extra += baselines * (baseline - idle)
-        return max(0.0, extra / (steps * idle))
-
-    def _calibrate(self) -> None:
-        self.clock.clear()
-        if self.budget is not None:
-            self.n = max(self._smallest_n, CALIBRATION_EVERY)
-        self._calibrating, self._until_review, self._since_idle = True, CALIBRATION, 0
-
-    def _review(self, budget: float) -> None:
-        """Choose n; while too little is measured, keep it and try again after the next observed step."""
-        if self._since_idle >= STALE:
-            self._calibrate()
-            return
-        needed = [phase for phase in Phase if phase != Phase.BASELINE or self.needs_baseline]
-        wanted = self._wanted(budget) if all(self.clock.samples(phase) >= ENOUGH for phase in needed) else None
-        if wanted is not None:
-            slowest = 1 if self._calibrating else math.ceil(self.n / 2)
-            self.n = max(self._smallest_n, min(max(wanted, slowest), LARGEST))
-            self._calibrating, self._until_review = False, REVIEW
-
-    def _wanted(self, budget: float) -> int | None:
-        """The smallest n within the budget; None while not known."""
-        alone, with_baseline = self._share(1, 0, 1), self._share(1, int(self.needs_baseline), 1)
-        if alone is None or with_baseline is None:
-            return None
-        return 1 if alone <= budget and self._smallest_n == 1 else max(2, math.ceil(with_baseline / budget - 1e-9))
+    def _pay_for_a_look(self) -> None:
+        unusual, self._unusual = self._unusual, []
+        new, self._known = set(unusual) - self._known, self._known | set(unusual)
+        if new and self._now() - self._gift_at >= GIFT_EVERY:
+            self._gift_at, self._look_at = self._now(), 0
+            self._gifts += GIFT
 
 
-def _check(every: Any, budget: Any) -> None:
+def _check(every: Any, budget: Any, head_start: Any) -> None:
     if not callable(every) and (not isinstance(every, Integral) or isinstance(every, bool) or int(every) < 1):
         wanted = "a whole number of at least 1, or a function of the step's number"
         raise OptionError(f"every={every!r} must be {wanted}")
+    if not isinstance(head_start, Real) or isinstance(head_start, bool) or not 0 <= float(head_start) < math.inf:
+        raise OptionError(f"head_start={head_start!r} must be a number of seconds, at least 0")
     if budget is None:
+        if head_start:
+            raise OptionError(f"head_start={head_start!r} is for a budget: pass budget= too")
         return
     if not isinstance(budget, Real) or isinstance(budget, bool) or not 0 < float(budget) < 1:
         wanted = "a share of time between 0 and 1, such as 0.02 for two percent, or None"

@@ -4,6 +4,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -71,6 +72,8 @@ class InspectorState:
         self.cadence = cadence or Cadence()
         self.spend: Callable[[float], None] = self.cadence.clock.spend
         """Adds CPU time that hooks took, in seconds."""
+        self.steps_to_next_tick: int | None = None
+        """With several processes, in how many steps this one wants the next tick; after a tick what all agreed on."""
         self._paused = self._is_stopped = False
         self.attached = False
         self.loss_share = 1.0
@@ -88,7 +91,7 @@ class InspectorState:
         """The same inspector in the other processes."""
         self.engine: Engine | None = None
         """What measures for all lenses, while a model is attached."""
-        self._finisher = TickFinisher()
+        self._finisher = TickFinisher(self.cadence.cost.spend_on_tick)
         self._followers: list[weakref.ref[Follower]] = []
         self.restart()
 
@@ -108,6 +111,7 @@ class InspectorState:
         self.steps_have_ends = False
         """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
         self._between_steps = True
+        self.phase, self._coming, self.is_baseline = Phase.IDLE, Phase.IDLE, False
         self.reported = set[str]()
         """Names of the numbers reported since the last step ended; they belong to that step."""
         self.cadence.restart()
@@ -117,8 +121,8 @@ class InspectorState:
         """Decide on the first step, if it has not begun; ``compares``: whether a lens compares consecutive steps."""
         self.cadence.needs_baseline = compares
         if several_processes() and not self.per_rank:
-            self.cadence.common_n = self.cadence.common_n or self.cadence.n
-        self.cadence.use(device if self.cadence.every != 1 or self.cadence.budget else None)
+            self.cadence.common_n = self.cadence.common_n or self.cadence.affordable_n(0)
+        self.cadence.use(device)
         if not self.step:
             self._enter(self.cadence.phase(1))
 
@@ -207,17 +211,19 @@ class InspectorState:
         """
         if begins:
             self._begin_step()
-        number = self.step + 2 - begins
-        if self.is_active and self.phase != Phase.IDLE:
-            self.cadence.stamp(self.phase)
+        number, cadence = self.step + 2 - begins, self.cadence
+        if self.wants_data():
+            cadence.end_step(number - 1, self.phase)
+            phase = cadence.phase(number)
         else:
-            self.cadence.stamp(Phase.IDLE, self.cadence.phase(number))
+            phase = cadence.phase(number)
+            cadence.end_step(number - 1, Phase.IDLE, phase)
         self.step += 1
-        phase = self.cadence.phase(number)
+        coming = phase
         if in_graph:
-            self._enter(phase if self._coming > 0 else Phase.IDLE, self.cadence.phase(number + 1))
-        else:
-            self._enter(phase)
+            phase, coming = phase if self._coming > 0 else Phase.IDLE, cadence.phase(number + 1)
+        if phase != self.phase or coming != self._coming or not self.is_steady:
+            self._enter(phase, coming)
         if not begins:
             self.end_step()
 
@@ -261,6 +267,7 @@ class InspectorState:
 
     def begin_evaluation(self) -> None:
         """A forward pass begins that is not a training pass."""
+        self.cadence.cost.has_evaluated = True
         for follower in self._following():
             follower.evaluation_begins()
 
@@ -301,8 +308,14 @@ class InspectorState:
         self._is_wanted = active and self.phase != Phase.IDLE
         self.observing = active and self._coming != Phase.IDLE
         """The answer as a plain attribute: torch.compile makes one graph for True and one for False."""
-        if self._is_wanted and self.engine is not None:
-            self.engine.wake()
+        if self.engine is not None and self.engine.is_awake != self._is_wanted and (self._is_wanted or self.is_steady):
+            begin = perf_counter()
+            if self._is_wanted:
+                self.engine.wake()
+            else:
+                self.engine.rest()
+            self.cadence.cost.spend(perf_counter() - begin)
+            self.cadence.clock.mark()  # not before: this is no part of the step itself
 
     @property
     def is_active(self) -> bool:

@@ -26,10 +26,12 @@ class Preparation:
     def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, vitals: Vitals) -> None:
         self._state, self._engine, self._vitals = state, engine, vitals
         self._model = weakref.ref(model)
+        self.has_looked = False
         self._kind: type | None = None  # fully_shard gives a module another class
 
     def look(self) -> None:
         """A training pass begins."""
+        self.has_looked = True
         model = self._model()
         if model is None:
             return

@@ -147,7 +147,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
     @property
     def overhead(self) -> float | None:
         """What observing costs: 0.05 means five percent of the time of a step; None while not known."""
-        return self.state.cadence.overhead
+        return self.state.cadence.cost.overhead
 
     @property
     def gradient_moments(self) -> dict[str, str]:

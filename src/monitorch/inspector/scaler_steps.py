@@ -31,11 +31,15 @@ class ScalerSteps:
     def __call__(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Run the scaler's ``step``."""
         steps = next((steps for steps in self._steps if steps.optimizer is optimizer), None)
-        before = 0 if steps is None else steps.count
+        had_ended = steps is not None and steps.has_ended
+        if steps is not None:
+            steps.has_ended = False
         result = self._step(optimizer, *args, **kwargs)
         try:
-            if steps is not None and steps.count == before and self._skipped is not None:
-                self._skipped(optimizer)
+            if steps is not None and not steps.has_ended:
+                steps.has_ended = had_ended
+                if self._skipped is not None:
+                    self._skipped(optimizer)
         except Exception as error:
             tell(self._state, "noticing that a step was skipped", error)
         return result

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from ..engine.torch_private import number_of_graphs
+
 KEPT = 64  # recent durations of each phase
-WARM_UP = 3  # first durations of each phase, which include allocation, compilation and tuning
-OUTLIER = 4  # times the usual duration: something else happened in that step
+AFTER_COMPILING = 2  # steps after one that compiled a graph: they still allocate, tune and capture
 
 
 class Phase(IntEnum):
@@ -28,16 +29,18 @@ class Phase(IntEnum):
 class StepClock:
     """How long recent steps took, by phase; never waits for a device.
 
-    On CUDA an event is recorded at each boundary and read once it has passed by itself.
+    On CUDA an event is recorded at each boundary and read once it has passed by itself. Steps that compile a graph, and
+    the first ones of a phase, are left out.
 
     Args:
         device: where the steps run.
         clock: returns the time in seconds.
 
-    >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).__next__)
-    >>> for _ in range(6):
-    ...     clock.stamp(Phase.IDLE)
-    >>> clock.median(Phase.IDLE), clock.median(Phase.OBSERVE)
+    >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 4.0]).__next__)
+    >>> clock.mark()
+    >>> for _ in range(3):
+    ...     clock.end(Phase.IDLE)
+    >>> clock.usual(Phase.IDLE), clock.usual(Phase.OBSERVE)
     (1.0, None)
     """
 
@@ -46,6 +49,11 @@ class StepClock:
     ) -> None:
         self._clock, self._device = clock, _cuda(device)
         self.clear()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host waits for the steps themselves: then time inside hooks makes a step longer."""
+        return self._device is None
 
     def use(self, device: torch.device | str | None) -> None:
         """Measure on this device from now on."""
@@ -56,54 +64,59 @@ class StepClock:
     def clear(self) -> None:
         """Forget all durations."""
         self._durations: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
-        self._dropped = dict.fromkeys(Phase, 0)
-        self._pending: deque[tuple[Phase, Any, Any]] = deque(maxlen=KEPT)
-        self._shares: deque[tuple[float, float]] = deque(maxlen=KEPT)
-        self._spent: float | None = None
+        self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
+        self._graphs = number_of_graphs()
+        self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
+        self._spent = 0.0
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Forget the last boundary: the time until the next one belongs to no step."""
-        self._last: tuple[float, Any] | None = None
+        """Forget where the step began: its duration is not measured."""
+        self._began: Any = None
 
-    def stamp(self, phase: Phase) -> None:
-        """A step of this phase ends here, and the next one begins."""
-        if self._device is not None and torch.cuda.is_current_stream_capturing():
-            self.interrupt()  # events of a graph that is being captured cannot be read
-            return
-        now = self._clock()
-        mark = now if self._device is None else self._event()
-        if self._last is not None:
-            then, before = self._last
-            self._pending.append((phase, before, mark))
-            if self._spent is not None:
-                self._shares.append((self._spent, now - then))
-        self._last = now, mark
-        self._spent = None if self._spent is None else 0.0
-        self._read_events()
+    def mark(self) -> None:
+        """The current step is counted from here on."""
+        if self._device is None:
+            self._began = self._clock()
+        elif torch.cuda.is_current_stream_capturing():
+            self._began = None  # events of a graph that is being captured cannot be read
+        else:
+            self._began = self._event()
+
+    def end(self, phase: Phase) -> float:
+        """A step of this phase ends here, and the next one begins; returns the time that hooks took in it."""
+        began, spent, self._spent = self._began, self._spent, 0.0
+        self.mark()
+        graphs = number_of_graphs()
+        if graphs != self._graphs:
+            self._graphs, self._to_skip[phase] = graphs, 1 + AFTER_COMPILING
+        if self._to_skip[phase]:
+            self._to_skip[phase] -= 1
+        elif began is not None and self._began is not None:
+            if self._device is None:
+                self._keep(phase, self._began - began, spent)
+            else:
+                self._pending.append((phase, began, self._began, spent))
+                self._read_events()
+        return spent
 
     def spend(self, seconds: float) -> None:
         """Add CPU time that hooks took in the current step."""
-        self._spent = seconds + (self._spent or 0.0)
+        self._spent += seconds
 
-    def samples(self, phase: Phase) -> int:
-        """How many durations there are."""
-        return len(self._durations[phase])
-
-    def median(self, phase: Phase) -> float | None:
-        """The median duration of a step in seconds; None while not known."""
+    def usual(self, phase: Phase) -> float | None:
+        """The median duration of a step in seconds, without hooks if it is idle; None while not known."""
         self._read_events()
-        return statistics.median(self._durations[phase]) if self._durations[phase] else None
+        return statistics.median_low(self._durations[phase]) if self._durations[phase] else None
 
-    @property
-    def spent_share(self) -> float | None:
-        """The share of CPU time inside hooks; None while not known."""
-        if len(self._shares) <= WARM_UP:
-            return None
-        usual = statistics.median(wall for _, wall in self._shares)
-        kept = [share for share in self._shares if share[1] <= OUTLIER * usual]
-        spent, wall = map(sum, zip(*kept, strict=True))
-        return spent / wall if wall > 0 else None
+    def usual_in_hooks(self, phase: Phase) -> float:
+        """The median CPU time inside hooks of a step; 0 while not known."""
+        return statistics.median_low(self._in_hooks[phase]) if self._in_hooks[phase] else 0.0
+
+    def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
+        self._durations[phase].append(max(0.0, seconds - spent) if phase == Phase.IDLE else seconds)
+        self._in_hooks[phase].append(spent)
 
     def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -112,18 +125,11 @@ class StepClock:
 
     def _read_events(self) -> None:
         while self._pending:
-            phase, before, after = self._pending[0]
-            if self._device is None:
-                seconds = after - before
-            elif before.query() and after.query():
-                seconds = before.elapsed_time(after) / 1000
-            else:
+            phase, before, after, spent = self._pending[0]
+            if not (before.query() and after.query()):
                 return
             self._pending.popleft()
-            if self._dropped[phase] < WARM_UP:
-                self._dropped[phase] += 1
-            else:
-                self._durations[phase].append(seconds)
+            self._keep(phase, before.elapsed_time(after) / 1000, spent)
 
 
 def _cuda(device: torch.device | str | None) -> torch.device | None:

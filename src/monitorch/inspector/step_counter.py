@@ -1,6 +1,7 @@
 """Where steps begin and end."""
 
 import weakref
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -44,9 +45,10 @@ class PassHook(GraphHook):
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a pass, and count its samples."""
-        kind = kind_of_pass(module)
+        begin, kind = perf_counter(), kind_of_pass(module)
         if self._counter.begin_pass(kind) and kind == TRAINING:
             self._counter.vitals.count(first_input(args, kwargs))
+        self._counter.spend(perf_counter() - begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leave an operator in the graph that calls back whenever it runs."""
@@ -66,6 +68,7 @@ class StepCounter:
 
     def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, trainer: Trainer) -> None:
         self._state, self._engine, self._optimizers = state, engine, trainer.optimizers
+        self.spend = state.spend
         self._model = weakref.ref(model)
         state.gradient = trainer.gradient
         scaler = trainer.grad_scaler
@@ -74,7 +77,6 @@ class StepCounter:
         self._callback = GraphCallback(engine.device, self._receive, state)
         self._passes = RecomputationFilter()
         self._is_uncollected = True
-        self._passes_as_steps = 0
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
         self.vitals = Vitals(self._optimizers, 1 / state.loss_share, model)
         self._preparation = Preparation(state, engine, model, self.vitals)
@@ -96,7 +98,7 @@ class StepCounter:
 
     def end_step(self) -> None:
         """Count a step that no hook noticed, such as one of an optimizer that is not from torch.optim."""
-        if any(self._engine.steps(optimizer).count for optimizer in self._optimizers):
+        if any(self._engine.steps(optimizer).has_ended for optimizer in self._optimizers):
             warn("step() is for optimizers whose steps are not noticed; steps of this one are counted. Remove the call")
             return
         for optimizer in self._optimizers:
@@ -104,7 +106,7 @@ class StepCounter:
             self._engine.updates(optimizer).after_step()
         if not self._state.steps_have_ends:  # from now on a step may have several passes
             self._state.steps_have_ends = True
-            self._state.step -= self._passes_as_steps
+            self._state.step -= self._state.passes
         self._waits_for_a_step = False
         self._finish_step()
         for optimizer in self._optimizers:
@@ -128,14 +130,15 @@ class StepCounter:
                 self._state.pass_has_grad = True
             return False
         self._state.pass_has_grad = kind >= 2
-        self._engine.come_last()
+        if self._state.wants_data():
+            self._engine.come_last()
         if self._is_uncollected:
             self._engine.collect()
         self._is_uncollected = True
         if kind == TRAINING:
-            self._preparation.look()
+            if self._state.wants_data() or not self._preparation.has_looked:
+                self._preparation.look()
             if not self._state.steps_have_ends:
-                self._passes_as_steps += 1
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
             self._engine.gradients.begin_pass()

@@ -15,7 +15,6 @@ from ..lens.base import Lens
 from ..lens.pushed_lens import PushedLens
 from ..numerical.waiting import HostCopy
 from ..preprocessor import ExplicitCall
-from .cadence import Cadence
 from .inspector_state import InspectorState
 
 APART = "not all processes came"
@@ -50,7 +49,7 @@ def _synchronise(parts: Sequence[ExplicitCall | AbstractLens], state: InspectorS
     foreign = [part for part in parts if not isinstance(part, (ExplicitCall, Lens))]
     for part in own:
         part.start_sync(dst_rank=master_rank)
-    offer(SharedCadence(state.cadence))
+    offer(SharedCadence(state))
     if state.engine is not None:
         state.engine.settle()
         offer(state.engine.ranks)  # last: it adds to what the other lenses have merged
@@ -66,18 +65,20 @@ def _synchronise(parts: Sequence[ExplicitCall | AbstractLens], state: InspectorS
 
 
 class SharedCadence:
-    """Makes all processes observe the same steps: as many as the slowest one can afford."""
+    """Makes all processes observe and tick at the same steps: as often as the slowest one can afford."""
 
-    def __init__(self, cadence: Cadence) -> None:
-        self._cadence = cadence
+    def __init__(self, state: InspectorState) -> None:
+        self._state = state
 
-    def payload(self) -> int:
-        """The n of this process: it wants to observe every n-th step."""
-        return self._cadence.n
+    def payload(self) -> tuple[int, int]:
+        """Every how many steps this process wants to observe one, and in how many it wants the next tick."""
+        steps = self._state.steps_to_next_tick or 1
+        return self._state.cadence.affordable_n(steps), steps
 
-    def merge_ranks(self, payloads: dict[int, int]) -> None:
-        """Take the largest n of all processes."""
-        self._cadence.common_n = max(payloads.values())
+    def merge_ranks(self, payloads: dict[int, tuple[int, int]]) -> None:
+        """Take the largest numbers of all processes."""
+        n, steps = (max(wishes) for wishes in zip(*payloads.values(), strict=True))
+        self._state.cadence.common_n, self._state.steps_to_next_tick = n, steps
 
 
 class Tick:

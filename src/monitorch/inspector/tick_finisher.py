@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -12,9 +13,13 @@ class TickFinisher:
     """Runs one tick at a time; :meth:`wait` returns when it is done.
 
     Its thread must not wait for itself: what a tick reads is complete by then.
+
+    Args:
+        spend: is told how long its thread was busy, in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spend: Callable[[float], None]) -> None:
+        self._spend = spend
         self._pool: ThreadPoolExecutor | None = None
         self._running: Future[None] | None = None
         self._thread = 0
@@ -53,9 +58,10 @@ class TickFinisher:
                 warn(text, stacklevel=4)
 
     def _run(self, tick: Callable[[], None]) -> None:
-        self._thread = threading.get_ident()
+        self._thread, begin = threading.get_ident(), time.thread_time()
         with kept_warnings() as texts:
             try:
                 tick()
             finally:
                 self._warnings += texts
+                self._spend(time.thread_time() - begin)

@@ -50,6 +50,8 @@ class Worker(threading.Thread):
         self.pid = os.getpid()
         self.notices: deque[str] = deque()
         self.dropped = 0
+        self.busy_seconds = 0.0
+        """How long the processor has worked for this thread."""
         self._folder, self._renew = folder, renew
         self._told: set[str] = set()
         self._lock = threading.Lock()
@@ -85,6 +87,7 @@ class Worker(threading.Thread):
                 self.fail(error)
                 is_over = isinstance(item, Request) and item.is_last
             finally:
+                self.busy_seconds = time.thread_time()
                 if isinstance(item, Request):
                     item.done.set()
 

@@ -125,6 +125,11 @@ class Writer:
         """How many frames were lost because the disk was too slow or full."""
         return self._worker.dropped
 
+    @property
+    def busy_seconds(self) -> float:
+        """How long the processor has worked for the thread that writes."""
+        return self._worker.busy_seconds
+
     def put(
         self,
         lens: str,

@@ -71,6 +71,9 @@ class AbstractVisualizer(ABC):
     deferred = False
     """True if ticks may be shown by another thread: then training does not wait for their numbers."""
 
+    busy_seconds: float = 0.0
+    """How long the processor has worked for threads of the visualizer: that is part of what observing costs."""
+
     wait_for_ticks: Callable[[], object] | None = None
     """Set by an inspector that shows ticks in another thread: waits until all of them are shown."""
 

@@ -29,6 +29,11 @@ class Several(AbstractVisualizer):
         """Whether all of them may be shown later."""
         return all(getattr(part, "deferred", False) for part in self.parts)
 
+    @property
+    def busy_seconds(self) -> float:  # type: ignore[override]
+        """That of all of them."""
+        return sum(getattr(part, "busy_seconds", 0.0) for part in self.parts)
+
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:
         """Announce a tag to all."""
         self._all("register_tags", main_tag, tag_attr)

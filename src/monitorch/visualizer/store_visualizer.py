@@ -201,6 +201,11 @@ class StoreVisualizer(RecordSink):
             details = {"epoch": epoch, "layer": layer, "statistic": statistic, "body": body}
             self.writer.event(step, "not finite", "error", **details)
 
+    @property
+    def busy_seconds(self) -> float:  # type: ignore[override]
+        """How long the processor has worked for the background thread."""
+        return 0.0 if self._writer is None else self._writer.busy_seconds
+
     def sync(self) -> None:
         """Wait until readers can see everything."""
         self._wait()

@@ -1,0 +1,127 @@
+"""What observing costs, and how long the same steps take without it."""
+
+from collections import deque
+from typing import Any
+
+from .step_clock import Phase, StepClock
+
+RECENT_SECONDS, RECENT_STEPS = 10.0, 100
+"""How far back the shown overhead looks: at least so long, and so many steps."""
+
+BLOCK = 1.0
+"""Seconds of training between two points of that history."""
+
+
+class Cost:
+    """Adds up the seconds that observing takes, and those that the same steps take without it.
+
+    An observed step costs what it takes longer than idle ones: hooks and kernels. Time of which the clock knows
+    nothing comes to :meth:`spend`: ticks, threads that store numbers, and hooks that are put on and off.
+
+    Where no step is idle there is nothing to compare with. Then it is the least that observing can have cost: the time
+    inside hooks on a CPU, the smaller one of this time and that of kernels elsewhere.
+
+    >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 5.0, 8.0, 11.0]).__next__)
+    >>> cost = Cost(clock)
+    >>> clock.mark()
+    >>> for phase in (Phase.IDLE, Phase.IDLE, Phase.OBSERVE, Phase.OBSERVE, Phase.OBSERVE):
+    ...     cost.end_step(phase, clock.end(phase))
+    >>> cost.settle()
+    >>> cost.bare, cost.spent, cost.overhead
+    (5.0, 6.0, 1.2)
+    """
+
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin from nothing."""
+        self.spent = self.bare = 0.0
+        """Seconds that observing has taken so far, and seconds that the same steps would have taken without it."""
+        self.in_ticks = 0.0
+        """Seconds that ticks have taken so far, in all threads."""
+        self.has_evaluated = False
+        """Whether there was an evaluation since the last step: then hooks may have taken much longer than usual."""
+        self._elsewhere: list[float] = []
+        self._unpaid = dict.fromkeys(Phase, 0)  # steps that are not in the sums yet
+        self._steps = 0
+        self._history: deque[tuple[int, float, float]] = deque([(0, 0.0, 0.0)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums so far; durations are measured again."""
+        self.settle()
+        return {"spent": self.spent, "bare": self.bare}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.restart()
+        self.spent, self.bare = state["spent"], state["bare"]
+        self._history = deque([(0, self.spent, self.bare)])
+
+    def spend(self, seconds: float) -> None:
+        """Add time that observing took outside of steps, or in another thread, from which this may be called."""
+        self._elsewhere.append(seconds)
+
+    def spend_on_tick(self, seconds: float) -> None:
+        """The same for a tick."""
+        self.in_ticks += seconds
+        self.spend(seconds)
+
+    def end_step(self, phase: Phase, in_hooks: float) -> None:
+        """A step of this phase has ended, with this time inside hooks."""
+        self._unpaid[phase] += 1
+        evaluated, self.has_evaluated = self.has_evaluated, False
+        if evaluated:
+            self.spent += max(0.0, in_hooks - self._clock.usual_in_hooks(phase))
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether no step was idle, so that the true cost may be higher."""
+        return self._clock.usual(Phase.IDLE) is None
+
+    @property
+    def bare_step(self) -> float | None:
+        """How long a step takes that is not observed; None while not known."""
+        idle = self._clock.usual(Phase.IDLE)
+        if idle is not None:
+            return idle
+        observed = self._clock.usual(Phase.OBSERVE)
+        return None if observed is None else max(0.0, observed - self._clock.usual_in_hooks(Phase.OBSERVE))
+
+    def price(self, phase: Phase) -> float | None:
+        """What a step of this phase costs; None while not known."""
+        took, bare, in_hooks = self._clock.usual(phase), self.bare_step, self._clock.usual_in_hooks(phase)
+        if phase == Phase.IDLE:
+            return in_hooks
+        return None if took is None or bare is None else max(took - bare, in_hooks if self._clock.waits else 0.0)
+
+    def settle(self) -> None:
+        """Bring the sums up to date."""
+        elsewhere, self._elsewhere = self._elsewhere, []
+        self.spent += sum(elsewhere)
+        bare = self.bare_step
+        if bare is None:
+            return
+        for phase, steps in self._unpaid.items():
+            price = self.price(phase) if steps else None
+            if price is not None:
+                self._unpaid[phase] = 0
+                self._steps += steps
+                self.bare += steps * bare
+                self.spent += steps * price
+        if self.bare + self.spent - sum(self._history[-1][1:]) >= BLOCK:
+            self._history.append((self._steps, self.spent, self.bare))
+            while len(self._history) > 1 and self._is_old(self._history[1]):
+                self._history.popleft()
+
+    def _is_old(self, point: tuple[int, float, float]) -> bool:
+        steps, spent, bare = point
+        return self._steps - steps >= RECENT_STEPS and self.spent + self.bare - spent - bare >= RECENT_SECONDS
+
+    @property
+    def overhead(self) -> float | None:
+        """What observing has recently added to the time of steps, relative to it; None while not known."""
+        self.settle()
+        _, spent, bare = self._history[0]
+        return (self.spent - spent) / (self.bare - bare) if self.bare > bare else None
