@@ -27,8 +27,10 @@ PUBLIC = {
     "ParameterGradientActivation ParameterGradientGeometry ParameterCond ParameterNorm ParameterUpdateGeometry",
     "monitorch.visualizer": "AbstractVisualizer MatplotlibVisualizer PlayerVisualizer PrintVisualizer "
     "RecorderVisualizer StoreVisualizer TagAttributes TagType TensorBoardVisualizer DummyVisualizer _vizualizer_dict",
-    "monitorch.store": "Axis Event Frame Layer Lens Run RunInfo Series Statistic Window Writer is_absent list_runs "
-    "open_run",
+    "monitorch.store": "Axis Event Frame Layer LayerSeries LensInfo Run RunInfo Statistic Window Writer is_absent "
+    "list_runs open_run",
+    "monitorch.watching": "Watch watch",
+    "monitorch.diagnosis.ranking": "Severity severities worst_first",
 }
 
 # a package never imports those of this list, whatever happens inside a function

@@ -417,7 +417,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         """Show the tick; where the visualizer allows it, in another thread, so that training does not wait."""
         self._settle()
         self._last_records = []
-        for name, value in self._steps.vitals.read().items() if self.optimizers and self._steps else ():
+        for name, value in self._steps.run_statistics.read().items() if self.optimizers and self._steps else ():
             if name not in self._logged.numbers:  # the user's own number of that name is meant
                 self._logged.numbers.push(name, value)
         others = [lens for lens in self._adopted if lens is not self._logged]

@@ -11,9 +11,9 @@ from ..errors import StoreError
 from .database import Database, owner_of
 from .frame_log import FrameLog
 from .journal import BUSY_SECONDS, SIDE_FILES, Journal, connect, connect_to_read, probe
-from .library import file_of
-from .parts import FirstOperations, Operation
+from .run_list import file_of
 from .schema import migrate
+from .types import FirstOperations, Operation
 
 
 class Backend(Protocol):
@@ -124,7 +124,7 @@ def _patience(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
         connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}")
 
 
-class Place(NamedTuple):
+class RankFile(NamedTuple):
     """Where the file of one process of a run is, or will be.
 
     Args:
@@ -140,7 +140,7 @@ class Place(NamedTuple):
     max_size: int | None = None
 
 
-def create(place: Place, first: FirstOperations) -> Backend:
+def create(place: RankFile, first: FirstOperations) -> Backend:
     """A new file with its first operations; if several processes try at once, one gets it."""
     _refuse_existing(file_of(place.folder, place.rank))
     is_new_folder = _make(place.folder)
@@ -163,7 +163,7 @@ def create(place: Place, first: FirstOperations) -> Backend:
         raise
 
 
-def resume(place: Place, first: FirstOperations) -> Backend:
+def resume(place: RankFile, first: FirstOperations) -> Backend:
     """The file of an existing run, or else a new one."""
     path = file_of(place.folder, place.rank)
     if path is None:

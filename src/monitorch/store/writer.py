@@ -22,15 +22,15 @@ import numpy as np
 from .. import __version__
 from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, users_line, warn
 from ..statistic import Statistic
-from .backend import Backend, Place, create
+from .backend import Backend, RankFile, create
 from .backend import resume as open_again
 from .failure import Failure
 from .journal import JOURNALS, Journal
-from .library import file_of, numbered
-from .parts import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
 from .reader import Run
+from .run_list import file_of, numbered
 from .status import ending, uncaught
-from .worker import Request, Worker
+from .types import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
+from .worker import FlushRequest, Worker
 
 FilePath: TypeAlias = str | os.PathLike[str]
 
@@ -70,7 +70,7 @@ class Writer:
         journal: Journal | None = None,
     ) -> None:
         self.check(meta, resume, resume_step, max_size, journal)
-        self._place, self.rank = Place(Path(folder).absolute(), rank, journal, max_size), rank
+        self._place, self.rank = RankFile(Path(folder).absolute(), rank, journal, max_size), rank
         self._closed = self._is_full = False
         self._told: set[str] = set()
         self.resumed_step: int | None = None
@@ -186,7 +186,7 @@ class Writer:
     def flush(self) -> None:
         """Wait until everything is stored."""
         if not self._closed and self._is_here():
-            request = Request()
+            request = FlushRequest()
             self._worker.queue.put(request)
             while not request.done.wait(1) and self._worker.is_alive():
                 pass
@@ -372,7 +372,7 @@ def _end(worker: Worker, status: str | None, error: BaseException | None = None)
     status = status or ending()
     error = error or (uncaught() if status == "crashed" else None)
     facts = {} if error is None else {"error": Failure.of(error)._asdict()}
-    request = Request(is_last=True, status=status, ended=_now(), **facts)
+    request = FlushRequest(is_last=True, status=status, ended=_now(), **facts)
     with suppress(queue.Full):
         worker.queue.put(request, timeout=CLOSE_SECONDS)
         until = time.monotonic() + CLOSE_SECONDS
@@ -381,7 +381,7 @@ def _end(worker: Worker, status: str | None, error: BaseException | None = None)
     _pass_on(worker)
 
 
-def _renewed(place: Place, operations: Sequence[Operation]) -> Backend:
+def _renewed(place: RankFile, operations: Sequence[Operation]) -> Backend:
     """A new file during a run, in the old place or, if another process has taken it, under a name with a number."""
     for name in numbered(place.folder.name):
         first = partial(_again, name, place.rank, operations)

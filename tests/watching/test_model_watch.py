@@ -16,10 +16,10 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import monitorch
-from monitorch import model_watch
 from monitorch.errors import MonitorchWarning, OptionError
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
+from monitorch.watching import model_watch
 
 
 class Collector(RecordSink):

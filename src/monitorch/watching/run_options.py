@@ -14,17 +14,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from .capture import capture as captured
-from .cli.wording import command
-from .engine.meeting import agree
-from .engine.ranks import several_processes
-from .errors import OptionError
-from .inspector import PyTorchInspector
+from ..cli.wording import command
+from ..engine.meeting import agree
+from ..engine.ranks import several_processes
+from ..errors import OptionError
+from ..inspector import PyTorchInspector
+from ..store import DEFAULT_FOLDER
+from ..store.run_list import time_name
+from ..store.status import uncaught
+from ..visualizer.store_visualizer import StoreVisualizer
+from .environment import environment_facts
 from .settings import settings
-from .store import DEFAULT_FOLDER
-from .store.library import time_name
-from .store.status import uncaught
-from .visualizer.store_visualizer import StoreVisualizer
 
 UNKNOWN = {"host": None, "versions": None}
 """Facts that the store would otherwise note by itself."""
@@ -83,7 +83,7 @@ class RunOptions:
             numbered=not self._resume,
             shared=per_rank,
             config=self._config,
-            facts=captured(model, optimizers) if self._capture else UNKNOWN,
+            facts=environment_facts(model, optimizers) if self._capture else UNKNOWN,
             resume=self._resume,
             max_size=self._max_size,
         )

@@ -14,24 +14,24 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .engine.compilation import HookOnModule, inside_graph
-from .engine.gradients import AT_STEP
-from .engine.ranks import several_processes
-from .engine.reports import tell
-from .engine.torch_private import is_traced
-from .errors import OptionError, users_line, warn
-from .inspector import PyTorchInspector
-from .inspector.arguments import trainer
-from .inspector.display import DisplaysRun
-from .inspector.inspector_state import EVALUATION, TRAINING_LOSS
-from .inspector.module_tree import unwrap
-from .inspector.standard_lenses import standard_lenses
-from .lens import AbstractLens
-from .model_run import RunOptions, check_options, close_at_exit, hint_at_loss
-from .store import DEFAULT_FOLDER
-from .visualizer.dummy_visualizer import DummyVisualizer
-from .visualizer.record import Record
-from .visualizer.store_visualizer import StoreVisualizer
+from ..engine.compilation import HookOnModule, inside_graph
+from ..engine.gradients import AT_STEP
+from ..engine.ranks import several_processes
+from ..engine.reports import tell
+from ..engine.torch_private import is_traced
+from ..errors import OptionError, users_line, warn
+from ..inspector import PyTorchInspector
+from ..inspector.arguments import trainer
+from ..inspector.display import DisplaysRun
+from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
+from ..inspector.module_tree import unwrap
+from ..inspector.standard_lenses import standard_lenses
+from ..lens import AbstractLens
+from ..store import DEFAULT_FOLDER
+from ..visualizer.dummy_visualizer import DummyVisualizer
+from ..visualizer.record import Record
+from ..visualizer.store_visualizer import StoreVisualizer
+from .run_options import RunOptions, check_options, close_at_exit, hint_at_loss
 
 FEW, MANY = 10, 100
 """Steps per tick by default: at the beginning, and later."""
@@ -109,8 +109,8 @@ def watch(
         raise OptionError(f"lenses={lenses!r} is unknown; choose 'standard' or pass a list such as [OutputNorm()]")
     if loss_fn is not None and not isinstance(lenses, str):
         raise OptionError("loss_fn is for lenses='standard'; put LossMetrics(loss_fn=...) into your list instead")
-    for pin in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, Pin)]:
-        pin.close()
+    for keep_alive in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, KeepAliveHook)]:
+        keep_alive.close()
     is_standard = isinstance(lenses, str)
     if isinstance(lenses, str):
         lenses = standard_lenses(root, trained_by, loss_fn, inspector_options.get("depth", -1))
@@ -166,10 +166,10 @@ class Watch(DisplaysRun):
         self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
         self._known_overhead: float | None = None
         self._closed, self._was_told, self._hints = False, False, hints
-        self._pin = Pin(self)
+        self._keep_alive = KeepAliveHook(self)
         self._handles: list[Any] = []
         if not inspector.state.paused:  # MONITORCH=off pauses it from the start
-            self._handles.append(root.register_forward_pre_hook(self._pin))
+            self._handles.append(root.register_forward_pre_hook(self._keep_alive))
             inspector.state.follow(self)
         # a function that trains may return, and its model go, before anybody closes the watch
         self._with_model = weakref.finalize(root, _close_with_model, self)
@@ -374,7 +374,7 @@ class Watch(DisplaysRun):
             self._handles.pop().remove()
         self._call_off()
         self._with_model.detach()
-        self._pin.watch = None
+        self._keep_alive.watch = None
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
             self.inspector._visualizer = DummyVisualizer()  # detach() clears figures, and the user still wants them
@@ -388,7 +388,7 @@ class Watch(DisplaysRun):
             visualizer.close()
 
 
-class Pin(HookOnModule):
+class KeepAliveHook(HookOnModule):
     """A hook on the watched model that does nothing: it keeps the watch alive as long as the model."""
 
     def __init__(self, watch: Watch) -> None:
