@@ -1,12 +1,16 @@
 """One call that watches a model: it chooses lenses and ticks by itself."""
 
-# not called watch.py: importing that file would put a module in the place of the function monitorch.watch
+# not called watch.py: importing that file would put a module in the place of the function monitorch.watching.watch
 
+import atexit
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from inspect import signature
 from types import TracebackType
 from typing import Any
 
@@ -25,16 +29,22 @@ from ..inspector.arguments import trainer
 from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from ..inspector.module_tree import unwrap
-from ..inspector.standard_lenses import standard_lenses
 from ..lens import AbstractLens
 from ..store import DEFAULT_FOLDER
+from ..store.status import uncaught
 from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
 from ..visualizer.store_visualizer import StoreVisualizer
-from .run_options import RunOptions, check_options, close_at_exit, hint_at_loss
+from .run_options import RunOptions
+from .standard_lenses import standard_lenses
 
 FEW, MANY = 10, 100
 """Steps per tick by default: at the beginning, and later."""
+
+NO_LOSS = (
+    "monitorch: no loss was seen: pass the module that computes it as loss_fn=, return it as the model's output.loss, "
+    "or call watched.push_loss(loss)"
+)
 
 CLOSING = "closing the watch"
 COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
@@ -93,7 +103,7 @@ def watch(
     ...     watched
     Watch(Sequential, tick_every=2, ticks=2)
     """
-    check_options(watch, inspector_options)
+    _check_options(inspector_options)
     training = trainer(
         optimizer, inspector_options.pop("grad_scaler", None), inspector_options.get("gradient", AT_STEP)
     )
@@ -175,7 +185,7 @@ class Watch(DisplaysRun):
         self._with_model = weakref.finalize(root, _close_with_model, self)
         self._with_model.atexit = False
         self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
-        self._call_off = close_at_exit(self)
+        self._call_off = _close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"Watch({self._name}, tick_every={self._tick_every}, ticks={self._ticks}{', closed' * self._closed})"
@@ -333,7 +343,7 @@ class Watch(DisplaysRun):
         self._ticks += 1
         self._note_overhead()
         if is_first and self._hints:
-            hint_at_loss(self.inspector)
+            _hint_at_loss(self.inspector)
 
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
@@ -423,3 +433,32 @@ def failure_in(error: BaseException | None) -> BaseException | None:
     """The exception, unless it is one that ends a program or a generator normally."""
     is_fine = isinstance(error, (GeneratorExit, StopIteration, StopAsyncIteration))
     return None if is_fine or (isinstance(error, SystemExit) and error.code in (None, 0)) else error
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that neither ``watch`` nor an inspector has, and suggest the name that was probably meant."""
+    known = signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()
+    for name in given.keys() - known:
+        near = get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]}=?" if near else f"; the options are {', '.join(sorted(known))}"
+        raise TypeError(f"watch() has no option {name!r}{hint}")
+
+
+def _hint_at_loss(inspector: PyTorchInspector) -> None:
+    """If no loss was seen, say how to show it."""
+    if not any(record.lens == "LossMetrics" for record in inspector.records()):
+        print(NO_LOSS)
+
+
+def _close_at_exit(watch: Watch) -> Callable[[], None]:
+    """Close the watch when Python exits, so that its last steps are shown; returns a function that cancels this."""
+    known = weakref.ref(watch)
+
+    def close() -> None:
+        found = known()
+        if found is not None:
+            found.end(uncaught())
+
+    atexit.register(close)
+    weakref.finalize(watch, atexit.unregister, close).atexit = False
+    return partial(atexit.unregister, close)
