@@ -46,9 +46,9 @@ def create_app(
         yield
         run_folder.close()
 
-    answering = _Endpoints(run_folder, is_ending)
+    endpoints = _Endpoints(run_folder, is_ending)
     routes = [
-        Route(f"/api/{name}", getattr(answering, name))
+        Route(f"/api/{name}", getattr(endpoints, name))
         for name in ("runs", "summaries", "head", "events", "windows", "live")
     ]
     return Starlette(
