@@ -4,6 +4,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -27,20 +28,32 @@ PUBLIC = {
     "ParameterGradientActivation ParameterGradientGeometry ParameterCond ParameterNorm ParameterUpdateGeometry",
     "monitorch.visualizer": "AbstractVisualizer MatplotlibVisualizer PlayerVisualizer PrintVisualizer "
     "RecorderVisualizer StoreVisualizer TagAttributes TagType TensorBoardVisualizer DummyVisualizer _vizualizer_dict",
-    "monitorch.store": "Axis Event Frame Layer Lens Run RunInfo Series Statistic Window Writer is_absent list_runs "
-    "open_run",
+    "monitorch.store": "Axis Event Frame Layer LayerSeries LensInfo Run RunInfo Statistic Window Writer is_absent "
+    "list_runs open_run",
+    "monitorch.watching": "Watch watch",
+    "monitorch.diagnosis.ranking": "Severity severities worst_first",
 }
 
+# what measures, from the arithmetic to the one call that uses it all; each may import those before it
+MEASURES = ("numerical", "engine", "preprocessor", "gatherer", "lens", "inspector", "watching")
+# what shows and stores numbers; works where there is no torch
+SHOWS = ("visualizer", "store", "diagnosis", "dashboard", "cli")
+
 # a package never imports those of this list, whatever happens inside a function
-NEVER = {
-    "numerical": {"engine", "preprocessor", "gatherer", "lens", "inspector", "visualizer"},
-    "engine": {"preprocessor", "gatherer", "lens", "inspector", "visualizer"},
-    "preprocessor": {"gatherer", "lens", "inspector", "visualizer"},
-    "gatherer": {"lens", "inspector", "visualizer"},
-    "lens": {"inspector"},
-    "visualizer": {"numerical", "engine", "preprocessor", "gatherer", "lens", "inspector"},
-    "store": {"numerical", "engine", "preprocessor", "gatherer", "lens", "inspector", "visualizer"},
-}
+NEVER = {package: {*MEASURES[place + 1 :]} for place, package in enumerate(MEASURES)}
+NEVER |= {package: {*MEASURES, "observe"} for package in SHOWS}
+for package in ("numerical", "engine", "preprocessor", "gatherer"):
+    NEVER[package] |= {*SHOWS, "observe"}
+NEVER["observe"] = {*MEASURES[2:], *SHOWS}
+NEVER["lens"] |= {*SHOWS} - {"visualizer"}
+NEVER["store"] |= {"visualizer", "diagnosis", "cli"}
+NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis"}
+
+# these train, or write with a tool of torch, when they are asked to
+WITH_TORCH = {"demo_data.py", "demo_model.py", "demo_training.py", "tensorboard_visualizer.py"}
+
+# the public names of a lens and of the preprocessor that it shows
+SAME_NAME = {"OutputActivation", "OutputGradientGeometry", "OutputNorm", "ParameterCond", "ParameterNorm"}
 
 
 def run_fresh(code, *arguments):
@@ -87,14 +100,14 @@ def test_unknown_name_is_an_attribute_error(package):
         _ = importlib.import_module(package).Nonsense
 
 
-def test_package_command_line_and_visualizers_start_without_torch():
-    modules = "monitorch, monitorch.cli, monitorch.visualizer, monitorch.store, monitorch.dashboard.app"
+def test_what_shows_numbers_starts_without_torch():
+    modules = ", ".join(["monitorch", *(f"monitorch.{package}" for package in SHOWS), "monitorch.dashboard.app"])
     assert (
         run_fresh(f"import sys, {modules}; print(*({{'torch', 'matplotlib', 'tensorboard'}} & set(sys.modules)))") == []
     )
 
 
-PACKAGES = ["dashboard", "gatherer", "inspector", "lens", "numerical", "observe", "preprocessor", "store", "visualizer"]
+PACKAGES = [package for package in NEVER if package not in ("cli", "engine")]  # those two are not for users
 
 
 FIRST_USE = """
@@ -115,7 +128,9 @@ def test_packages_are_found_on_first_use():
     assert run_fresh(FIRST_USE, *packages) == [f"monitorch.{package}" for package in packages]
 
 
-@pytest.mark.parametrize(("name", "module"), [("PyTorchInspector", "inspector"), ("watch", "model_watch")])
+@pytest.mark.parametrize(
+    ("name", "module"), [("PyTorchInspector", "inspector"), ("watch", "watching"), ("Watch", "watching")]
+)
 def test_name_at_the_top_level_is_the_one_of_its_module(name, module):
     assert getattr(monitorch, name) is getattr(importlib.import_module(f"monitorch.{module}"), name)
 
@@ -165,19 +180,39 @@ print(inspector.state.counter)
     assert run_fresh(code) == ["2"]
 
 
+def files_of(package):
+    return sorted((SOURCE / package).rglob("*.py"))
+
+
+def test_every_package_is_in_the_order_of_imports():
+    packages = {file.parent.name for file in SOURCE.glob("*/__init__.py")}
+    assert packages == {*MEASURES, *SHOWS, "observe"} == set(NEVER)
+
+
 @pytest.mark.parametrize("package", NEVER)
 def test_imports_go_one_way(package):
-    for file in (SOURCE / package).rglob("*.py"):
+    for file in files_of(package):
+        if file.name in WITH_TORCH:
+            continue
         found = {name.split(".")[1] for name in imports(ast.walk(tree_of(file)), file) if name.startswith("monitorch.")}
         assert not found & NEVER[package], f"{file.name} imports {found & NEVER[package]}"
 
 
-def test_what_is_right_of_the_tick_does_not_import_torch():
-    packages = ("visualizer", "cli", "store", "dashboard")
-    files = [SOURCE / "errors.py", *(file for package in packages for file in (SOURCE / package).rglob("*.py"))]
-    # parts of the demo's own training, which its command loads when it runs
-    files = [file for file in files if not file.name.startswith("demo_")]
-    with_torch = [
-        file.name for file in files if any(name.split(".")[0] == "torch" for name in imports(tree_of(file).body, file))
-    ]
-    assert with_torch == []
+def test_what_is_right_of_the_tick_never_imports_torch():
+    files = [SOURCE / "errors.py", SOURCE / "statistic.py", *(file for package in SHOWS for file in files_of(package))]
+    trees = {file: ast.walk(tree_of(file)) for file in files}
+    with_torch = {
+        file.name
+        for file, nodes in trees.items()
+        if any(name.split(".")[0] == "torch" for name in imports(nodes, file))
+    }
+    assert with_torch == WITH_TORCH
+
+
+def test_a_public_class_name_stands_in_one_file():
+    places = defaultdict(set)
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(file)
+    assert {name for name, files in places.items() if len(files) > 1} == SAME_NAME

@@ -6,9 +6,22 @@ from typing import TYPE_CHECKING, Any
 from .errors import MonitorchError, MonitorchWarning
 
 if TYPE_CHECKING:
-    from . import dashboard, errors, gatherer, inspector, lens, numerical, observe, preprocessor, store, visualizer
+    from . import (
+        dashboard,
+        diagnosis,
+        errors,
+        gatherer,
+        inspector,
+        lens,
+        numerical,
+        observe,
+        preprocessor,
+        store,
+        visualizer,
+        watching,
+    )
     from .inspector import PyTorchInspector
-    from .model_watch import Watch, watch
+    from .watching import Watch, watch
 
 __version__ = "0.2.0"
 
@@ -19,6 +32,7 @@ __all__ = [
     "Watch",
     "__version__",
     "dashboard",
+    "diagnosis",
     "errors",
     "gatherer",
     "inspector",
@@ -29,10 +43,11 @@ __all__ = [
     "store",
     "visualizer",
     "watch",
+    "watching",
 ]
 
 # name -> the module that defines it; other names are packages
-_LAZY = {"PyTorchInspector": ".inspector", "Watch": ".model_watch", "watch": ".model_watch"}
+_LAZY = {"PyTorchInspector": ".inspector", "Watch": ".watching", "watch": ".watching"}
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from monitorch import cli
 from monitorch.cli.top_screen import Screen
-from monitorch.dashboard.windows import Ask, blocks, planes
+from monitorch.dashboard.windows import WindowRequest, blocks, planes
 from monitorch.store import Writer, open_run
 
 STEADY = np.tile([1.0, 1.1, 0.9, 1.0], 20)
@@ -228,7 +228,7 @@ def test_not_finite_is_the_same_number_wherever_it_is_told(write_run, capsys, tm
     assert sum(float(row[-1]) for row in rows if row[-2] == "nonfinite") == 83
     with open_run(path) as run:
         for resolution in (1, 3, 20):
-            (block,) = blocks(run, Ask((("L", "Norm/mean"),), resolution=resolution))
+            (block,) = blocks(run, WindowRequest((("L", "Norm/mean"),), resolution=resolution))
             assert planes(block)["nonfinite"].sum(axis=1).tolist() == [83, 0]
         assert "NaN !15" in "".join(capture_show(path, capsys, step=6))
 

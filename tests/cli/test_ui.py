@@ -67,6 +67,8 @@ def test_a_browser_is_opened_when_asked_or_on_a_terminal(
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("DISPLAY", ":0" if has_screen else "")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setattr("monitorch.dashboard.serving.serve", lambda shelf, host, port, token, start: start("the url"))
+    monkeypatch.setattr(
+        "monitorch.dashboard.serving.serve", lambda run_folder, host, port, token, start: start("the url")
+    )
     assert cli.main(["ui", os.fspath(tmp_path), *options]) == 0
     assert opened == ["the url"] * opens

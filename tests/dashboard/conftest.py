@@ -15,8 +15,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from monitorch.dashboard.run_folder import RunFolder
 from monitorch.dashboard.serving import listen, make_server
-from monitorch.dashboard.shelf import RunShelf
 from monitorch.store import Statistic, Writer
 
 LAYERS = ("conv", "block.0.fc", "block.0.norm", "block.1.fc", "head")
@@ -80,8 +80,8 @@ def serving():
 
     @contextlib.contextmanager
     def run(folder, host="127.0.0.1", token=None):
-        shelf = RunShelf(folder)
-        server, listening = make_server(shelf, host, token), listen("127.0.0.1", 0)
+        run_folder = RunFolder(folder)
+        server, listening = make_server(run_folder, host, token), listen("127.0.0.1", 0)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:

@@ -2,7 +2,7 @@ import anyio
 import pytest
 
 from monitorch.dashboard import live
-from monitorch.dashboard.shelf import RunShelf
+from monitorch.dashboard.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -11,10 +11,10 @@ def heard(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "POLL_SECONDS", 0.0)
 
     def follow(names, *happenings):
-        shelf, todo = RunShelf(tmp_path), list(happenings)
+        run_folder, todo = RunFolder(tmp_path), list(happenings)
 
         async def listen():
-            stream = live.ticks(shelf, names, lambda: not todo)
+            stream = live.ticks(run_folder, names, lambda: not todo)
             found = [await anext(stream)]
             async for piece in stream:
                 found.append(piece)
@@ -23,7 +23,7 @@ def heard(tmp_path, monkeypatch):
 
         monkeypatch.setattr(live, "QUIET_POLLS", 3)
         found = anyio.run(listen)
-        shelf.close()
+        run_folder.close()
         return found
 
     return follow

@@ -4,8 +4,8 @@ import socket
 import pytest
 
 from monitorch.dashboard import serve
+from monitorch.dashboard.run_folder import RunFolder
 from monitorch.dashboard.serving import DEFAULT_PORT, listen, url_of
-from monitorch.dashboard.shelf import RunShelf
 from monitorch.errors import MonitorchError, OptionError
 
 
@@ -50,11 +50,11 @@ def test_a_token_is_made_up_where_others_can_reach_the_page(tmp_path, host, has_
         raise Stop
 
     with pytest.raises(Stop):
-        serve(RunShelf(tmp_path), host, 0, on_start=on_start)
+        serve(RunFolder(tmp_path), host, 0, on_start=on_start)
     assert ("?token=" in shown[0]) == has_token
     assert len(shown[0]) > 40 or not has_token
 
 
 def test_a_token_that_can_be_guessed_is_refused(tmp_path):
     with pytest.raises(OptionError, match="token= must have at least 8 characters"):
-        serve(RunShelf(tmp_path), token="1234")
+        serve(RunFolder(tmp_path), token="1234")

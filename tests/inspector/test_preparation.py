@@ -64,7 +64,7 @@ def shown(rank, prepare, first_passes=0):
             optimizer.step()
     inspector.tick_epoch()
     found = {f"{r.tag} {r.layer}": r.value for r in inspector.records() if r.statistic == "mean"}
-    processes = inspector._steps.vitals.processes
+    processes = inspector._steps.run_statistics.processes
     ours = [str(one.message) for one in told if one.category is MonitorchWarning]
     return {"numbers": found, "processes": processes, "warnings": ours}
 

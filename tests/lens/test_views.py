@@ -6,7 +6,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from monitorch.lens.views import Frame, LayerLines, LayerRates, NamedLines, Shares, Source, WorstRates
+from monitorch.lens.views import LayerLines, LayerRates, NamedLines, Shares, Source, TagFrame, WorstRates
 from monitorch.preprocessor import GradientActivation, GradientGeometry
 from monitorch.visualizer import TagType
 
@@ -158,7 +158,7 @@ def test_each_type_is_shown_by_its_own_method(kind):
             return lambda *arguments: calls.append((name, len(arguments)))
 
     calls = []
-    Frame.empty("T", kind, banded=True).show(Named(), 1)
+    TagFrame.empty("T", kind, banded=True).show(Named(), 1)
     expected = {
         TagType.NUMERICAL: ("plot_numerical_values", 4),
         TagType.PROBABILITY: ("plot_probabilities", 3),

@@ -8,7 +8,7 @@ import pytest
 from monitorch.errors import StoreError
 from monitorch.store import open_run
 from monitorch.store.backend import TableFile
-from monitorch.store.parts import Frame
+from monitorch.store.types import Frame
 
 LAYERS = tuple(map(str, range(500)))
 

@@ -6,7 +6,7 @@ import pytest
 from monitorch.errors import StoreError
 from monitorch.store import Event, Layer, Statistic, Writer, open_run
 from monitorch.store.frame_log import FIRST_LINE, FrameLog, LogReader
-from monitorch.store.parts import Frame, Looks, Meta, ModelLayers, Segment
+from monitorch.store.types import Frame, Looks, Meta, ModelLayers, Segment
 
 
 def frame(step, layers=("a", "b")):

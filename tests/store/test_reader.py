@@ -11,7 +11,7 @@ from monitorch.store import Event, Frame, Layer, Run, Statistic, Writer, is_abse
 from monitorch.store.backend import TableFile
 from monitorch.store.frame_log import FIRST_LINE
 from monitorch.store.journal import JOURNALS
-from monitorch.store.parts import Meta
+from monitorch.store.types import Meta
 
 TICKS = 620  # two blocks and a part of one
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from monitorch.store import Layer, Statistic, worker
-from monitorch.store.parts import Event, Frame, Looks, Meta, ModelLayers, Segment
-from monitorch.store.worker import GROUP_LENGTH, Prologue, Request, Worker
+from monitorch.store.types import Event, Frame, Looks, Meta, ModelLayers, Segment
+from monitorch.store.worker import GROUP_LENGTH, FlushRequest, Prologue, Worker
 
 
 def frame(step):
@@ -13,7 +13,7 @@ def frame(step):
 
 
 def ask(thread, **options):
-    request = Request(**options)
+    request = FlushRequest(**options)
     thread.queue.put(request)
     assert request.done.wait(60)
 

@@ -7,7 +7,7 @@ import pytest
 
 from monitorch.statistic import Statistic, edges
 from monitorch.visualizer import Record, TagAttributes, TagType
-from monitorch.visualizer.frame import Frame, Moment, frames_of
+from monitorch.visualizer.frame import Moment, TagFrame, frames_of
 
 MOMENT = Moment(step=7, epoch=2, time=5.0, rank=1, lens="Lens")
 LOOK = {"scale": "log", "limits": (0.0, 9.0), "error": 0.022}
@@ -22,7 +22,7 @@ def norms():
     statistics = (Statistic.of("Norm", "mean", **LOOK), *band("Norm", "std"))
     values = np.array([[2.0, math.nan], [1.0, math.nan], [3.0, math.nan]])
     counts = np.broadcast_to(np.array([0, 4]), (3, 2))
-    return Frame("Norm", TagType.NUMERICAL, ("fc", "head"), statistics, values, counts, banded=True)
+    return TagFrame("Norm", TagType.NUMERICAL, ("fc", "head"), statistics, values, counts, banded=True)
 
 
 def losses():
@@ -30,19 +30,19 @@ def losses():
     lines = [Statistic.of("Loss", "mean", curve) for curve in ("train_loss", "val_loss")]
     statistics = (*lines, *band("Loss", "min-max", "train_loss"), *band("Loss", "min-max", "val_loss"))
     values, counts = np.arange(6.0)[:, None], np.array([1, 2, 1, 1, 2, 2])[:, None]
-    return Frame("Loss", TagType.NUMERICAL, ("Loss",), statistics, values, counts, banded=True)
+    return TagFrame("Loss", TagType.NUMERICAL, ("Loss",), statistics, values, counts, banded=True)
 
 
 def rates():
     """Two layers whose second rate is not the same thing."""
     statistics = tuple(Statistic.of("Rates", name) for name in ("activation_rate", "death_rate", "rows_used"))
     values, measured = np.arange(6.0).reshape(3, 2) / 10, np.array([[1, 1], [1, 0], [0, 1]], bool)
-    return Frame("Rates", TagType.PROBABILITY, ("fc", "table"), statistics, values, None, measured)
+    return TagFrame("Rates", TagType.PROBABILITY, ("fc", "table"), statistics, values, None, measured)
 
 
 def shares():
     statistics = (Statistic.of("Parts", "share", role="share"),)
-    return Frame("Parts", TagType.RELATIONS, ("fc", "head"), statistics, np.array([[0.25, 0.75]]))
+    return TagFrame("Parts", TagType.RELATIONS, ("fc", "head"), statistics, np.array([[0.25, 0.75]]))
 
 
 def test_every_number_is_a_record_layer_by_layer_with_all_that_its_statistic_is():
@@ -87,8 +87,8 @@ def test_record_of_a_share_has_the_layer_as_its_statistic():
         ),
         (rates(), {"fc": ["activation_rate", "death_rate"], "table": ["activation_rate", "rows_used"]}, None, {}),
         (shares(), {"Parts": ["fc", "head"]}, None, {}),
-        (Frame.empty("Norm", TagType.NUMERICAL, banded=True), {}, {}, {}),
-        (Frame.empty("Norm", TagType.NUMERICAL), {}, None, {}),
+        (TagFrame.empty("Norm", TagType.NUMERICAL, banded=True), {}, {}, {}),
+        (TagFrame.empty("Norm", TagType.NUMERICAL), {}, None, {}),
     ],
     ids=["norms", "losses", "rates", "shares", "empty", "empty without bands"],
 )

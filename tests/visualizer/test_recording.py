@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitorch.visualizer import RecorderVisualizer, TagAttributes, TagType
-from monitorch.visualizer.recording import Call, Damage, read_calls
+from monitorch.visualizer.recording import Damage, RecordedCall, read_calls
 
 LINE = b'{"session": "a", "method": "plot_relations", "epoch": 1, "main_tag": "t", "values": {"t": {"fc": 1.0}}}\n'
 
@@ -92,5 +92,5 @@ def test_ranges_may_be_left_out(tmp_path):
 def test_a_line_without_meaning_is_damage_and_nothing_else(tmp_path, damaged):
     path = tmp_path / "run.jsonl"
     path.write_bytes(LINE + damaged + b"\n" + LINE)
-    call = Call("plot_relations", (1, "t", {"t": {"fc": 1.0}}))
+    call = RecordedCall("plot_relations", (1, "t", {"t": {"fc": 1.0}}))
     assert list(read_calls(path, "a")) == [call, Damage(2, is_cut=False), call]

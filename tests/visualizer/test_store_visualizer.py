@@ -14,7 +14,7 @@ from monitorch.errors import MonitorchWarning, OptionError, StoreError
 from monitorch.statistic import Statistic
 from monitorch.store import WHOLE_RUN, Layer, list_runs, open_run
 from monitorch.visualizer import Record, StoreVisualizer, TagAttributes, TagType
-from monitorch.visualizer.frame import Frame, Moment
+from monitorch.visualizer.frame import Moment, TagFrame
 from monitorch.visualizer.record_sink import RecordSink
 
 NORM = TagAttributes(logy=True, big_plot=False, annotate=True, type=TagType.NUMERICAL, ylim=(1.0, -1.0))
@@ -393,15 +393,15 @@ def many_frames(step):
     numbers, counts = numbers[:, : len(layers)], counts[:, : len(layers)]
     norm = [Statistic.of("Norm", "mean", scale="log"), Statistic.of("Norm", "max", scale="log")]
     norm += [Statistic.of("Norm", "max", role="edge", band="min-max", side="high", scale="log")]
-    yield Frame("Norm", TagType.NUMERICAL, layers, tuple(norm), numbers, counts, banded=True)
+    yield TagFrame("Norm", TagType.NUMERICAL, layers, tuple(norm), numbers, counts, banded=True)
     rates = tuple(Statistic.of("Rates", name, limits=(0.0, 1.0)) for name in ("activation_rate", "rows_used"))
     there = np.array([[True, True], [False, True]])
-    yield Frame("Rates", TagType.PROBABILITY, ("fc", "table"), rates, generator.random((2, 2)), None, there)
+    yield TagFrame("Rates", TagType.PROBABILITY, ("fc", "table"), rates, generator.random((2, 2)), None, there)
     share = (Statistic.of("Parts", "share", role="share", limits=(0.0, 1.0)),)
-    yield Frame("Parts", TagType.RELATIONS, ("fc", "head"), share, np.array([[0.25, 0.75]]))
+    yield TagFrame("Parts", TagType.RELATIONS, ("fc", "head"), share, np.array([[0.25, 0.75]]))
     losses = tuple(Statistic.of("Loss", "mean", curve) for curve in ("train_loss", "val_loss"))
     values, counts = np.array([[1.0], [math.nan]]), np.array([[0], [3]])
-    yield Frame("Loss", TagType.NUMERICAL, ("Loss",), losses, values, counts, banded=True)
+    yield TagFrame("Loss", TagType.NUMERICAL, ("Loss",), losses, values, counts, banded=True)
 
 
 def content_of(folder):
@@ -455,7 +455,7 @@ def test_arrays_come_from_any_thread(tmp_path):
 
 
 def test_warning_in_another_thread_is_harmless(tmp_path):
-    broken = Frame("Norm", TagType.NUMERICAL, ("fc",), (Statistic.of("Norm", "mean"),), np.zeros((2, 2)))
+    broken = TagFrame("Norm", TagType.NUMERICAL, ("fc",), (Statistic.of("Norm", "mean"),), np.zeros((2, 2)))
     store = StoreVisualizer(tmp_path, "a")
     failures = []
 
@@ -485,7 +485,7 @@ def calls_for(store, layers):
     statistics = tuple(Statistic.of("Norm", name) for name in ("mean", "min", "max"))
     calls = []
     for step in (1, 2):
-        frame = Frame("Norm", TagType.NUMERICAL, layers, statistics, np.full((3, len(layers)), 1.0 + step))
+        frame = TagFrame("Norm", TagType.NUMERICAL, layers, statistics, np.full((3, len(layers)), 1.0 + step))
         calls.clear()
         sys.setprofile(lambda _, event, __: calls.append(event))
         try:

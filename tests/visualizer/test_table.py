@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from monitorch.visualizer.layer_order import merge_order
 from monitorch.visualizer.names import cells
-from monitorch.visualizer.table import Column, headline_text, number_text, percent_text, table_text
+from monitorch.visualizer.table import TableColumn, headline_text, number_text, percent_text, table_text
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_percent_text(share, nonfinite, text):
 
 def test_table_is_aligned_and_grouped():
     columns = {
-        Column("output", "norm"): {"conv": "1.113 !3", "relu": "6.392e-6", "fc": "NaN !12"},
-        Column("weight", "norm"): {"conv": "2.000", "fc": "0"},
-        Column("output", "active"): {"relu": "0.3000"},
+        TableColumn("output", "norm"): {"conv": "1.113 !3", "relu": "6.392e-6", "fc": "NaN !12"},
+        TableColumn("weight", "norm"): {"conv": "2.000", "fc": "0"},
+        TableColumn("output", "active"): {"relu": "0.3000"},
     }
     assert table_text(["conv", "relu", "fc"], columns, 80).splitlines() == [
         "      | output               | weight",
@@ -67,8 +67,8 @@ def test_table_is_aligned_and_grouped():
 
 def test_wide_table_continues_below_without_empty_rows():
     columns = {
-        Column("output", "norm"): {"conv": "1.113", "relu": "2.000"},
-        Column("weight", "norm"): {"conv": "3.000"},
+        TableColumn("output", "norm"): {"conv": "1.113", "relu": "2.000"},
+        TableColumn("weight", "norm"): {"conv": "3.000"},
     }
     assert table_text(["conv", "relu"], columns, 20).split("\n\n") == [
         "      | output\nlayer |   norm\n------+-------\nconv  |  1.113\nrelu  |  2.000",
@@ -77,7 +77,7 @@ def test_wide_table_continues_below_without_empty_rows():
 
 
 def test_group_wider_than_the_terminal_is_split_under_the_same_title():
-    columns = {Column("output", name): {"fc": "1.000"} for name in ("one", "two", "three", "four")}
+    columns = {TableColumn("output", name): {"fc": "1.000"} for name in ("one", "two", "three", "four")}
     blocks = table_text(["fc"], columns, 22).split("\n\n")
     assert [block.splitlines()[0] for block in blocks] == ["      | output"] * 2
     assert [block.splitlines()[1] for block in blocks] == ["layer |   one    two", "layer | three   four"]
@@ -95,7 +95,7 @@ def test_group_wider_than_the_terminal_is_split_under_the_same_title():
     ],
 )
 def test_row_names_are_short_and_printable(label, shown):
-    text = table_text([label], {Column("", "norm"): {label: "1.000"}}, 63)
+    text = table_text([label], {TableColumn("", "norm"): {label: "1.000"}}, 63)
     assert text.splitlines()[-1].split(" | ")[0].strip() == shown
 
 
@@ -104,7 +104,7 @@ def test_row_names_are_short_and_printable(label, shown):
 def test_every_cell_is_shown_once_within_any_width(row_count, column_count, width):
     labels = [f"layer{row}" for row in range(row_count)]
     columns = {
-        Column(f"group{column % 3}", f"name{column}"): {label: f"{label[-1]}.{column:03}" for label in labels}
+        TableColumn(f"group{column % 3}", f"name{column}"): {label: f"{label[-1]}.{column:03}" for label in labels}
         for column in range(column_count)
     }
     text = table_text(labels, columns, width)
@@ -116,14 +116,17 @@ def test_every_cell_is_shown_once_within_any_width(row_count, column_count, widt
 
 def test_rows_are_told_apart_at_sixty_columns():
     labels = [f"blocks.{block}.attn.{part}.bias" for block in range(12) for part in ("qkv", "proj")]
-    text = table_text(labels, {Column("gradient", "norm"): dict.fromkeys(labels, "1.000")}, 60)
+    text = table_text(labels, {TableColumn("gradient", "norm"): dict.fromkeys(labels, "1.000")}, 60)
     rows = [line.split(" | ")[0] for line in text.splitlines()[3:]]
     assert len(set(rows)) == len(labels)
     assert max(map(len, text.splitlines())) <= 60
 
 
 def test_wide_characters_keep_columns_aligned():
-    columns = {Column("组", "norm"): {"层": "1.000", "fc": "2.000"}, Column("b", "x"): {"层": "3.000", "fc": "4.000"}}
+    columns = {
+        TableColumn("组", "norm"): {"层": "1.000", "fc": "2.000"},
+        TableColumn("b", "x"): {"层": "3.000", "fc": "4.000"},
+    }
     lines = table_text(["层", "fc"], columns, 60).splitlines()
     assert len({cells(line[: line.index("|")]) for line in (lines[0], *lines[3:])}) == 1
     assert len({cells(line) for line in lines[2:]}) == 1
@@ -131,7 +134,7 @@ def test_wide_characters_keep_columns_aligned():
 
 def test_nothing_in_headings_is_obeyed():
     hostile = "\x1b[2J\u202e"
-    text = table_text(["fc"], {Column(hostile, hostile): {"fc": "1.000"}}, 80)
+    text = table_text(["fc"], {TableColumn(hostile, hostile): {"fc": "1.000"}}, 80)
     text += headline_text("epoch 1", {hostile: [f"{hostile} 1.000"]}, 80)
     assert text.count(r"\x1b[2J\u202e") == 4
     assert text.replace("\n", "").isprintable()

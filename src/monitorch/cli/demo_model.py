@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Causal self-attention, then two layers applied at each position."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -50,7 +50,7 @@ class CharacterTransformer(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary)
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnosis.ranking import RECENT_TICKS, severities, worst_first
 from ..store import Axis, Run, Statistic
-from ..worst import RECENT_TICKS, severities, worst_first
 from .reading import Choice, Numbers, choose, every_tick, outline, pieces
 
 SUMMARIES = ("min", "median", "max", "nonfinite")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, Lens, Run, Statistic, list_runs, open_run
+from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, LensInfo, Run, Statistic, list_runs, open_run
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ _ALL_TICKS = 10**9
 class Choice(NamedTuple):
     """A statistic of a lens, and some of its layers; the lens as it was when chosen, since the run may grow."""
 
-    lens: Lens
+    lens: LensInfo
     statistic: Statistic
     layers: tuple[str, ...]
 
@@ -99,7 +99,7 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
     ]
 
 
-def central(lens: Lens) -> tuple[Statistic, ...]:
+def central(lens: LensInfo) -> tuple[Statistic, ...]:
     """The lines, without band edges, shares and counts; all, if there are no others."""
     chosen = tuple(statistic for statistic in lens.statistics if statistic.role == "line")
     return chosen or lens.statistics

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..store import WHOLE_RUN, Event, Failure, Frame, Lens, Run, is_absent
+from ..store import WHOLE_RUN, Event, Failure, Frame, LensInfo, Run, is_absent
 from ..store.database import OWNER
-from ..visualizer.table import Column, number_text, table_text
+from ..visualizer.table import TableColumn, number_text, table_text
 from .reading import Choice, choose
 from .run_facts import headline, newest_numbers
 from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
@@ -84,7 +84,7 @@ def _moment_text(seconds: Any) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(seconds)))
 
 
-def _lenses(console: Console, lenses: Iterable[Lens]) -> Sheet:
+def _lenses(console: Console, lenses: Iterable[LensInfo]) -> Sheet:
     headings = ("lens", "layers", "statistics", "ticks", "steps")
     rows = (
         (
@@ -118,15 +118,15 @@ def _print_newest(
         console.print()
 
 
-def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Column, dict[str, str]]:
+def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[TableColumn, dict[str, str]]:
     """Texts by column and layer; a count of non-finite samples becomes a mark on the other numbers of its tag."""
-    made: dict[Column, dict[str, str]] = {}
+    made: dict[TableColumn, dict[str, str]] = {}
     for choice in choices:
         frame = newest[choice.lens.name]
         tag = choice.statistic.tag
-        column = Column(printable(tag or choice.lens.name), printable(choice.statistic.text))
+        column = TableColumn(printable(tag or choice.lens.name), printable(choice.statistic.text))
         if column in made:  # two lenses that use one name
-            column = Column(printable(f"{choice.lens.name}: {tag}"), column.name)
+            column = TableColumn(printable(f"{choice.lens.name}: {tag}"), column.name)
         counts = _counts(frame, choice)
         made[column] = {
             layer: number_text(float(value), counts.get(layer, 0))

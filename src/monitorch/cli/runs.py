@@ -10,6 +10,8 @@ from .arguments import add_json, age
 if TYPE_CHECKING:
     from ..store import RunInfo
 
+_ENDED = ("crashed", "finished")
+_ENDINGS = (".log", ".db", ".db-wal", ".db-shm", ".db-journal")
 _HEADINGS = ("run", "status", "ticks", "last step", "last sign", "size", "drops")
 
 
@@ -43,9 +45,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _prune(folder: Path, options: argparse.Namespace) -> None:
-    from .pruning import remove, useless
-
-    found = useless(folder, options.older_than)
+    found = _useless(folder, options.older_than)
     if not found:
         _print_json([]) if options.json else print("nothing to prune")
         return
@@ -56,8 +56,8 @@ def _prune(folder: Path, options: argparse.Namespace) -> None:
         return
     # a run may have been resumed before the answer
     chosen = {info.path for info in found}
-    removed = [info for info in useless(folder, options.older_than) if info.path in chosen]
-    kept = [path for info in removed for path in remove(info)]
+    removed = [info for info in _useless(folder, options.older_than) if info.path in chosen]
+    kept = [path for info in removed for path in _remove(info)]
     if options.json:
         _print_json(removed)
     else:
@@ -66,6 +66,30 @@ def _prune(folder: Path, options: argparse.Namespace) -> None:
         print(f"removed {count_text(len(removed), 'run')}, {size_text(sum(info.size for info in removed))}")
         for path in kept:
             print(f"left alone, since it holds other files: {printable(path)}")
+
+
+def _useless(folder: Path, older_than: float | None) -> "list[RunInfo]":
+    """The runs that crashed or, with an age in seconds, all that ended longer ago.
+
+    Never includes running or unreadable runs, or links to runs.
+    """
+    from ..store import list_runs
+
+    runs = [info for info in list_runs(folder) if info.status in _ENDED and not info.path.is_symlink()]
+    if older_than is None:
+        return [info for info in runs if info.status == "crashed"]
+    return [info for info in runs if info.age > older_than]
+
+
+def _remove(info: "RunInfo") -> list[Path]:
+    """Remove the files of a run and its folder; a folder that holds other files is kept and returned."""
+    for rank in info.ranks:
+        for ending in _ENDINGS:
+            (info.path / f"rank{rank}{ending}").unlink(missing_ok=True)
+    if any(info.path.iterdir()):
+        return [info.path]
+    info.path.rmdir()
+    return []
 
 
 def _agreed(number: int) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..visualizer.record import Record
-from ..visualizer.table import Column, number_text, percent_text, table_text
+from ..visualizer.table import TableColumn, number_text, percent_text, table_text
 
 
 class _Quantity(NamedTuple):
     """The content of a column: a statistic of a tag, or its ratio to that of another tag."""
 
-    column: Column
+    column: TableColumn
     tag: str
     statistic: str = "mean"
     over: str | None = None
@@ -18,14 +18,14 @@ class _Quantity(NamedTuple):
 
 
 _QUANTITIES = (
-    _Quantity(Column("weight", "norm"), "Weight Norm"),
-    _Quantity(Column("weight", "cond"), "Weight Cond"),
-    _Quantity(Column("gradient", "norm"), "Weight Gradient Norm"),
-    _Quantity(Column("gradient", "rows"), "Weight Gradient Activation", "rows_used", text=percent_text),
-    _Quantity(Column("update", "/weight"), "Weight Update Norm", over="Weight Norm"),
-    _Quantity(Column("output", "norm"), "Output Norm"),
-    _Quantity(Column("output", "active"), "Output Activations", "activation_rate", text=percent_text),
-    _Quantity(Column("output", "dead"), "Output Activations", "death_rate", text=percent_text),
+    _Quantity(TableColumn("weight", "norm"), "Weight Norm"),
+    _Quantity(TableColumn("weight", "cond"), "Weight Cond"),
+    _Quantity(TableColumn("gradient", "norm"), "Weight Gradient Norm"),
+    _Quantity(TableColumn("gradient", "rows"), "Weight Gradient Activation", "rows_used", text=percent_text),
+    _Quantity(TableColumn("update", "/weight"), "Weight Update Norm", over="Weight Norm"),
+    _Quantity(TableColumn("output", "norm"), "Output Norm"),
+    _Quantity(TableColumn("output", "active"), "Output Activations", "activation_rate", text=percent_text),
+    _Quantity(TableColumn("output", "dead"), "Output Activations", "death_rate", text=percent_text),
 )
 
 EXPLANATION = (
@@ -38,7 +38,7 @@ EXPLANATION = (
 def summary_text(records: Iterable[Record], layers: Sequence[str], width: int) -> str:
     """The numbers of each layer, in the given order; a layer without numbers has no row."""
     known = {(record.tag, record.statistic, record.layer): record for record in records}
-    columns: dict[Column, dict[str, str]] = {}
+    columns: dict[TableColumn, dict[str, str]] = {}
     for quantity in _QUANTITIES:
         cells = {}
         for layer in layers:

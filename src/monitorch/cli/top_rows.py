@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnosis.ranking import RECENT_TICKS, Severity, severities
 from ..store import WHOLE_RUN, Run, Statistic
-from ..worst import RECENT_TICKS, Severity, severities
 from .reading import Choice, central, choose, recent
 from .run_facts import headline
 
 
 @dataclass(frozen=True)
-class Row:
+class TopRow:
     """The recent numbers of a statistic of a layer; ``place`` is the position of the layer in the model."""
 
     layer: str
@@ -29,13 +29,13 @@ class Row:
     broken: NDArray[np.bool_]
 
 
-def layer_rows(run: Run, options: argparse.Namespace) -> list[Row]:
+def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
     """One row for each layer, with the statistic in which it is worst, in the given order.
 
     For a layer that is calm in all statistics, it is the first one.
     """
     places = {layer.name: place for place, layer in enumerate(run.layers)}
-    rows: dict[str, Row] = {}
+    rows: dict[str, TopRow] = {}
     for row in _all_rows(run, choose(run, options, with_edges=False), places):
         known = rows.get(row.layer)
         if known is None or row.severity.key[:2] > known.severity.key[:2]:
@@ -50,7 +50,7 @@ def layer_rows(run: Run, options: argparse.Namespace) -> list[Row]:
     return ordered
 
 
-def whole_run_rows(run: Run) -> list[Row]:
+def whole_run_rows(run: Run) -> list[TopRow]:
     """Losses, learning rates and other numbers of the whole run.
 
     Statistics with limits are left out: they are rates of the worst layer, which has its own row.
@@ -65,7 +65,7 @@ def whole_run_rows(run: Run) -> list[Row]:
 def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
     """The same as data for other programs."""
 
-    def row_facts(row: Row) -> dict[str, Any]:
+    def row_facts(row: TopRow) -> dict[str, Any]:
         names = {"layer": row.layer, "lens": row.lens, "statistic": row.statistic.name, "step": row.step}
         why = {"reason": row.severity.reason, **row.severity._asdict()}
         return {**names, **why, "value": row.newest, "recent": row.values}
@@ -74,7 +74,7 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
     return {**headline(run), **{name: [row_facts(row) for row in part] for name, part in rows.items()}}
 
 
-def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterator[Row]:
+def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterator[TopRow]:
     for choice in choices:
         numbers = recent(run, choice, RECENT_TICKS)
         judged = severities(numbers.values, numbers.nonfinite, choice.statistic.limits)
@@ -83,4 +83,4 @@ def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterat
             if measured.any():
                 newest = np.flatnonzero(measured)[-1]
                 names = layer, places.get(layer, 0), choice.lens.name, choice.statistic
-                yield Row(*names, int(numbers.last_step[newest]), severity, values[newest], values, broken)
+                yield TopRow(*names, int(numbers.last_step[newest]), severity, values[newest], values, broken)

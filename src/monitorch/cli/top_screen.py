@@ -14,7 +14,7 @@ from .run_facts import headline
 from .run_sheet import event_table, title
 from .screen import QUIET, TROUBLE, Sheet, blocks_of, table, words
 from .sparkline import sparkline
-from .top_rows import Row, layer_rows, whole_run_rows
+from .top_rows import TopRow, layer_rows, whole_run_rows
 from .wording import count_text
 
 _MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS = 40, 6, 3
@@ -84,7 +84,7 @@ class Screen:
             grid.add_row(words(name, QUIET), _number(row), self._curve(row))
         return grid
 
-    def _layers(self, rows: Sequence[Row]) -> Sheet:
+    def _layers(self, rows: Sequence[TopRow]) -> Sheet:
         headings = ("layer", "statistic", "now", "recent", "reason")
         cells = [
             (
@@ -98,7 +98,7 @@ class Screen:
         ]
         return table(self._console, headings, cells, numbers=("now",), curves=("recent",))
 
-    def _curve(self, row: Row) -> Text:
+    def _curve(self, row: TopRow) -> Text:
         width = max(min(self._console.width - _BESIDE_CURVE, _LONGEST_CURVE), _SHORTEST_CURVE)
         text = Text(
             sparkline(row.values, row.broken, width, blocks_of(self._console)),
@@ -108,6 +108,6 @@ class Screen:
         return text
 
 
-def _number(row: Row) -> Text:
+def _number(row: TopRow) -> Text:
     finite = bool(np.isfinite(row.newest))
     return words(number_text(float(row.newest)), "" if finite else TROUBLE)

@@ -28,25 +28,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Serve until interrupted."""
+    from ..dashboard.run_folder import RunFolder
     from ..dashboard.serving import serve
-    from ..dashboard.shelf import RunShelf
     from ..store import DEFAULT_FOLDER
     from .wording import count_text, printable
 
     folder = options.runs or Path(DEFAULT_FOLDER)
     if options.runs is not None and not folder.is_dir():
         raise MonitorchError(f"there is no folder {folder}: name one with runs, such as {DEFAULT_FOLDER}")
-    shelf = RunShelf(folder)
+    run_folder = RunFolder(folder)
     opens = _has_screen() if options.browser is None else options.browser
 
     def start(url: str) -> None:
-        where = f"{count_text(len(shelf.names()), 'run')} in {printable(folder)}"
+        where = f"{count_text(len(run_folder.names()), 'run')} in {printable(folder)}"
         print(f"{where}: {url}\nCtrl-C ends the server.", flush=True)
         if opens:
             webbrowser.open(url)
 
     with suppress(KeyboardInterrupt):  # Ctrl-C is the way to quit
-        serve(shelf, options.host, options.port, options.token, start)
+        serve(run_folder, options.host, options.port, options.token, start)
 
 
 def _has_screen() -> bool:

@@ -15,11 +15,11 @@ from starlette.staticfiles import StaticFiles
 
 from ..errors import MonitorchError, OptionError, StoreError, UnreadableRunError
 from ..store import Run
-from . import answers
+from . import api
 from .guard import Guard
 from .live import ticks
-from .shelf import RunShelf
-from .windows import PLANES, Ask, blocks, pack
+from .run_folder import RunFolder
+from .windows import PLANES, WindowRequest, blocks, pack
 
 STATIC = Path(__file__).parent / "static"
 _FRESH = {"Cache-Control": "no-store"}
@@ -27,7 +27,7 @@ _LARGEST = 10**18 - 1
 
 
 def create_app(
-    shelf: RunShelf,
+    run_folder: RunFolder,
     host: str = "127.0.0.1",
     token: str | None = None,
     is_ending: Callable[[], bool] = lambda: False,
@@ -35,7 +35,7 @@ def create_app(
     """The web app for some runs.
 
     Args:
-        shelf: the runs.
+        run_folder: the runs.
         host: the address that the server listens on.
         token: secret that a browser must send; None for no check.
         is_ending: whether the server is shutting down, so that streams must end.
@@ -44,11 +44,11 @@ def create_app(
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
         yield
-        shelf.close()
+        run_folder.close()
 
-    answering = _Endpoints(shelf, is_ending)
+    endpoints = _Endpoints(run_folder, is_ending)
     routes = [
-        Route(f"/api/{name}", getattr(answering, name))
+        Route(f"/api/{name}", getattr(endpoints, name))
         for name in ("runs", "summaries", "head", "events", "windows", "live")
     ]
     return Starlette(
@@ -67,41 +67,41 @@ def create_app(
 class _Endpoints:
     """The endpoints; those that read a run are called in threads."""
 
-    def __init__(self, shelf: RunShelf, is_ending: Callable[[], bool]) -> None:
-        self._shelf, self._is_ending = shelf, is_ending
+    def __init__(self, run_folder: RunFolder, is_ending: Callable[[], bool]) -> None:
+        self._folder, self._is_ending = run_folder, is_ending
 
     def runs(self, request: Request) -> Response:
-        return _json(answers.runs(self._shelf.infos()))
+        return _json(api.runs(self._folder.infos()))
 
     def summaries(self, request: Request) -> Response:
         found = {}
         for name in request.query_params.getlist("run"):
             with suppress(StoreError):  # a run that cannot be read still has a line in the list
-                found[name] = answers.summary(self._shelf.run(name))
+                found[name] = api.summary(self._folder.run(name))
         return _json(found)
 
     def head(self, request: Request) -> Response:
-        return _json(answers.head(self._run(request)))
+        return _json(api.head(self._run(request)))
 
     def events(self, request: Request) -> Response:
-        return _json(answers.events(self._run(request).events(_number(request, "since") or 0)))
+        return _json(api.events(self._run(request).events(_number(request, "since") or 0)))
 
     def windows(self, request: Request) -> Response:
-        found = list(blocks(self._run(request), _ask(request)))
+        found = list(blocks(self._run(request), _window_request(request)))
         return Response(pack(found), media_type="application/octet-stream", headers=_FRESH)
 
     async def live(self, request: Request) -> Response:
         headers = {**_FRESH, "X-Accel-Buffering": "no"}
         if request.method == "HEAD":  # otherwise it would never end
             return Response(media_type="text/event-stream", headers=headers)
-        stream = ticks(self._shelf, request.query_params.getlist("run"), self._is_ending)
+        stream = ticks(self._folder, request.query_params.getlist("run"), self._is_ending)
         return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
     def _run(self, request: Request) -> Run:
         name = request.query_params.get("run")
         if name is None:
             raise OptionError("run= is missing")
-        return self._shelf.run(name)
+        return self._folder.run(name)
 
 
 class _Pages(StaticFiles):
@@ -149,11 +149,11 @@ def _number(request: Request, name: str) -> int | None:
     return value
 
 
-def _ask(request: Request) -> Ask:
+def _window_request(request: Request) -> WindowRequest:
     lenses, statistics, layers, planes = map(request.query_params.getlist, ("lens", "statistic", "layer", "plane"))
     if len(lenses) != len(statistics) or not lenses:
         raise OptionError("lens= and statistic= come in pairs, at least one")
     series = tuple(zip(lenses, statistics, strict=True))
     resolution = _number(request, "resolution")
     span = _number(request, "first"), _number(request, "last"), 500 if resolution is None else resolution
-    return Ask(series, tuple(layers) or None, *span, tuple(planes) or PLANES)
+    return WindowRequest(series, tuple(layers) or None, *span, tuple(planes) or PLANES)

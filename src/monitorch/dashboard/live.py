@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 import anyio
 
 from ..errors import MonitorchError
-from .shelf import RunShelf
+from .run_folder import RunFolder
 
 POLL_SECONDS = 0.05
 QUIET_POLLS = 300
@@ -15,14 +15,14 @@ TICK = b"data\n\n"
 COMMENT = b":\n\n"
 
 
-async def ticks(shelf: RunShelf, names: Sequence[str], is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def ticks(run_folder: RunFolder, names: Sequence[str], is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
     """A tick after each commit to one of the runs, and when runs come or go."""
     yield COMMENT
-    before = await anyio.to_thread.run_sync(_state, shelf, names)
+    before = await anyio.to_thread.run_sync(_state, run_folder, names)
     quiet = 0
     while not is_ending():
         await anyio.sleep(POLL_SECONDS)
-        state = await anyio.to_thread.run_sync(_state, shelf, names)
+        state = await anyio.to_thread.run_sync(_state, run_folder, names)
         quiet += 1
         if state != before:
             yield TICK
@@ -32,13 +32,13 @@ async def ticks(shelf: RunShelf, names: Sequence[str], is_ending: Callable[[], b
             quiet = 0
 
 
-def _state(shelf: RunShelf, names: Sequence[str]) -> Hashable:
-    return shelf.entries(), tuple(_version(shelf, name) for name in names)
+def _state(run_folder: RunFolder, names: Sequence[str]) -> Hashable:
+    return run_folder.entries(), tuple(_version(run_folder, name) for name in names)
 
 
-def _version(shelf: RunShelf, name: str) -> tuple[int, int] | None:
+def _version(run_folder: RunFolder, name: str) -> tuple[int, int] | None:
     try:
-        run = shelf.run(name)
+        run = run_folder.run(name)
         return id(run), run.data_version()
     except MonitorchError:
         return None

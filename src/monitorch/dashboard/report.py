@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ..statistic import NONFINITE
 from ..store import WHOLE_RUN, Run
-from . import answers, bundle, quantise
-from .windows import Ask, Block, axes, blocks, describe, planes
+from . import api, bundle, quantise
+from .windows import WindowBlock, WindowRequest, axes, blocks, describe, planes
 
 FEWEST_COLUMNS = 40
 _TRIES = 12
@@ -66,7 +66,7 @@ def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
     code_bytes: list[bytes] = []
     for run in runs:
         described = []
-        for block in blocks(run, Ask(_series(run, share), resolution=columns)):
+        for block in blocks(run, WindowRequest(_series(run, share), resolution=columns)):
             carried = _planes(block)
             codes = quantise.plan(*(plane for name, plane in carried.items() if not name.startswith(NONFINITE)))
             described.append({**describe(block), "planes": list(carried), "codes": codes._asdict()})
@@ -88,18 +88,18 @@ def _series(run: Run, share: float) -> tuple[tuple[str, str], ...]:
 
 def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The facts of a run, with only the statistics that the page contains."""
-    head = answers.head(run)
+    head = api.head(run)
     carried = {(block["lens"], block["statistic"]) for block in described}
     for lens in head["lenses"]:
         lens["statistics"] = [known for known in lens["statistics"] if (lens["name"], known["name"]) in carried]
     size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
     shared = {name: head[name] for name in ("name", "status", "error", "last_step", "age")}
     facts = {"ticks": ticks, "size": size, "problem": None, **shared}
-    told = {"info": facts, "head": head, "events": answers.events(run.events()), "summary": answers.summary(run)}
+    told = {"info": facts, "head": head, "events": api.events(run.events()), "summary": api.summary(run)}
     return {**told, "blocks": described}
 
 
-def _planes(block: Block) -> dict[str, NDArray[Any]]:
+def _planes(block: WindowBlock) -> dict[str, NDArray[Any]]:
     """The arrays of a block; counts that need more than 16 bits have a second plane with the upper bits."""
     found = planes(block)
     counts = found.pop(NONFINITE, None)

@@ -12,7 +12,7 @@ import uvicorn
 from ..errors import MonitorchError, OptionError
 from .app import create_app
 from .guard import is_loopback
-from .shelf import RunShelf
+from .run_folder import RunFolder
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8700
@@ -21,7 +21,7 @@ _SHUTDOWN_SECONDS = 2
 
 
 def serve(
-    shelf: RunShelf,
+    run_folder: RunFolder,
     host: str = DEFAULT_HOST,
     port: int | None = None,
     token: str | None = None,
@@ -30,7 +30,7 @@ def serve(
     """Serve the page until the process is interrupted.
 
     Args:
-        shelf: the runs.
+        run_folder: the runs.
         host: the address to listen on; any but loopback needs a token, which is made if not given.
         port: 0 for any free port; None for the usual one, or the next that is free.
         token: secret that a browser must send.
@@ -40,16 +40,16 @@ def serve(
         raise OptionError("token= must have at least 8 characters")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
-    server = make_server(shelf, host, token)
+    server = make_server(run_folder, host, token)
     with contextlib.closing(listen(host, port)) as listening:
         on_start(url_of(listening, token))
         server.run(sockets=[listening])
 
 
-def make_server(shelf: RunShelf, host: str, token: str | None) -> uvicorn.Server:
+def make_server(run_folder: RunFolder, host: str, token: str | None) -> uvicorn.Server:
     """A server that is not running yet; its streams end with it."""
     server: uvicorn.Server
-    app = create_app(shelf, host, token, lambda: server.should_exit)
+    app = create_app(run_folder, host, token, lambda: server.should_exit)
     config = uvicorn.Config(
         app,
         log_level="error",

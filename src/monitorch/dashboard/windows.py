@@ -15,7 +15,7 @@ HIGHEST_RESOLUTION = 4000
 PLANES = ("mean", "minimum", "maximum")
 
 
-class Ask(NamedTuple):
+class WindowRequest(NamedTuple):
     """Which numbers to send; None for all layers, and for the first and last step."""
 
     series: tuple[tuple[str, str], ...]
@@ -26,7 +26,7 @@ class Ask(NamedTuple):
     planes: tuple[str, ...] = PLANES
 
 
-class Block(NamedTuple):
+class WindowBlock(NamedTuple):
     """The numbers of one statistic."""
 
     lens: str
@@ -40,26 +40,26 @@ class Block(NamedTuple):
         return bool((self.window.axis.step == self.window.last_step).all())
 
 
-def blocks(run: Run, ask: Ask) -> Iterator[Block]:
+def blocks(run: Run, request: WindowRequest) -> Iterator[WindowBlock]:
     """The numbers of each statistic; layers that a lens does not know are left out."""
-    if not 1 <= ask.resolution <= HIGHEST_RESOLUTION:
-        raise OptionError(f"resolution={ask.resolution} must be a number of columns from 1 to {HIGHEST_RESOLUTION}")
-    for plane in ask.planes:
+    if not 1 <= request.resolution <= HIGHEST_RESOLUTION:
+        raise OptionError(f"resolution={request.resolution} must be a number of columns from 1 to {HIGHEST_RESOLUTION}")
+    for plane in request.planes:
         if plane not in PLANES:
             raise OptionError.unknown("plane", plane, PLANES)
     lenses = run.lenses
-    for name, statistic in ask.series:
+    for name, statistic in request.series:
         if name not in lenses:
             raise OptionError.unknown("lens", name, lenses)
         lens = lenses[name]
-        layers = lens.layers if ask.layers is None else [layer for layer in ask.layers if layer in lens.layers]
+        layers = lens.layers if request.layers is None else [layer for layer in request.layers if layer in lens.layers]
         if not layers:
             continue
-        window = run.window(name, statistic, ask.first, ask.last, ask.resolution, layers)
-        yield Block(name, statistic, window, ask.planes)
+        window = run.window(name, statistic, request.first, request.last, request.resolution, layers)
+        yield WindowBlock(name, statistic, window, request.planes)
 
 
-def pack(found: Sequence[Block]) -> bytes:
+def pack(found: Sequence[WindowBlock]) -> bytes:
     """A JSON header with its length before it, then all axes as float64, then all numbers as float32."""
     header = json.dumps({"blocks": [describe(block) for block in found]}).encode()
     header += b" " * (-(len(header) + 4) % 8)
@@ -70,7 +70,7 @@ def pack(found: Sequence[Block]) -> bytes:
     return b"".join(pieces)
 
 
-def describe(block: Block) -> Mapping[str, Any]:
+def describe(block: WindowBlock) -> Mapping[str, Any]:
     """The description of the bytes of a block."""
     window = block.window
     names = {"lens": block.lens, "statistic": block.statistic, "layers": window.layers}
@@ -82,7 +82,7 @@ def axes(window: Window) -> tuple[NDArray[Any], ...]:
     return (*window.axis, window.last_step)
 
 
-def planes(block: Block) -> dict[str, NDArray[Any]]:
+def planes(block: WindowBlock) -> dict[str, NDArray[Any]]:
     """The arrays that are needed, by name."""
     window = block.window
     wanted = PLANES[:1] if block.is_raw else block.wanted

@@ -23,7 +23,7 @@ from .torch_private import (
 )
 
 
-class Engine(Protocol):
+class SeesOutputs(Protocol):
     """What this file needs to know of an inspector's taps."""
 
     @property
@@ -70,7 +70,7 @@ def drop_graphs(model: nn.Module) -> None:
         warn(text, stacklevel=3)
 
 
-def warn_if_blind(engine: Engine) -> None:
+def warn_if_blind(engine: SeesOutputs) -> None:
     """Warn if nothing was seen and a graph compiled without hooks, maybe for another model, may be the reason."""
     if engine.is_blind and number_of_graphs():
         why = "no layer was seen in this tick: torch.compile seems to run a graph that was compiled without hooks"

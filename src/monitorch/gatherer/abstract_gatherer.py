@@ -15,7 +15,7 @@ from ..errors import SkippedSample, warn
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class State(Protocol):
+class GathererState(Protocol):
     """What a gatherer reads from its inspector's state."""
 
     @property
@@ -34,8 +34,8 @@ class State(Protocol):
 class AbstractGatherer(ABC):
     """Base of all gatherers: knows whether its inspector wants data, and how to detach."""
 
-    def __init__(self, inspector_state: State) -> None:
-        self.inspector_state: State | None = inspector_state
+    def __init__(self, inspector_state: GathererState) -> None:
+        self.inspector_state: GathererState | None = inspector_state
         self._handles: list[Any] = []
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Gatherer(AbstractGatherer):
         inspector_state: says whether to record.
     """
 
-    def __init__(self, preprocessors: Sequence[Any], name: str, inspector_state: State) -> None:
+    def __init__(self, preprocessors: Sequence[Any], name: str, inspector_state: GathererState) -> None:
         super().__init__(inspector_state)
         self._preprocessors = list(preprocessors)
         self.name = name

@@ -12,7 +12,7 @@ from ..engine.passes import RecomputationFilter
 from ..engine.reports import tell
 from ..engine.tensors import pick_tensor, with_alias
 from ..preprocessor import AbstractBackwardPreprocessor
-from .abstract_gatherer import Gatherer, State
+from .abstract_gatherer import Gatherer, GathererState
 
 
 class BackwardGatherer(Gatherer):
@@ -30,7 +30,7 @@ class BackwardGatherer(Gatherer):
         module: nn.Module,
         preprocessors: Sequence[AbstractBackwardPreprocessor],
         name: str,
-        inspector_state: State,
+        inspector_state: GathererState,
         *,
         output_index: int | str | None = None,
     ) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..engine.parameters import find_parameter
 from ..preprocessor import AbstractTensorPreprocessor
-from .abstract_gatherer import Gatherer, State
+from .abstract_gatherer import Gatherer, GathererState
 
 
 class CallParameterGatherer(Gatherer):
@@ -20,7 +20,7 @@ class CallParameterGatherer(Gatherer):
         parameter: str,
         preprocessors: Sequence[AbstractTensorPreprocessor],
         name: str,
-        inspector_state: State,
+        inspector_state: GathererState,
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self._module, self._parameter = weakref.ref(module), parameter

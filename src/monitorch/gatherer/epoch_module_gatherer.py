@@ -8,7 +8,7 @@ from torch import nn
 
 from ..engine.parameters import Target, find_parameter
 from ..preprocessor import AbstractModulePreprocessor
-from .abstract_gatherer import Gatherer, State
+from .abstract_gatherer import Gatherer, GathererState
 
 
 class EpochModuleGatherer(Gatherer):
@@ -23,7 +23,7 @@ class EpochModuleGatherer(Gatherer):
         module: nn.Module,
         preprocessors: Sequence[AbstractModulePreprocessor],
         name: str,
-        inspector_state: State,
+        inspector_state: GathererState,
         *,
         parameter: str | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ from ..engine.tensors import first_input
 from ..engine.torch_private import is_traced
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, PartOfLoss, loss_in
-from .abstract_gatherer import Gatherer, State
+from .abstract_gatherer import Gatherer, GathererState
 
 PART = 4
 """Added to the kind of a pass whose loss is only a part of the loss of its step."""
@@ -27,7 +27,11 @@ class FeedForwardGatherer(Gatherer):
     """Passes on the input and output of a module."""
 
     def __init__(
-        self, module: nn.Module, preprocessors: Sequence[AbstractForwardPreprocessor], name: str, inspector_state: State
+        self,
+        module: nn.Module,
+        preprocessors: Sequence[AbstractForwardPreprocessor],
+        name: str,
+        inspector_state: GathererState,
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         self.passes = RecomputationFilter(inspector_state)

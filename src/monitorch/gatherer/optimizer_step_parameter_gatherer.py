@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from ..engine.optimizers import OptimizerSteps, Owned
 from ..preprocessor import AbstractTensorPreprocessor
-from .abstract_gatherer import State
+from .abstract_gatherer import GathererState
 from .call_parameter_gatherer import CallParameterGatherer
 
 
@@ -26,7 +26,7 @@ class OptimizerStepParameterGatherer(CallParameterGatherer):
         parameter: str,
         preprocessors: Sequence[AbstractTensorPreprocessor],
         name: str,
-        inspector_state: State,
+        inspector_state: GathererState,
     ) -> None:
         super().__init__(module, parameter, preprocessors, name, inspector_state)
         self._optimizer = optimizer

@@ -11,7 +11,7 @@ from ..engine.compilation import HookedMethod, outside_graph
 from ..engine.parameters import find_parameter
 from ..engine.reports import tell
 from ..preprocessor import AbstractTensorPreprocessor
-from .abstract_gatherer import Gatherer, State
+from .abstract_gatherer import Gatherer, GathererState
 
 
 class ParameterGradientGatherer(Gatherer):
@@ -29,7 +29,7 @@ class ParameterGradientGatherer(Gatherer):
         module: nn.Module,
         preprocessors: Sequence[AbstractTensorPreprocessor],
         name: str,
-        inspector_state: State,
+        inspector_state: GathererState,
         *,
         follow: bool = False,
     ) -> None:

@@ -51,7 +51,7 @@ SCRIPTED = torch.jit.ScriptModule
 """Modules that torch.jit runs, without calling hooks."""
 
 
-class Layer(NamedTuple):
+class NamedModule(NamedTuple):
     """One module of the model."""
 
     name: str
@@ -59,7 +59,7 @@ class Layer(NamedTuple):
     is_leaf: bool
 
 
-def description(layers: Iterable[Layer]) -> list[tuple[str, str, int]]:
+def description(layers: Iterable[NamedModule]) -> list[tuple[str, str, int]]:
     """Name, class and number of parameters of each layer, without the parameters of its submodules."""
     return [(name, type(module).__name__, sum(map(_size, module._parameters.values()))) for name, module, _ in layers]
 
@@ -139,7 +139,7 @@ def is_spread(model: nn.Module) -> bool:
     return any(map(is_distributed, model.parameters()))
 
 
-def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]:
+def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[NamedModule]:
     """All modules down to ``depth`` levels (-1: all), parents first; a shared module under its first name only.
 
     >>> [layer.name for layer in walk(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU())), separator="/")]
@@ -150,7 +150,7 @@ def walk(model: nn.Module, depth: int = -1, separator: str = ".") -> list[Layer]
     return list(_walk(model, "", depth, separator, set()))
 
 
-def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[int] | None) -> Iterator[Layer]:
+def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[int] | None) -> Iterator[NamedModule]:
     """The layers of a module; without ``seen``, shared ones appear under all their names."""
     inner = [module, *_wrapped(module)][-1]
     if seen is not None:
@@ -160,9 +160,9 @@ def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[in
     children = {} if depth == 0 else _children(module)
     is_called = name == "" and inner is not module
     if is_called:  # then the model is called through the wrapper
-        yield Layer(name, module, is_leaf=False)
+        yield NamedModule(name, module, is_leaf=False)
     if not is_called or inner._parameters:
-        yield Layer(name, inner, is_leaf=not children)
+        yield NamedModule(name, inner, is_leaf=not children)
     for child_name, child in children.items():
         yield from _walk(child, _joined(name, child_name, separator), depth - 1, separator, seen)
 
@@ -205,7 +205,7 @@ class LayersOf:
         self._known: dict[str, tuple[weakref.ref[nn.Module], bool]] = {}
         self.changes()
 
-    def __iter__(self) -> Iterator[Layer]:
+    def __iter__(self) -> Iterator[NamedModule]:
         model = self._model()
         return iter([] if model is None else walk(model, *self._how))
 
@@ -219,7 +219,7 @@ class LayersOf:
         known = [module for reference in self._modules if (module := reference()) is not None]
         return [(len(known),), *((id(part), *map(id, part._modules.values())) for part in known if part._modules)]
 
-    def changes(self) -> tuple[set[str], list[Layer]]:
+    def changes(self) -> tuple[set[str], list[NamedModule]]:
         """Changes since the last call: the names of layers that are gone or replaced, and the new layers."""
         if self._modules and self._children == self._known_children():
             return set(), []
@@ -232,7 +232,7 @@ class LayersOf:
         return before.keys() - same, [layer for layer in layers if layer.name not in same]
 
 
-def _is_same(layer: Layer, known: weakref.ref[nn.Module], is_leaf: bool) -> bool:
+def _is_same(layer: NamedModule, known: weakref.ref[nn.Module], is_leaf: bool) -> bool:
     return known() is layer.module and layer.is_leaf == is_leaf
 
 

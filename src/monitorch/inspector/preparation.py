@@ -13,18 +13,18 @@ from ..engine.torch_private import running_parallel
 from ..errors import warn
 from .inspector_state import InspectorState
 from .module_tree import averaging_processes, is_partitioned
-from .vitals import Vitals
+from .run_statistics import RunStatistics
 
 
 class Preparation:
     """Checks the model when training passes begin: it may have been wrapped, sharded, frozen or extended.
 
     Args:
-        vitals: is told how many processes train on their own batches.
+        run_statistics: is told how many processes train on their own batches.
     """
 
-    def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, vitals: Vitals) -> None:
-        self._state, self._engine, self._vitals = state, engine, vitals
+    def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, run_statistics: RunStatistics) -> None:
+        self._state, self._engine, self._run_statistics = state, engine, run_statistics
         self._model = weakref.ref(model)
         self.has_looked = False
         self._kind: type | None = None  # fully_shard gives a module another class
@@ -59,7 +59,7 @@ class Preparation:
             return
         self._state.average_over(processes)
         self._engine.average(self._state.loss_share)
-        self._vitals.processes = processes
+        self._run_statistics.processes = processes
         if self._state.observed and processes > 1:
             warn(
                 f"the model was made parallel after {self._state.observed} passes were watched: this tick shows the "

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
@@ -30,15 +30,15 @@ from . import checkpoint
 from .arguments import check, trainer
 from .cadence import Cadence
 from .display import DisplaysRun
-from .epoch_loops import EpochLoops
 from .inspector_state import TRAINING_LOSS, InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
-from .release import release, release_dropped
 from .step_counter import StepCounter
 from .tick import Tick, collect
 
+Item = TypeVar("Item")
 
-class PyTorchInspector(EpochLoops, DisplaysRun):
+
+class PyTorchInspector(DisplaysRun):
     """Shows a model in training through lenses.
 
     Args:
@@ -113,7 +113,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         self._layers: LayersOf | None = None
         self._shown_epoch, self._adopted, self._handles = 0, list[AbstractLens](), list[Any]()
         # deleting the inspector removes its hooks: the finalizer shares what it needs, but does not hold the inspector
-        weakref.finalize(self, release_dropped, self._adopted, self._handles, self.state).atexit = False
+        weakref.finalize(self, _release_dropped, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
         if module is not None:
             self.attach(module)
@@ -173,7 +173,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
                 for lens in self._adopted:
                     self._show_model(lens)
             except Exception:
-                release(self._adopted, self._handles, self.state)  # never leave a model half watched
+                _release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
             self._pass_over(scripted(model))
             self._steps = StepCounter(self.state, self.state.engine, model, self._trainer)
@@ -188,7 +188,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self._last_records = self.records()
-        release(self._adopted, self._handles, self.state)
+        _release(self._adopted, self._handles, self.state)
         self.state.meet_as("")
         self._layers = self._steps = None
         self.aliases = {}
@@ -201,7 +201,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
 
     def drop(self) -> None:
         """Leave the model and show nothing: nothing is computed, so the garbage collector may call this."""
-        release_dropped(self._adopted, self._handles, self.state)
+        _release_dropped(self._adopted, self._handles, self.state)
 
     def step(self) -> None:
         """Say that a step has ended, if no optimizer's ``step()`` does.
@@ -269,6 +269,18 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
             self._tick(epoch, "step" if self.state.attached else "tick")
         except Exception as error:
             tell(self.state, "a tick", error)
+
+    def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
+        """Go through ``iterable`` and tick after each item, except one where the loop ends with ``break``."""
+        for index, item in enumerate(iterable):
+            if index:
+                self.tick_epoch()
+            yield item
+        self.tick_epoch()
+
+    def range(self, *args: Any, **kwargs: Any) -> Iterator[int]:
+        """``range`` that ticks after each number."""
+        return self.iter(range(*args, **kwargs))
 
     def hold(self, names: Collection[str]) -> None:
         """Keep the numbers so far under these names at the last step, whenever the next tick comes."""
@@ -417,7 +429,7 @@ class PyTorchInspector(EpochLoops, DisplaysRun):
         """Show the tick; where the visualizer allows it, in another thread, so that training does not wait."""
         self._settle()
         self._last_records = []
-        for name, value in self._steps.vitals.read().items() if self.optimizers and self._steps else ():
+        for name, value in self._steps.run_statistics.read().items() if self.optimizers and self._steps else ():
             if name not in self._logged.numbers:  # the user's own number of that name is meant
                 self._logged.numbers.push(name, value)
         others = [lens for lens in self._adopted if lens is not self._logged]
@@ -469,3 +481,30 @@ def _short(value: Any) -> str:
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
+    """Remove all hooks of an inspector from a model and its optimizers.
+
+    The garbage collector may call this at any moment, also while torch traces or captures another model: nothing here
+    computes.
+    """
+    try:
+        for lens in lenses:
+            if getattr(lens, "_state", state) is state:  # the lens may belong to another inspector now
+                lens.detach_from_module()
+    finally:  # a lens written by the user may fail
+        while handles:
+            handles.pop().remove()
+        if state.engine is not None:
+            state.engine.close()
+            state.engine = None
+
+
+def _release_dropped(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
+    """The same for an inspector that was garbage-collected: nobody could catch an error."""
+    try:
+        _release(lenses, handles, state)
+    except Exception as error:
+        state.on_error = "warn"
+        tell(state, "leaving the model", error)

@@ -20,8 +20,8 @@ from ..errors import warn
 from .arguments import Trainer
 from .inspector_state import InspectorState
 from .preparation import Preparation
+from .run_statistics import RunStatistics
 from .scaler_steps import ScalerSteps
-from .vitals import Vitals
 
 TRAINING = 3
 """What ``kind_of_pass`` returns for a pass in train mode with gradients enabled."""
@@ -47,7 +47,7 @@ class PassHook(GraphHook):
         """Begin a pass, and count its samples."""
         begin, kind = perf_counter(), kind_of_pass(module)
         if self._counter.begin_pass(kind) and kind == TRAINING:
-            self._counter.vitals.count(first_input(args, kwargs))
+            self._counter.run_statistics.count(first_input(args, kwargs))
         self._counter.spend(perf_counter() - begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -78,8 +78,8 @@ class StepCounter:
         self._passes = RecomputationFilter()
         self._is_uncollected = True
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
-        self.vitals = Vitals(self._optimizers, 1 / state.loss_share, model)
-        self._preparation = Preparation(state, engine, model, self.vitals)
+        self.run_statistics = RunStatistics(self._optimizers, 1 / state.loss_share, model)
+        self._preparation = Preparation(state, engine, model, self.run_statistics)
         self._hook = PassHook(self, self._callback, state)
         self._handles: list[Any] = [model.register_forward_pre_hook(self._hook, with_kwargs=True)]
         engine.when_no_pass_has_begun = self._begin_passes_with
@@ -87,7 +87,7 @@ class StepCounter:
             engine.steps(optimizer).before.append(self._before_step)
             engine.steps(optimizer).after.append(self._after_step)
         if scaler is not None:
-            self.vitals.count_skipped(0)
+            self.run_statistics.count_skipped(0)
             steps = [engine.steps(optimizer) for optimizer in self._optimizers]
             self._handles.append(ScalerSteps(scaler, steps, self._skip_step, state))
 
@@ -158,12 +158,12 @@ class StepCounter:
             self._engine.gradients.take_step(optimizer)
         works = self._engine.step_scales.of(optimizer).works
         if works is not None:
-            self.vitals.count_skipped(1 - works)
+            self.run_statistics.count_skipped(1 - works)
         self._end_step(optimizer)
 
     def _skip_step(self, optimizer: Optimizer) -> None:
         self._engine.skip_step(optimizer)
-        self.vitals.count_skipped(1)
+        self.run_statistics.count_skipped(1)
         self._end_step(optimizer)
 
     def _end_step(self, optimizer: Optimizer) -> None:

@@ -16,7 +16,7 @@ from ..gatherer.abstract_gatherer import Gatherer
 from ..preprocessor import AbstractPreprocessor
 from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..visualizer.abstract_visualizer import AbstractVisualizer
-from ..visualizer.frame import Frame, Moment
+from ..visualizer.frame import Moment, TagFrame
 from ..visualizer.record import Record
 from ..visualizer.record_sink import RecordSink
 from .abstract_lens import AbstractLens
@@ -43,7 +43,7 @@ class Lens(AbstractLens):
         self._views: tuple[Any, ...] = tuple(views)
         self._gatherers: list[Any] = []
         self._layers: dict[str, None] = {}
-        self._frames: list[Frame] = []
+        self._frames: list[TagFrame] = []
         self._finalized_in = -1
         self._moment = 0, 0.0
         self._state: Any = None
@@ -93,7 +93,7 @@ class Lens(AbstractLens):
         """The numbers of the last tick, one by one."""
         return self._records(self._frames, epoch, self._moment[0])
 
-    def _show(self, frames: Sequence[Frame], visualizer: AbstractVisualizer, epoch: int, step: int) -> None:
+    def _show(self, frames: Sequence[TagFrame], visualizer: AbstractVisualizer, epoch: int, step: int) -> None:
         for part in getattr(visualizer, "parts", (visualizer,)):
             if isinstance(part, RecordSink):
                 part.write_frames(self._dated(epoch, step), frames)
@@ -101,7 +101,7 @@ class Lens(AbstractLens):
                 for frame in frames:
                     frame.show(part, epoch)
 
-    def _records(self, frames: Sequence[Frame], epoch: int, step: int) -> list[Record]:
+    def _records(self, frames: Sequence[TagFrame], epoch: int, step: int) -> list[Record]:
         moment = self._dated(epoch, step)
         return [record for frame in frames for record in frame.records(moment)]
 

@@ -9,7 +9,7 @@ from torch import nn
 from ..numerical import Accumulator
 from ..preprocessor import AbstractPreprocessor, ExplicitCall
 from ..preprocessor.run_numbers import RunNumbers
-from ..visualizer.frame import Frame
+from ..visualizer.frame import TagFrame
 from ..visualizer.record import Record
 from .base import Lens
 
@@ -24,7 +24,7 @@ class PushedLens(Lens):
 
     def __init__(self, preprocessors: Iterable[RunNumbers], views: Iterable[Any]) -> None:
         super().__init__(preprocessors, views)
-        self.earlier: dict[int, list[Frame]] = {}
+        self.earlier: dict[int, list[TagFrame]] = {}
         """The numbers of the last tick that belong to earlier steps, by step."""
         self._read: dict[RunNumbers, dict[int | None, dict[str, Accumulator]]] = {}
 

@@ -19,15 +19,15 @@ from ..preprocessor.geometry import GeometryPreprocessor
 from ..preprocessor.rates import RateStatistics
 from ..statistic import SHARE, Statistic, edges
 from ..visualizer.abstract_visualizer import TagAttributes, TagType
-from ..visualizer.frame import Counts, Frame, Numbers
+from ..visualizer.frame import Counts, Numbers, TagFrame
 
 __all__ = [
-    "Frame",
     "LayerLines",
     "LayerRates",
     "NamedLines",
     "Shares",
     "Source",
+    "TagFrame",
     "View",
     "WorstRates",
     "geometry_views",
@@ -100,7 +100,7 @@ class View(ABC):
         self.attributes = TagAttributes(logy, self.big, annotate, self.type, ylim)
 
     @abstractmethod
-    def read(self, layers: Sequence[str]) -> Frame:
+    def read(self, layers: Sequence[str]) -> TagFrame:
         """The numbers since the last tick."""
 
     def _statistic(self, line: str, curve: str = "", **what: Any) -> Statistic:
@@ -147,17 +147,17 @@ class LayerLines(View):
         bands = self._edges(self.ranges or (), error=self.error)
         return (*self._lines(self.lines, error=self.error), *bands)
 
-    def read(self, layers: Sequence[str]) -> Frame:
+    def read(self, layers: Sequence[str]) -> TagFrame:
         """Aggregate each layer's samples."""
         banded = self.ranges is not None
         found = self.source.read(layers)
         if not found.layers:
-            return Frame.empty(self.tag, self.type, banded=banded)
+            return TagFrame.empty(self.tag, self.type, banded=banded)
         rows = [found.points(method) for method in self.lines]
         for band in self.ranges or ():
             rows += found.edges(band)
         counts = np.broadcast_to(found.nonfinite(), (len(rows), len(found.layers)))
-        return Frame(self.tag, self.type, found.layers, self.statistics, np.stack(rows), counts, banded=banded)
+        return TagFrame(self.tag, self.type, found.layers, self.statistics, np.stack(rows), counts, banded=banded)
 
 
 class LayerRates(View):
@@ -171,11 +171,11 @@ class LayerRates(View):
         self._sources = [(Source(rates, statistic), method) for statistic, method in self.methods.items()]
         self._labels: tuple[Any, list[tuple[str, ...]]] = (None, [])
 
-    def read(self, layers: Sequence[str]) -> Frame:
+    def read(self, layers: Sequence[str]) -> TagFrame:
         """Aggregate each layer's rates."""
         readings = [source.read(layers) for source, _ in self._sources]
         if not any(found.layers for found in readings):
-            return Frame.empty(self.tag, self.type)
+            return TagFrame.empty(self.tag, self.type)
         shown = max((found.layers for found in readings), key=len)
         if any(found.layers != shown for found in readings):  # the samples of one rate were given away by hand
             known = {layer for found in readings for layer in found.layers}
@@ -192,7 +192,7 @@ class LayerRates(View):
                 rows[name] = values, counts, own
         values, counts, measured = map(np.stack, zip(*rows.values(), strict=True))
         statistics = tuple(self._lines(tuple(rows)))
-        return Frame(self.tag, self.type, shown, statistics, values, counts, None if measured.all() else measured)
+        return TagFrame(self.tag, self.type, shown, statistics, values, counts, None if measured.all() else measured)
 
     def _labels_of(self, layers: tuple[str, ...]) -> list[tuple[str, ...]]:
         """What the rates of each layer are called; asked again only when layers, or what they are, have changed."""
@@ -214,20 +214,20 @@ class WorstRates(View):
         super().__init__(tag)
         self.views = views
 
-    def read(self, layers: Sequence[str]) -> Frame:
+    def read(self, layers: Sequence[str]) -> TagFrame:
         """Look for the worst layer."""
         frames = [frame for frame in (view.read(layers) for view in self.views) if frame.layers]
         if not frames:
-            return Frame.empty(self.tag, self.type)
+            return TagFrame.empty(self.tag, self.type)
         values = []
         for rate, worst in self._WORST.items():
             known = np.concatenate([_finite(frame, rate) for frame in frames])
             values.append([float(worst(known)) if len(known) else math.nan])
         statistics = tuple(self._lines([f"worst {rate}" for rate in self._WORST]))
-        return Frame(self.tag, self.type, (self.tag,), statistics, np.array(values))
+        return TagFrame(self.tag, self.type, (self.tag,), statistics, np.array(values))
 
 
-def _finite(frame: Frame, line: str) -> Numbers:
+def _finite(frame: TagFrame, line: str) -> Numbers:
     """The finite numbers of a line."""
     row = next((place for place, known in enumerate(frame.statistics) if known.line == line), None)
     if row is None:
@@ -247,18 +247,18 @@ class Shares(View):
         super().__init__(tag, annotate=False)
         self.source, self.method = source, method
 
-    def read(self, layers: Sequence[str]) -> Frame:
+    def read(self, layers: Sequence[str]) -> TagFrame:
         """Divide by the sum of the finite values."""
         found = self.source.read(layers)
         if not found.layers:
-            return Frame.empty(self.tag, self.type)
+            return TagFrame.empty(self.tag, self.type)
         values = found.points(self.method)
         known = np.isfinite(values)
         _, exponent = np.frexp(np.max(np.abs(values), where=known, initial=0.0))
         scaled = np.ldexp(np.where(known, values, np.nan), -exponent)  # the sum of huge numbers would overflow
         total = math.fsum(scaled[known].tolist())
         statistics = (self._statistic(SHARE, role="share"),)
-        return Frame(self.tag, self.type, found.layers, statistics, scaled[None] / (total or 1.0))
+        return TagFrame(self.tag, self.type, found.layers, statistics, scaled[None] / (total or 1.0))
 
 
 class NamedLines(View):
@@ -285,19 +285,19 @@ class NamedLines(View):
         self.named, self.lines, self.ranges = named, tuple(dict.fromkeys(lines)), tuple(dict.fromkeys(ranges))
         self._statistics: tuple[tuple[str, ...], tuple[Statistic, ...]] = ((), ())
 
-    def read(self, layers: Sequence[str], step: int | None = None) -> Frame:
+    def read(self, layers: Sequence[str], step: int | None = None) -> TagFrame:
         """Aggregate each name's samples; a name without any is left out."""
         named = self.named(step)
         series = dict(compress(named.items(), have_samples(named)))
         if not series:
-            return Frame.empty(self.tag, self.type, banded=True)
+            return TagFrame.empty(self.tag, self.type, banded=True)
         ends = [edge for band in self.ranges for edge in extract_ranges(series, band)]
         points = [extract_points(series, method) for method in self.lines]
         values = np.concatenate([np.stack(rows).T.reshape(-1) for rows in (points, ends) if rows])
         counts = count_nonfinites(series)
         counts = np.concatenate([np.repeat(counts, len(rows)) for rows in (points, ends)])
         statistics = self._statistics_of(tuple(series))
-        return Frame(self.tag, self.type, (self.tag,), statistics, values[:, None], counts[:, None], banded=True)
+        return TagFrame(self.tag, self.type, (self.tag,), statistics, values[:, None], counts[:, None], banded=True)
 
     def _statistics_of(self, names: tuple[str, ...]) -> tuple[Statistic, ...]:
         """The lines of all names, then their edges."""

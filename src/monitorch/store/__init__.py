@@ -15,8 +15,8 @@ Reading::
     run = open_run(folder_or_file, rank=None)                                                       # a context manager
     run.name, run.status, run.error, run.meta, run.last_step, run.path    error is Failure(type, message, traceback)
     run.layers -> (Layer(name, kind, parameters), ...)                                          in the model's order
-    run.lenses -> {name: Lens(name, statistics, layers, ticks, first_step, last_step)}
-    run.series(lens, statistic, layer, first=None, last=None) -> Series(axis, values)
+    run.lenses -> {name: LensInfo(name, statistics, layers, ticks, first_step, last_step)}
+    run.series(lens, statistic, layer, first=None, last=None) -> LayerSeries(axis, values)
     run.window(lens, statistic, first=None, last=None, resolution=1000, layers=None)
         -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite, finite)           arrays [layer, column]
     run.newest() -> {lens: Frame};  run.frame_at(step) -> {lens: Frame}            Frame.values[statistic, layer]
@@ -41,10 +41,10 @@ array([0., 2., 4.], dtype=float32)
 from ..statistic import Statistic
 from .failure import Failure
 from .lens_index import Axis
-from .library import DEFAULT_FOLDER, RunInfo, list_runs, open_run
-from .parts import WHOLE_RUN, Event, Frame, Layer
-from .reader import Lens, Run, Series, Window
+from .reader import LayerSeries, LensInfo, Run, Window
+from .run_list import DEFAULT_FOLDER, RunInfo, list_runs, open_run
 from .tiles import is_absent
+from .types import WHOLE_RUN, Event, Frame, Layer
 from .writer import Writer
 
 __all__ = [
@@ -55,10 +55,10 @@ __all__ = [
     "Failure",
     "Frame",
     "Layer",
-    "Lens",
+    "LayerSeries",
+    "LensInfo",
     "Run",
     "RunInfo",
-    "Series",
     "Statistic",
     "Window",
     "Writer",

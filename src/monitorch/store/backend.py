@@ -11,9 +11,9 @@ from ..errors import StoreError
 from .database import Database, owner_of
 from .frame_log import FrameLog
 from .journal import BUSY_SECONDS, SIDE_FILES, Journal, connect, connect_to_read, probe
-from .library import file_of
-from .parts import FirstOperations, Operation
+from .run_list import file_of
 from .schema import migrate
+from .types import FirstOperations, Operation
 
 
 class Backend(Protocol):
@@ -124,7 +124,7 @@ def _patience(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
         connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}")
 
 
-class Place(NamedTuple):
+class RankFile(NamedTuple):
     """Where the file of one process of a run is, or will be.
 
     Args:
@@ -140,43 +140,43 @@ class Place(NamedTuple):
     max_size: int | None = None
 
 
-def create(place: Place, first: FirstOperations) -> Backend:
+def create(rank_file: RankFile, first: FirstOperations) -> Backend:
     """A new file with its first operations; if several processes try at once, one gets it."""
-    _refuse_existing(file_of(place.folder, place.rank))
-    is_new_folder = _make(place.folder)
+    _refuse_existing(file_of(rank_file.folder, rank_file.rank))
+    is_new_folder = _make(rank_file.folder)
     path = None
     try:
-        journal = place.journal or probe(place.folder)
-        wanted = place.folder / f"rank{place.rank}{'.log' if journal == 'log' else '.db'}"
+        journal = rank_file.journal or probe(rank_file.folder)
+        wanted = rank_file.folder / f"rank{rank_file.rank}{'.log' if journal == 'log' else '.db'}"
         try:
             os.close(os.open(wanted, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
             _refuse_existing(wanted)
         path = wanted
-        return _begun(_open(path, journal, place.max_size), first)
+        return _begun(_open(path, journal, rank_file.max_size), first)
     except BaseException:
         if path is not None and not _is_taken(path):
             _remove(path)
         if is_new_folder:
             with suppress(OSError):  # another process has put a file into it
-                place.folder.rmdir()
+                rank_file.folder.rmdir()
         raise
 
 
-def resume(place: Place, first: FirstOperations) -> Backend:
+def resume(rank_file: RankFile, first: FirstOperations) -> Backend:
     """The file of an existing run, or else a new one."""
-    path = file_of(place.folder, place.rank)
+    path = file_of(rank_file.folder, rank_file.rank)
     if path is None:
         try:
-            return create(place, first)
+            return create(rank_file, first)
         except StoreError:
-            path = file_of(place.folder, place.rank)
+            path = file_of(rank_file.folder, rank_file.rank)
             if path is None:
                 raise
-    journal: Journal = "log" if path.suffix == ".log" else place.journal or probe(place.folder)
+    journal: Journal = "log" if path.suffix == ".log" else rank_file.journal or probe(rank_file.folder)
     if path.suffix != ".log" and journal == "log":
         journal = "truncate"
-    return _begun(_open(path, journal, place.max_size), first)
+    return _begun(_open(path, journal, rank_file.max_size), first)
 
 
 def _begun(backend: Backend, first: FirstOperations) -> Backend:

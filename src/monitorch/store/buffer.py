@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .parts import Floats, Frame
 from .tiles import absent, block_ticks
+from .types import Floats, Frame
 
 
-class Tick(NamedTuple):
+class StoredTick(NamedTuple):
     """One frame with its numbers in the columns of its lens."""
 
     seq: int
@@ -22,7 +22,7 @@ class Tick(NamedTuple):
     values: Floats
 
     @classmethod
-    def load(cls, seq: int, step: int, epoch: int, time: float, statistics: int, data: bytes) -> Tick:
+    def load(cls, seq: int, step: int, epoch: int, time: float, statistics: int, data: bytes) -> StoredTick:
         """Read a row of the table."""
         return cls(seq, step, epoch, time, np.frombuffer(data, np.float32).reshape(statistics, -1))
 
@@ -34,7 +34,7 @@ class LensBuffer:
     id: int
     statistics: dict[str, int] = field(default_factory=dict)
     layers: dict[str, int] = field(default_factory=dict)
-    ticks: list[Tick] = field(default_factory=list)
+    ticks: list[StoredTick] = field(default_factory=list)
     saved: int = 0
     blocks: int = 0
     next_seq: int = 0
@@ -60,9 +60,9 @@ class LensBuffer:
                 values = absent((len(self.statistics), len(self.layers)))
                 rows, columns = _places(self.statistics, frame.statistics), _places(self.layers, frame.layers)
                 values[np.ix_(rows, columns)] = frame.values
-        self.append(Tick(self.next_seq, frame.step, frame.epoch, frame.time, values))
+        self.append(StoredTick(self.next_seq, frame.step, frame.epoch, frame.time, values))
 
-    def append(self, tick: Tick) -> None:
+    def append(self, tick: StoredTick) -> None:
         """Add a tick as it is."""
         self.ticks.append(tick)
         self.next_seq, self.last_step = tick.seq + 1, tick.step

@@ -14,11 +14,11 @@ import numpy as np
 
 from ..errors import StoreError
 from ..statistic import Statistic
-from .buffer import LensBuffer, Tick
-from .parts import Event, FirstOperations, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
+from .buffer import LensBuffer, StoredTick
 from .schema import transaction
 from .status import derive_status
 from .tiles import TILE_LAYERS, WIDTHS, Columns, merge, summarise
+from .types import Event, FirstOperations, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
 
 _HOT = "INSERT INTO hot (lens, seq, segment, step, epoch, time, statistics, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _BLOCK = (
@@ -128,7 +128,7 @@ class Database:
             later = self.connection.execute("SELECT after FROM segment WHERE id > ?", [segment])
             lens.last_step = min([int(np.frombuffer(steps, np.int64)[-1]), *(after for (after,) in later)])
         for row in ask("SELECT seq, step, epoch, time, statistics, data FROM hot WHERE lens = ? ORDER BY seq"):
-            lens.append(Tick.load(*row))
+            lens.append(StoredTick.load(*row))
         lens.saved = len(lens.ticks)
 
     def _take_frame(self, frame: Frame) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..errors import StoreError, UnreadableRunError
 from ..statistic import Statistic
-from .parts import Event, FirstOperations, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
 from .status import derive_status
+from .types import Event, FirstOperations, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
 
 fcntl: Any
 try:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..statistic import Statistic
-from .buffer import Tick, padded
-from .parts import Floats
+from .buffer import StoredTick, padded
 from .tiles import absent
+from .types import Floats
 
 _BLOCKS = "SELECT id, segment, seq, ticks, steps, epochs, times FROM block WHERE lens = ? AND id >= ? ORDER BY id"
 _HOT = "SELECT seq, step, epoch, time, statistics, data FROM hot WHERE lens = ? AND seq >= ? ORDER BY seq"
@@ -38,7 +38,7 @@ class Axis(NamedTuple):
 
 
 @dataclass
-class Block:
+class SealedBlock:
     """Sealed ticks; readers see the first ``shown``, at position ``start`` of the axis."""
 
     axis: Axis
@@ -58,8 +58,8 @@ class LensIndex:
     name: str
     statistics: list[Statistic] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    tail: list[Tick] = field(default_factory=list)
+    blocks: list[SealedBlock] = field(default_factory=list)
+    tail: list[StoredTick] = field(default_factory=list)
     raw_from: int = 0
     fine_from: int = 0
 
@@ -73,7 +73,7 @@ class LensIndex:
         sealed = new[-1].seq + new[-1].ticks if new else 0
         tail = [tick for tick in self.tail if tick.seq >= sealed]
         known = tail[-1].seq + 1 if tail else 0
-        tail += [Tick.load(*row) for row in connection.execute(_HOT, (self.id, known))]
+        tail += [StoredTick.load(*row) for row in connection.execute(_HOT, (self.id, known))]
         # if a refresh fails in the middle, nothing of it is kept
         self.statistics, self.layers, self.raw_from, self.fine_from = statistics, layers, raw_from, fine_from
         self.blocks += new
@@ -118,11 +118,11 @@ class LensIndex:
         return np.stack([padded(tick.values[: shape[0]], shape)[statistic, rows] for tick in ticks], -1)
 
 
-def _block(number: int, segment: int, seq: int, ticks: int, steps: bytes, epochs: bytes, times: bytes) -> Block:
+def _block(number: int, segment: int, seq: int, ticks: int, steps: bytes, epochs: bytes, times: bytes) -> SealedBlock:
     axis = Axis(np.frombuffer(steps, np.int64), np.frombuffer(epochs, np.int32), np.frombuffer(times))
     if any(len(moments) != ticks for moments in axis):
         raise ValueError(f"block {number} has another number of ticks than of steps, epochs or times")
-    return Block(axis, number, segment, seq, ticks)
+    return SealedBlock(axis, number, segment, seq, ticks)
 
 
 def _statistic(name: str, scale: Any, low: float | None, high: float | None, *parts: Any) -> Statistic:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .lens_index import Axis, Block, LensIndex
-from .parts import Floats
+from .lens_index import Axis, LensIndex, SealedBlock
 from .tiles import TILE_LAYERS, WIDTHS, Columns, absent, join, merge, summarise
+from .types import Floats
 
 _TILES = (
     "SELECT block, data FROM tile WHERE lens = ? AND level = ? AND statistic = ? AND layers = ? "
@@ -27,7 +27,7 @@ class Span(NamedTuple):
     columns: Columns
 
 
-class Rows(NamedTuple):
+class LayerRows(NamedTuple):
     """Layers whose numbers are in the same tiles: their rows in a result and in a tile."""
 
     group: int
@@ -85,7 +85,7 @@ class Query:
 
     def _sealed(self, level: int, begin: int, end: int) -> Iterator[Span]:
         """Read neighbouring blocks that have this level together, others one by one."""
-        waiting: list[Block] = []
+        waiting: list[SealedBlock] = []
         for block in self._blocks(begin, end):
             coarse = max(level, (block.id < self._lens.raw_from) + (block.id < self._lens.fine_from))
             whole = _length(block, begin, end) == block.ticks
@@ -102,7 +102,7 @@ class Query:
                     yield _chosen(span, (span.end > begin) & (span.begin < end))
         yield from self._whole(level, waiting)
 
-    def _whole(self, level: int, blocks: Sequence[Block]) -> Iterator[Span]:
+    def _whole(self, level: int, blocks: Sequence[SealedBlock]) -> Iterator[Span]:
         """Whole blocks as columns of a level; partly hidden columns are left out."""
         if not blocks:
             return
@@ -127,10 +127,10 @@ class Query:
         values = self._lens.tail_values(self._statistic, self._places, begin, end)
         return _span(values, max(begin, self._lens.sealed), WIDTHS[level])
 
-    def _blocks(self, begin: int, end: int) -> list[Block]:
+    def _blocks(self, begin: int, end: int) -> list[SealedBlock]:
         return [block for block in self._lens.blocks if _length(block, begin, end) > 0]
 
-    def _tiles(self, level: int, blocks: Collection[int]) -> Iterator[tuple[Rows, int, bytes]]:
+    def _tiles(self, level: int, blocks: Collection[int]) -> Iterator[tuple[LayerRows, int, bytes]]:
         """The tiles of blocks: ``(rows, block, blob)``."""
         for rows in self._rows:
             key = self._lens.id, level, self._statistic, rows.group, min(blocks, default=0), max(blocks, default=-1)
@@ -139,21 +139,21 @@ class Query:
                     yield rows, number, data
 
 
-def _rows_of(places: NDArray[np.int64], group: int) -> Rows:
+def _rows_of(places: NDArray[np.int64], group: int) -> LayerRows:
     """Slices where possible, which are faster."""
     target = np.flatnonzero(places // TILE_LAYERS == group)
     tile = places[target] - group * TILE_LAYERS
     if (np.diff(target) == 1).all() and (np.diff(tile) == 1).all():
-        return Rows(group, slice(target[0], target[-1] + 1), slice(tile[0], tile[-1] + 1))
-    return Rows(group, target, tile)
+        return LayerRows(group, slice(target[0], target[-1] + 1), slice(tile[0], tile[-1] + 1))
+    return LayerRows(group, target, tile)
 
 
-def _cut(block: Block, begin: int, end: int) -> tuple[int, int]:
+def _cut(block: SealedBlock, begin: int, end: int) -> tuple[int, int]:
     """Which ticks of a block are between two positions of the axis."""
     return max(begin - block.start, 0), min(end - block.start, block.shown)
 
 
-def _length(block: Block, begin: int, end: int) -> int:
+def _length(block: SealedBlock, begin: int, end: int) -> int:
     low, high = _cut(block, begin, end)
     return max(high - low, 0)
 

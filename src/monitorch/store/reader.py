@@ -19,19 +19,19 @@ from .buffer import padded
 from .database import read_meta
 from .failure import Failure
 from .lens_index import Axis, LensIndex
-from .parts import WHOLE_RUN, Event, Floats, Frame, Layer
 from .query import Query, column_axis
 from .schema import naming
 from .source import open_source
 from .status import derive_status
 from .tiles import is_absent
+from .types import WHOLE_RUN, Event, Floats, Frame, Layer
 
 _EVENTS = (
     "SELECT segment, step, kind, severity, epoch, time, layer, statistic, body, id FROM event WHERE id > ? ORDER BY id"
 )
 
 
-class Series(NamedTuple):
+class LayerSeries(NamedTuple):
     """Every measured number, and when it was measured."""
 
     axis: Axis
@@ -57,7 +57,7 @@ class Window(NamedTuple):
     finite: NDArray[np.integer[Any]]
 
 
-class Lens(NamedTuple):
+class LensInfo(NamedTuple):
     """A lens of a run; layers are in model order."""
 
     name: str
@@ -117,7 +117,7 @@ class Run:
             return tuple(Layer(*row) for row in connection.execute(question, [WHOLE_RUN]))
 
     @property
-    def lenses(self) -> dict[str, Lens]:
+    def lenses(self) -> dict[str, LensInfo]:
         """The lenses by name."""
         with self._moment() as connection:
             order = self._order(connection)
@@ -137,7 +137,7 @@ class Run:
 
     def series(
         self, lens: str, statistic: str, layer: str, first: int | None = None, last: int | None = None
-    ) -> Series:
+    ) -> LayerSeries:
         """The numbers of one layer from step ``first`` to step ``last``, tick by tick.
 
         Ticks at which it was not measured, and those pruned by ``max_size``, are left out.
@@ -147,7 +147,7 @@ class Run:
             begin, end = index.span(first, last)
             values = Query(connection, index, place, rows).raw(begin, end)[0]
             there = ~is_absent(values)
-            return Series(index.axis.take(slice(begin, end)).take(there), values[there])
+            return LayerSeries(index.axis.take(slice(begin, end)).take(there), values[there])
 
     def window(
         self,
@@ -274,11 +274,11 @@ class Run:
         return Frame(lens.name, step, epoch, moment, names, layers, values)
 
 
-def _described(lens: LensIndex, order: Mapping[str, int]) -> Lens:
+def _described(lens: LensIndex, order: Mapping[str, int]) -> LensInfo:
     steps = lens.axis.step
     ends = (int(steps[0]), int(steps[-1])) if len(steps) else (None, None)
     layers = tuple(sorted(lens.layers, key=order.__getitem__))
-    return Lens(lens.name, tuple(lens.statistics), layers, len(steps), *ends)
+    return LensInfo(lens.name, tuple(lens.statistics), layers, len(steps), *ends)
 
 
 def _event(*fields: Any) -> Event:

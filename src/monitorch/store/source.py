@@ -12,7 +12,7 @@ from .journal import connect_to_read
 from .schema import VERSION, identify, migrate, naming
 
 
-class Source(Protocol):
+class RunSource(Protocol):
     """Tables to read, which may grow."""
 
     connection: sqlite3.Connection
@@ -93,7 +93,7 @@ class LogSource:
         return version
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> RunSource:
     """The tables of a file."""
     with naming(path):
         return LogSource(path) if path.suffix == ".log" else TableSource(path)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .parts import Floats
+from .types import Floats
 
 TILE_LAYERS = 64
 BLOCK_TICKS = 256

@@ -14,7 +14,7 @@ from typing import Any
 from ..statistic import Statistic
 from .backend import Backend
 from .database import OwnerChangedError
-from .parts import Frame, Looks, Meta, ModelLayers, Operation
+from .types import Frame, Looks, Meta, ModelLayers, Operation
 
 COMMIT_SECONDS = 0.5
 """Operations are stored in groups; the first one of a group waits this many seconds."""
@@ -85,15 +85,15 @@ class Worker(threading.Thread):
                 is_over = self._turn(item)
             except Exception as error:  # whatever it is, training and this thread go on
                 self.fail(error)
-                is_over = isinstance(item, Request) and item.is_last
+                is_over = isinstance(item, FlushRequest) and item.is_last
             finally:
                 self.busy_seconds = time.thread_time()
-                if isinstance(item, Request):
+                if isinstance(item, FlushRequest):
                     item.done.set()
 
     def _turn(self, item: Any) -> bool:
         """Handle waiting operations and due maintenance; whether this was the last turn."""
-        if isinstance(item, Request):
+        if isinstance(item, FlushRequest):
             self._retry_at = 0.0  # a request means: try again now
             self._commit()
             if item.is_last:
@@ -209,7 +209,7 @@ class Prologue:
         return [Meta(dict(self._facts)), *self._layers.values(), *looks]
 
 
-class Request:
+class FlushRequest:
     """Asks the worker to store everything it has.
 
     Args:

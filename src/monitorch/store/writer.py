@@ -22,15 +22,15 @@ import numpy as np
 from .. import __version__
 from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, users_line, warn
 from ..statistic import Statistic
-from .backend import Backend, Place, create
+from .backend import Backend, RankFile, create
 from .backend import resume as open_again
 from .failure import Failure
 from .journal import JOURNALS, Journal
-from .library import file_of, numbered
-from .parts import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
 from .reader import Run
+from .run_list import file_of, numbered
 from .status import ending, uncaught
-from .worker import Request, Worker
+from .types import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
+from .worker import FlushRequest, Worker
 
 FilePath: TypeAlias = str | os.PathLike[str]
 
@@ -70,11 +70,11 @@ class Writer:
         journal: Journal | None = None,
     ) -> None:
         self.check(meta, resume, resume_step, max_size, journal)
-        self._place, self.rank = Place(Path(folder).absolute(), rank, journal, max_size), rank
+        self._rank_file, self.rank = RankFile(Path(folder).absolute(), rank, journal, max_size), rank
         self._closed = self._is_full = False
         self._told: set[str] = set()
         self.resumed_step: int | None = None
-        self._worker = Worker(self._place.folder, partial(_renewed, self._place))
+        self._worker = Worker(self._rank_file.folder, partial(_renewed, self._rank_file))
         facts = _named(meta or {})
         self._worker.prologue.keep(Meta(facts))
         try:
@@ -108,7 +108,7 @@ class Writer:
     @property
     def folder(self) -> Path:
         """The folder of the run; another one if it was taken by another process."""
-        return self._place.folder if self.path is None else self.path.parent
+        return self._rank_file.folder if self.path is None else self.path.parent
 
     @property
     def path(self) -> Path | None:
@@ -191,7 +191,7 @@ class Writer:
     def flush(self) -> None:
         """Wait until everything is stored."""
         if not self._closed and self._is_here():
-            request = Request()
+            request = FlushRequest()
             self._worker.queue.put(request)
             while not request.done.wait(1) and self._worker.is_alive():
                 pass
@@ -219,7 +219,7 @@ class Writer:
 
     def _open(self, resume: bool, resume_step: int | None, facts: dict[str, Any]) -> Backend:
         """Make or find the file, and become its writer."""
-        folder, rank = self._place.folder, self.rank
+        folder, rank = self._rank_file.folder, self.rank
 
         def first(last_step: int | None) -> Sequence[Operation]:
             self.resumed_step = last_step
@@ -230,11 +230,11 @@ class Writer:
             return [*beginning, self._worker.sign_of_life(known)]
 
         if not resume:
-            return create(self._place, first)
+            return create(self._rank_file, first)
         existing = file_of(folder, rank)
         if existing is not None:
             _check_existing(existing)
-        return open_again(self._place, first)
+        return open_again(self._rank_file, first)
 
     def _put(self, call: str, operation: Operation) -> bool:
         self._warn()
@@ -377,7 +377,7 @@ def _end(worker: Worker, status: str | None, error: BaseException | None = None)
     status = status or ending()
     error = error or (uncaught() if status == "crashed" else None)
     facts = {} if error is None else {"error": Failure.of(error)._asdict()}
-    request = Request(is_last=True, status=status, ended=_now(), **facts)
+    request = FlushRequest(is_last=True, status=status, ended=_now(), **facts)
     with suppress(queue.Full):
         worker.queue.put(request, timeout=CLOSE_SECONDS)
         until = time.monotonic() + CLOSE_SECONDS
@@ -386,12 +386,12 @@ def _end(worker: Worker, status: str | None, error: BaseException | None = None)
     _pass_on(worker)
 
 
-def _renewed(place: Place, operations: Sequence[Operation]) -> Backend:
+def _renewed(rank_file: RankFile, operations: Sequence[Operation]) -> Backend:
     """A new file during a run, in the old place or, if another process has taken it, under a name with a number."""
-    for name in numbered(place.folder.name):
-        first = partial(_again, name, place.rank, operations)
+    for name in numbered(rank_file.folder.name):
+        first = partial(_again, name, rank_file.rank, operations)
         with suppress(StoreError):
-            return create(place._replace(folder=place.folder.with_name(name)), first)
+            return create(rank_file._replace(folder=rank_file.folder.with_name(name)), first)
     raise AssertionError("names never end")
 
 

@@ -7,7 +7,7 @@ from .record import Record
 from .record_sink import RecordSink
 
 if TYPE_CHECKING:
-    from .frame import Frame, Moment
+    from .frame import Moment, TagFrame
 
 
 class DummyVisualizer(RecordSink):
@@ -16,5 +16,5 @@ class DummyVisualizer(RecordSink):
     def write(self, records: Sequence[Record]) -> None:
         """Drop the records."""
 
-    def write_frames(self, moment: "Moment", frames: Sequence["Frame"]) -> None:
+    def write_frames(self, moment: "Moment", frames: Sequence["TagFrame"]) -> None:
         """Drop the numbers."""

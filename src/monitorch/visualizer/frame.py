@@ -33,7 +33,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(eq=False)
-class Frame:
+class TagFrame:
     """The numbers of one tag at one tick: ``values[statistic, layer]``.
 
     Args:
@@ -57,7 +57,7 @@ class Frame:
     banded: bool = False
 
     @classmethod
-    def empty(cls, tag: str, kind: TagType, *, banded: bool = False) -> Frame:
+    def empty(cls, tag: str, kind: TagType, *, banded: bool = False) -> TagFrame:
         """A tick without numbers."""
         return cls(tag, kind, (), (), np.empty((0, 0)), banded=banded)
 
@@ -148,7 +148,7 @@ class Frame:
             visualizer.plot_relations(epoch, self.tag, self.lines())
 
 
-def frames_of(records: Iterable[Record], tags: Mapping[str, TagAttributes]) -> Iterator[tuple[Moment, Frame]]:
+def frames_of(records: Iterable[Record], tags: Mapping[str, TagAttributes]) -> Iterator[tuple[Moment, TagFrame]]:
     """Records as frames, one for each tag of a moment, with the numbers of layers apart from those of the model."""
     for moment, own in groupby(records, key=lambda record: Moment(*record[:5])):
         plots: dict[tuple[str, bool], list[Record]] = {}
@@ -158,7 +158,7 @@ def frames_of(records: Iterable[Record], tags: Mapping[str, TagAttributes]) -> I
             yield moment, _frame_of(tag, tags.get(tag), plot)
 
 
-def _frame_of(tag: str, attributes: TagAttributes | None, records: Sequence[Record]) -> Frame:
+def _frame_of(tag: str, attributes: TagAttributes | None, records: Sequence[Record]) -> TagFrame:
     kind = attributes.type if attributes else TagType.NUMERICAL
     if records[0].role == "share":
         kind = TagType.RELATIONS
@@ -174,7 +174,7 @@ def _frame_of(tag: str, attributes: TagAttributes | None, records: Sequence[Reco
     values, counts, measured = np.zeros(shape), np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     for place, (value, count) in cells.items():
         values[place], counts[place], measured[place] = value, count, True
-    return Frame(tag, kind, tuple(layers), tuple(statistics), values, counts, measured)
+    return TagFrame(tag, kind, tuple(layers), tuple(statistics), values, counts, measured)
 
 
 def _statistic_of(record: Record, attributes: TagAttributes | None, *, is_share: bool) -> Statistic:

@@ -8,9 +8,9 @@ from .recording import (
     OPTIONAL_METHODS,
     PLOT_METHODS,
     VERSION,
-    Call,
     Damage,
     FilePath,
+    RecordedCall,
     Session,
     check_format,
     read_calls,
@@ -71,7 +71,7 @@ class PlayerVisualizer:
             )
         return chosen
 
-    def _play(self, call: Call, missing: set[str]) -> None:
+    def _play(self, call: RecordedCall, missing: set[str]) -> None:
         method = getattr(self.visualizer, call.method, None)
         if method is not None:
             method(*call.arguments)

@@ -12,7 +12,7 @@ from .abstract_visualizer import TagAttributes
 from .layer_order import merge_order
 from .record import Record
 from .record_sink import RecordSink
-from .table import Column, headline_text, number_text, percent_text, table_text
+from .table import TableColumn, headline_text, number_text, percent_text, table_text
 
 _SHORT_WORDS = {
     "gradient": "grad",
@@ -82,8 +82,8 @@ class PrintVisualizer(RecordSink):
         parts += [_MARK_MEANING] if any(record.nonfinite for record in records) else []
         return "\n".join(parts) + "\n"
 
-    def _columns(self, records: Iterable[Record]) -> dict[Column, dict[str, str]]:
-        columns: dict[Column, dict[str, str]] = {}
+    def _columns(self, records: Iterable[Record]) -> dict[TableColumn, dict[str, str]]:
+        columns: dict[TableColumn, dict[str, str]] = {}
         for record in records:
             shown = record.value, record.nonfinite
             if self.is_share(record):
@@ -119,19 +119,19 @@ def _shortened(text: str) -> str:
     return " ".join(_SHORT_WORDS.get(word, word) for word in text.split())
 
 
-def _column(tag: str, label: str) -> Column:
+def _column(tag: str, label: str) -> TableColumn:
     """``Weight Gradient Norm`` is the column ``norm`` of the group ``weight grad``; a rate is its own name."""
     group, _, quantity = _shortened(tag.lower()).rpartition(" ")
     line = _shortened(label)
     if line in ("active", "dead"):
-        return Column(group, line)
-    return Column(group, f"{quantity} {line}" if line else quantity)
+        return TableColumn(group, line)
+    return TableColumn(group, f"{quantity} {line}" if line else quantity)
 
 
-def _share_column(tag: str) -> Column:
+def _share_column(tag: str) -> TableColumn:
     """``Mean Output Norm Comparison`` is the column ``share`` of the group ``output``, beside its ``norm``."""
     words = [word for word in _shortened(tag.lower()).split() if word not in ("log", "comparison")]
     if len(words) > 1 and words[0] in _COMPARED_BY:
         del words[0]
     group, _, quantity = " ".join(words).rpartition(" ")
-    return Column(group, "share" if quantity == "norm" else f"{quantity} share".strip())
+    return TableColumn(group, "share" if quantity == "norm" else f"{quantity} share".strip())

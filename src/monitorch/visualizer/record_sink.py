@@ -10,7 +10,7 @@ from .abstract_visualizer import AbstractVisualizer, Ranges, TagAttributes, TagT
 from .record import Record
 
 if TYPE_CHECKING:
-    from .frame import Frame, Moment  # needs NumPy, which is slow to import
+    from .frame import Moment, TagFrame  # needs NumPy, which is slow to import
 
 _SIDES: tuple[Side, Side] = ("low", "high")
 
@@ -33,7 +33,7 @@ class RecordSink(AbstractVisualizer):
     def write(self, records: Sequence[Record]) -> None:
         """Take the records of one lens at one tick."""
 
-    def write_frames(self, moment: "Moment", frames: Sequence["Frame"]) -> None:
+    def write_frames(self, moment: "Moment", frames: Sequence["TagFrame"]) -> None:
         """Take the numbers of one lens at one tick as arrays; without this method of your own, they become records."""
         self.write([record for frame in frames for record in frame.records(moment)])
 

@@ -41,7 +41,7 @@ class Session(NamedTuple):
     time: float
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One recorded call of a visualizer's method."""
 
     method: str
@@ -121,7 +121,7 @@ def read_sessions(path: Path) -> list[Session]:
     return [session for session in sessions if session]
 
 
-def read_calls(path: Path, session: str) -> Iterator[Call | Damage]:
+def read_calls(path: Path, session: str) -> Iterator[RecordedCall | Damage]:
     """The calls of a session, and the unreadable lines of all sessions."""
     with path.open("rb") as file:
         for count, line in enumerate(file, start=1):
@@ -168,7 +168,7 @@ def _session(header: Mapping[str, Any] | None) -> Session | None:
         return None
 
 
-def _call(content: Mapping[str, Any]) -> Call | None:
+def _call(content: Mapping[str, Any]) -> RecordedCall | None:
     """The call in a line; None if it is not a visualizer's method with valid arguments."""
     try:
         return _decoded(content)
@@ -176,23 +176,23 @@ def _call(content: Mapping[str, Any]) -> Call | None:
         return None
 
 
-def _decoded(content: Mapping[str, Any]) -> Call:
+def _decoded(content: Mapping[str, Any]) -> RecordedCall:
     method = content["method"]
     if method in OPTIONAL_METHODS:
         arguments = tuple(content["arguments"])
         if tuple(map(type, arguments)) != OPTIONAL_METHODS[method]:
             raise TypeError(f"{method} has the wrong arguments")
-        return Call(method, arguments)
+        return RecordedCall(method, arguments)
     main_tag = content["main_tag"]
     if method == "register_tags":
-        return Call(method, (main_tag, _attributes(content["tag_attr"])))
+        return RecordedCall(method, (main_tag, _attributes(content["tag_attr"])))
     if method not in PLOT_METHODS:
         raise ValueError(f"{method!r} is not a method of a visualizer")
     values = {
         layer: {name: float(value) for name, value in lines.items()} for layer, lines in content["values"].items()
     }
     ranges = (_ranges(content["ranges"]),) if method == "plot_numerical_values" else ()
-    return Call(method, (int(content["epoch"]), main_tag, values, *ranges))
+    return RecordedCall(method, (int(content["epoch"]), main_tag, values, *ranges))
 
 
 def _attributes(content: Mapping[str, Any]) -> TagAttributes:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from ..errors import OptionError, StoreError, users_line, warn
 from ..statistic import Statistic
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Writer
-from ..store.library import numbered as numbered_names
-from ..store.library import ranks_of, time_name
-from ..store.parts import Floats
+from ..store.run_list import numbered as numbered_names
+from ..store.run_list import ranks_of, time_name
 from ..store.tiles import absent
-from .frame import Frame, Moment, frames_of
+from ..store.types import Floats
+from .frame import Moment, TagFrame, frames_of
 from .record import Record
 from .record_sink import RecordSink
 
@@ -147,11 +147,11 @@ class StoreVisualizer(RecordSink):
         """Keep records until their tick is complete; after :meth:`close` they are left out, with a warning."""
         self._take(frames_of(records, self.tags))
 
-    def write_frames(self, moment: Moment, frames: Sequence[Frame]) -> None:
+    def write_frames(self, moment: Moment, frames: Sequence[TagFrame]) -> None:
         """The same for whole arrays."""
         self._take((moment, frame) for frame in frames)
 
-    def _take(self, dated: Iterable[tuple[Moment, Frame]]) -> None:
+    def _take(self, dated: Iterable[tuple[Moment, TagFrame]]) -> None:
         if self._closed:
             self._warn("this StoreVisualizer is closed and takes no more numbers")
             return
@@ -255,7 +255,7 @@ class StoreVisualizer(RecordSink):
             self._writer.introduce_layers(self._layers)
         return self._writer
 
-    def _keep(self, lens: str, frame: Frame) -> None:
+    def _keep(self, lens: str, frame: TagFrame) -> None:
         layers = frame.layers
         if layers == (frame.tag,) and not frame.is_share:
             lens, layers = WHOLE_RUN, (WHOLE_RUN,)
@@ -268,7 +268,7 @@ class StoreVisualizer(RecordSink):
             self.writer.introduce_statistics(lens, new)
 
 
-class Plan(NamedTuple):
+class GridPlan(NamedTuple):
     """Where the numbers of a tag go in a grid, and where their counts go: each curve has one."""
 
     layers: tuple[str, ...]
@@ -279,7 +279,7 @@ class Plan(NamedTuple):
     starts: NDArray[np.intp]
     counts: tuple[NDArray[np.intp], NDArray[np.intp]]
 
-    def fill(self, values: Floats, frame: Frame) -> None:
+    def fill(self, values: Floats, frame: TagFrame) -> None:
         """Put the numbers of a frame into those of a tick."""
         with np.errstate(over="ignore"):  # what overflows float32 is infinite
             _put(values, self.cells, frame.values.astype(np.float32), frame.measured)
@@ -287,7 +287,7 @@ class Plan(NamedTuple):
             counts = self._most(frame)
             _put(values, self.counts, np.fmax(values[self.counts], counts), counts >= 0)
 
-    def _most(self, frame: Frame) -> Floats:
+    def _most(self, frame: TagFrame) -> Floats:
         """The largest count of each curve, of those lines that were measured; -1 if there is none."""
         # a number that overflows float32 is non-finite, too, so count at least one sample
         broken = ~(np.abs(frame.values) <= _LARGEST)
@@ -312,10 +312,10 @@ class Grid:
         self._columns: dict[str, int] = {}
         self._counts: dict[int, str] = {}
         """The rows of counts, and what they belong to: the tag and, if it has several, the curve."""
-        self._plans: dict[str, Plan] = {}
-        self._tick: list[tuple[Plan, Frame]] = []
+        self._plans: dict[str, GridPlan] = {}
+        self._tick: list[tuple[GridPlan, TagFrame]] = []
 
-    def add(self, layers: tuple[str, ...], frame: Frame) -> list[Statistic]:
+    def add(self, layers: tuple[str, ...], frame: TagFrame) -> list[Statistic]:
         """Keep the numbers of a tag; returns the statistics that are new."""
         plan, new = self._plans.get(frame.tag), []
         if plan is None or (plan.layers, plan.statistics) != (layers, frame.statistics):
@@ -324,7 +324,7 @@ class Grid:
         self._tick.append((plan, frame))
         return new
 
-    def _place(self, layers: tuple[str, ...], frame: Frame) -> list[Statistic]:
+    def _place(self, layers: tuple[str, ...], frame: TagFrame) -> list[Statistic]:
         """Find the places of all names; returns the statistics that are new."""
         curves = {} if frame.is_share else {known.curve: known.nonfinite() for known in frame.statistics}
         named = {known.name: known for known in (*frame.statistics, *curves.values())}
@@ -342,7 +342,7 @@ class Grid:
         starts = np.flatnonzero(np.diff(places[order], prepend=-1))
         counts = np.array([self._rows[count.name] for count in curves.values()], np.intp)
         cells = (rows[:, None], columns[None]), (counts[:, None], columns[None])
-        self._plans[frame.tag] = Plan(layers, frame.statistics, cells[0], order, starts, cells[1])
+        self._plans[frame.tag] = GridPlan(layers, frame.statistics, cells[0], order, starts, cells[1])
         return new
 
     def release(self) -> Floats:

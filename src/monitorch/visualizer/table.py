@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from .names import cells, padded, printable, shortened
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A heading of two lines; neighbouring columns of one group share the upper one."""
 
     group: str
@@ -51,7 +51,7 @@ def percent_text(share: float, nonfinite: int = 0) -> str:
     return f"{100 * share:.1f}%{mark}" if math.isfinite(share) else number_text(share, nonfinite)
 
 
-def table_text(labels: Sequence[str], columns: Mapping[Column, Mapping[str, str]], width: int) -> str:
+def table_text(labels: Sequence[str], columns: Mapping[TableColumn, Mapping[str, str]], width: int) -> str:
     """Draw a table with a row for every label; columns beyond ``width`` continue in further blocks below.
 
     Columns of one group stay together. A block leaves out rows that are empty in it. Control codes in names are

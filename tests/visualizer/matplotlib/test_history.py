@@ -2,11 +2,11 @@ import math
 
 import pytest
 
-from monitorch.visualizer.matplotlib.history import History, Series
+from monitorch.visualizer.matplotlib.history import EpochSeries, History
 
 
 def series(*points):
-    built = Series()
+    built = EpochSeries()
     for epoch, value in points:
         built.add(epoch, value)
     return [part.tolist() for part in built.points()]
@@ -27,7 +27,7 @@ def test_latest_number_of_an_epoch_counts(points, epochs, values):
 
 
 def test_points_can_be_read_between_additions():
-    built = Series()
+    built = EpochSeries()
     built.add(0, 1.0)
     epochs, _ = built.points()
     built.add(1, 2.0)

@@ -1,11 +1,11 @@
 import pytest
 
-from monitorch.visualizer.matplotlib.layout import Block, Column, merge_orders, paginate, split_evenly
+from monitorch.visualizer.matplotlib.layout import PlotBlock, TagColumn, merge_orders, paginate, split_evenly
 
 
 def columns(count, layers=0, labels=()):
     names = tuple(f"layer{index}" for index in range(layers))
-    return [Column(f"tag{index}", tuple(labels), names) for index in range(count)]
+    return [TagColumn(f"tag{index}", tuple(labels), names) for index in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -60,25 +60,25 @@ def test_deep_and_wide_run_keeps_pages_bounded():
 
 
 def test_tags_without_common_layers_form_blocks_of_their_own():
-    activations, weights = Column("A", (), ("relu1", "relu2")), Column("W", (), ("lin1", "lin2"))
-    (page,) = paginate([], [activations, weights, Column("A2", (), ("relu2",))])
+    activations, weights = TagColumn("A", (), ("relu1", "relu2")), TagColumn("W", (), ("lin1", "lin2"))
+    (page,) = paginate([], [activations, weights, TagColumn("A2", (), ("relu2",))])
     assert [[column.tag for column in block.columns] for block in page.blocks] == [["A", "A2"], ["W"]]
     assert [block.layers for block in page.blocks] == [("relu1", "relu2"), ("lin1", "lin2")]
 
 
 def test_page_leaves_out_tags_that_lack_all_of_its_layers():
-    full = Column("full", (), tuple(f"layer{index:02}" for index in range(24)))
-    late = Column("late", (), full.layers[20:])
+    full = TagColumn("full", (), tuple(f"layer{index:02}" for index in range(24)))
+    late = TagColumn("late", (), full.layers[20:])
     first, second = paginate([], [full, late])
     assert [column.tag for column in first.blocks[0].columns] == ["full"]
     assert [column.tag for column in second.blocks[0].columns] == ["full", "late"]
 
 
 def test_legend_takes_the_rows_that_it_needs():
-    one = Block(tuple(columns(1, labels=["mean", "min -- max"])), ("a",), big=False, width=5)
+    one = PlotBlock(tuple(columns(1, labels=["mean", "min -- max"])), ("a",), big=False, width=5)
     four = [f"{part}_loss {edge}" for part in ("train", "val") for edge in ("mean", "-σ -- something +σ")]
-    column = Column("T", tuple(four))
-    narrow, wide = (Block((column,), (), big=True, width=width) for width in (2.5, 8))
+    column = TagColumn("T", tuple(four))
+    narrow, wide = (PlotBlock((column,), (), big=True, width=width) for width in (2.5, 8))
     assert one.legend_columns(one.columns[0]) == 2
     assert (narrow.legend_columns(column), wide.legend_columns(column)) == (1, 4)
     assert narrow.head > wide.head

@@ -14,7 +14,7 @@ from ...statistic import Statistic
 from ..abstract_visualizer import TagAttributes, TagType
 from .drawing import draw
 from .history import Curves, History
-from .layout import FOOT, LAYER_TITLE, LEFT, RIGHT, TAG_TITLE, Block, Column, Page, paginate
+from .layout import FOOT, LAYER_TITLE, LEFT, RIGHT, TAG_TITLE, Page, PlotBlock, TagColumn, paginate
 from .palette import COLUMN_BACKGROUNDS, line_styles
 from .text import SMALL_TEXT, bold_size, fit, inches, say
 
@@ -31,11 +31,11 @@ def plan(
     for tag, attributes in tags.items():
         if attributes.big_plot and attributes.apart:
             names = dict.fromkeys(Statistic(line).curve or line for line in history.line_names(tag))
-            big += [Column(tag, only=name) for name in names]
+            big += [TagColumn(tag, only=name) for name in names]
         elif attributes.big_plot:
-            big.append(Column(tag, _labels(tag, attributes, history)))
+            big.append(TagColumn(tag, _labels(tag, attributes, history)))
         else:
-            small.append(Column(tag, _labels(tag, attributes, history), tuple(history.layers(tag))))
+            small.append(TagColumn(tag, _labels(tag, attributes, history), tuple(history.layers(tag))))
     # a third entry is a unit of length: such pages get a computed layout, which is then scaled
     return paginate(big, small, width=size[0] if len(size) == 2 else None, model_order=model_order)
 
@@ -67,7 +67,7 @@ def _labels(tag: str, attributes: TagAttributes, history: History) -> tuple[str,
     return (*history.line_names(tag), *(" -- ".join(edges) for edges in history.band_names(tag)))
 
 
-def _compose_column(part: SubFigure, block: Block, column: Column, tag: TagAttributes, history: History) -> None:
+def _compose_column(part: SubFigure, block: PlotBlock, column: TagColumn, tag: TagAttributes, history: History) -> None:
     plots = _add_plots(part, block, column, history)
     first = next(iter(plots.values()))[0]
     width, _ = inches(first)
@@ -91,7 +91,9 @@ def _compose_column(part: SubFigure, block: Block, column: Column, tag: TagAttri
         _add_legend([axes for axes, _ in plots.values()], part, block, column)
 
 
-def _add_plots(part: SubFigure, block: Block, column: Column, history: History) -> dict[str, tuple[Axes, Curves]]:
+def _add_plots(
+    part: SubFigure, block: PlotBlock, column: TagColumn, history: History
+) -> dict[str, tuple[Axes, Curves]]:
     """Axes for each layer that the tag has, in the row of that layer."""
     grid = part.add_gridspec(
         block.rows,
@@ -154,7 +156,7 @@ def _number_values(axes: Axes, tag: TagAttributes) -> None:
     axes.yaxis.get_offset_text().set(ha="right", size=SMALL_TEXT - 1)
 
 
-def _add_legend(plots: list[Axes], part: SubFigure, block: Block, column: Column) -> None:
+def _add_legend(plots: list[Axes], part: SubFigure, block: PlotBlock, column: TagColumn) -> None:
     """One legend for all layers, at the head of the column."""
     handles = {label: handle for axes in plots for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     labels = [label for label in column.labels if label in handles]

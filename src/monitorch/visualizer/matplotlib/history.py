@@ -15,7 +15,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 Edges: TypeAlias = tuple[str, str]
 
 
-class Series:
+class EpochSeries:
     """One number per epoch; packed, because long runs hold millions of them."""
 
     def __init__(self) -> None:
@@ -44,9 +44,11 @@ class Series:
 class Curves:
     """The lines and bands of one plot."""
 
-    lines: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))
-    bands: dict[Edges, tuple[Series, Series]] = field(default_factory=lambda: defaultdict(lambda: (Series(), Series())))
-    nonfinite: Series = field(default_factory=Series)
+    lines: dict[str, EpochSeries] = field(default_factory=lambda: defaultdict(EpochSeries))
+    bands: dict[Edges, tuple[EpochSeries, EpochSeries]] = field(
+        default_factory=lambda: defaultdict(lambda: (EpochSeries(), EpochSeries()))
+    )
+    nonfinite: EpochSeries = field(default_factory=EpochSeries)
     """How many samples were left out because they were not finite."""
 
     def __bool__(self) -> bool:

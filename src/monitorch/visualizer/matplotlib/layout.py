@@ -30,7 +30,7 @@ _LEGEND_CHARACTER, _LEGEND_HANDLE = 0.058, 0.25
 
 
 @dataclass(frozen=True)
-class Column:
+class TagColumn:
     """A tag, the labels of its legend and, if it is a small one, its layers.
 
     ``only`` is the one name to show of a tag whose names have nothing in common.
@@ -48,10 +48,10 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Block:
+class PlotBlock:
     """Tags side by side: big ones with a plot each, small ones with a plot per layer."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TagColumn, ...]
     layers: tuple[str, ...]
     big: bool
     width: float
@@ -82,7 +82,7 @@ class Block:
         """Height of all."""
         return self.head + self.rows * self.plot_height + (self.rows - 1) * LAYER_TITLE + FOOT
 
-    def legend_columns(self, column: Column) -> int:
+    def legend_columns(self, column: TagColumn) -> int:
         """How many labels fit side by side, evened out over the rows that they need."""
         for rows in range(1, len(column.labels)):
             stacks = (column.labels[start : start + rows] for start in range(0, len(column.labels), rows))
@@ -97,7 +97,7 @@ class Page:
     """One figure."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[PlotBlock, ...]
 
     @property
     def size(self) -> tuple[float, float]:
@@ -111,7 +111,7 @@ class Page:
 
 
 def paginate(
-    big: Sequence[Column], small: Sequence[Column], width: float | None = None, model_order: Sequence[str] = ()
+    big: Sequence[TagColumn], small: Sequence[TagColumn], width: float | None = None, model_order: Sequence[str] = ()
 ) -> list[Page]:
     """Big tags first, then the small ones; a page never mixes two ranges of layers.
 
@@ -155,14 +155,14 @@ def split_evenly(items: Sequence[T], at_most: int) -> Iterator[Sequence[T]]:
 
 
 def _single_blocks(
-    big: Sequence[Column], small: Sequence[Column], wanted: float | None, model_order: Sequence[str]
+    big: Sequence[TagColumn], small: Sequence[TagColumn], wanted: float | None, model_order: Sequence[str]
 ) -> Iterator[Page]:
     """A page per block, before pages are joined."""
     groups = _group(small)
     widest = max(len(part) for columns in (big, *groups) for part in split_evenly(columns, MAX_COLUMNS))
     width = max(wanted or min(MAX_WIDTH, widest * MAX_COLUMN_WIDTH), widest * MIN_COLUMN_WIDTH)
     for columns in split_evenly(big, MAX_COLUMNS):
-        yield Page("", (Block(tuple(columns), (), big=True, width=width),))
+        yield Page("", (PlotBlock(tuple(columns), (), big=True, width=width),))
     for group in groups:
         known = {layer for column in group for layer in column.layers}
         start = [layer for layer in model_order if layer in known]
@@ -174,13 +174,15 @@ def _single_blocks(
             present = [column for column in group if not part or set(column.layers) & set(part)]
             for columns in split_evenly(present, MAX_COLUMNS):
                 used = {layer for column in columns for layer in column.layers}
-                yield Page(title, (Block(tuple(columns), tuple(x for x in part if x in used), big=False, width=width),))
+                yield Page(
+                    title, (PlotBlock(tuple(columns), tuple(x for x in part if x in used), big=False, width=width),)
+                )
             first = last + 1
 
 
-def _group(columns: Sequence[Column]) -> list[list[Column]]:
+def _group(columns: Sequence[TagColumn]) -> list[list[TagColumn]]:
     """Group tags that share layers; tags of different layers side by side would leave holes."""
-    groups: list[list[Column]] = []
+    groups: list[list[TagColumn]] = []
     for column in columns:
         for group in groups:
             if any(set(column.layers) & set(other.layers) or column.layers == other.layers for other in group):

@@ -6,12 +6,12 @@ from itertools import cycle
 import numpy as np
 from matplotlib.axes import Axes
 
-from .history import Numbers, Series
+from .history import EpochSeries, Numbers
 from .palette import SHARE_COLOURS
 from .text import POINTS_PER_INCH, SMALL_TEXT, fit, inches
 
 
-def draw_shares(axes: Axes, lines: Mapping[str, Series]) -> None:
+def draw_shares(axes: Axes, lines: Mapping[str, EpochSeries]) -> None:
     """Stack the shares; a layer without one takes no space."""
     points = [series.points() for series in lines.values()]
     epochs = np.unique(np.concatenate([epochs for epochs, _ in points]))

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 RATE = "learning rate"
 
 
-class Vitals:
+class RunStatistics:
     """Learning rates of the optimizers; samples per second and skipped steps since the last reading.
 
     Args:
@@ -24,9 +24,9 @@ class Vitals:
         clock: returns the time in seconds.
 
     >>> from torch.optim import SGD
-    >>> vitals = Vitals([SGD(nn.Linear(1, 1).parameters(), lr=0.1)], clock=iter([0.0, 2.0]).__next__)
-    >>> vitals.count(nn.Linear(1, 1).weight)
-    >>> vitals.read()
+    >>> run_statistics = RunStatistics([SGD(nn.Linear(1, 1).parameters(), lr=0.1)], clock=iter([0.0, 2.0]).__next__)
+    >>> run_statistics.count(nn.Linear(1, 1).weight)
+    >>> run_statistics.read()
     {'learning rate': 0.1, 'samples per second': 0.5}
     """
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.inspector.standard_lenses import standard_lenses
+from monitorch.watching.standard_lenses import standard_lenses
 
 PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry ParameterNorm"
 RATES = "OutputNorm OutputActivation"

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from monitorch.errors import StoreError
-from monitorch.store import Writer, library, list_runs, open_run
+from monitorch.store import Writer, list_runs, open_run, run_list
 from monitorch.store.status import CRASHED_SECONDS
 
 
@@ -91,7 +91,7 @@ def test_run_whose_clock_is_ahead_is_as_young_as_can_be(tmp_path):
 def test_run_that_goes_away_while_runs_are_listed_does_not_hide_the_others(tmp_path, monkeypatch):
     for name in ("stays", "goes"):
         make(tmp_path / name)
-    found = library.ranks_of
+    found = run_list.ranks_of
 
     def and_remove(folder):
         ranks = found(folder)
@@ -99,7 +99,7 @@ def test_run_that_goes_away_while_runs_are_listed_does_not_hide_the_others(tmp_p
             shutil.rmtree(folder)
         return ranks
 
-    monkeypatch.setattr(library, "ranks_of", and_remove)
+    monkeypatch.setattr(run_list, "ranks_of", and_remove)
     assert [info.name for info in list_runs(tmp_path)] == ["stays"]
 
 

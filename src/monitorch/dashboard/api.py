@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..store import WHOLE_RUN, Event, Lens, Run, RunInfo, Statistic
+from ..store import WHOLE_RUN, Event, LensInfo, Run, RunInfo, Statistic
 
 
 def plain(value: Any) -> Any:
@@ -67,7 +67,7 @@ def events(found: Iterable[Event]) -> list[dict[str, Any]]:
     return [plain(event._asdict()) for event in found]
 
 
-def _tick_age(run: Run, lenses: Iterable[Lens], now: float) -> float | None:
+def _tick_age(run: Run, lenses: Iterable[LensInfo], now: float) -> float | None:
     """Seconds since the newest tick; reads only one number."""
     ticked = [lens for lens in lenses if lens.ticks]
     if not ticked:
@@ -77,7 +77,7 @@ def _tick_age(run: Run, lenses: Iterable[Lens], now: float) -> float | None:
     return max(now - float(window.axis.time[-1]), 0.0)
 
 
-def _newest(run: Run, lens: Lens, statistic: str) -> float | None:
+def _newest(run: Run, lens: LensInfo, statistic: str) -> float | None:
     """The last measured number; looks at the last few ticks first, which nearly always have one."""
     if lens.first_step is None or lens.last_step is None:
         return None
@@ -89,7 +89,7 @@ def _newest(run: Run, lens: Lens, statistic: str) -> float | None:
     return None
 
 
-def _lens(lens: Lens) -> dict[str, Any]:
+def _lens(lens: LensInfo) -> dict[str, Any]:
     return {**lens._asdict(), "statistics": list(map(_statistic, lens.statistics))}
 
 

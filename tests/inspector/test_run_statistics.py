@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim import SGD
 
 from monitorch import PyTorchInspector
-from monitorch.inspector.vitals import Vitals
+from monitorch.inspector.run_statistics import RunStatistics
 
 
 def optimizer(*rates):
@@ -14,7 +14,7 @@ def optimizer(*rates):
 
 
 def rates(*optimizers, model=None):
-    return Vitals(optimizers, model=model).read()
+    return RunStatistics(optimizers, model=model).read()
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_optimizers_of_two_parts_are_called_by_them(net):
 
 def test_a_group_that_is_added_gets_a_name_too(net):
     steps = SGD(net.encoder.parameters(), lr=0.1)
-    vitals = Vitals([steps], model=net)
-    assert vitals.read() == {"learning rate": 0.1}
+    run_statistics = RunStatistics([steps], model=net)
+    assert run_statistics.read() == {"learning rate": 0.1}
     steps.add_param_group({"params": net.head.parameters(), "lr": 0.2})
-    assert vitals.read() == {"learning rate (encoder)": 0.1, "learning rate (head)": 0.2}
+    assert run_statistics.read() == {"learning rate (encoder)": 0.1, "learning rate (head)": 0.2}
 
 
 @pytest.mark.parametrize("rate", [None, "missing", "high", torch.ones(2), lambda step: 0.1])
@@ -128,11 +128,11 @@ def test_a_rate_that_is_a_tensor_is_not_waited_for_and_may_change_in_place(net, 
     inspector = PyTorchInspector(
         [], module=net, visualizer="dummy", optimizer=torch.optim.Adam(net.parameters(), lr=rate)
     )
-    read = Vitals.read
+    read = RunStatistics.read
     with monkeypatch.context() as patch:
         for name in ("item", "__float__", "tolist", "__bool__"):
             patch.setattr(torch.Tensor, name, lambda *_: pytest.fail("a tensor was read"))
-        (found,) = read(inspector._steps.vitals).values()
+        (found,) = read(inspector._steps.run_statistics).values()
         inspector._logged.numbers.push("learning rate", found)
     rate.fill_(9.0)
     assert inspector._logged.numbers.value["learning rate"].mean == 0.5
@@ -140,18 +140,18 @@ def test_a_rate_that_is_a_tensor_is_not_waited_for_and_may_change_in_place(net, 
 
 @pytest.mark.parametrize(("processes", "speed"), [(1, 2.5), (4, 10.0)])
 def test_speed_is_that_of_all_processes_since_the_last_reading(processes, speed):
-    vitals = Vitals([], processes, clock=iter([0.0, 2.0, 4.0]).__next__)
-    vitals.count(torch.zeros(3, 8))
-    vitals.count(torch.zeros(2, 8))
-    assert vitals.read() == {"samples per second": speed}
-    assert vitals.read() == {}
+    run_statistics = RunStatistics([], processes, clock=iter([0.0, 2.0, 4.0]).__next__)
+    run_statistics.count(torch.zeros(3, 8))
+    run_statistics.count(torch.zeros(2, 8))
+    assert run_statistics.read() == {"samples per second": speed}
+    assert run_statistics.read() == {}
 
 
 @pytest.mark.parametrize("batch", [None, {"ids": 1}, torch.tensor(1.0), "text"])
 def test_what_cannot_be_counted_is_passed_over(batch):
-    vitals = Vitals([])
-    vitals.count(batch)
-    assert vitals.read() == {}
+    run_statistics = RunStatistics([])
+    run_statistics.count(batch)
+    assert run_statistics.read() == {}
 
 
 def watched_numbers(**options):

@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..engine.parameters import own_parameters
+from ..inspector.module_tree import walk
 from ..lens import (
     AbstractLens,
     LossMetrics,
@@ -19,7 +20,6 @@ from ..lens import (
 )
 from ..lens.module_distinction import isactivation, isdropout, isnotactivation
 from ..lens.options import ALL
-from .module_tree import walk
 
 
 def standard_lenses(

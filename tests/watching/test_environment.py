@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from monitorch import capture
+from monitorch.watching import environment
 
 
 def git(folder, *command):
@@ -28,7 +28,7 @@ def repository(tmp_path, monkeypatch):
 def test_model_and_optimizer_are_described():
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     model[0].weight.requires_grad_(False)
-    facts = capture.capture(model, [torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5)])
+    facts = environment.environment_facts(model, [torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5)])
     assert facts["model"] == {"kind": "Sequential", "parameters": 21, "trained parameters": 9}
     (optimizer,) = facts["optimizers"]
     assert (optimizer["kind"], optimizer["lr"], optimizer["momentum"]) == ("SGD", 0.25, 0.5)
@@ -37,21 +37,23 @@ def test_model_and_optimizer_are_described():
 
 def test_options_of_an_optimizer_may_be_tensors_and_tuples():
     model = nn.Linear(1, 1)
-    (optimizer,) = capture.capture(model, [torch.optim.Adam(model.parameters(), lr=torch.tensor(0.5))])["optimizers"]
+    (optimizer,) = environment.environment_facts(model, [torch.optim.Adam(model.parameters(), lr=torch.tensor(0.5))])[
+        "optimizers"
+    ]
     assert (optimizer["lr"], optimizer["betas"]) == (0.5, [0.9, 0.999])
 
 
 def test_the_commit_and_whether_files_differ_from_it(repository):
     head = git(repository, "rev-parse", "HEAD").strip()
-    assert capture.commit(repository) == {"commit": head, "changed": False}
+    assert environment.commit(repository) == {"commit": head, "changed": False}
     (repository / "new.py").write_text("")  # git does not know it, so it is no difference
-    assert capture.commit(repository) == {"commit": head, "changed": False}
+    assert environment.commit(repository) == {"commit": head, "changed": False}
     (repository / "train.py").write_text("print(2)\n")
-    assert capture.commit(repository) == {"commit": head, "changed": True}
+    assert environment.commit(repository) == {"commit": head, "changed": True}
 
 
 def test_no_repository_and_no_git_are_no_error(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert capture.commit(tmp_path) is None
+    assert environment.commit(tmp_path) is None
     monkeypatch.setenv("PATH", "")
-    assert capture.commit(tmp_path) is None
+    assert environment.commit(tmp_path) is None

@@ -1,12 +1,8 @@
 """The run on disk that :func:`monitorch.watch` writes to."""
 
-import atexit
 import os
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +10,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from .capture import capture as captured
-from .cli.wording import command
-from .engine.meeting import agree
-from .engine.ranks import several_processes
-from .errors import OptionError
-from .inspector import PyTorchInspector
+from ..cli.wording import command
+from ..engine.meeting import agree
+from ..engine.ranks import several_processes
+from ..errors import OptionError
+from ..inspector import PyTorchInspector
+from ..store import DEFAULT_FOLDER
+from ..store.run_list import time_name
+from ..visualizer.store_visualizer import StoreVisualizer
+from .environment import environment_facts
 from .settings import settings
-from .store import DEFAULT_FOLDER
-from .store.library import time_name
-from .store.status import uncaught
-from .visualizer.store_visualizer import StoreVisualizer
 
 UNKNOWN = {"host": None, "versions": None}
 """Facts that the store would otherwise note by itself."""
-
-
-NO_LOSS = (
-    "monitorch: no loss was seen: pass the module that computes it as loss_fn=, return it as the model's output.loss, "
-    "or call watched.push_loss(loss)"
-)
-
-
-def check_options(watch: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuse options that neither ``watch`` nor an inspector has, and suggest the name that was probably meant."""
-    known = signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()
-    for name in given.keys() - known:
-        near = get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]}=?" if near else f"; the options are {', '.join(sorted(known))}"
-        raise TypeError(f"watch() has no option {name!r}{hint}")
-
-
-def hint_at_loss(inspector: Any) -> None:
-    """If no loss was seen, say how to show it."""
-    if not any(record.lens == "LossMetrics" for record in inspector.records()):
-        print(NO_LOSS)
 
 
 class RunOptions:
@@ -83,7 +57,7 @@ class RunOptions:
             numbered=not self._resume,
             shared=per_rank,
             config=self._config,
-            facts=captured(model, optimizers) if self._capture else UNKNOWN,
+            facts=environment_facts(model, optimizers) if self._capture else UNKNOWN,
             resume=self._resume,
             max_size=self._max_size,
         )
@@ -102,20 +76,6 @@ class RunOptions:
             return ""
         where = "" if self._folder == Path(DEFAULT_FOLDER) else f" {self._folder}"
         return f"monitorch: storing the run {store.name!r}; to look at it: {command()} ui{where}"
-
-
-def close_at_exit(watch: Any) -> Callable[[], None]:
-    """Close the watch when Python exits, so that its last steps are shown; returns a function that cancels this."""
-    known = weakref.ref(watch)
-
-    def close() -> None:
-        found = known()
-        if found is not None:
-            found.end(uncaught())
-
-    atexit.register(close)
-    weakref.finalize(watch, atexit.unregister, close).atexit = False
-    return partial(atexit.unregister, close)
 
 
 def _make(store: StoreVisualizer, rank: int) -> str:

@@ -1,12 +1,16 @@
 """One call that watches a model: it chooses lenses and ticks by itself."""
 
-# not called watch.py: importing that file would put a module in the place of the function monitorch.watch
+# not called watch.py: importing that file would put a module in the place of the function monitorch.watching.watch
 
+import atexit
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from inspect import signature
 from types import TracebackType
 from typing import Any
 
@@ -14,27 +18,33 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .engine.compilation import HookOnModule, inside_graph
-from .engine.gradients import AT_STEP
-from .engine.ranks import several_processes
-from .engine.reports import tell
-from .engine.torch_private import is_traced
-from .errors import OptionError, users_line, warn
-from .inspector import PyTorchInspector
-from .inspector.arguments import trainer
-from .inspector.display import DisplaysRun
-from .inspector.inspector_state import EVALUATION, TRAINING_LOSS
-from .inspector.module_tree import unwrap
-from .inspector.standard_lenses import standard_lenses
-from .lens import AbstractLens
-from .model_run import RunOptions, check_options, close_at_exit, hint_at_loss
-from .store import DEFAULT_FOLDER
-from .visualizer.dummy_visualizer import DummyVisualizer
-from .visualizer.record import Record
-from .visualizer.store_visualizer import StoreVisualizer
+from ..engine.compilation import HookOnModule, inside_graph
+from ..engine.gradients import AT_STEP
+from ..engine.ranks import several_processes
+from ..engine.reports import tell
+from ..engine.torch_private import is_traced
+from ..errors import OptionError, users_line, warn
+from ..inspector import PyTorchInspector
+from ..inspector.arguments import trainer
+from ..inspector.display import DisplaysRun
+from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
+from ..inspector.module_tree import unwrap
+from ..lens import AbstractLens
+from ..store import DEFAULT_FOLDER
+from ..store.status import uncaught
+from ..visualizer.dummy_visualizer import DummyVisualizer
+from ..visualizer.record import Record
+from ..visualizer.store_visualizer import StoreVisualizer
+from .run_options import RunOptions
+from .standard_lenses import standard_lenses
 
 FEW, MANY = 10, 100
 """Steps per tick by default: at the beginning, and later."""
+
+NO_LOSS = (
+    "monitorch: no loss was seen: pass the module that computes it as loss_fn=, return it as the model's output.loss, "
+    "or call watched.push_loss(loss)"
+)
 
 CLOSING = "closing the watch"
 COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
@@ -93,7 +103,7 @@ def watch(
     ...     watched
     Watch(Sequential, tick_every=2, ticks=2)
     """
-    check_options(watch, inspector_options)
+    _check_options(inspector_options)
     training = trainer(
         optimizer, inspector_options.pop("grad_scaler", None), inspector_options.get("gradient", AT_STEP)
     )
@@ -109,8 +119,8 @@ def watch(
         raise OptionError(f"lenses={lenses!r} is unknown; choose 'standard' or pass a list such as [OutputNorm()]")
     if loss_fn is not None and not isinstance(lenses, str):
         raise OptionError("loss_fn is for lenses='standard'; put LossMetrics(loss_fn=...) into your list instead")
-    for pin in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, Pin)]:
-        pin.close()
+    for keep_alive in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, KeepAliveHook)]:
+        keep_alive.close()
     is_standard = isinstance(lenses, str)
     if isinstance(lenses, str):
         lenses = standard_lenses(root, trained_by, loss_fn, inspector_options.get("depth", -1))
@@ -166,16 +176,16 @@ class Watch(DisplaysRun):
         self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
         self._known_overhead: float | None = None
         self._closed, self._was_told, self._hints = False, False, hints
-        self._pin = Pin(self)
+        self._keep_alive = KeepAliveHook(self)
         self._handles: list[Any] = []
         if not inspector.state.paused:  # MONITORCH=off pauses it from the start
-            self._handles.append(root.register_forward_pre_hook(self._pin))
+            self._handles.append(root.register_forward_pre_hook(self._keep_alive))
             inspector.state.follow(self)
         # a function that trains may return, and its model go, before anybody closes the watch
         self._with_model = weakref.finalize(root, _close_with_model, self)
         self._with_model.atexit = False
         self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
-        self._call_off = close_at_exit(self)
+        self._call_off = _close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"Watch({self._name}, tick_every={self._tick_every}, ticks={self._ticks}{', closed' * self._closed})"
@@ -333,7 +343,7 @@ class Watch(DisplaysRun):
         self._ticks += 1
         self._note_overhead()
         if is_first and self._hints:
-            hint_at_loss(self.inspector)
+            _hint_at_loss(self.inspector)
 
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
@@ -374,7 +384,7 @@ class Watch(DisplaysRun):
             self._handles.pop().remove()
         self._call_off()
         self._with_model.detach()
-        self._pin.watch = None
+        self._keep_alive.watch = None
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
             self.inspector._visualizer = DummyVisualizer()  # detach() clears figures, and the user still wants them
@@ -388,7 +398,7 @@ class Watch(DisplaysRun):
             visualizer.close()
 
 
-class Pin(HookOnModule):
+class KeepAliveHook(HookOnModule):
     """A hook on the watched model that does nothing: it keeps the watch alive as long as the model."""
 
     def __init__(self, watch: Watch) -> None:
@@ -423,3 +433,32 @@ def failure_in(error: BaseException | None) -> BaseException | None:
     """The exception, unless it is one that ends a program or a generator normally."""
     is_fine = isinstance(error, (GeneratorExit, StopIteration, StopAsyncIteration))
     return None if is_fine or (isinstance(error, SystemExit) and error.code in (None, 0)) else error
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that neither ``watch`` nor an inspector has, and suggest the name that was probably meant."""
+    known = signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()
+    for name in given.keys() - known:
+        near = get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]}=?" if near else f"; the options are {', '.join(sorted(known))}"
+        raise TypeError(f"watch() has no option {name!r}{hint}")
+
+
+def _hint_at_loss(inspector: PyTorchInspector) -> None:
+    """If no loss was seen, say how to show it."""
+    if not any(record.lens == "LossMetrics" for record in inspector.records()):
+        print(NO_LOSS)
+
+
+def _close_at_exit(watch: Watch) -> Callable[[], None]:
+    """Close the watch when Python exits, so that its last steps are shown; returns a function that cancels this."""
+    known = weakref.ref(watch)
+
+    def close() -> None:
+        found = known()
+        if found is not None:
+            found.end(uncaught())
+
+    atexit.register(close)
+    weakref.finalize(watch, atexit.unregister, close).atexit = False
+    return partial(atexit.unregister, close)

@@ -4,23 +4,23 @@ import shutil
 import pytest
 
 from monitorch import cli
-from monitorch.dashboard.shelf import RunShelf
+from monitorch.dashboard.run_folder import RunFolder
 from monitorch.errors import StoreError
 
 
 @pytest.fixture
-def shelf(tmp_path, make_run):
+def run_folder(tmp_path, make_run):
     make_run(tmp_path / "runs/first", steps=2)
     make_run(tmp_path / "secret", steps=2)
-    opened = RunShelf(tmp_path / "runs")
+    opened = RunFolder(tmp_path / "runs")
     yield opened
     opened.close()
 
 
-def test_runs_are_opened_by_name_and_stay_open(shelf):
-    assert shelf.names() == ("first",)
-    assert shelf.run("first").last_step == 1
-    assert shelf.run("first") is shelf.run("first")
+def test_runs_are_opened_by_name_and_stay_open(run_folder):
+    assert run_folder.names() == ("first",)
+    assert run_folder.run("first").last_step == 1
+    assert run_folder.run("first") is run_folder.run("first")
 
 
 @pytest.mark.parametrize(
@@ -39,35 +39,35 @@ def test_runs_are_opened_by_name_and_stay_open(shelf):
         "FIRST",
     ],
 )
-def test_only_names_of_runs_are_names(shelf, name):
+def test_only_names_of_runs_are_names(run_folder, name):
     with pytest.raises(StoreError, match=r"there is no run .*; there are first"):
-        shelf.run(name)
+        run_folder.run(name)
 
 
-def test_absolute_paths_are_no_names(shelf, tmp_path):
+def test_absolute_paths_are_no_names(run_folder, tmp_path):
     with pytest.raises(StoreError, match="there is no run"):
-        shelf.run(str(tmp_path / "secret"))
+        run_folder.run(str(tmp_path / "secret"))
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_links_that_somebody_has_put_into_the_folder_are_runs(shelf, tmp_path, what):
+def test_links_that_somebody_has_put_into_the_folder_are_runs(run_folder, tmp_path, what):
     link = tmp_path / "runs/link"
     if what == "folder":
         link.symlink_to(tmp_path / "secret")
     else:
         link.mkdir()
         (link / "rank0.db").symlink_to(tmp_path / "secret/rank0.db")
-    assert shelf.names() == ("first", "link")
-    assert shelf.run("link").last_step == 1
+    assert run_folder.names() == ("first", "link")
+    assert run_folder.run("link").last_step == 1
 
 
-def test_links_that_lead_nowhere_or_to_no_run_are_none(shelf, tmp_path):
+def test_links_that_lead_nowhere_or_to_no_run_are_none(run_folder, tmp_path):
     (tmp_path / "runs/gone").symlink_to(tmp_path / "nothing")
     (tmp_path / "runs/home").symlink_to(tmp_path)
     (tmp_path / "runs/notes").mkdir()
     for name in ("gone", "home", "notes"):
         with pytest.raises(StoreError, match=rf"^there is no run '{name}'; there are first$"):
-            shelf.run(name)
+            run_folder.run(name)
 
 
 def test_the_page_has_the_runs_that_the_terminal_lists(tmp_path, make_run, capsys):
@@ -82,32 +82,32 @@ def test_the_page_has_the_runs_that_the_terminal_lists(tmp_path, make_run, capsy
     assert cli.main(["runs", str(folder), "--json"]) == 0
     listed = {info["name"]: info["status"] for info in json.loads(capsys.readouterr().out)}
     assert listed == {"good": "finished", "link": "finished", "empty": "empty", "text": "damaged"}
-    shelf = RunShelf(folder)
-    assert {info.name: info.status for info in shelf.infos()} == listed
-    assert set(shelf.names()) == set(listed)
+    run_folder = RunFolder(folder)
+    assert {info.name: info.status for info in run_folder.infos()} == listed
+    assert set(run_folder.names()) == set(listed)
 
 
 def test_the_folder_of_a_run_is_that_run_alone(tmp_path, make_run):
     make_run(tmp_path / "first", steps=2)
     make_run(tmp_path / "second", steps=2)
-    alone = RunShelf(tmp_path / "second")
+    alone = RunFolder(tmp_path / "second")
     assert alone.names() == ("second",)
     assert [info.name for info in alone.infos()] == ["second"]
 
 
-def test_a_run_that_was_replaced_is_opened_again(shelf, tmp_path, make_run):
-    assert shelf.run("first").last_step == 1
+def test_a_run_that_was_replaced_is_opened_again(run_folder, tmp_path, make_run):
+    assert run_folder.run("first").last_step == 1
     make_run(tmp_path / "other", steps=4)
     (tmp_path / "other/rank0.db").replace(tmp_path / "runs/first/rank0.db")
-    assert shelf.run("first").last_step == 3
+    assert run_folder.run("first").last_step == 3
 
 
-def test_a_run_that_was_removed_is_no_more(shelf, tmp_path):
-    shelf.run("first")
+def test_a_run_that_was_removed_is_no_more(run_folder, tmp_path):
+    run_folder.run("first")
     shutil.rmtree(tmp_path / "runs/first")
     with pytest.raises(StoreError, match="there is no run 'first'; there are none"):
-        shelf.run("first")
+        run_folder.run("first")
 
 
 def test_a_folder_that_is_not_there_yet_has_no_runs(tmp_path):
-    assert RunShelf(tmp_path / "later").names() == ()
+    assert RunFolder(tmp_path / "later").names() == ()

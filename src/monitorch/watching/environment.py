@@ -17,7 +17,7 @@ GIT_SECONDS = 2.0
 """How long git may take to answer."""
 
 
-def capture(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+def environment_facts(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
     """The model and its optimizers, the script, the git commit and the machine, as JSON data."""
     return {
         "model": {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ..errors import StoreError
 from ..store import Run, RunInfo, list_runs, open_run
-from ..store.library import ranks_of
+from ..store.run_list import ranks_of
 
 
-class RunShelf:
+class RunFolder:
     """Opens runs by name and keeps them open; may be used by several threads.
 
     A name is looked up among the entries of the folder, so no path is built from what a browser sends. An entry may be

@@ -4,7 +4,7 @@ import statistics
 import numpy as np
 import pytest
 
-from monitorch.worst import CALM_FACTOR, Severity, severities, worst_first
+from monitorch.diagnosis.ranking import CALM_FACTOR, Severity, severities, worst_first
 
 
 def judge(*rows, nonfinite=None, limits=None):

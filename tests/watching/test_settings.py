@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from monitorch.settings import LONGEST_TEXT, plain, settings
+from monitorch.watching.settings import LONGEST_TEXT, plain, settings
 
 
 class Mode(enum.Enum):

@@ -16,10 +16,10 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import monitorch
-from monitorch import model_watch
 from monitorch.errors import MonitorchWarning, OptionError
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
+from monitorch.watching import model_watch
 
 
 class Collector(RecordSink):
@@ -783,9 +783,9 @@ def test_training_is_not_changed():
 
 def test_copies_and_pickles_get_a_stand_in_that_does_nothing(training):
     watch = training.watch()
-    for copied in (copy.deepcopy(watch._pin), pickle.loads(pickle.dumps(watch._pin))):
+    for copied in (copy.deepcopy(watch._keep_alive), pickle.loads(pickle.dumps(watch._keep_alive))):
         assert copied(training.model, ()) is None
-    assert b"monitorch" not in pickle.dumps(watch._pin)
+    assert b"monitorch" not in pickle.dumps(watch._keep_alive)
 
 
 @pytest.fixture

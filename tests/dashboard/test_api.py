@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from monitorch.dashboard import answers
+from monitorch.dashboard import api
 from monitorch.store import Statistic, Writer, open_run
 
 
@@ -18,7 +18,7 @@ def run(tmp_path, new_run):
 
 
 def test_a_head_tells_everything_but_numbers(run, sample):
-    head = answers.head(run)
+    head = api.head(run)
     assert (head["name"], head["status"], head["last_step"], head["overhead"]) == ("first", "finished", 23, 0.02)
     assert [layer["name"] for layer in head["layers"]] == list(sample.layers)
     lenses = {lens["name"]: lens for lens in head["lenses"]}
@@ -35,7 +35,7 @@ def test_a_head_tells_what_each_statistic_is(tmp_path):
         writer.introduce_statistics("L", [tails])
         writer.put("L", 1, [[1], [2], [0]], layers=["fc"], statistics=[tails.name, "Norm/Q1", "Norm/nonfinite"])
     with open_run(tmp_path / "first") as run:
-        (lens,) = answers.head(run)["lenses"]
+        (lens,) = api.head(run)["lenses"]
     fields = ("tag", "line", "role", "band", "side", "error", "label")
     assert [tuple(known[field] for field in fields) for known in lens["statistics"]] == [
         ("Norm", "p95", "edge", "tails", "high", 0.5, "p95"),
@@ -45,15 +45,15 @@ def test_a_head_tells_what_each_statistic_is(tmp_path):
 
 
 def test_a_head_tells_what_ended_the_run(run, tmp_path, new_run):
-    assert answers.head(run)["error"] is None
+    assert api.head(run)["error"] is None
     new_run(tmp_path / "bad").close("crashed", error=KeyError("lr"))
     with open_run(tmp_path / "bad") as crashed:
-        error = answers.head(crashed)["error"]
+        error = api.head(crashed)["error"]
     assert error == {"type": "KeyError", "message": "'lr'", "traceback": ["KeyError: 'lr'"]}
 
 
 def test_what_json_cannot_say_is_text(run):
-    text = json.dumps([answers.head(run), answers.events(run.events())], allow_nan=False)
+    text = json.dumps([api.head(run), api.events(run.events())], allow_nan=False)
     config = json.loads(text)[0]["meta"]["config"]
     assert config == {"clip": "Infinity", "bounds": ["-Infinity", {"start": "NaN"}]}
     assert json.loads(text)[1][0]["body"] == {"value": "NaN"}
@@ -61,7 +61,7 @@ def test_what_json_cannot_say_is_text(run):
 
 def test_a_run_without_numbers_has_a_head(tmp_path, new_run):
     with new_run(tmp_path / "empty", steps=0), open_run(tmp_path / "empty") as run:
-        head = answers.head(run)
+        head = api.head(run)
     assert (head["status"], head["last_step"], head["tick_age"]) == ("running", None, None)
 
 
@@ -78,7 +78,7 @@ def test_a_summary_has_the_last_number_of_each_statistic_of_the_whole_run(tmp_pa
             if step % 500 == 0:
                 writer.flush()
     with open_run(tmp_path / "run") as run:
-        summary = answers.summary(run)
+        summary = api.summary(run)
     last = (ticks - 1) // every * every
     assert summary["newest"] == {"Loss/train_loss mean": losses[-1], "Logged/accuracy mean": last}
     assert {known["name"]: known["label"] for known in summary["statistics"]} == {
@@ -93,11 +93,9 @@ def test_a_summary_says_nan_where_the_last_number_was(tmp_path):
         for step, loss in enumerate([1.0, float("nan")]):
             writer.put("run", step, [[loss]], layers=["run"], statistics=["Loss/train_loss mean"])
     with open_run(tmp_path / "run") as run:
-        assert json.loads(json.dumps(answers.summary(run), allow_nan=False))["newest"] == {
-            "Loss/train_loss mean": "NaN"
-        }
+        assert json.loads(json.dumps(api.summary(run), allow_nan=False))["newest"] == {"Loss/train_loss mean": "NaN"}
 
 
 def test_a_run_without_numbers_has_a_summary(tmp_path, new_run):
     with new_run(tmp_path / "empty", steps=0), open_run(tmp_path / "empty") as run:
-        assert answers.summary(run)["newest"] == {}
+        assert api.summary(run)["newest"] == {}
