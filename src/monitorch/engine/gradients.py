@@ -164,7 +164,8 @@ class GradientTap:
         watched = self._watched.get((id(module), parameter))
         if watched is None or watched.module() is not module:  # another object may have had the same id
             watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
-        watched.refresh()
+        if not self._is_resting:
+            watched.refresh()
         return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, "gradient", parameter)
 
     def refresh(self) -> None:

@@ -85,11 +85,8 @@ def has_compiled_call(module: nn.Module) -> bool:
 
 def number_of_graphs() -> int:
     """How many graphs were compiled in this process, including those dropped by a reset; nothing public counts them."""
-    if "torch._dynamo.utils" not in sys.modules:
-        return 0
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
+    compiler: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if compiler is None else compiler.counters["stats"]["unique_graphs"]
 
 
 def may_have_graphs(code: CodeType) -> bool:

@@ -154,6 +154,12 @@ class InspectorState:
         else:
             tick()
 
+    def spend_on_tick(self, seconds: float, elsewhere: float) -> None:
+        """A tick has taken this time, and the visualizer's threads that time since the last tick."""
+        self.cadence.cost.spend_on_tick(seconds + elsewhere)
+        self.cadence.clock.spend(-seconds)  # the hook that ticks counts this time, too
+        self.cadence.clock.mark()
+
     def settle(self) -> bool:
         """Wait until earlier ticks are shown; whoever reads a number calls this first.
 

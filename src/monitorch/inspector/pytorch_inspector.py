@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from time import perf_counter
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -61,6 +62,7 @@ class PyTorchInspector(DisplaysRun):
             left them, unscaled; this costs a copy of the gradients.
         every: observe every n-th step, or those for which this function of the step's number is true.
         budget: the share of training time that observing may cost, such as 0.02: steps are chosen to stay within it.
+        head_start: with a budget, how many seconds observing may cost before that: the first steps are all observed.
         per_rank: with several processes, each shows its own numbers, instead of one showing those of all.
 
     With ``MONITORCH=off`` in the environment nothing is attached and nothing recorded.
@@ -92,6 +94,7 @@ class PyTorchInspector(DisplaysRun):
         gradient: str = "at_step",
         every: int | Callable[[int], bool] = 1,
         budget: float | None = None,
+        head_start: float = 0.0,
         per_rank: bool = False,
     ) -> None:
         check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix, master_rank=master_rank)
@@ -99,7 +102,7 @@ class PyTorchInspector(DisplaysRun):
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
         self._trainer = trainer(optimizer, grad_scaler, gradient)
         self.optimizers = self._trainer.optimizers
-        self.state = InspectorState(is_active_fn, on_error, Cadence(every, budget))
+        self.state = InspectorState(is_active_fn, on_error, Cadence(every, budget, head_start))
         self.state.paused = self._is_off = os.environ.get("MONITORCH", "").lower() == "off"
         self.depth, self.module_name_prefix, self.master_rank = depth, module_name_prefix, master_rank
         self.is_main_process = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == master_rank
@@ -109,6 +112,7 @@ class PyTorchInspector(DisplaysRun):
         self._logged = LoggedScalars()
         self._refused, self._ticks_to_check = set[str](), 0
         self._shown_step, self._last_records = 0, list[Record]()
+        self._busy_seconds = 0.0
         self._steps: StepCounter | None = None
         self._layers: LayersOf | None = None
         self._shown_epoch, self._adopted, self._handles = 0, list[AbstractLens](), list[Any]()
@@ -146,8 +150,18 @@ class PyTorchInspector(DisplaysRun):
 
     @property
     def overhead(self) -> float | None:
-        """What observing costs: 0.05 means five percent of the time of a step; None while not known."""
+        """What observing has cost recently: 0.05 means five percent of the time of the same steps without it.
+
+        Hooks, kernels, ticks and the threads that store numbers all count. None while not known. If every step is
+        observed there is nothing to compare with, and it is the least that observing can have cost: see
+        :attr:`overhead_is_lower_bound`.
+        """
         return self.state.cadence.cost.overhead
+
+    @property
+    def overhead_is_lower_bound(self) -> bool:
+        """Whether :attr:`overhead` may be too small, because no step was idle."""
+        return self.state.cadence.cost.is_lower_bound
 
     @property
     def gradient_moments(self) -> dict[str, str]:
@@ -375,7 +389,7 @@ class PyTorchInspector(DisplaysRun):
         return nearest
 
     def _tick(self, epoch: int | None, axis: str) -> None:
-        state = self.state
+        state, begin = self.state, perf_counter()
         number = state.counter if epoch is None else epoch
         try:
             active = state.is_active
@@ -389,6 +403,9 @@ class PyTorchInspector(DisplaysRun):
         finally:
             state.counter = number
             state.tick()
+            busy, before = getattr(self.visualizer, "busy_seconds", 0.0), self._busy_seconds
+            self._busy_seconds = busy
+            state.spend_on_tick(perf_counter() - begin, max(0.0, busy - before))
 
     def _show_model(self, lens: AbstractLens) -> None:
         for layer in self._layers or ():

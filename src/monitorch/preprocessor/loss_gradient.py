@@ -16,6 +16,9 @@ SMALLEST = 2.0**10
 MOST_PARTS = 64
 """The most micro-batches per step: a scaled loss may be divided by their number."""
 
+ENOUGH = 4
+"""Gradients that are looked at."""
+
 EXACTNESS = 1.2e-7
 """The precision of float32."""
 
@@ -29,14 +32,15 @@ class LossGradient:
     def __init__(self) -> None:
         self._seen: Series | None = Series()
         self._complete: Series | None = None
+        self._to_see = ENOUGH
         self.failure: Exception | None = None
         """The error inside backward, if there was one; it stops then."""
 
     def watch(self, loss: Any) -> None:
         """Note the gradient of a loss, if it gets one."""
-        if self._seen is None or type(loss) is not Tensor or loss.grad_fn is None or loss.numel() != 1:
+        if self._to_see <= 0 or self._seen is None:
             return
-        if not is_transformed(loss):
+        if type(loss) is Tensor and loss.grad_fn is not None and loss.numel() == 1 and not is_transformed(loss):
             loss.register_hook(self._note)  # type: ignore[no-untyped-call]
 
     def end_tick(self) -> None:
@@ -65,6 +69,7 @@ class LossGradient:
     def _note(self, gradient: Tensor) -> None:
         try:
             if self._seen is not None and not is_capturing(gradient.device):
+                self._to_see -= 1
                 self._seen.add("", as_sample(gradient.detach().clone()))
         except Exception as error:  # nothing may raise inside backward
             self.failure, self._seen = error, None

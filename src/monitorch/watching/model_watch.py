@@ -3,6 +3,7 @@
 # not called watch.py: importing that file would put a module in the place of the function monitorch.watching.watch
 
 import atexit
+import math
 import os
 import sys
 import threading
@@ -11,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
+from time import monotonic
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..engine.compilation import HookOnModule, inside_graph
 from ..engine.gradients import AT_STEP
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
@@ -38,8 +40,15 @@ from ..visualizer.store_visualizer import StoreVisualizer
 from .run_options import RunOptions
 from .standard_lenses import standard_lenses
 
-FEW, MANY = 10, 100
-"""Steps per tick by default: at the beginning, and later."""
+FEW, OFTEN = 10, 40
+"""Steps per tick by default at the beginning, which is a tenth of all steps so far later, and for how many ticks."""
+
+PAUSE, SHARE_OF_TICKS, MOST_TICKS = 0.25, 0.01, 2000
+"""After that: the fewest seconds between two ticks, the share of time that ticks may take, and at most how many ticks
+there would be if they had always been as far apart as now: a long run needs no more than a short one."""
+
+BUDGET, HEAD_START = 0.03, 2.0
+"""What watching may cost by default: a share of the time of training, and seconds before that."""
 
 NO_LOSS = (
     "monitorch: no loss was seen: pass the module that computes it as loss_fn=, return it as the model's output.loss, "
@@ -56,8 +65,9 @@ def watch(
     *,
     loss_fn: nn.Module | None = None,
     lenses: str | Iterable[AbstractLens] = "standard",
-    every: int | Callable[[int], bool] = 1,
+    every: int | Callable[[int], bool] | None = None,
     budget: float | None = None,
+    head_start: float | None = None,
     tick_every: int | None = None,
     visualizer: Any = None,
     run: str | None = None,
@@ -82,9 +92,13 @@ def watch(
         loss_fn: the module that computes the loss; without it, the ``loss`` field of the model's output, or what you
             pass to :meth:`Watch.push_loss`.
         lenses: what to look at: ``"standard"``, or a list of lenses.
-        every: observe every n-th step, or those for which this function of the step's number is true.
+        every: observe every n-th step, or those for which this function of the step's number is true. If neither this
+            nor a budget is given, ``budget=0.03`` and ``head_start=2.0``: nearly every step at first, then as many as
+            three percent of the time pay for.
         budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
-        tick_every: show numbers every this many steps; None: every 10 steps at first, every 100 later.
+        head_start: how many seconds observing may cost before that; 0 if only a budget is given.
+        tick_every: show numbers every this many steps. None: every 10 steps at first, later by time, at least 0.25
+            seconds apart, so that ticks take at most one percent of it.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
         run: name of the run; the date and time if None. A name that is taken gets a number.
         folder: the folder that holds all runs.
@@ -119,8 +133,8 @@ def watch(
         raise OptionError(f"lenses={lenses!r} is unknown; choose 'standard' or pass a list such as [OutputNorm()]")
     if loss_fn is not None and not isinstance(lenses, str):
         raise OptionError("loss_fn is for lenses='standard'; put LossMetrics(loss_fn=...) into your list instead")
-    for keep_alive in [hook for hook in root._forward_pre_hooks.values() if isinstance(hook, KeepAliveHook)]:
-        keep_alive.close()
+    if root in _watches:
+        _watches[root].close()
     is_standard = isinstance(lenses, str)
     if isinstance(lenses, str):
         lenses = standard_lenses(root, trained_by, loss_fn, inspector_options.get("depth", -1))
@@ -128,7 +142,10 @@ def watch(
     if visualizer is None:
         visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
     options = {"optimizer": trained_by, "grad_scaler": training.grad_scaler}
-    options |= {"every": every, "budget": budget, "visualizer": visualizer}
+    if every is None and budget is None:
+        budget, head_start = BUDGET, HEAD_START if head_start is None else head_start
+    options |= {"every": 1 if every is None else every, "budget": budget, "head_start": head_start or 0.0}
+    options["visualizer"] = visualizer
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
@@ -141,7 +158,7 @@ class Watch(DisplaysRun):
 
     No method that a training loop calls raises an error: you get a warning, once, and training goes on.
 
-    A tick comes every ``tick_every`` steps. What you report after a step and before the next training pass, such as a
+    A tick comes every ``tick_every`` steps, or by time. What you report after a step and before the next training pass, such as a
     validation loss or a metric, belongs to that step and is shown at it, with an extra tick if needed. If you report
     something after every step, ticks wait for it; numbers that come only now and then are kept for their step and shown
     with the next tick.
@@ -149,7 +166,7 @@ class Watch(DisplaysRun):
     Args:
         inspector: the inspector that the model is attached to.
         root: the model itself, without wrappers.
-        tick_every: steps per tick; None for few at first and more later.
+        tick_every: steps per tick; None for few at first, and by time later.
         owns_visualizer: whether to close the visualizer at the end.
         hints: whether to print hints, such as how to show the loss.
     """
@@ -166,6 +183,8 @@ class Watch(DisplaysRun):
         self.inspector = inspector
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
         self._ticks, self._ticked_at = 0, 0
+        self._began = self._last_tick = monotonic()
+        self._pause = 0.0
         self._due_after = 0
         """The step from which the steps of the current tick are counted."""
         self._reported_at: int | None = None
@@ -176,12 +195,10 @@ class Watch(DisplaysRun):
         self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
         self._known_overhead: float | None = None
         self._closed, self._was_told, self._hints = False, False, hints
-        self._keep_alive = KeepAliveHook(self)
-        self._handles: list[Any] = []
         if not inspector.state.paused:  # MONITORCH=off pauses it from the start
-            self._handles.append(root.register_forward_pre_hook(self._keep_alive))
             inspector.state.follow(self)
-        # a function that trains may return, and its model go, before anybody closes the watch
+        _watches[root] = self
+        # a function that trains may return, and its model go, before anybody closes the watch; this keeps it alive
         self._with_model = weakref.finalize(root, _close_with_model, self)
         self._with_model.atexit = False
         self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
@@ -283,9 +300,10 @@ class Watch(DisplaysRun):
         try:
             self.inspector.state.reported.clear()
             self._due_after = min(self._due_after, self._now)  # passes may have been counted as steps at first
-            is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
-            if self._is_due and not is_report_expected:
-                self._regular_tick()
+            if self._is_due:
+                is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
+                if not is_report_expected:
+                    self._regular_tick()
         except Exception as error:
             tell(self.inspector.state, "a tick", error)
 
@@ -302,6 +320,8 @@ class Watch(DisplaysRun):
             self.inspector.state.report(EVALUATION)
 
     def _complete_step(self) -> None:
+        if not self.inspector.state.reported and not self._is_due:
+            return
         reported, is_usual = set(self.inspector.state.reported), self._reported_at == self._now - 1
         rare = reported - {TRAINING_LOSS} - (self._reported_before if is_usual else set())
         if reported:
@@ -319,8 +339,16 @@ class Watch(DisplaysRun):
 
     @property
     def _is_due(self) -> bool:
-        few = min(max(self._due_after // 10, FEW), MANY)
-        return self._now - self._due_after >= (few if self._tick_every is None else self._tick_every)
+        steps = self._now - self._due_after
+        if self._tick_every is not None:
+            return steps >= self._tick_every
+        if self._is_joint:
+            return steps >= (self.inspector.state.steps_to_next_tick or FEW)
+        return steps > 0 and (monotonic() - self._last_tick >= self._pause or steps >= self._few)
+
+    @property
+    def _few(self) -> float:
+        return max(self._due_after // 10, FEW) if self._ticks < OFTEN else math.inf
 
     @property
     def _is_joint(self) -> bool:
@@ -337,13 +365,23 @@ class Watch(DisplaysRun):
 
     def _tick(self) -> None:
         is_first = not self._ticked_at and self._now > 0
-        self._ticked_at = self._now
         self.inspector.state.reported.clear()
+        self.inspector.state.steps_to_next_tick = self._steps_to_next_tick()
         self.inspector.tick()
+        self._ticked_at, self._last_tick = self._now, monotonic()
         self._ticks += 1
+        of_ticks = self.inspector.state.cadence.cost.in_ticks / self._ticks / SHARE_OF_TICKS
+        self._pause = max(PAUSE, of_ticks, (self._last_tick - self._began) / MOST_TICKS)
         self._note_overhead()
         if is_first and self._hints:
             _hint_at_loss(self.inspector)
+
+    def _steps_to_next_tick(self) -> int:
+        """What this process wishes: with several of them, all tick at the same step."""
+        steps = self._now - self._ticked_at
+        if self._tick_every is not None or self._ticks < OFTEN or steps < 1:
+            return self._tick_every or max(FEW, self._now // 10 if self._ticks < OFTEN else steps)
+        return max(1, min(math.ceil(self._pause * steps / (monotonic() - self._last_tick)), 10 * steps))
 
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
@@ -380,11 +418,8 @@ class Watch(DisplaysRun):
         return self.inspector.state.meeting.end(has_more=self._has_reports, shows=self.inspector.is_main_process)
 
     def _leave(self, error: BaseException | None) -> None:
-        while self._handles:
-            self._handles.pop().remove()
         self._call_off()
         self._with_model.detach()
-        self._keep_alive.watch = None
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
             self.inspector._visualizer = DummyVisualizer()  # detach() clears figures, and the user still wants them
@@ -398,20 +433,8 @@ class Watch(DisplaysRun):
             visualizer.close()
 
 
-class KeepAliveHook(HookOnModule):
-    """A hook on the watched model that does nothing: it keeps the watch alive as long as the model."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch: Watch | None = watch
-
-    @inside_graph
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Close the watch."""
-        if self.watch is not None:
-            self.watch.close()
+_watches: WeakKeyDictionary[nn.Module, Watch] = WeakKeyDictionary()
+"""The last watch of each model, to close it when the model is watched again."""
 
 
 def _close_with_model(watch: Watch) -> None:
