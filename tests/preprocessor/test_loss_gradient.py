@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from monitorch.numerical.waiting import HostCopy
-from monitorch.preprocessor.loss_gradient import LossGradient, is_scale
+from monitorch.preprocessor.loss_module import LossGradient, is_scale
 
 
 def seen(*factors):

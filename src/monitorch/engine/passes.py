@@ -19,20 +19,21 @@ from .torch_private import NO_TASK, backward_node, graph_task, inside_backward, 
 ALL_PASSES = frozenset(range(4))
 """All kinds of forward passes, as :func:`kind_of_pass` numbers them."""
 
+TRAINING_PASSES = {True: frozenset({2, 3}), False: frozenset({1, 3}), None: frozenset({3})}
+"""The kinds that are part of training.
 
-def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
-    """Whether a forward pass is part of training.
-
-    ``True``: if gradients are enabled. ``False``: if the module is in train mode. ``None``: if both are true.
-    """
-    if evaluation_from_grad is None:
-        return module.training and torch.is_grad_enabled()
-    return torch.is_grad_enabled() if evaluation_from_grad else module.training
+``True``: those with gradients enabled. ``False``: those of modules in train mode. ``None``: those with both.
+"""
 
 
 def kind_of_pass(module: nn.Module) -> int:
-    """The two conditions of :func:`is_training_pass` as bits: 1 for train mode, 2 for gradients enabled."""
+    """The kind of the running forward pass as bits: 1 for train mode, 2 for gradients enabled."""
     return bool(module.training) + 2 * torch.is_grad_enabled()
+
+
+def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
+    """Whether the running forward pass is part of training; how to tell is a key of ``TRAINING_PASSES``."""
+    return kind_of_pass(module) in TRAINING_PASSES[evaluation_from_grad]
 
 
 class RecomputationFilter:
