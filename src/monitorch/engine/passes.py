@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parameter import is_lazy
 
 from .distributed_tensors import is_distributed
+from .state import State
 from .torch_private import NO_TASK, backward_node, graph_task, inside_backward, is_graph_function, will_execute
 
 ALL_PASSES = frozenset(range(4))
@@ -120,13 +121,6 @@ def reach(parameters: Iterable[nn.Parameter]) -> Reach:
     return found
 
 
-class Steps(Protocol):
-    """Counts steps and passes."""
-
-    step: int
-    passes: int
-
-
 class TrainingBackward:
     """Says whether the running backward pass is that of a loss: only then gradients are recorded.
 
@@ -138,7 +132,7 @@ class TrainingBackward:
             put others.
     """
 
-    def __init__(self, model: nn.Module | None, state: Steps, stand_ins: Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, model: nn.Module | None, state: State, stand_ins: Callable[[], Iterable[Any]]) -> None:
         self._model, self._state = None if model is None else weakref.ref(model), state
         self._stand_ins = stand_ins
         self._known: dict[int, bool] = {}
