@@ -120,13 +120,18 @@ def test_failing_preprocessor_warns_once_and_training_is_bit_identical(bench, ke
         ("backward", r"\(4, 2\)"),
         ("parameter gradient", r"\(2, 3\)"),
         ("optimizer step", r"\(2, 3\)"),
-        ("epoch module", "none"),
     ],
 )
 def test_the_warning_names_the_shapes_and_the_cure(kind, shapes, keeper, state):
     keeper.error = ValueError("no")
     with pytest.warns(MonitorchWarning, match=rf"\(shapes: {shapes}\).*on_error='raise'"):
         Bench(kind, keeper, state).train()
+
+
+def test_the_warning_says_nothing_of_shapes_where_there_are_no_tensors(keeper, state):
+    keeper.error = ValueError("no")
+    with pytest.warns(MonitorchWarning, match=r"ValueError: no\. Training goes on.*on_error='raise'"):
+        Bench("epoch module", keeper, state).train()
 
 
 def test_an_error_switches_off_only_its_own_layer(keeper, state):

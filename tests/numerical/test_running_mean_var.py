@@ -133,6 +133,18 @@ def test_iterating_names_the_cure():
         iter(RunningMeanVar())
 
 
-def test_a_sample_is_one_number():
-    with pytest.raises(ValueError, match=r"one number, not a tensor of shape \(2, 3\)"):
-        RunningMeanVar().update(torch.zeros(2, 3))
+@pytest.mark.parametrize(
+    ("sample", "error", "why"),
+    [
+        (torch.zeros(2, 3), ValueError, r"one number, not a tensor of shape \(2, 3\)"),
+        (torch.zeros(0), ValueError, r"one number, not a tensor of shape \(0,\)"),
+        (torch.tensor(1 + 2j), TypeError, "one real number, not a complex one"),
+        ("many", ValueError, "could not convert string"),
+    ],
+    ids=["many", "none", "complex", "text"],
+)
+def test_a_sample_is_one_real_number(sample, error, why):
+    accumulator = RunningMeanVar()
+    with pytest.raises(error, match=why):
+        accumulator.update(sample)
+    assert accumulator == RunningMeanVar()

@@ -4,7 +4,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -22,14 +22,8 @@ from .torch_private import (
     without_compiler,
 )
 
-
-class SeesOutputs(Protocol):
-    """What this file needs to know of an inspector's taps."""
-
-    @property
-    def is_blind(self) -> bool:
-        """Whether outputs are watched, but none was ever seen."""
-
+if TYPE_CHECKING:
+    from .engine import Engine
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -70,7 +64,7 @@ def drop_graphs(model: nn.Module) -> None:
         warn(text, stacklevel=3)
 
 
-def warn_if_blind(engine: SeesOutputs) -> None:
+def warn_if_blind(engine: "Engine") -> None:
     """Warn if nothing was seen and a graph compiled without hooks, maybe for another model, may be the reason."""
     if engine.is_blind and number_of_graphs():
         why = "no layer was seen in this tick: torch.compile seems to run a graph that was compiled without hooks"

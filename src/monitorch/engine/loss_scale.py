@@ -41,9 +41,10 @@ class Unscaling(NamedTuple):
     @property
     def of_scaled(self) -> Correction | None:
         """For rows of gradients that are still scaled."""
-        if self.unit is None or self.works is None:
-            return Correction(self.unit, self.worked) if self.unit is not None else self.of_unscaled
-        return Correction(self.unit.to(self.works.device) * self.works, self.worked)
+        if self.unit is None:
+            return self.of_unscaled
+        unit = self.unit if self.works is None else self.unit.to(self.works.device) * self.works
+        return Correction(unit, self.worked)
 
     @property
     def of_unscaled(self) -> Correction | None:

@@ -140,7 +140,15 @@ class Meeting:
         if self._group is not None:
             return
         if not self.is_over:
-            self._meet(step, PATIENCE if patience is None else patience)
+            try:
+                self._join()
+                how, self._reason = self._find_out(step, PATIENCE if patience is None else patience)
+                if how == TOGETHER:
+                    self._connect()
+                elif how == APART:
+                    self.leave()
+            except Exception as error:
+                self._give_up(error)
         if self._group is None:
             raise ExchangeError(self._reason)
 
@@ -192,17 +200,6 @@ class Meeting:
                 base.compare_set("round", str(self._round), str(self._round + 1))
             except Exception:  # the store is gone, and so are the others
                 return
-
-    def _meet(self, step: int, patience: float) -> None:
-        try:
-            self._join()
-            how, self._reason = self._find_out(step, patience)
-            if how == TOGETHER:
-                self._connect()
-            elif how == APART:
-                self.leave()
-        except Exception as error:
-            self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         self._reason = f"the other processes could not be reached: {error}"

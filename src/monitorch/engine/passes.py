@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,25 +14,27 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parameter import is_lazy
 
 from .distributed_tensors import is_distributed
+from .state import State
 from .torch_private import NO_TASK, backward_node, graph_task, inside_backward, is_graph_function, will_execute
 
 ALL_PASSES = frozenset(range(4))
 """All kinds of forward passes, as :func:`kind_of_pass` numbers them."""
 
+TRAINING_PASSES = {True: frozenset({2, 3}), False: frozenset({1, 3}), None: frozenset({3})}
+"""The kinds that are part of training.
 
-def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
-    """Whether a forward pass is part of training.
-
-    ``True``: if gradients are enabled. ``False``: if the module is in train mode. ``None``: if both are true.
-    """
-    if evaluation_from_grad is None:
-        return module.training and torch.is_grad_enabled()
-    return torch.is_grad_enabled() if evaluation_from_grad else module.training
+``True``: those with gradients enabled. ``False``: those of modules in train mode. ``None``: those with both.
+"""
 
 
 def kind_of_pass(module: nn.Module) -> int:
-    """The two conditions of :func:`is_training_pass` as bits: 1 for train mode, 2 for gradients enabled."""
+    """The kind of the running forward pass as bits: 1 for train mode, 2 for gradients enabled."""
     return bool(module.training) + 2 * torch.is_grad_enabled()
+
+
+def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
+    """Whether the running forward pass is part of training; how to tell is a key of ``TRAINING_PASSES``."""
+    return kind_of_pass(module) in TRAINING_PASSES[evaluation_from_grad]
 
 
 class RecomputationFilter:
@@ -119,13 +121,6 @@ def reach(parameters: Iterable[nn.Parameter]) -> Reach:
     return found
 
 
-class Steps(Protocol):
-    """Counts steps and passes."""
-
-    step: int
-    passes: int
-
-
 class TrainingBackward:
     """Says whether the running backward pass is that of a loss: only then gradients are recorded.
 
@@ -137,7 +132,7 @@ class TrainingBackward:
             put others.
     """
 
-    def __init__(self, model: nn.Module | None, state: Steps, stand_ins: Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, model: nn.Module | None, state: State, stand_ins: Callable[[], Iterable[Any]]) -> None:
         self._model, self._state = None if model is None else weakref.ref(model), state
         self._stand_ins = stand_ins
         self._known: dict[int, bool] = {}

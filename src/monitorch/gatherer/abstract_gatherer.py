@@ -147,8 +147,9 @@ class Gatherer(AbstractGatherer):
         self._failed = True
         cause = cause_of(error)
         if is_news(self.inspector_state, cause):
-            shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data)) or "none"
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data))
+            seen = f" (shapes: {shapes})" if shapes else ""
             rest = "Training goes on. Other layers and lenses that stop for this reason are not named"
             cure = "PyTorchInspector(on_error='raise') shows where it happened"
-            text = f"{self.owner} stops watching layer {self.name!r}: {cause} (shapes: {shapes}). {rest}; {cure}"
+            text = f"{self.owner} stops watching layer {self.name!r}: {cause}{seen}. {rest}; {cure}"
             warn(text, stacklevel=2)

@@ -4,16 +4,30 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..gatherer import FeedForwardGatherer
+from ..numerical.norms import as_real, l2_norm
 from ..observe import DifferenceMonitor, Monitor, PassthroughReducer, Reducer, StateMonitor
 from ..observe.module import holder_of
-from ..preprocessor.reducer_state import ReducerState
+from ..preprocessor import AbstractForwardPreprocessor
+from ..preprocessor.accumulating import AccumulatingPreprocessor
 from . import options
 from .base import Lens
 from .options import Strings
 from .views import LayerLines, Source
+
+
+class ReducerState(AccumulatingPreprocessor, AbstractForwardPreprocessor):
+    """The state of a reducer after each sample: a single number as it is, a larger tensor as its Euclidean norm."""
+
+    @torch.no_grad()
+    def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
+        """Take what a reducer returned; None for a sample that it left out."""
+        if layer_output is not None:
+            state = as_real(layer_output)
+            self._record(name, state.reshape(()) if state.numel() == 1 else l2_norm(state))
 
 
 class Attribute(Lens):

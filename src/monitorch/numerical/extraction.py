@@ -13,22 +13,14 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..statistic import BANDS
-from .moments import Moments, Places
+from .moments import Moments, Numbers, Places
 from .series import Accumulator, RunningMeanVar, SeriesColumn
-
-Samples = NDArray[np.float64]
 
 Series: TypeAlias = Mapping[str, Accumulator]
 """The accumulators of one statistic, by name."""
 
-_OF_MOMENTS: dict[str, Callable[[RunningMeanVar], float]] = {
-    "mean": lambda acc: acc.mean,
-    "std": lambda acc: acc.std,
-    "min": lambda acc: acc.min_,
-    "max": lambda acc: acc.max_,
-}
-_COLUMNS = {"mean": "mean", "std": "std", "min": "low", "max": "high"}  # of moments, by method
-_OF_SAMPLES: dict[str, Callable[[Samples], Any]] = {
+_OF_MOMENTS = {"mean": "mean", "std": "std", "min": "low", "max": "high"}  # the column of each method
+_OF_SAMPLES: dict[str, Callable[[Numbers], Any]] = {
     "mean": np.mean,
     "std": np.std,
     "min": np.min,
@@ -53,7 +45,8 @@ def extract_point(acc: Accumulator, method: str) -> float:
     """
     _check(method, of_moments=isinstance(acc, RunningMeanVar))
     if isinstance(acc, RunningMeanVar):
-        return float(_OF_MOMENTS[method](acc)) if acc.count else math.nan
+        row = acc.row()
+        return float(getattr(row, _OF_MOMENTS[method])) if row.finite else math.nan
     if not isinstance(acc, list):
         raise OptionError(f"an accumulator is a RunningMeanVar or a list, not {type(acc).__name__}")
     samples = np.asarray(acc, dtype=np.float64)
@@ -82,11 +75,8 @@ def extract_range(acc: Accumulator, method: str) -> tuple[float, float]:
     >>> extract_range([1.0, 3.0], "std")
     (1.0, 3.0)
     """
-    low, high = parse_range_name(method)
-    if method == "std":
-        mean, std = extract_point(acc, "mean"), extract_point(acc, "std")
-        return mean - std, mean + std
-    return extract_point(acc, low), extract_point(acc, high)
+    low, high = extract_ranges({"": acc}, method)
+    return low.item(), high.item()
 
 
 def parse_range_name(name: str) -> tuple[str, str]:
@@ -107,7 +97,7 @@ def count_nonfinite(acc: Accumulator) -> int:
     return int(np.count_nonzero(~np.isfinite(np.asarray(acc, dtype=np.float64))))
 
 
-def extract_points(series: Series, method: str) -> NDArray[np.float64]:
+def extract_points(series: Series, method: str) -> Numbers:
     """One number for each accumulator.
 
     >>> extract_points({"a": [1.0, 3.0], "b": []}, "mean")
@@ -118,17 +108,16 @@ def extract_points(series: Series, method: str) -> NDArray[np.float64]:
     if found is None:
         return np.array([extract_point(acc, method) for acc in series.values()], np.float64)
     moments, numbers = found
-    return np.where(moments.count[numbers] > 0, getattr(moments, _COLUMNS[method])[numbers], np.nan)
+    return np.where(moments.count[numbers] > 0, getattr(moments, _OF_MOMENTS[method])[numbers], np.nan)
 
 
-def extract_ranges(series: Series, method: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def extract_ranges(series: Series, method: str) -> tuple[Numbers, Numbers]:
     """The lower and the upper edges of the bands around each accumulator's samples."""
-    parse_range_name(method)
+    low, high = parse_range_name(method)
     if method == "std":
         mean, std = extract_points(series, "mean"), extract_points(series, "std")
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, as with Python's floats
             return mean - std, mean + std
-    low, high = BANDS[method]
     return extract_points(series, low), extract_points(series, high)
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Places = NDArray[np.int64]
 
@@ -37,14 +37,14 @@ class Moments:
 
     def __init__(self, size: int = 0) -> None:
         self.count: Counts = np.zeros(size, np.int64)
-        self.mean: Floats = np.zeros(size)
-        self.var: Floats = np.zeros(size)
-        self.huge_std: Floats = np.full(size, np.inf)
+        self.mean: Numbers = np.zeros(size)
+        self.var: Numbers = np.zeros(size)
+        self.huge_std: Numbers = np.full(size, np.inf)
         """The standard deviation where the variance is infinite."""
-        self.low: Floats = np.full(size, np.inf)
-        self.high: Floats = np.full(size, -np.inf)
+        self.low: Numbers = np.full(size, np.inf)
+        self.high: Numbers = np.full(size, -np.inf)
         self.nonfinite: Counts = np.zeros(size, np.int64)
-        self.last: Floats = np.full(size, np.nan)
+        self.last: Numbers = np.full(size, np.nan)
 
     def __len__(self) -> int:
         return len(self.count)
@@ -57,12 +57,12 @@ class Moments:
                 setattr(self, name, np.concatenate([column, getattr(added, name)]))
 
     @property
-    def std(self) -> Floats:
+    def std(self) -> Numbers:
         """The standard deviations, of the population (ddof 0)."""
         return np.where(np.isinf(self.var), self.huge_std, np.sqrt(self.var))
 
     @np.errstate(all="ignore")
-    def fold(self, places: Places, samples: Floats) -> None:
+    def fold(self, places: Places, samples: Numbers) -> None:
         """Add samples, each to the stream at its place; those of one stream stand together, in ascending order."""
         if not len(samples):
             return
@@ -103,14 +103,14 @@ class Moments:
             self.last[place] = row.last
 
     def _merge(
-        self, places: Places, count: Counts, mean: Floats, std: Floats, low: Floats, high: Floats, var: Floats
+        self, places: Places, count: Counts, mean: Numbers, std: Numbers, low: Numbers, high: Numbers, var: Numbers
     ) -> None:
         """Chan's pairwise formula; each place occurs once."""
         if not self.count[places].any():  # as at nearly every tick: then there is nothing to merge with
             self.count[places], self.mean[places], self.var[places], self.huge_std[places] = count, mean, var, std
             self.low[places], self.high[places] = low, high
             return
-        before, spread = self.mean[places], np.where(np.isinf(self.var), self.huge_std, np.sqrt(self.var))[places]
+        before, spread = self.mean[places], self.std[places]
         total = self.count[places] + count
         share = count / total
         delta = mean - before
@@ -139,7 +139,7 @@ class Moments:
         return Row(int(self.count[place]), mean, std, low, high, int(self.nonfinite[place]), var, last)
 
 
-def group_starts(keys: NDArray[Any]) -> NDArray[np.int64]:
+def group_starts(keys: NDArray[Any]) -> Places:
     """Where a sorted array, or a row of a sorted table, differs from the one before.
 
     >>> group_starts(np.array([3, 3, 5, 7, 7])).tolist()
@@ -150,11 +150,11 @@ def group_starts(keys: NDArray[Any]) -> NDArray[np.int64]:
     differs = keys[1:] != keys[:-1]
     is_start = np.ones(len(keys), bool)
     is_start[1:] = differs if keys.ndim == 1 else differs.any(axis=1)
-    found: NDArray[np.int64] = is_start.nonzero()[0]
+    found: Places = is_start.nonzero()[0]
     return found
 
 
-def group_ends(starts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def group_ends(starts: Places, size: int) -> Places:
     """Where groups end that begin at ``starts``, in an array of this size.
 
     >>> group_ends(np.array([0, 2, 3]), 5).tolist()

@@ -16,12 +16,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from ..errors import LifecycleError
-from .moments import Floats, Moments, Places, Row, group_starts
+from .moments import Moments, Numbers, Places, Row, group_starts
 from .precision import HOST
-from .waiting import HostCopy, Pending, Waiting, as_sample
+from .waiting import HostCopy, Pending, Waiting, as_sample, copied_sample
 
 Accumulator: TypeAlias = "RunningMeanVar | list[float]"
 
@@ -77,14 +76,13 @@ class Series:
     def add(self, key: Hashable, *sample: Any, inplace: bool | None = None) -> None:
         """Add one sample; tensors must not be changed afterwards, and stay on their device until somebody reads."""
         for number, part in zip(self._numbers(self.place(key, inplace)), sample, strict=True):
-            self._waiting.add(number, as_sample(part) if isinstance(part, Tensor) else float(part))
+            self._waiting.add(number, as_sample(part))
 
     def append(self, number: int, sample: Any) -> None:
         """Add a number to one accumulator; a tensor is copied, without waiting for the GPU."""
-        copied = as_sample(sample.detach().clone()) if isinstance(sample, Tensor) else float(sample)
-        self._waiting.add(number, copied)
+        self._waiting.add(number, copied_sample(sample))
 
-    def fold(self, places: Places, samples: Floats, column: int = 0) -> None:
+    def fold(self, places: Places, samples: Numbers, column: int = 0) -> None:
         """Add samples that are on the CPU, oldest first."""
         if not len(samples):
             return
@@ -101,7 +99,7 @@ class Series:
             numbers, samples = numbers[~kept], samples[~kept]
         self.moments.fold(numbers, samples)
 
-    def _append(self, numbers: Places, samples: Floats) -> None:
+    def _append(self, numbers: Places, samples: Numbers) -> None:
         if not len(samples):
             return
         starts, values = group_starts(numbers).tolist(), samples.tolist()

@@ -4,13 +4,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from .moments import Numbers, Places
 from .precision import HOST, wide_dtype
 
 PAUSE, LONG = 0.0005, 60.0
@@ -18,8 +18,6 @@ PAUSE, LONG = 0.0005, 60.0
 
 PACK_AT = 256
 """How many small tensors may wait before they are packed into one: limits memory between two ticks."""
-
-Numbers = NDArray[np.float64]
 
 Pending: TypeAlias = tuple[Callable[[Numbers], None], Tensor]
 """A function that takes numbers on the CPU, and the tensor that holds them now."""
@@ -90,8 +88,13 @@ class _Copy:
             receive(part.reshape(shape).numpy())
 
 
-def as_sample(number: Tensor) -> Tensor:
-    """A one-element tensor as a float64 scalar, cut from its graph, still on its device."""
+def as_sample(number: SupportsFloat | Tensor) -> float | Tensor:
+    """One number: a float or, of a tensor, a float64 scalar, cut from its graph and still on its device.
+
+    The result may share its memory with the tensor, which must not be changed afterwards.
+    """
+    if not isinstance(number, Tensor):
+        return float(number)
     if number.numel() != 1:
         raise ValueError(f"a sample is one number, not a tensor of shape {tuple(number.shape)}")
     # each of these costs as much as the arithmetic of a small model's step, so do none without need
@@ -101,10 +104,19 @@ def as_sample(number: Tensor) -> Tensor:
     return number if number.dtype == wide else number.to(wide)
 
 
+def copied_sample(number: SupportsFloat | Tensor) -> float | Tensor:
+    """The same for a tensor that other code may change later."""
+    if isinstance(number, Tensor):
+        if number.is_complex():
+            raise TypeError("a sample is one real number, not a complex one")
+        number = number.detach().clone()
+    return as_sample(number)
+
+
 class Arrived(NamedTuple):
     """What has waited, on the CPU: places, and a number or a row for each; in the order in which it was added."""
 
-    places: NDArray[np.int64]
+    places: Places
     numbers: Numbers
 
 

@@ -7,16 +7,14 @@ from .abstract import (
     AbstractPreprocessor,
     AbstractTensorPreprocessor,
 )
-from .explicit_call import ExplicitCall
-from .gradient_activation import GradientActivation
 from .gradient_geometry import GradientGeometry
 from .loss_module import LossModule
-from .output_activation import OutputActivation
 from .output_gradient_geometry import OutputGradientGeometry
-from .output_norm import OutputNorm
-from .parameter_cond import ParameterCond
+from .outputs import OutputNorm
 from .parameter_difference_geometry import ParameterDifferenceGeometry
-from .parameter_norm import ParameterNorm
+from .parameters import ParameterCond, ParameterNorm
+from .rates import GradientActivation, OutputActivation
+from .run_numbers import ExplicitCall
 
 __all__ = [
     "AbstractBackwardPreprocessor",

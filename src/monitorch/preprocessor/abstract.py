@@ -1,8 +1,7 @@
 """The five base classes of preprocessors, by what they receive.
 
 To write your own, subclass one of the last four and write its ``process_*`` method, ``value`` and, if it keeps
-anything,
-``reset``.
+anything, ``reset``.
 """
 
 from abc import ABC, abstractmethod

@@ -1,18 +1,21 @@
-"""The common part of the preprocessors that measure outputs."""
+"""Preprocessors that measure outputs."""
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from ..engine.columns import BATCH, NORMS, SIZE
 from ..engine.kernels import reference
 from ..engine.meter import Request, through_row
-from ..engine.passes import ALL_PASSES, kind_of_pass
+from ..engine.passes import ALL_PASSES, TRAINING_PASSES, kind_of_pass
+from ..engine.rows import Rows
 from ..engine.tensors import pick_tensor, samples_of
 from .abstract import AbstractForwardPreprocessor
-from .accumulating import AccumulatingPreprocessor
+from .accumulating import AccumulatingPreprocessor, Samples
 
-__all__ = ["OutputPreprocessor", "pick_tensor"]
+__all__ = ["OutputNorm", "OutputPreprocessor", "pick_tensor"]
 
 
 class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
@@ -42,9 +45,7 @@ class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
 
     def passes(self) -> frozenset[int]:
         """The passes to measure, as ``kind_of_pass`` numbers them."""
-        if self.record_eval:
-            return ALL_PASSES
-        return {None: frozenset({3}), True: frozenset({2, 3}), False: frozenset({1, 3})}[self.evaluation_from_grad]
+        return ALL_PASSES if self.record_eval else TRAINING_PASSES[self.evaluation_from_grad]
 
     @through_row
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
@@ -54,3 +55,32 @@ class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
                 output, request = samples_of(layer_output, self.output_index), self.request()
                 eps, _ = request.rates or (0.0, None)
                 self._take_row(name, reference.output(output, request.channel_dim(name), eps))
+
+
+class OutputNorm(OutputPreprocessor):
+    """Euclidean norm of each sample's output, averaged over the batch.
+
+    Args:
+        normalize: divide norms by the root of the number of elements of one sample.
+        channel_last: accepted for symmetry with OutputActivation; norms do not depend on it.
+
+    The others are those of OutputPreprocessor.
+    """
+
+    def __init__(
+        self,
+        normalize: bool,
+        inplace: bool,
+        record_eval: bool,
+        evaluation_from_grad: bool | None,
+        channel_last: bool = False,
+        *,
+        output_index: int | str | None = None,
+    ) -> None:
+        super().__init__(inplace, record_eval, evaluation_from_grad, output_index)
+        self.normalize = normalize
+
+    def derive(self, rows: Rows) -> Samples:
+        """The mean norm of the samples in a batch."""
+        norms = rows[NORMS] / rows[BATCH]
+        return norms / np.sqrt(rows[SIZE] / rows[BATCH]) if self.normalize else norms

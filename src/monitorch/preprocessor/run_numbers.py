@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..engine.ranks import several_processes
 from ..numerical.series import Accumulator, RunningMeanVar, Series
-from ..numerical.waiting import as_sample
+from ..numerical.waiting import copied_sample
 from .accumulating import AccumulatingPreprocessor, Kept
 
 
@@ -94,7 +94,7 @@ class RunNumbers(AccumulatingPreprocessor):
 
     def push(self, name: str, value: Any, step: int | None = None) -> None:
         """Add a number; a tensor is copied, without waiting for the GPU."""
-        self._add(name if step is None else (name, step), sample_of(value), self.inplace)
+        self._add(name if step is None else (name, step), copied_sample(value), self.inplace)
 
     def hold(self, step: int, names: Iterable[str]) -> None:
         """Keep all numbers so far under these names at this step, whenever the next tick comes."""
@@ -195,10 +195,36 @@ def _means_in_step(payloads: Iterable[Payload]) -> dict[Any, list[float]]:
     return found
 
 
-def sample_of(value: Any) -> Any:
-    """A value as a sample that no other code can change: a float, or a tensor that is still on its device."""
-    if not isinstance(value, Tensor):
-        return float(value)
-    if value.is_complex():
-        raise TypeError("a sample is one real number, not a complex one")
-    return as_sample(value.detach().clone())
+class ExplicitCall(RunNumbers):
+    """Keeps pushed numbers by name; the first push of a name decides whether every value or only moments are kept.
+
+    >>> call = ExplicitCall("train_loss", "val_loss")
+    >>> call.push_loss(0.5, train=True)
+    >>> call.push_memory("accuracy", 0.9)
+    >>> call.value["train_loss"].mean, call.value["accuracy"]
+    (0.5, [0.9])
+    """
+
+    def __init__(self, train_loss_str: str, non_train_loss_str: str) -> None:
+        super().__init__()
+        self.train_loss_str, self.non_train_loss_str = train_loss_str, non_train_loss_str
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The accumulators by name; the same as ``value``."""
+        return self.value
+
+    def push_running(self, name: str, value: Any) -> None:
+        """Add a number; only running moments are kept."""
+        self._add(name, copied_sample(value), inplace=True)
+
+    def push_memory(self, name: str, value: Any) -> None:
+        """Add a number; every value is kept."""
+        self._add(name, copied_sample(value), inplace=False)
+
+    def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
+        """Add a training or validation loss; where steps are known, the mean training loss of a step is one sample."""
+        if train:
+            self._add_to_step(self.train_loss_str, copied_sample(value), running)
+        else:
+            self._add(self.non_train_loss_str, copied_sample(value), running, in_step=True)

@@ -1,10 +1,103 @@
-"""Gradients of parameters, also of those that start or change later."""
+"""Parameters, as they are and around steps, and their gradients."""
 
 import pytest
 import torch
 from torch import nn
 
-from monitorch.gatherer import ParameterGradientGatherer
+from monitorch.gatherer import (
+    CallParameterGatherer,
+    EpochModuleGatherer,
+    OptimizerStepParameterGatherer,
+    ParameterGradientGatherer,
+)
+
+
+def test_hands_over_the_module_at_each_call(keeper, state, linear):
+    gatherer = EpochModuleGatherer(linear, [keeper], "lin", state)
+    gatherer()
+    gatherer()
+    assert keeper.calls == [("lin", linear)] * 2
+
+
+def test_puts_no_hook_and_lets_go_of_the_module(keeper, state, linear, count_hooks):
+    gatherer = EpochModuleGatherer(linear, [keeper], "lin", state)
+    assert count_hooks(linear, linear.weight) == 0
+    gatherer.detach()
+    assert linear not in vars(gatherer).values()
+
+
+def test_hands_over_the_parameter_as_it_is_now(keeper, state, linear):
+    gatherer = CallParameterGatherer(linear, "weight", [keeper], "lin", state)
+    before = linear.weight.detach().clone()
+    gatherer()
+    with torch.no_grad():
+        linear.weight.add_(1)
+    gatherer("any", "arguments")
+    assert torch.equal(keeper.calls[0][1], before)
+    assert torch.equal(keeper.calls[1][1], before + 1)
+
+
+def test_a_replaced_parameter_is_found_by_its_name(keeper, state, linear):
+    gatherer = CallParameterGatherer(linear, "weight", [keeper], "lin", state)
+    linear.weight = nn.Parameter(torch.full((2, 3), 7.0))
+    gatherer()
+    assert torch.equal(keeper.calls[0][1], torch.full((2, 3), 7.0))
+
+
+def test_a_parameter_without_a_shape_is_passed_over_until_it_has_one(keeper, state):
+    lazy = nn.LazyLinear(2)
+    gatherer = CallParameterGatherer(lazy, "weight", [keeper], "lazy", state)
+    gatherer()
+    assert keeper.calls == []
+    lazy(torch.ones(1, 3))
+    gatherer()
+    assert keeper.calls[0][1].shape == (2, 3)
+
+
+def train(linear, optimizer, steps):
+    """Weights before and after each step."""
+    pairs = []
+    for _ in range(steps):
+        linear(torch.ones(4, 3)).pow(2).sum().backward()
+        before = linear.weight.detach().clone()
+        optimizer.step()
+        pairs.append((before, linear.weight.detach().clone()))
+    return pairs
+
+
+def test_shows_the_parameter_before_and_hands_it_over_after_each_step(keeper, state, linear):
+    optimizer = torch.optim.Adam(linear.parameters())
+    OptimizerStepParameterGatherer(linear, optimizer, "weight", [keeper], "lin", state)
+    pairs = train(linear, optimizer, 3)
+    for (before, after), remembered, (_, tensor) in zip(pairs, keeper.remembered, keeper.calls, strict=True):
+        assert torch.equal(remembered, before)
+        assert torch.equal(tensor, after)
+
+
+def test_can_be_called_by_hand(keeper, state, linear):
+    optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
+    gatherer = OptimizerStepParameterGatherer(linear, optimizer, "bias", [keeper], "lin", state)
+    gatherer()
+    assert torch.equal(keeper.calls[0][1], linear.bias.detach())
+
+
+def test_nothing_is_remembered_while_inactive(keeper, state, linear):
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    OptimizerStepParameterGatherer(linear, optimizer, "weight", [keeper], "lin", state)
+    state.paused = True
+    train(linear, optimizer, 2)
+    assert (keeper.remembered, keeper.calls, keeper.gaps) == ([], [], ["lin"])
+    state.paused = False
+    [(before, after)] = train(linear, optimizer, 1)
+    assert torch.equal(keeper.remembered[0], before)
+    assert torch.equal(keeper.calls[0][1], after)
+
+
+def test_another_optimizer_is_not_listened_to(keeper, state, linear):
+    optimizer, other = (torch.optim.SGD(linear.parameters(), lr=0.1) for _ in range(2))
+    OptimizerStepParameterGatherer(linear, optimizer, "weight", [keeper], "lin", state)
+    train(linear, other, 2)
+    assert keeper.calls == []
 
 
 def backward(module, x=None):

@@ -1,5 +1,6 @@
-"""The common part of the preprocessors that read a module's parameters from time to time."""
+"""Preprocessors that read a module's parameters from time to time."""
 
+import math
 from abc import abstractmethod
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
@@ -8,10 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..engine.distributed_tensors import is_distributed
+from ..engine.kernels import reference
+from ..engine.meter import Request
 from ..engine.parameters import find_parameter
+from ..engine.rows import Rows
+from ..errors import SkippedSample
 from ..numerical.series import Series, SeriesColumn
 from .abstract import AbstractModulePreprocessor
-from .accumulating import AccumulatingPreprocessor
+from .accumulating import AccumulatingPreprocessor, Samples
+from .geometry import norms
 
 
 class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
@@ -69,3 +76,41 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
                 if other not in merged[key]:
                     self._merge({key: other})
                     merged[key].append(other)
+
+
+class ParameterNorm(ParameterStatistics):
+    """Euclidean norm of each parameter, divided by the root of its size with ``normalize``."""
+
+    def __init__(self, attrs: Iterable[str], normalize: bool, inplace: bool) -> None:
+        self.normalize = normalize
+        super().__init__(attrs, inplace)
+
+    def request(self) -> Request:
+        """What gatherers should measure for it."""
+        return Request()
+
+    def derive(self, rows: Rows) -> Samples:
+        """The norms."""
+        return norms(rows, by_size=self.normalize)
+
+    def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
+        self._take_row(key, reference.geometry(parameter, None, None))
+
+
+class ParameterCond(ParameterStatistics):
+    """Condition number of each matrix: largest singular value over smallest, infinite if that is 0.
+
+    A tensor with more than two dimensions is flattened to one matrix (first, rest); vectors have no condition number.
+    """
+
+    def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
+        if parameter.dim() < 2 or not parameter.numel():
+            return
+        if is_distributed(parameter):
+            raise SkippedSample("no process has the whole matrix, and a condition number needs it")
+        matrix = parameter.flatten(1).to("cpu", torch.complex128 if parameter.is_complex() else torch.float64)
+        if matrix.isfinite().all():
+            singular: Tensor = torch.linalg.svdvals(matrix)
+            self._kept.series.add(key, (singular[0] / singular[-1]).nan_to_num(nan=math.inf, posinf=math.inf))
+        else:
+            self._kept.series.add(key, math.nan)
