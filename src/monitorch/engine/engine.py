@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..numerical.waiting import HostCopy
 from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, TAG, Buffers, Chunk, Entry, Infos
-from .columns import FOLLOWS, UNIT
+from .columns import FOLLOWS, NONFINITE, UNIT
 from .compilation import spare_the_compiler
 from .gradients import GradientTap
 from .loss_scale import Correction, StepScales
@@ -108,7 +108,7 @@ class Engine:
     def steps(self, optimizer: Optimizer) -> OptimizerSteps:
         """What notices an optimizer's steps."""
         if id(optimizer) not in self._steps:
-            self._steps[id(optimizer)] = OptimizerSteps(optimizer, self.state, self.state.spend)
+            self._steps[id(optimizer)] = OptimizerSteps(optimizer, self.state, self.state.clock)
         return self._steps[id(optimizer)]
 
     def subscribe(
@@ -286,6 +286,8 @@ class Engine:
         """Let every preprocessor add its samples, those of all layers at once."""
         if not len(rows):
             return
+        if rows[:, NONFINITE].any():
+            self.state.notice("numbers that are not finite")
         with self._lock:
             rows[:, UNIT] *= np.array([meter.share for meter in self.meters])[infos[:, METER]]
             table = RowTable(infos[:, METER], rows, self._last)

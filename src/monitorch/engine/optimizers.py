@@ -1,7 +1,6 @@
 """The user's optimizers: the one inside the wrappers of other libraries, its parameters, and its steps."""
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch.optim import Optimizer
 from ..errors import UnsupportedModelError
 from .compilation import outside_graph
 from .reports import Reports, tell
+from .state import HookClock
 from .torch_private import STEP_PRE_HOOKS, running_steps, step_pre_hooks
 
 DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use fully_shard (FSDP2) instead"
@@ -82,13 +82,11 @@ class OptimizerSteps:
 
     Args:
         state: the state of the inspector, which reports errors.
-        spend: is told how long the listeners took, in seconds.
+        clock: measures how long the listeners take.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, state: Reports, spend: Callable[[float], None] = lambda seconds: None
-    ) -> None:
-        self.optimizer, self._state, self._spend = optimizer, state, spend
+    def __init__(self, optimizer: Optimizer, state: Reports, clock: HookClock | None = None) -> None:
+        self.optimizer, self._state, self._clock = optimizer, state, clock
         self.before: list[Listener] = []
         self.after: list[Listener] = []
         self.has_ended = False
@@ -157,13 +155,14 @@ class OptimizerSteps:
             tell(self._state, "noticing that a step has ended", error)
 
     def _tell(self, listeners: list[Listener], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        begin = perf_counter()
+        begin = None if self._clock is None else self._clock.enter()
         for listener in listeners:
             try:
                 listener(args, kwargs)
             except Exception as error:  # the other listeners must be called anyway
                 tell(self._state, "measuring a step of the optimizer", error)
-        self._spend(perf_counter() - begin)
+        if self._clock is not None:
+            self._clock.leave(begin)
 
     def _is_outermost(self) -> bool:
         """Whether this is the outermost running step; a step that has failed never reports its end."""

@@ -2,7 +2,6 @@
 
 import weakref
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn, strided
@@ -85,7 +84,7 @@ class OutputTap(GraphHook):
             return None
         if not self._recomputation.counts():
             return None
-        begin, changed = perf_counter(), None
+        begin, changed = self.state.clock.enter(), None
         if self._missed:
             self._resume()
         kind = kind_of_pass(module)
@@ -93,7 +92,7 @@ class OutputTap(GraphHook):
             self._take_output(meter, kind, output)
         if self.gradients:
             changed = self._hook_gradients(module, args, kwargs, output)
-        self.state.spend(perf_counter() - begin)
+        self.state.clock.leave(begin)
         return changed
 
     def rest(self) -> None:
@@ -164,12 +163,12 @@ class OutputTap(GraphHook):
             if not self.state.is_recording():
                 meter.interrupt()
                 return
-            begin = perf_counter()
+            begin = self.state.clock.enter()
             try:
                 self._measure_gradient(meter, tag, gradient, part)
             except Exception as error:
                 meter.fail(error, gradient)
-            self.state.spend(perf_counter() - begin)
+            self.state.clock.leave(begin)
         except Exception as error:
             tell(self.state, f"looking at the gradient of layer {self._name!r}", error)
 

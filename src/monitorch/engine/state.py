@@ -2,9 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from .loss_scale import LossScale
+
+
+class HookClock(Protocol):
+    """Measures how long hooks take."""
+
+    def enter(self) -> Any:
+        """A hook begins."""
+
+    def leave(self, begin: Any) -> None:
+        """It ends; ``begin`` is what :meth:`enter` has returned."""
 
 
 class State(Protocol):
@@ -46,8 +56,12 @@ class State(Protocol):
         """The same, whatever the step."""
 
     @property
-    def spend(self) -> Callable[[float], None]:
-        """Adds CPU time that hooks took, in seconds."""
+    def clock(self) -> HookClock:
+        """Measures how long hooks take."""
+
+    @property
+    def notice(self) -> Callable[[str], None]:
+        """Says that something unusual was measured, of this kind."""
 
     def settle(self) -> bool:
         """Wait until earlier ticks are folded; False if this thread is doing that, and must not see later rows."""

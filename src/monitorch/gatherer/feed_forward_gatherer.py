@@ -13,6 +13,7 @@ from ..engine.distributed_tensors import distributed_type, samples_here
 from ..engine.graph import GraphCallback, GraphHook
 from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
+from ..engine.state import HookClock
 from ..engine.tensors import first_input
 from ..engine.torch_private import is_traced
 from ..preprocessor import AbstractForwardPreprocessor
@@ -40,7 +41,7 @@ class FeedForwardGatherer(Gatherer):
         if engine is not None:
             tap = engine.output(module, name)
             self._handles += [tap.watch_output(self, preprocessor) for preprocessor in self._preprocessors]
-        elif self._preprocessors and all(hasattr(p, "loss_in_graph") for p in self._preprocessors):
+        elif len(self._preprocessors) == 1 and hasattr(self._preprocessors[0], "loss_in_graph"):
             self._callback = self._new_callback(module)
             self._handles.append(module.register_forward_hook(_LossHook(self, self._callback), with_kwargs=True))
         else:
@@ -72,9 +73,14 @@ class FeedForwardGatherer(Gatherer):
     def take(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """The same; errors are not caught."""
         if self.passes.counts():
-            if self._callback is not None and _is_part(kwargs) and loss_in(output) is not None:
-                output = PartOfLoss(loss_in(output))
             self._hand_over(module, first_input(args, kwargs), output)
+
+    def take_loss(self, module: nn.Module, kwargs: dict[str, Any], output: Any) -> None:
+        """The same if only a loss is looked for, which happens at every step and must cost nearly nothing."""
+        if kwargs.get(ITEMS_OF_STEP) is not None and loss_in(output) is not None:
+            output = PartOfLoss(loss_in(output))
+        if self.passes.counts() and not self._failed and self.inspector_state.is_active:  # type: ignore[union-attr]
+            self.guarded(self._process, self._preprocessors[0], module, None, output)
 
     def loss_in_graph(self, output: Any) -> Tensor | None:
         """The loss in an output, while a model is being compiled."""
@@ -91,18 +97,18 @@ class _LossHook(GraphHook):
     def __init__(self, gatherer: FeedForwardGatherer, callback: GraphCallback) -> None:
         super().__init__(gatherer.inspector_state, f"looking at layer {gatherer.name!r}")
         self._gatherer, self._callback, self._distributed = gatherer, callback, distributed_type()
+        self._clock: HookClock | None = getattr(gatherer.inspector_state, "clock", None)
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take the loss."""
-        self._gatherer.take(module, args, kwargs, output)
+        begin = None if self._clock is None else self._clock.enter()
+        self._gatherer.take_loss(module, kwargs, output)
+        if self._clock is not None:
+            self._clock.leave(begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Pass the loss on."""
         loss = self._gatherer.loss_in_graph(output)
         if loss is not None:
             loss = samples_here(loss)[0] if isinstance(loss, self._distributed) else loss
-            self._callback.pass_outside(kind_of_pass(module) + PART * _is_part(kwargs), loss)
-
-
-def _is_part(kwargs: dict[str, Any]) -> bool:
-    return kwargs.get(ITEMS_OF_STEP) is not None
+            self._callback.pass_outside(kind_of_pass(module) + PART * (kwargs.get(ITEMS_OF_STEP) is not None), loss)

@@ -95,13 +95,14 @@ class Cadence:
     def state_dict(self) -> dict[str, Any]:
         """The account; durations are measured again."""
         account = {"gifts": self._gifts, "known": sorted(self._known), "is_dense": self._is_dense}
-        return {**self.cost.state_dict(), **account}
+        return {**self.cost.state_dict(), **account, "last": int(self._last)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.restart()
         self.cost.load_state_dict(state)
         self._gifts, self._known, self._is_dense = state["gifts"], set(state["known"]), state["is_dense"]
+        self._last = Phase(state["last"])
 
     def use(self, device: torch.device | str | None) -> None:
         """Measure on this device from now on."""
@@ -113,8 +114,7 @@ class Cadence:
         if found is None:
             self._began = self._now() if self._began is None else self._began
             found = self._last = self._phases[step] = self._decide(step)
-            if len(self._phases) > REMEMBERED:
-                del self._phases[min(self._phases)]
+            self._phases.pop(step - REMEMBERED, None)
         return found
 
     def end_step(self, step: int, phase: Phase, coming: Phase | None = None) -> None:

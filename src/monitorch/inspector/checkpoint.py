@@ -5,7 +5,7 @@ from typing import Any
 from ..errors import OptionError
 from ..lens.base import Lens
 
-VERSION = 2
+VERSION = 3
 
 
 def save(inspector: Any) -> dict[str, Any]:

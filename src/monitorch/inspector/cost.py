@@ -19,7 +19,7 @@ class Cost:
     nothing comes to :meth:`spend`: ticks, threads that store numbers, and hooks that are put on and off.
 
     Where no step is idle there is nothing to compare with. Then it is the least that observing can have cost: the time
-    inside hooks on a CPU, the smaller one of this time and that of kernels elsewhere.
+    inside hooks, and on CUDA that of their kernels.
 
     >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 5.0, 8.0, 11.0]).__next__)
     >>> cost = Cost(clock)
@@ -86,8 +86,8 @@ class Cost:
         idle = self._clock.usual(Phase.IDLE)
         if idle is not None:
             return idle
-        observed = self._clock.usual(Phase.OBSERVE)
-        return None if observed is None else max(0.0, observed - self._clock.usual_in_hooks(Phase.OBSERVE))
+        observed, own = self._clock.usual(Phase.OBSERVE), self._clock.usual_share(Phase.OBSERVE)
+        return None if observed is None or own is None else max(0.0, observed - own)
 
     def price(self, phase: Phase) -> float | None:
         """What a step of this phase costs; None while not known."""

@@ -70,8 +70,10 @@ class InspectorState:
         self.is_steady = not callable(is_active_fn)  # then is_active changes only with ticks and steps
         self.on_error = on_error
         self.cadence = cadence or Cadence()
-        self.spend: Callable[[float], None] = self.cadence.clock.spend
-        """Adds CPU time that hooks took, in seconds."""
+        self.clock = self.cadence.clock
+        """Measures how long hooks and steps take."""
+        self.notice: Callable[[str], None] = self.cadence.notice
+        """Something unusual was seen, which is worth a closer look."""
         self.steps_to_next_tick: int | None = None
         """With several processes, in how many steps this one wants the next tick; after a tick what all agreed on."""
         self._paused = self._is_stopped = False
@@ -157,8 +159,8 @@ class InspectorState:
     def spend_on_tick(self, seconds: float, elsewhere: float) -> None:
         """A tick has taken this time, and the visualizer's threads that time since the last tick."""
         self.cadence.cost.spend_on_tick(seconds + elsewhere)
-        self.cadence.clock.spend(-seconds)  # the hook that ticks counts this time, too
-        self.cadence.clock.mark()
+        self.clock.leave_out(seconds)  # the hook that ticks counts this time, too
+        self.clock.mark()
 
     def settle(self) -> bool:
         """Wait until earlier ticks are shown; whoever reads a number calls this first.
@@ -321,7 +323,7 @@ class InspectorState:
             else:
                 self.engine.rest()
             self.cadence.cost.spend(perf_counter() - begin)
-            self.cadence.clock.mark()  # not before: this is no part of the step itself
+            self.clock.mark()  # not before: this is no part of the step itself
 
     @property
     def is_active(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 from ..engine.torch_private import number_of_graphs
 
 KEPT = 64  # recent durations of each phase
+TIME_HOOKS_EVERY = 16  # steps
 AFTER_COMPILING = 2  # steps after one that compiled a graph: they still allocate, tune and capture
 
 
@@ -69,6 +70,10 @@ class StepClock:
         self._graphs = number_of_graphs()
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
         self._spent = 0.0
+        self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._spans: list[tuple[Any, Any]] | None = None
+        self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]]]] = deque(maxlen=KEPT)
+        self._untimed = 0
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -94,6 +99,7 @@ class StepClock:
         if self._to_skip[phase]:
             self._to_skip[phase] -= 1
         elif began is not None and self._began is not None:
+            self._time_hooks(phase)
             if self._device is None:
                 self._keep(phase, self._began - began, spent)
             else:
@@ -101,9 +107,23 @@ class StepClock:
                 self._read_events()
         return spent
 
-    def spend(self, seconds: float) -> None:
-        """Add CPU time that hooks took in the current step."""
-        self._spent += seconds
+    def enter(self) -> Any:
+        """A hook begins; pass what this returns to :meth:`leave`."""
+        if self._spans is None or torch.cuda.is_current_stream_capturing():
+            return self._clock()
+        return self._clock(), self._event()
+
+    def leave(self, begin: Any) -> None:
+        """A hook ends."""
+        if isinstance(begin, tuple):
+            begin, event = begin
+            if self._spans is not None:
+                self._spans.append((event, self._event()))
+        self._spent += self._clock() - begin
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count this much of the time since the running hook began."""
+        self._spent -= seconds
 
     def usual(self, phase: Phase) -> float | None:
         """The median duration of a step in seconds, without hooks if it is idle; None while not known."""
@@ -114,9 +134,29 @@ class StepClock:
         """The median CPU time inside hooks of a step; 0 while not known."""
         return statistics.median_low(self._in_hooks[phase]) if self._in_hooks[phase] else 0.0
 
+    def usual_share(self, phase: Phase) -> float | None:
+        """The part of a step's duration that hooks and their kernels take for sure; None while not known.
+
+        On CUDA this is the time between events at both ends of each hook, in some of the steps: that of kernels if the
+        device has always work to do, and that of the hooks if it waits for them.
+        """
+        found = self._in_hooks[phase] if self._device is None else self._on_device[phase]
+        return statistics.median_low(found) if found else None
+
     def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
         self._durations[phase].append(max(0.0, seconds - spent) if phase == Phase.IDLE else seconds)
         self._in_hooks[phase].append(spent)
+
+    def _time_hooks(self, phase: Phase) -> None:
+        """Measure hooks on the device in some steps, as long as no idle step tells what others cost."""
+        if self._device is None or self._durations[Phase.IDLE]:
+            self._spans = None
+            return
+        if self._spans:
+            self._spans_pending.append((phase, self._spans))
+        self._spans, self._untimed = None, self._untimed + 1
+        if self._untimed >= TIME_HOOKS_EVERY:
+            self._spans, self._untimed = [], 0
 
     def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -124,6 +164,9 @@ class StepClock:
         return event
 
     def _read_events(self) -> None:
+        while self._spans_pending and all(end.query() for _, end in self._spans_pending[0][1]):
+            timed, spans = self._spans_pending.popleft()
+            self._on_device[timed].append(sum(begin.elapsed_time(end) for begin, end in spans) / 1000)
         while self._pending:
             phase, before, after, spent = self._pending[0]
             if not (before.query() and after.query()):

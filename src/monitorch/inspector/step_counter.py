@@ -1,7 +1,6 @@
 """Where steps begin and end."""
 
 import weakref
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -45,10 +44,11 @@ class PassHook(GraphHook):
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a pass, and count its samples."""
-        begin, kind = perf_counter(), kind_of_pass(module)
+        clock, kind = self._counter.clock, kind_of_pass(module)
+        begin = clock.enter()
         if self._counter.begin_pass(kind) and kind == TRAINING:
             self._counter.run_statistics.count(first_input(args, kwargs))
-        self._counter.spend(perf_counter() - begin)
+        clock.leave(begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leave an operator in the graph that calls back whenever it runs."""
@@ -68,7 +68,7 @@ class StepCounter:
 
     def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, trainer: Trainer) -> None:
         self._state, self._engine, self._optimizers = state, engine, trainer.optimizers
-        self.spend = state.spend
+        self.clock = state.clock
         self._model = weakref.ref(model)
         state.gradient = trainer.gradient
         scaler = trainer.grad_scaler

@@ -92,6 +92,8 @@ class LossMetrics(PushedLens):
         """Read the losses, and warn if they are scaled by an unknown GradScaler."""
         super().finalize_epoch()
         try:
+            if self._losses.has_nonfinite and hasattr(self._state, "notice"):
+                self._state.notice("a loss that is not finite")
             self._look_for_a_scaler()
         except Exception as error:
             tell(self._state, "looking for a GradScaler", error)

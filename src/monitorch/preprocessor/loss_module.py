@@ -185,19 +185,25 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
 
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take one loss."""
-        loss = loss_in(layer_output)
-        if loss is None and not self.field_only:
+        loss = layer_output if type(layer_output) is Tensor else loss_in(layer_output)
+        if loss is layer_output and self.field_only:
+            loss = None
+        elif loss is None and not self.field_only:
             loss = layer_output
         if loss is None:
             return
-        if is_distributed(loss):
+        if type(loss) is not Tensor and is_distributed(loss):
             loss = local_samples(loss)[0]
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
-        sample = loss.detach().to(wide_dtype(loss), copy=True).reshape(())
+        if loss.is_meta:
+            return  # it has no number, like those of a tracer
+        # on a CPU the number is there, and nothing has to wait
+        is_here = type(loss) is Tensor and loss.is_cpu
+        sample = loss.item() if is_here else loss.detach().to(wide_dtype(loss), copy=True).reshape(())
         if self._is_training(module):
             self.gradient.watch(loss)
             self._add_to_step(self._names[0], sample, self.inplace, add_up=isinstance(layer_output, PartOfLoss))

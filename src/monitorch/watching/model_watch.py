@@ -158,10 +158,10 @@ class Watch(DisplaysRun):
 
     No method that a training loop calls raises an error: you get a warning, once, and training goes on.
 
-    A tick comes every ``tick_every`` steps, or by time. What you report after a step and before the next training pass, such as a
-    validation loss or a metric, belongs to that step and is shown at it, with an extra tick if needed. If you report
-    something after every step, ticks wait for it; numbers that come only now and then are kept for their step and shown
-    with the next tick.
+    A tick comes every ``tick_every`` steps, or by time. What you report after a step and before the next training pass,
+    such as a validation loss or a metric, belongs to that step and is shown at it, with an extra tick if needed. If you
+    report something after every step, ticks wait for it; numbers that come only now and then are kept for their step
+    and shown with the next tick.
 
     Args:
         inspector: the inspector that the model is attached to.
