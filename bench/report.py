@@ -63,6 +63,7 @@ USER: dict[str, Callable[[Row], str]] = {
     "shown": said,
     "true": lambda row: {True: "yes", False: "**no**", None: ""}[row.get("said_is_true")],
     "+MiB": lambda row: "" if row.get("memory_gib") is None else f"{row['memory_gib'] * 1024:.0f}",
+    "first stretch s": lambda row: number("first_extra_s", 2)(row) if row["setting"] == "default" else "",
     "run of 5 s": run_of("5"),
     "run of 60 s": run_of("60"),
     "": lambda row: first_line(row["problem"]),
@@ -170,8 +171,9 @@ USER_TEXT = (
     " is what is paid after the first stretch, in which the default may spend two seconds: the median of windows, or "
     "their mean where windows have few steps. `shown` is `watch.inspector.overhead`; it is true if it lies within a "
     "fifth, or one percentage point, of `overhead`, the measured one. Memory is added to the peak: of the device, or "
-    "of a process on a CPU, with all that is imported. `run of N s` is the time of a whole run over the N seconds "
-    "that it takes bare."
+    "of a process on a CPU, with all that is imported. `first stretch s` is what the default has paid before: less "
+    "than two seconds means that it was still free to spend. `run of N s` is the time of a whole run over the N "
+    "seconds that it takes bare. Compiling is not counted."
 )
 
 

@@ -220,9 +220,10 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
             while len(turns.watched) < first + how.later or sum(turns.around) < least:
                 turns.take()
             bytes_ = counters.peak_since(held, effort.device)
-            said, seen = watcher.overhead(), watcher.seen()
+            said = watcher.overhead()
         finally:
             closing = watcher.close()
+        seen = watcher.seen()
     around = turns.around
     row = compare(around[first:], turns.watched[first:], turns.steps)
     is_bound = case.setting == "every1"  # no step is bare, so what it says can only be a lower bound
