@@ -7,7 +7,7 @@ import gc
 import io
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from . import counters
 from .measure import Effort, Trial
 from .models import workload
 from .subjects import Watcher
-from .windows import Turns, compare, is_true, whole_run
+from .windows import Turns, compare, is_true, neighbours, whole_run
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -77,7 +77,7 @@ def pace(effort: Effort) -> Pace:
         return Pace(window=0.02, first=0.04, later=2, alone=0.05, whole_runs=(0.02, 0.1))
     if effort.device == "cuda":
         return Pace(window=0.7, first=10.0, later=7, alone=0.0)
-    return Pace(window=1.0, first=30.0, later=12, alone=3.0)
+    return Pace(window=1.5, first=30.0, later=12, alone=3.0)
 
 
 def plan(device: str, only: str | None = None, long: bool = False) -> list[UserCase]:
@@ -153,6 +153,21 @@ def train(trial: Trial, steps: int) -> float:
     return time.perf_counter() - start
 
 
+class CountsCpu:
+    """Trains a window, and notes the CPU time of all threads: other programs on the machine do not change it much."""
+
+    def __init__(self, train: Callable[[int], float]) -> None:
+        self._train = train
+        self.seconds: list[float] = []
+
+    def __call__(self, steps: int) -> float:
+        """Train so many steps; the seconds by the clock."""
+        start = time.process_time()
+        seconds = self._train(steps)
+        self.seconds.append(time.process_time() - start)
+        return seconds
+
+
 def warm_up(trial: Trial) -> float:
     """Train until everything is compiled; the seconds of a step after that."""
     train(trial, 3)
@@ -214,10 +229,11 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
                 train(trial, COMPILES if case.compiled else 3)  # compiling is not charged, of kernels neither
             counters.forget_peak(effort.device)
             steps = max(2, round(how.window / plain.step))
-            turns = Turns(partial(_pausing, watcher, plain.trial), partial(train, trial), steps)
+            without, with_ = CountsCpu(partial(_pausing, watcher, plain.trial)), CountsCpu(partial(train, trial))
+            turns = Turns(without, with_, steps)
             first = _first_stretch(turns, case, how)
             first_extra = turns.extra
-            while len(turns.watched) < first + how.later or sum(turns.around) < least:
+            while len(turns.watched) < first + how.later or sum(turns.around) <= least:
                 turns.take()
             bytes_ = counters.peak_since(held, effort.device)
             said = watcher.overhead()
@@ -229,6 +245,7 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
     is_bound = case.setting == "every1"  # no step is bare, so what it says can only be a lower bound
     runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
     row |= {
+        "cpu_ratio": compare(neighbours(without.seconds)[first:], with_.seconds[first:], turns.steps)["ratio"],
         "said": said,
         "said_is_bound": is_bound,
         "said_is_true": None if said is None else is_true(said, row["ratio"], is_bound),
@@ -239,6 +256,8 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         "memory_gib": None if bytes_ is None or plain.bytes is None else (bytes_ - plain.bytes) / 2**30,
         "bare_s": turns.bare,
         "watched_s": turns.watched,
+        "bare_cpu_s": without.seconds,
+        "watched_cpu_s": with_.seconds,
         "seen": seen,
     }
     return row if seen else row | {"problem": "failed: nothing was recorded"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
-MANY = 200
+MANY = 100
 """Steps per window from which each window holds some observed steps, so that a median may stand for all windows."""
 
 
@@ -32,13 +32,18 @@ class Turns:
 
     @property
     def around(self) -> list[float]:
-        """For each watched window, the mean time of the bare ones before and after it: so drift cancels."""
-        return [statistics.fmean(pair) for pair in pairwise(self.bare)]
+        """For each watched window, the bare time to compare it with."""
+        return neighbours(self.bare)
 
     @property
     def extra(self) -> float:
         """The seconds that watching has added so far."""
         return sum(self.watched) - sum(self.around)
+
+
+def neighbours(bare: Sequence[float]) -> list[float]:
+    """For each window between two bare ones, the mean time of these: so drift cancels."""
+    return [statistics.fmean(pair) for pair in pairwise(bare)]
 
 
 def compare(bare: Sequence[float], watched: Sequence[float], steps: int) -> dict[str, Any]:
@@ -77,9 +82,11 @@ def whole_run(bare: Sequence[float], watched: Sequence[float], seconds: float, c
         seconds: how long the bare run is.
         closing: seconds that closing the watch takes.
     """
-    for before, after in zip(accumulate(bare), accumulate(watched), strict=True):
-        if before >= seconds * (1 - 1e-9):
-            return (after + closing) / before
+    left, total = seconds, closing
+    for before, after in zip(bare, watched, strict=True):
+        if before >= left:
+            return (total + after * left / before) / seconds
+        left, total = left - before, total + after
     return None
 
 

@@ -35,7 +35,8 @@ def test_from_end_to_end(tmp_path, capsys):
     ]
     for row in run["user"]:
         assert len(row["watched_s"]) == len(row["bare_s"]) - 1 == row["first_windows"] + row["windows"]
-        assert row["ratio"] > 0
+        assert (len(row["bare_cpu_s"]), len(row["watched_cpu_s"])) == (len(row["bare_s"]), len(row["watched_s"]))
+        assert min(row["ratio"], row["cpu_ratio"]) > 0
         assert row["seen"] > 0
         assert isinstance(row["memory_gib"], float)
     printed = capsys.readouterr().out
