@@ -7,7 +7,7 @@ import gc
 import io
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -35,6 +35,9 @@ FIRST_SECONDS = 2.0
 
 COMPILES = 12
 """Steps in which a watched model compiles both its graphs, that of observed steps and that of others."""
+
+SETTLES = 100
+"""Steps after which a budget has found its cadence."""
 
 WHOLE_RUNS = (5.0, 60.0)
 """Runs whose whole cost is told, in seconds of bare training."""
@@ -76,7 +79,7 @@ def pace(effort: Effort) -> Pace:
     if effort.quick:
         return Pace(window=0.02, first=0.04, later=2, alone=0.05, whole_runs=(0.02, 0.1))
     if effort.device == "cuda":
-        return Pace(window=0.7, first=10.0, later=7, alone=0.0)
+        return Pace(window=0.6, first=8.0, later=5, alone=0.0)
     return Pace(window=1.5, first=30.0, later=12, alone=3.0)
 
 
@@ -87,7 +90,7 @@ def plan(device: str, only: str | None = None, long: bool = False) -> list[UserC
     """
     short, minute = WHOLE_RUNS
     longest = minute if device == "cpu" or long else short
-    cases = list(_on_gpu(longest) if device == "cuda" else _cases(SMALL, SETTINGS, longest))
+    cases = list(_on_gpu(longest) if device == "cuda" else _all_settings(SMALL, longest))
     if only is None:
         return cases
     wanted = only.split(",")
@@ -98,20 +101,20 @@ def plan(device: str, only: str | None = None, long: bool = False) -> list[UserC
     return [case for case in cases if not {case.name, f"{case.name}:{case.setting}"}.isdisjoint(wanted)]
 
 
-def _cases(models: tuple[str, ...], settings: Mapping[str, Any], longest: float, **options: Any) -> Iterator[UserCase]:
+def _all_settings(models: Iterable[str], longest: float) -> Iterator[UserCase]:
     for model in models:
-        for setting in settings:
-            yield UserCase(model, setting, seconds=longest if setting == "default" else 0.0, **options)
+        for setting in SETTINGS:
+            yield UserCase(model, setting, seconds=longest if setting == "default" else 0.0)
 
 
 def _on_gpu(longest: float) -> Iterator[UserCase]:
-    few = dict.fromkeys(("default", "budget"))
-    yield from _cases(("gpt2",), SETTINGS, longest)
-    yield from _cases(("mlp",), SETTINGS, longest)
-    yield UserCase("gpt2-xl")
-    yield from _cases(("gpt2",), few, 0.0, compiled=True)
-    yield from _cases(SMALL[1:], few, WHOLE_RUNS[0])
-    yield UserCase("gpt2-xl", compiled=True)
+    """Steps of large models are long: it takes a while until the default observes one of them again."""
+    yield from _all_settings(["gpt2"], max(longest, 10.0))
+    yield from _all_settings(["mlp"], longest)
+    yield UserCase("gpt2-xl", seconds=15.0)
+    yield UserCase("gpt2", compiled=True, seconds=10.0)
+    yield UserCase("gpt2-xl", compiled=True, seconds=15.0)
+    yield from (UserCase(model, seconds=longest) for model in SMALL[1:])
 
 
 class Watched(Watcher):
@@ -282,11 +285,14 @@ def _pausing(watcher: Watched, trial: Trial, steps: int) -> float:
 
 def _first_stretch(turns: Turns, case: UserCase, how: Pace) -> int:
     """Let the default spend what it may spend at once, and a budget find its cadence; the windows that took."""
-    limit = how.first if case.setting == "default" else how.first / 10
-    is_spent = False
-    while not is_spent and sum(turns.watched) < limit:
+
+    def is_over() -> bool:
+        if case.setting == "default":
+            return turns.extra >= FIRST_SECONDS
+        return sum(turns.watched) >= how.first / 10 and len(turns.watched) * turns.steps >= SETTLES
+
+    while not is_over() and sum(turns.watched) < how.first:
         turns.take()
-        is_spent = case.setting == "default" and turns.extra >= FIRST_SECONDS
     return len(turns.watched)
 
 
