@@ -172,12 +172,12 @@ class CountsCpu:
 
 
 def warm_up(trial: Trial) -> float:
-    """Train until everything is compiled; the seconds of a step after that."""
+    """Train until everything is compiled; the seconds of a step after that, when nothing else disturbs it."""
     train(trial, 3)
     steps = 1
-    while (seconds := train(trial, steps)) < 0.05 and steps < 64:
+    while train(trial, steps) < 0.05 and steps < 64:
         steps *= 2
-    return seconds / steps
+    return min(train(trial, steps) for _ in range(3)) / steps
 
 
 @dataclass(frozen=True)
