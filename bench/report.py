@@ -60,7 +60,7 @@ USER: dict[str, Callable[[Row], str]] = {
     "of CPU time": number("cpu_ratio", 3),
     "at most": number("limit", 3),
     "met": lambda row: "" if row.get("limit") is None else "yes" if row["ratio"] <= row["limit"] else "**no**",
-    "overhead": lambda row: "" if row.get("ratio") is None else f"{row['ratio'] - 1:.3f}",
+    "overhead": number("overhead", 3),
     "shown": said,
     "true": lambda row: {True: "yes", False: "**no**", None: ""}[row.get("said_is_true")],
     "+MiB": lambda row: "" if row.get("memory_gib") is None else f"{row['memory_gib'] * 1024:.0f}",
@@ -170,11 +170,12 @@ USER_TEXT = (
     " the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second "
     "and of the same number of steps; each watched window is compared with the bare ones before and after it. `ratio`"
     " is what is paid after the first stretch, in which the default may spend two seconds: the median of windows, or "
-    "their mean where windows have few steps. `of CPU time` is the same for the CPU time of all threads. `shown` is "
-    "`watch.inspector.overhead`; it is true if it lies within a fifth, or one percentage point, of `overhead`, the "
-    "measured one. Memory is added to the peak: of the device, or of a process on a CPU, with all that is imported. "
-    "`first stretch s` is what the default has paid before: less than two seconds means that it was still free to "
-    "spend. `run of N s` is the time of a whole run over the N seconds that it takes bare. Compiling is not counted."
+    "their mean where windows have few steps. `of CPU time` is the same for the CPU time of all threads. `overhead` "
+    "is what was paid in the time that `watch.inspector.overhead` is about; that is `shown`, and it is true if it "
+    "lies within a fifth, or one percentage point, of it. Memory is added to the peak: of the device, or of a process"
+    " on a CPU, with all that is imported. `first stretch s` is what the default has paid before: less than two "
+    "seconds means that it was still free to spend. `run of N s` is the time of a whole run over the N seconds that "
+    "it takes bare. Compiling is not counted."
 )
 
 

@@ -19,7 +19,7 @@ from . import counters
 from .measure import Effort, Trial
 from .models import workload
 from .subjects import Watcher
-from .windows import Turns, compare, is_true, neighbours, whole_run
+from .windows import Turns, compare, is_true, neighbours, recent, whole_run
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -38,6 +38,9 @@ COMPILES = 12
 
 SETTLES = 100
 """Steps after which a budget has found its cadence."""
+
+FEWEST = 8
+"""Steps of a window: the first one seems to last as long as the bare window before it, and must be an exception."""
 
 WHOLE_RUNS = (5.0, 60.0)
 """Runs whose whole cost is told, in seconds of bare training."""
@@ -130,9 +133,9 @@ class Watched(Watcher):
         """Wait for the thread that shows ticks: what it does belongs to the watched window."""
         self.watch.inspector.state.settle()
 
-    def overhead(self) -> float | None:
-        """What monitorch says that it costs."""
-        return self.watch.inspector.overhead
+    def overhead(self) -> tuple[float | None, bool]:
+        """What monitorch says that it costs, and whether it says that it may be more."""
+        return self.watch.inspector.overhead, self.watch.inspector.overhead_is_lower_bound
 
     def seen(self) -> int | None:
         """The number of records of the last tick."""
@@ -231,7 +234,7 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
             if case.compiled or effort.device == "cuda":
                 train(trial, COMPILES if case.compiled else 3)  # compiling is not charged, of kernels neither
             counters.forget_peak(effort.device)
-            steps = max(2, round(how.window / plain.step))
+            steps = max(FEWEST, round(how.window / plain.step))
             without, with_ = CountsCpu(partial(_pausing, watcher, plain.trial)), CountsCpu(partial(train, trial))
             turns = Turns(without, with_, steps)
             first = _first_stretch(turns, case, how)
@@ -239,19 +242,20 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
             while len(turns.watched) < first + how.later or sum(turns.around) <= least:
                 turns.take()
             bytes_ = counters.peak_since(held, effort.device)
-            said = watcher.overhead()
+            said, is_bound = watcher.overhead()
         finally:
             closing = watcher.close()
         seen = watcher.seen()
     around = turns.around
     row = compare(around[first:], turns.watched[first:], turns.steps)
-    is_bound = case.setting == "every1"  # no step is bare, so what it says can only be a lower bound
+    overhead = _recent_overhead(turns, first, row["ratio"])
     runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
     row |= {
         "cpu_ratio": compare(neighbours(without.seconds)[first:], with_.seconds[first:], turns.steps)["ratio"],
         "said": said,
         "said_is_bound": is_bound,
-        "said_is_true": None if said is None else is_true(said, row["ratio"], is_bound),
+        "overhead": overhead,
+        "said_is_true": None if said is None else is_true(said, overhead, is_bound),
         "whole_runs": {} if case.compiled or case.setting != "default" else runs,
         "first_windows": first,
         "first_extra_s": first_extra,
@@ -294,6 +298,16 @@ def _first_stretch(turns: Turns, case: UserCase, how: Pace) -> int:
     while not is_over() and sum(turns.watched) < how.first:
         turns.take()
     return len(turns.watched)
+
+
+def _recent_overhead(turns: Turns, first: int, ratio: float) -> float:
+    """What was paid in the stretch that the shown overhead is about, which may reach back into the first one."""
+    from monitorch.inspector.cost import RECENT_SECONDS, RECENT_STEPS
+
+    start = recent(turns.watched, RECENT_SECONDS, RECENT_STEPS / turns.steps)
+    if start >= first:
+        return ratio - 1
+    return float(compare(turns.around[start:], turns.watched[start:], turns.steps)["mean"]) - 1
 
 
 def footprint(case: UserCase, is_watched: bool, effort: Effort) -> int | None:

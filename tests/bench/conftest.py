@@ -47,7 +47,8 @@ def paid():
             return row
         is_bound = setting == "every1"
         row |= compare([1.0] * 4, [ratio] * 4, 1000)
-        row |= {"said": said, "said_is_bound": is_bound, "said_is_true": is_true(said, ratio, is_bound)}
+        row |= {"overhead": ratio - 1, "said": said, "said_is_bound": is_bound}
+        row |= {"said_is_true": is_true(said, ratio - 1, is_bound)}
         row |= {
             "cpu_ratio": 1.25,
             "whole_runs": {"5": 1.4, "60": 1.08},
