@@ -1,5 +1,6 @@
 """Measure what watching costs, print tables, keep the figures.
 
+python -m bench --user                             (what a user pays; with --device cuda on a GPU)
 python -m bench                                    (make bench: one CPU thread, or with --device cuda a GPU)
 python -m bench --device cuda --only gpt2-eager,kernels --peers DIR --json FILE
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from . import kernels, report, ticks, workers
+from . import kernels, report, ticks, user, workers
 from .cases import Case, plan
 from .measure import Effort
 
@@ -29,7 +30,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What to measure, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--only", help=f"comma-separated: {', '.join(SECTIONS['cuda'])}; on a CPU small alone is usual")
+    parser.add_argument("--user", action="store_true", help="what a user pays: loops that do not wait, under watch()")
+    parser.add_argument(
+        "--only",
+        help=f"comma-separated: {', '.join(SECTIONS['cuda'])}; on a CPU small alone is usual; "
+        "with --user models, or a model and a setting: mlp,gpt2:default",
+    )
+    parser.add_argument("--long", action="store_true", help="with --user: whole runs of a minute on a GPU, too")
+    parser.add_argument("--minutes", type=float, help="with --user: no case begins after so many; 8 on a GPU")
     parser.add_argument("--scaling", action="store_true", help="also with more layers, parameters and ticks")
     parser.add_argument("--quick", action="store_true", help="miniatures and two steps each, to try the bench itself")
     parser.add_argument(
@@ -37,14 +45,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="where the figures go; build/bench/DEVICE.json")
     options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU")
+    if options.user:
+        options.sections = ["user"]
+        try:
+            options.cases = user.plan(options.device, options.only, options.long)
+        except ValueError as error:
+            parser.error(str(error))
+        return options
     chosen = options.only.split(",") if options.only else SECTIONS[options.device]
     options.sections = list(dict.fromkeys([*chosen, *(["scaling"] if options.scaling else [])]))
     if unknown := set(options.sections) - set(SECTIONS["cuda"]):
         parser.error(f"no section is called {', '.join(sorted(unknown))}")
     if options.device == "cpu" and not options.quick and any("gpt2" in name for name in options.sections):
         parser.error("gpt2 takes a GPU; --quick puts a miniature in its place")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("torch sees no GPU")
     return options
 
 
@@ -67,18 +82,36 @@ def describe(options: argparse.Namespace, peers: Path) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **workers.versions(peers)},
         "sections": options.sections,
         "quick": options.quick,
+        "user": [],
         "cases": [],
         "kernels": [],
         "ticks": [],
     }
 
 
+def measure_user(options: argparse.Namespace, file: Path) -> dict[str, Any]:
+    """What users pay; kept after every case."""
+    run = describe(options, FOLDER / "peers")
+    print(report.machine(run), flush=True)
+    minutes = options.minutes or (8 if options.device == "cuda" else None)
+    effort = Effort(options.device, options.quick)
+    for _, row in workers.run_user(options.cases, effort, None if minutes is None else 60 * minutes):
+        run["user"].append(row)
+        print(report.user_progress(row, len(run["user"]), len(options.cases)), flush=True)
+        file.write_text(json.dumps(run, indent=1), encoding="utf-8")
+    return run
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and keep what there is after every case."""
     options = parse(arguments)
     peers = options.peers or FOLDER / "peers"
-    file = options.json or FOLDER / f"{options.device}.json"
+    file = options.json or FOLDER / f"{'user-' if options.user else ''}{options.device}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
+    if options.user:
+        run = measure_user(options, file)
+        print("", *report.tables(run, report.text), f"figures in {file}", sep="\n\n")
+        return
     if not options.peers:
         workers.install(peers)
     run = describe(options, peers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch._dynamo import convert_frame
@@ -42,9 +43,27 @@ def peak(step: Callable[[], None], steps: int, device: str) -> int | None:
     """Most bytes held during some steps; of a CPU nobody knows."""
     if device != "cuda":
         return None
-    torch.cuda.reset_peak_memory_stats()
+    forget_peak(device)
     _repeat(step, steps)
-    return torch.cuda.max_memory_allocated()
+    return peak_since(0, device)
+
+
+def forget_peak(device: str) -> None:
+    """Begin to look for the most bytes held."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_since(held: int, device: str) -> int | None:
+    """Most bytes held since then, beyond ``held``; of a CPU nobody knows."""
+    return torch.cuda.max_memory_allocated() - held if device == "cuda" else None
+
+
+def peak_of_process() -> int | None:
+    """Most bytes of memory that this process had so far; None where the system does not tell."""
+    status = Path("/proc/self/status")  # getrusage would count the process that started this one, too
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
 def syncs(step: Callable[[], None], steps: int, device: str) -> float | None:

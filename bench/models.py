@@ -115,12 +115,17 @@ def workload(name: str, device: str, quick: bool = False) -> Workload:
         return stack(int(size) if not quick else 2, 32, device)
     if kind == "parameters":
         return stack(10, round((float(size) / 9) ** 0.5) if not quick else 8, device)
+    if kind == "mlp" and size:
+        layers, width = map(int, size.split("x"))
+        return stack(layers, width, device) if not quick else stack(2, 8, device)
     if kind == "mlp":
         return Workload(partial(mlp, 784, *[8 if quick else 512] * 2, 10), partial(images, 128, 784))
     if kind == "cnn":
         return Workload(partial(cnn, *((4, 4) if quick else (32, 64, 64, 128))), partial(images, 64, 3, 32, 32))
-    if kind == "gpt" or (kind == "gpt2" and quick):
+    if kind == "gpt" or (kind in ("gpt2", "gpt2-xl") and quick):
         return language(2, 64, 2, 512, 64, 4, device)
     if kind == "gpt2":
         return language(12, 768, 12, 50304, 1024, 16, device)
+    if kind == "gpt2-xl":
+        return language(48, 1600, 25, 50304, 1024, 8, device)
     raise ValueError(f"no model is called {name!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,42 @@ def first_line(problem: str | None) -> str:
     return (problem or "").partition("\n")[0][:100]
 
 
+def spread(row: Row) -> str:
+    """Between which ratios half of all windows lie."""
+    return "" if row.get("quartiles") is None else "{:.3f} to {:.3f}".format(*row["quartiles"])
+
+
+def said(row: Row) -> str:
+    """The overhead that monitorch shows."""
+    return "" if row.get("said") is None else f"{'at least ' * row['said_is_bound']}{row['said']:.3f}"
+
+
+def run_of(seconds: str) -> Callable[[Row], str]:
+    """A column of whole runs."""
+    return lambda row: number("ratio", 3)({"ratio": row.get("whole_runs", {}).get(seconds)})
+
+
+USER: dict[str, Callable[[Row], str]] = {
+    "on": lambda row: row.get("on", ""),
+    "model": targets.model_of,
+    "watch": lambda row: row["label"],
+    "bare ms": number("bare_ms", 3),
+    "ratio": number("ratio", 3),
+    "half of all windows": spread,
+    "of CPU time": number("cpu_ratio", 3),
+    "at most": number("limit", 3),
+    "met": lambda row: "" if row.get("limit") is None else "yes" if row["ratio"] <= row["limit"] else "**no**",
+    "overhead": number("overhead", 3),
+    "shown": said,
+    "true": lambda row: {True: "yes", False: "**no**", None: ""}[row.get("said_is_true")],
+    "+MiB": lambda row: "" if row.get("memory_gib") is None else f"{row['memory_gib'] * 1024:.0f}",
+    "first stretch s": lambda row: number("first_extra_s", 2)(row) if row["setting"] == "default" else "",
+    "run of 5 s": run_of("5"),
+    "run of 60 s": run_of("60"),
+    "": lambda row: first_line(row["problem"]),
+}
 CASES: dict[str, Callable[[Row], str]] = {
-    "model": lambda row: row["model"] + (" compiled" if row["compiled"] else ""),
+    "model": targets.model_of,
     "subject": lambda row: row["subject"],
     "watched": lambda row: row["label"],
     "bare ms": number("bare_ms", 3),
@@ -100,14 +134,29 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 def progress(row: Row, index: int, count: int) -> str:
     """One line for a case that is done."""
     outcome = row["problem"] or f"x{row['ratio']:.3f} ({row['pairs']} pairs)"
-    name = f"{CASES['model'](row)}, {row['subject']}: {row['label']}"
+    return _line(f"{targets.model_of(row)}, {row['subject']}: {row['label']}", outcome, row, index, count)
+
+
+def user_progress(row: Row, index: int, count: int) -> str:
+    """The same for a case of a user."""
+    shown = said(row) or "no overhead yet"
+    outcome = row["problem"] or f"x{row['ratio']:.3f} ({spread(row)}; {row['windows']} windows), shows {shown}"
+    return _line(f"{targets.model_of(row)}, {row['label']}", outcome, row, index, count)
+
+
+def _line(name: str, outcome: str, row: Row, index: int, count: int) -> str:
     return f"[{index:3}/{count}] {name:60} {first_line(outcome)}  [{row['took_s']:.1f} s]"
+
+
+def user_rows(run: Row) -> list[Row]:
+    """The rows of a run's user cases, each with what it may cost."""
+    return [{**row, "limit": targets.user_limit(run["device"], row)} for row in run.get("user", [])]
 
 
 def tables(run: Row, form: Callable[[Sequence[Sequence[str]]], str]) -> list[str]:
     """All tables of a run."""
-    found = [cells(run["cases"], CASES), cells(run["kernels"], KERNELS), cells(run.get("ticks", []), TICKS)]
-    return [form(lines) for lines in found if len(lines) > 1]
+    found = [(user_rows(run), USER), (run["cases"], CASES), (run["kernels"], KERNELS), (run.get("ticks", []), TICKS)]
+    return [form(cells(rows, columns)) for rows, columns in found if rows]
 
 
 def machine(run: Row) -> str:
@@ -116,21 +165,49 @@ def machine(run: Row) -> str:
     return f"{run['machine']}; {versions}; {run['date']}"
 
 
+USER_TEXT = (
+    "Training loops that do not wait for the device, watched by `monitorch.watch(model, optimizer, loss_fn=...)` with"
+    " the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second "
+    "and of the same number of steps; each watched window is compared with the bare ones before and after it. `ratio`"
+    " is what is paid after the first stretch, in which the default may spend two seconds: the median of windows, or "
+    "their mean where windows have few steps. `of CPU time` is the same for the CPU time of all threads. `overhead` "
+    "is what was paid in the time that `watch.inspector.overhead` is about; that is `shown`, and it is true if it "
+    "lies within a fifth, or one percentage point, of it. Memory is added to the peak: of the device, or of a process"
+    " on a CPU, with all that is imported. `first stretch s` is what the default has paid before: less than two "
+    "seconds means that it was still free to spend. `run of N s` is the time of a whole run over the N seconds that "
+    "it takes bare. Compiling is not counted."
+)
+
+
 def document(runs: Sequence[Row]) -> str:
-    """Targets first, then every figure."""
+    """What a user pays first, then targets, then every figure."""
     parts = [
         "# What watching costs",
-        "Written by `python -m bench.report` from `bench/NOTES.md` and what `make bench` and `make bench-gpu` measure.",
+        "Written by `python -m bench.report` from `bench/NOTES.md` and what `make bench` and `make bench-gpu` measure, "
+        "each also with `BENCH_OPTIONS=--user`.",
+    ]
+    paid = [{**row, "on": targets.ON[run["device"]]} for run in runs for row in user_rows(run)]
+    if paid:
+        parts += ["## What a user pays", USER_TEXT, markdown(cells(paid, USER))]
+    parts += [
+        "## Targets",
+        markdown([["on", "what", "target", "measured", "met"], *_judge(runs)]),
+        NOTES.read_text(encoding="utf-8").strip(),
+        "## Steps one by one",
         "A bare and a watched model train in turns in one process; the ratio is the median over such pairs of steps. "
         "`every 10` is the mean over ten steps. `+` columns are what watching adds to a step (memory: to the peak). "
         "upstream is monitorch 0.1.0.7; torch_module_monitor takes norms of outputs, parameters and gradients only.",
-        "## Targets",
-        markdown([["on", "what", "target", "measured", "met"], *targets.judge(runs), *targets.judge_ticks(runs)]),
-        NOTES.read_text(encoding="utf-8").strip(),
     ]
     for run in runs:
-        parts += [f"## {run['device']}: {', '.join(run['sections'])}", machine(run), *tables(run, markdown)]
+        others = tables({**run, "user": []}, markdown)
+        parts += [f"## {run['device']}: {', '.join(run['sections'])}", machine(run), *others]
     return "\n\n".join(parts) + "\n"
+
+
+def _judge(runs: Sequence[Row]) -> Iterator[list[str]]:
+    yield from targets.judge_user(runs)
+    yield from targets.judge(runs)
+    yield from targets.judge_ticks(runs)
 
 
 def _is_number(cell: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
+ON = {"cuda": "GPU", "cpu": "CPU, one thread"}
 
 
 class Target(NamedTuple):
@@ -68,7 +69,7 @@ def judge(runs: Sequence[Row]) -> Iterator[list[str]]:
         if callable(limit):
             whole = _find(rows, wanted | {"every": 1}, target.figure)
             limit = float("nan") if whole is None else limit(whole)
-        on = {"cuda": "GPU", "cpu": "CPU, one thread"}[target.device]
+        on = ON[target.device]
         shown = ["not measured", ""] if measured is None else [f"{measured:.4g}", _verdict(measured, limit)]
         yield [
             on,
@@ -102,12 +103,73 @@ def judge_ticks(runs: Sequence[Row]) -> Iterator[list[str]]:
         for target in TICKS:
             for row in run.get("ticks", ()):
                 if (row["layers"], row["parameters"]) == (target.layers, target.reads_parameters):
-                    on = {"cuda": "GPU", "cpu": "CPU, one thread"}[run["device"]]
+                    on = ON[run["device"]]
                     reads = ", parameters read" if target.reads_parameters else ""
                     kind = {"thread_ms": "ms of the training thread", "cpu_ms": "ms of CPU time, all threads"}
                     what = f"a tick of {row['series']:,} series{reads}, {kind[target.figure]}"
                     measured = row[target.figure]
                     yield [on, what, f"at most {target.limit:.4g}", f"{measured:.4g}", _verdict(measured, target.limit)]
+
+
+class UserTarget(NamedTuple):
+    """What a user may pay at most."""
+
+    figure: str  # a key of a row; "run of N s": that of a whole run
+    limit: float
+    setting: str = "default"
+    device: str | None = None  # None: each
+    models: tuple[str, ...] = ()  # none: each
+
+    def applies(self, device: str, row: Row) -> bool:
+        """Whether it is about this row."""
+        is_there = self.device in (None, device) and (not self.models or model_of(row) in self.models)
+        return is_there and row["setting"] == self.setting and not row["problem"]
+
+    def measured(self, row: Row) -> float | None:
+        """The figure, if there is one."""
+        value = row["whole_runs"].get(self.figure.split()[2]) if self.figure in RUNS else row.get(self.figure)
+        return None if value is None else float(value)
+
+
+RUNS = ("run of 5 s", "run of 60 s")
+USER_FIGURES = {"ratio": "ratio", "memory_gib": "GiB added", **{run: f"{run}, ratio" for run in RUNS}}
+USER = [
+    UserTarget("ratio", 1.04, device="cuda", models=("gpt2", "gpt2 compiled", "gpt2-xl", "gpt2-xl compiled")),
+    UserTarget("memory_gib", 0.15, device="cuda", models=("gpt2", "gpt2 compiled")),
+    UserTarget("memory_gib", 0.5, device="cuda", models=("gpt2-xl", "gpt2-xl compiled")),
+    UserTarget("ratio", 1.04, device="cpu", models=("mlp", "mlp=2x32", "mlp=20x64")),
+    UserTarget("run of 5 s", 1 + 2 / 5 + 0.03),  # two seconds at once, and three percent
+    UserTarget("run of 60 s", 1.07),
+    UserTarget("ratio", 1.025, setting="budget"),  # two percent, give or take half a percent
+]
+
+
+def model_of(row: Row) -> str:
+    """The name of a row's model."""
+    return str(row["model"]) + (" compiled" if row["compiled"] else "")
+
+
+def user_limit(device: str, row: Row) -> float | None:
+    """The ratio that a row may have, where there is a target for it."""
+    return next((target.limit for target in USER if target.figure == "ratio" and target.applies(device, row)), None)
+
+
+def judge_user(runs: Sequence[Row]) -> Iterator[list[str]]:
+    """The same for what users pay; at the end of each run, in how many cases the overhead that is shown is true."""
+    for run in runs:
+        rows = run.get("user", [])
+        for target in USER:
+            for row in rows:
+                measured = target.measured(row) if target.applies(run["device"], row) else None
+                if measured is not None:
+                    what = f"watch, {model_of(row)}, {row['label']}, {USER_FIGURES[target.figure]}"
+                    verdict = [f"{measured:.4g}", _verdict(measured, target.limit)]
+                    yield [ON[run["device"]], what, f"at most {target.limit:.4g}", *verdict]
+        known = [row for row in rows if not row["problem"]]
+        if known:
+            true = sum(bool(row["said_is_true"]) for row in known)
+            verdict = ["yes" if true == len(known) else "**no**"]
+            yield [ON[run["device"]], "watch, cases whose shown overhead is true", str(len(known)), str(true), *verdict]
 
 
 def _find(rows: Iterable[Row], wanted: dict[str, Any], figure: str) -> float | None:

@@ -30,3 +30,32 @@ def figures():
         return {**asdict(case), **extra, **({} if problem else numbers)}
 
     return make
+
+
+@pytest.fixture
+def paid():
+    """The same of what users pay."""
+    from dataclasses import asdict
+
+    from bench.user import UserCase
+    from bench.windows import compare, is_true
+
+    def make(model="mlp", setting="default", ratio=1.5, said=0.1, problem=None, compiled=False, **figures):
+        case = UserCase(model, setting, compiled)
+        row = {**asdict(case), "label": case.label, "problem": problem, "took_s": 0.1}
+        if problem:
+            return row
+        is_bound = setting == "every1"
+        row |= compare([1.0] * 4, [ratio] * 4, 1000)
+        row |= {"overhead": ratio - 1, "said": said, "said_is_bound": is_bound}
+        row |= {"said_is_true": is_true(said, ratio - 1, is_bound)}
+        row |= {
+            "cpu_ratio": 1.25,
+            "whole_runs": {"5": 1.4, "60": 1.08},
+            "memory_gib": 0.5,
+            "first_extra_s": 2.25,
+            "seen": 7,
+        }
+        return row | figures
+
+    return make

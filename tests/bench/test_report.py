@@ -89,3 +89,65 @@ def test_ticks_have_their_own_table_and_targets(milliseconds, met):
         met,
     ]
     assert total[-1] == "yes"
+
+
+@pytest.mark.parametrize(("ratio", "met"), [(1.04, "yes"), (1.05, "**no**")])
+def test_what_a_user_pays_comes_first(figures, paid, ratio, met):
+    run = {**run_of(figures()), "user": [paid(ratio=ratio, said=0.045)]}
+    table, steps = report.tables(run, report.markdown)
+    head, _, line = table.splitlines()
+    values = dict(zip(head.strip("| ").split(" | "), line.strip("| ").split(" | "), strict=True))
+    assert values == {
+        "model": "mlp",
+        "watch": "default",
+        "bare ms": "1.000",
+        "ratio": f"{ratio:.3f}",
+        "half of all windows": f"{ratio:.3f} to {ratio:.3f}",
+        "of CPU time": "1.250",
+        "at most": "1.040",
+        "met": met,
+        "overhead": f"{ratio - 1:.3f}",
+        "shown": "0.045",
+        "true": "yes",
+        "+MiB": "512",
+        "first stretch s": "2.25",
+        "run of 5 s": "1.400",
+        "run of 60 s": "1.080",
+    }
+    assert steps.startswith("| model | subject |")
+    text = report.document([run])
+    assert text.index("| on | model | watch |") < text.index("## Targets") < text.index("| model | subject |")
+    assert text.count("| mlp | default |") == 1
+
+
+def test_user_case_without_figures_says_why(paid):
+    run = {**run_of(), "user": [paid(setting="every1"), paid(model="cnn", problem="left out: the time was up\nmore")]}
+    _, bound, missing = report.tables(run, report.text)[0].splitlines()
+    assert "at least 0.100" in bound
+    assert missing.endswith("left out: the time was up")
+    assert "left out" in report.user_progress(run["user"][1], 2, 2)
+    assert report.user_progress(run["user"][0], 1, 2).startswith("[  1/2] mlp, every=1 ")
+
+
+def test_user_targets(paid):
+    gpu = [
+        paid(model="gpt2", ratio=1.03, memory_gib=0.2, said=0.03),
+        paid(model="gpt2-xl", compiled=True, ratio=1.05, memory_gib=0.4, whole_runs={}, said=0.2),
+        paid(model="gpt2", setting="budget", ratio=1.024, whole_runs={}, said=0.02),
+        paid(model="cnn", problem="failed"),
+    ]
+    runs = [{**run_of(device="cuda"), "user": gpu}, {**run_of(), "user": [paid(ratio=1.2)]}, run_of()]
+    assert list(targets.judge_user(runs)) == [
+        ["GPU", "watch, gpt2, default, ratio", "at most 1.04", "1.03", "yes"],
+        ["GPU", "watch, gpt2-xl compiled, default, ratio", "at most 1.04", "1.05", "**no**"],
+        ["GPU", "watch, gpt2, default, GiB added", "at most 0.15", "0.2", "**no**"],
+        ["GPU", "watch, gpt2-xl compiled, default, GiB added", "at most 0.5", "0.4", "yes"],
+        ["GPU", "watch, gpt2, default, run of 5 s, ratio", "at most 1.43", "1.4", "yes"],
+        ["GPU", "watch, gpt2, default, run of 60 s, ratio", "at most 1.07", "1.08", "**no**"],
+        ["GPU", "watch, gpt2, budget=0.02, ratio", "at most 1.025", "1.024", "yes"],
+        ["GPU", "watch, cases whose shown overhead is true", "3", "2", "**no**"],
+        ["CPU, one thread", "watch, mlp, default, ratio", "at most 1.04", "1.2", "**no**"],
+        ["CPU, one thread", "watch, mlp, default, run of 5 s, ratio", "at most 1.43", "1.4", "yes"],
+        ["CPU, one thread", "watch, mlp, default, run of 60 s, ratio", "at most 1.07", "1.08", "**no**"],
+        ["CPU, one thread", "watch, cases whose shown overhead is true", "1", "0", "**no**"],
+    ]

@@ -1,0 +1,325 @@
+"""What a user pays: real training loops under ``monitorch.watch``, which do not wait for the device between steps."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import counters
+from .measure import Effort, Trial
+from .models import workload
+from .subjects import Watcher
+from .windows import Turns, compare, is_true, neighbours, recent, whole_run
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "budget": {"budget": 0.02},
+    "every10": {"every": 10},
+    "every1": {"every": 1},
+}
+"""Options of ``monitorch.watch`` by name."""
+
+SMALL = ("mlp", "mlp=2x32", "mlp=20x64", "cnn")
+FIRST_SECONDS = 2.0
+"""What the default may spend at once; its cost is measured after that."""
+
+COMPILES = 12
+"""Steps in which a watched model compiles both its graphs, that of observed steps and that of others."""
+
+SETTLES = 100
+"""Steps after which a budget has found its cadence."""
+
+FEWEST = 8
+"""Steps of a window: the first one seems to last as long as the bare window before it, and must be an exception."""
+
+WHOLE_RUNS = (5.0, 60.0)
+"""Runs whose whole cost is told, in seconds of bare training."""
+
+
+@dataclass(frozen=True)
+class UserCase:
+    """One way to watch one model."""
+
+    model: str
+    setting: str = "default"
+    compiled: bool = False
+    seconds: float = 0.0  # train at least so long, bare
+
+    @property
+    def name(self) -> str:
+        """What ``--only`` calls the model."""
+        return self.model + ("-compiled" if self.compiled else "")
+
+    @property
+    def label(self) -> str:
+        """The call in short."""
+        return ", ".join(f"{name}={value}" for name, value in SETTINGS[self.setting].items()) or self.setting
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long to measure, in seconds of one of the two models."""
+
+    window: float
+    first: float  # at most so long until the first seconds are spent, or a budget has settled
+    later: int  # windows after that
+    alone: float  # training in a process of its own, whose memory is measured
+    whole_runs: tuple[float, ...] = WHOLE_RUNS
+
+
+def pace(effort: Effort) -> Pace:
+    """Short on a GPU, whose time is dear."""
+    if effort.quick:
+        return Pace(window=0.02, first=0.04, later=2, alone=0.05, whole_runs=(0.02, 0.1))
+    if effort.device == "cuda":
+        return Pace(window=0.6, first=8.0, later=5, alone=0.0)
+    return Pace(window=1.5, first=30.0, later=12, alone=3.0)
+
+
+def plan(device: str, only: str | None = None, long: bool = False) -> list[UserCase]:
+    """The cases of a device, the most telling first; ``only`` names models, or a model and a setting: mlp:default.
+
+    On a GPU whole runs of a minute are left out unless ``long`` asks for them, and so are some settings.
+    """
+    short, minute = WHOLE_RUNS
+    longest = minute if device == "cpu" or long else short
+    cases = list(_on_gpu(longest) if device == "cuda" else _all_settings(SMALL, longest))
+    if only is None:
+        return cases
+    wanted = only.split(",")
+    known = {word for case in cases for word in (case.name, f"{case.name}:{case.setting}")}
+    if unknown := [word for word in wanted if word not in known]:
+        names = ", ".join(dict.fromkeys(case.name for case in cases))
+        raise ValueError(f"no case is called {', '.join(unknown)}; there are {names}, each with :SETTING or all of it")
+    return [case for case in cases if not {case.name, f"{case.name}:{case.setting}"}.isdisjoint(wanted)]
+
+
+def _all_settings(models: Iterable[str], longest: float) -> Iterator[UserCase]:
+    for model in models:
+        for setting in SETTINGS:
+            yield UserCase(model, setting, seconds=longest if setting == "default" else 0.0)
+
+
+def _on_gpu(longest: float) -> Iterator[UserCase]:
+    """Steps of large models are long: it takes a while until the default observes one of them again."""
+    yield from _all_settings(["gpt2"], max(longest, 10.0))
+    yield from _all_settings(["mlp"], longest)
+    yield UserCase("gpt2-xl", seconds=15.0)
+    yield UserCase("gpt2", compiled=True, seconds=10.0)
+    yield UserCase("gpt2-xl", compiled=True, seconds=15.0)
+    yield from (UserCase(model, seconds=longest) for model in SMALL[1:])
+
+
+class Watched(Watcher):
+    """A model under ``monitorch.watch``, with its run in ``folder``."""
+
+    def __init__(self, trial: Trial, options: Mapping[str, Any], folder: Path) -> None:
+        import monitorch  # here, since a bare process must not pay for it
+
+        with contextlib.redirect_stdout(io.StringIO()):  # where to see the run: nobody will look
+            self.watch = monitorch.watch(trial.model, trial.optimizer, loss_fn=trial.loss_fn, folder=folder, **options)
+
+    def settle(self) -> None:
+        """Wait for the thread that shows ticks: what it does belongs to the watched window."""
+        self.watch.inspector.state.settle()
+
+    def overhead(self) -> tuple[float | None, bool]:
+        """What monitorch says that it costs, and whether it says that it may be more."""
+        return self.watch.inspector.overhead, self.watch.inspector.overhead_is_lower_bound
+
+    def seen(self) -> int | None:
+        """The number of records of the last tick."""
+        return len(self.watch.records())
+
+    def close(self) -> float:
+        """End the run; the seconds that takes."""
+        start = time.perf_counter()
+        self.watch.close()
+        return time.perf_counter() - start
+
+
+def train(trial: Trial, steps: int) -> float:
+    """Train so many steps without waiting in between, then wait for all that they have started; the seconds."""
+    start = time.perf_counter()
+    for _ in range(steps):
+        trial.train()
+    counters.synchronize(trial.device)
+    if isinstance(trial.watcher, Watched):
+        trial.watcher.settle()
+    return time.perf_counter() - start
+
+
+class CountsCpu:
+    """Trains a window, and notes the CPU time of all threads: other programs on the machine do not change it much."""
+
+    def __init__(self, train: Callable[[int], float]) -> None:
+        self._train = train
+        self.seconds: list[float] = []
+
+    def __call__(self, steps: int) -> float:
+        """Train so many steps; the seconds by the clock."""
+        start = time.process_time()
+        seconds = self._train(steps)
+        self.seconds.append(time.process_time() - start)
+        return seconds
+
+
+def warm_up(trial: Trial) -> float:
+    """Train until everything is compiled; the seconds of a step after that, when nothing else disturbs it."""
+    train(trial, 3)
+    steps = 1
+    while train(trial, steps) < 0.05 and steps < 64:
+        steps *= 2
+    return min(train(trial, steps) for _ in range(3)) / steps
+
+
+@dataclass(frozen=True)
+class Bare:
+    """The model that nobody watches."""
+
+    trial: Trial
+    step: float
+    bytes: int | None
+
+
+@lru_cache(maxsize=1)
+def bare(model: str, compiled: bool, effort: Effort) -> Bare:
+    """It is shared by all settings of a model."""
+    if effort.device == "cuda":  # what CUDA's libraries allocate once belongs to no model
+        train(_unwatched("gpt", False, effort), 2)
+        gc.collect()
+    held = counters.allocated(effort.device)
+    trial = _unwatched(model, compiled, effort)
+    step = warm_up(trial)
+    counters.forget_peak(effort.device)
+    train(trial, 3)
+    return Bare(trial, step, counters.peak_since(held, effort.device))
+
+
+def _unwatched(model: str, compiled: bool, effort: Effort) -> Trial:
+    return Trial(workload(model, effort.device, effort.quick), effort.device, compiled, lambda trial: Watcher())
+
+
+def measure(case: UserCase, effort: Effort) -> dict[str, Any]:
+    """The figures of a case; ``problem`` says why there are none."""
+    start = time.perf_counter()
+    row: dict[str, Any] = {**asdict(case), "label": case.label, "problem": None}
+    try:
+        row |= _compare(case, effort)
+    except Exception as error:
+        row["problem"] = f"failed: {type(error).__name__}: {error}"
+    gc.collect()
+    if effort.device == "cuda":
+        torch.cuda.empty_cache()
+    return {**row, "took_s": round(time.perf_counter() - start, 2)}
+
+
+def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
+    plain, how = bare(case.model, case.compiled, effort), pace(effort)
+    least = min(case.seconds, how.whole_runs[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        held = counters.allocated(effort.device)
+        trial, watcher = _watched(case, effort, Path(folder))
+        try:
+            if case.compiled or effort.device == "cuda":
+                train(trial, COMPILES if case.compiled else 3)  # compiling is not charged, of kernels neither
+            counters.forget_peak(effort.device)
+            steps = max(FEWEST, round(how.window / plain.step))
+            without, with_ = CountsCpu(partial(_pausing, watcher, plain.trial)), CountsCpu(partial(train, trial))
+            turns = Turns(without, with_, steps)
+            first = _first_stretch(turns, case, how)
+            first_extra = turns.extra
+            while len(turns.watched) < first + how.later or sum(turns.around) <= least:
+                turns.take()
+            bytes_ = counters.peak_since(held, effort.device)
+            said, is_bound = watcher.overhead()
+        finally:
+            closing = watcher.close()
+        seen = watcher.seen()
+    around = turns.around
+    row = compare(around[first:], turns.watched[first:], turns.steps)
+    overhead = _recent_overhead(turns, first, row["ratio"])
+    runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
+    row |= {
+        "cpu_ratio": compare(neighbours(without.seconds)[first:], with_.seconds[first:], turns.steps)["ratio"],
+        "said": said,
+        "said_is_bound": is_bound,
+        "overhead": overhead,
+        "said_is_true": None if said is None else is_true(said, overhead, is_bound),
+        "whole_runs": {} if case.compiled or case.setting != "default" else runs,
+        "first_windows": first,
+        "first_extra_s": first_extra,
+        "closing_s": closing,
+        "memory_gib": None if bytes_ is None or plain.bytes is None else (bytes_ - plain.bytes) / 2**30,
+        "bare_s": turns.bare,
+        "watched_s": turns.watched,
+        "bare_cpu_s": without.seconds,
+        "watched_cpu_s": with_.seconds,
+        "seen": seen,
+    }
+    return row if seen else row | {"problem": "failed: nothing was recorded"}
+
+
+def _watched(case: UserCase, effort: Effort, folder: Path) -> tuple[Trial, Watched]:
+    work, options = workload(case.model, effort.device, effort.quick), SETTINGS[case.setting]
+    made: list[Watched] = []
+
+    def watch(trial: Trial) -> Watched:
+        made.append(Watched(trial, options, folder))
+        return made[0]
+
+    return Trial(work, effort.device, case.compiled, watch), made[0]
+
+
+def _pausing(watcher: Watched, trial: Trial, steps: int) -> float:
+    """A bare window. The watch is paused: time that the other model takes is no training time of the watched one."""
+    with watcher.watch.inspector.paused():
+        return train(trial, steps)
+
+
+def _first_stretch(turns: Turns, case: UserCase, how: Pace) -> int:
+    """Let the default spend what it may spend at once, and a budget find its cadence; the windows that took."""
+
+    def is_over() -> bool:
+        if case.setting == "default":
+            return turns.extra >= FIRST_SECONDS
+        return sum(turns.watched) >= how.first / 10 and len(turns.watched) * turns.steps >= SETTLES
+
+    while not is_over() and sum(turns.watched) < how.first:
+        turns.take()
+    return len(turns.watched)
+
+
+def _recent_overhead(turns: Turns, first: int, ratio: float) -> float:
+    """What was paid in the stretch that the shown overhead is about, which may reach back into the first one."""
+    from monitorch.inspector.cost import RECENT_SECONDS, RECENT_STEPS
+
+    start = recent(turns.watched, RECENT_SECONDS, RECENT_STEPS / turns.steps)
+    if start >= first:
+        return ratio - 1
+    return float(compare(turns.around[start:], turns.watched[start:], turns.steps)["mean"]) - 1
+
+
+def footprint(case: UserCase, is_watched: bool, effort: Effort) -> int | None:
+    """Most bytes of this process, which has to be a fresh one, when it trains for a while; None: it cannot tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        if is_watched:
+            trial, watcher = _watched(case, effort, Path(folder))
+        else:
+            trial = _unwatched(case.model, case.compiled, effort)
+        start = time.perf_counter()
+        while time.perf_counter() - start < pace(effort).alone:
+            train(trial, 5)
+        if is_watched:
+            watcher.close()
+    return counters.peak_of_process()

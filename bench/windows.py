@@ -1,0 +1,105 @@
+"""Bare and watched windows of training that take turns, and what their times say."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+MANY = 100
+"""Steps per window from which each window holds some observed steps, so that a median may stand for all windows."""
+
+
+class Turns:
+    """Windows of the same number of steps: bare, watched, bare, watched, and so on; the last one is bare.
+
+    Args:
+        bare: trains so many steps without a watch, and returns the seconds.
+        watched: the same with a watch.
+        steps: the steps of a window.
+    """
+
+    def __init__(self, bare: Callable[[int], float], watched: Callable[[int], float], steps: int) -> None:
+        self._bare, self._watched, self.steps = bare, watched, steps
+        self.bare = [bare(steps)]
+        self.watched: list[float] = []
+
+    def take(self) -> None:
+        """One watched window, and the bare one after it."""
+        self.watched.append(self._watched(self.steps))
+        self.bare.append(self._bare(self.steps))
+
+    @property
+    def around(self) -> list[float]:
+        """For each watched window, the bare time to compare it with."""
+        return neighbours(self.bare)
+
+    @property
+    def extra(self) -> float:
+        """The seconds that watching has added so far."""
+        return sum(self.watched) - sum(self.around)
+
+
+def neighbours(bare: Sequence[float]) -> list[float]:
+    """For each window between two bare ones, the mean time of these: so drift cancels."""
+    return [statistics.fmean(pair) for pair in pairwise(bare)]
+
+
+def compare(bare: Sequence[float], watched: Sequence[float], steps: int) -> dict[str, Any]:
+    """What watching costs, from the times of watched windows and of the bare ones around each.
+
+    The cost comes in lumps, at observed steps and at ticks. Where windows are too short to hold some of them each, most
+    windows may hold none: then the mean tells what is paid, and the median does not.
+    """
+    ratios = [after / before for before, after in zip(bare, watched, strict=True)]
+    median, mean = statistics.median(ratios), sum(watched) / sum(bare)
+    return {
+        "ratio": median if steps >= MANY else mean,
+        "median": median,
+        "mean": mean,
+        "quartiles": quartiles(ratios),
+        "windows": len(ratios),
+        "steps": steps,
+        "bare_ms": statistics.median(bare) / steps * 1e3,
+    }
+
+
+def quartiles(numbers: Sequence[float]) -> list[float]:
+    """The lower and the upper one: half of all numbers lie between them."""
+    if len(numbers) == 1:
+        return [numbers[0], numbers[0]]
+    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return [low, high]
+
+
+def whole_run(bare: Sequence[float], watched: Sequence[float], seconds: float, closing: float) -> float | None:
+    """Time of a watched run over that of a bare run of so many seconds; None if not that much was trained.
+
+    Args:
+        bare: times of bare windows, the first one at the beginning of the run.
+        watched: times of the same windows when watched.
+        seconds: how long the bare run is.
+        closing: seconds that closing the watch takes.
+    """
+    left, total = seconds, closing
+    for before, after in zip(bare, watched, strict=True):
+        if before >= left:
+            return (total + after * left / before) / seconds
+        left, total = left - before, total + after
+    return None
+
+
+def recent(watched: Sequence[float], seconds: float, windows: float) -> int:
+    """The number of the window with which the last so many seconds begin, or so many windows if these are longer."""
+    found, total = len(watched), 0.0
+    while found and (total < seconds or len(watched) - found < windows):
+        found -= 1
+        total += watched[found]
+    return found
+
+
+def is_true(said: float, measured: float, at_least: bool = False) -> bool:
+    """Whether an overhead that is shown lies within a fifth, or one percentage point, of the measured one."""
+    allowed = max(0.2 * abs(measured), 0.01) + 1e-12
+    return said - measured <= allowed if at_least else abs(said - measured) <= allowed
