@@ -747,7 +747,7 @@ STABLE = {
     "_version",  # how often a tensor was changed in place; the documentation of autograd names it
 }
 OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_getframe", "_value_", "_repr_mimebundle_"}
-PUBLIC_LOOKING = {"profile_hook_step", "trigger_wait", "is_fx_symbolic_tracing", "SUPPORTED_NODES"}
+PUBLIC_LOOKING = {"profile_hook_step", "trigger_wait", "SUPPORTED_NODES"}
 """Names without an underscore that torch does not document."""
 
 

@@ -196,6 +196,8 @@ class Engine:
         """Nothing is recorded until :meth:`wake`: take the hooks off, so that idle steps cost nothing."""
         self.is_awake = False
         self.gradients.rest()
+        for updates in self._updates.values():
+            updates.rest()
         for tap in self._outputs.values():
             if tap.is_eager:
                 self.send_to_rest(tap)

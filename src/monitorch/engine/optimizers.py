@@ -1,7 +1,7 @@
 """The user's optimizers: the one inside the wrappers of other libraries, its parameters, and its steps."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -74,6 +74,16 @@ Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
 """Called with the arguments of ``step``, the optimizer first."""
 
 
+class QuietSteps(Protocol):
+    """Counts steps in which nothing is measured."""
+
+    is_quiet: bool
+    """Whether this step is one of them."""
+
+    def end_quiet_step(self) -> bool:
+        """A step ends; false if it is not quiet, so that all listeners must be told."""
+
+
 class OptimizerSteps:
     """Tells listeners when a step begins and when it has ended.
 
@@ -93,6 +103,8 @@ class OptimizerSteps:
         """Whether a step has ended since this was last set to False."""
         self._depth = 0
         self._stand_in: _StandIn | None = None
+        self.quiet: QuietSteps | None = None
+        """What counts idle steps without telling the listeners, if something does."""
         self._pre_hook = optimizer.register_step_pre_hook(self._begin)
         self._post_hook = optimizer.register_step_post_hook(self._end)
 
@@ -118,6 +130,9 @@ class OptimizerSteps:
     @outside_graph
     def _begin(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
+            if self.quiet is not None and self.quiet.is_quiet:
+                self._depth += 1
+                return
             self._leave_place()
             hooks: Any = step_pre_hooks(self.optimizer)
             last = next(reversed(hooks))
@@ -145,6 +160,9 @@ class OptimizerSteps:
     @outside_graph
     def _end(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
+            if self._depth == 1 and self.quiet is not None and self.quiet.end_quiet_step():
+                self._depth, self.has_ended = 0, True
+                return
             self._depth -= 1
             if self._depth <= 0 or self._is_outermost():
                 self._depth = 0

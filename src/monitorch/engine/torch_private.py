@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 from torch.autograd import Variable, forward_ad
 from torch.autograd.function import BackwardCFunction
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+from torch.fx import _symbolic_trace
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
@@ -111,7 +111,6 @@ def is_exported() -> bool:
     return torch.compiler._is_exporting_flag
 
 
-_is_compiling = torch.compiler.is_compiling
 _jit_state = torch._C._get_tracing_state
 _transform = torch._C._functorch.peek_interpreter_stack
 _number_of_modes = torch._C._len_torch_dispatch_stack
@@ -127,12 +126,13 @@ def is_traced() -> bool:
     Its tensors are stand-ins: their numbers would belong to a derivative, to one sample, or to nothing. Public names
     tell only of torch.compile, torch.export and torch.jit.
     """
-    if _is_compiling() or _jit_state() is not None or is_fx_symbolic_tracing():
+    # flags instead of functions: every hook asks this
+    if torch.compiler._is_compiling_flag or _symbolic_trace._is_fx_tracing_flag or _jit_state() is not None:
         return True
     if _transform() is not None or forward_ad._current_level >= 0:
         return True
     # other modes, such as one that counts operations, leave tensors as they are
-    return bool(_number_of_modes()) and any(_mode(key) is not None for key in _TRACING_MODES)
+    return _number_of_modes() > 0 and any(_mode(key) is not None for key in _TRACING_MODES)
 
 
 is_transformed: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor

@@ -81,9 +81,7 @@ class UpdateTap:
         """Copy each parameter of the optimizer as it is before the step."""
         self._moving = []
         if not self.state.wants_data():
-            if self._tag is not None:
-                self.skip_step()
-            self._tag = None
+            self.rest()
             return
         self._tag = BASELINE if self.state.is_baseline else 0
         owned, copies, originals = Owned(self._optimizer), list[Tensor](), list[Tensor]()
@@ -115,6 +113,12 @@ class UpdateTap:
                 except Exception as error:
                     meter.fail(error, local)
         self._engine.measure_together("updates", entries, self._engine.step_scales.of(self._optimizer).of_unscaled)
+
+    def rest(self) -> None:
+        """Steps are not measured from now on."""
+        if self._tag is not None:
+            self.skip_step()
+        self._tag = None
 
     def skip_step(self) -> None:
         """A step is skipped: do not compare the next update with the last one."""

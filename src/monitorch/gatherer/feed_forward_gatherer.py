@@ -15,7 +15,7 @@ from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock
 from ..engine.tensors import first_input
-from ..engine.torch_private import is_traced
+from ..engine.torch_private import inside_backward, is_traced
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, GathererState
@@ -82,6 +82,10 @@ class FeedForwardGatherer(Gatherer):
         if self.passes.counts() and not self._failed and self.inspector_state.is_active:  # type: ignore[union-attr]
             self.guarded(self._process, self._preprocessors[0], module, None, output)
 
+    def take_quickly(self, module: nn.Module, output: Any, step: int) -> bool:
+        """Take a loss that is a number already; whether it is one."""
+        return not self._failed and bool(self._preprocessors[0].take_quickly(module, output, step))
+
     def loss_in_graph(self, output: Any) -> Tensor | None:
         """The loss in an output, while a model is being compiled."""
         loss: Tensor | None = self._preprocessors[0].loss_in_graph(output)
@@ -98,6 +102,17 @@ class _LossHook(GraphHook):
         super().__init__(gatherer.inspector_state, f"looking at layer {gatherer.name!r}")
         self._gatherer, self._callback, self._distributed = gatherer, callback, distributed_type()
         self._clock: HookClock | None = getattr(gatherer.inspector_state, "clock", None)
+
+    def quickly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
+        """Take the loss of a quiet step."""
+        state: Any = self._gatherer.inspector_state
+        if not getattr(state, "is_quiet", False) or kwargs or inside_backward():
+            return False
+        begin = state.clock.enter()
+        is_done: bool = self._gatherer.take_quickly(module, output, state.open_step())
+        if is_done:
+            state.clock.leave(begin)
+        return is_done
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take the loss."""

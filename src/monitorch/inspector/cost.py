@@ -75,6 +75,10 @@ class Cost:
         if evaluated:
             self.spent += max(0.0, in_hooks - self._clock.usual_in_hooks(phase))
 
+    def end_idle_step(self) -> None:
+        """An idle step has ended."""
+        self._unpaid[Phase.IDLE] += 1
+
     @property
     def is_lower_bound(self) -> bool:
         """Whether no step was idle, so that the true cost may be higher."""

@@ -1,5 +1,6 @@
 """The state that hooks and lenses share while training runs."""
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -74,6 +75,10 @@ class InspectorState:
         """Measures how long hooks and steps take."""
         self.notice: Callable[[str], None] = self.cadence.notice
         """Something unusual was seen, which is worth a closer look."""
+        self.has_quiet_steps = False
+        """Whether idle steps may go unnoticed by all but this: set by whoever counts steps."""
+        self.tick_step = self.tick_time = math.inf
+        """The step after which a tick is due, or the time on ``time.perf_counter``, whichever comes first."""
         self.steps_to_next_tick: int | None = None
         """With several processes, in how many steps this one wants the next tick; after a tick what all agreed on."""
         self._paused = self._is_stopped = False
@@ -114,6 +119,9 @@ class InspectorState:
         """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
         self._between_steps = True
         self.phase, self._coming, self.is_baseline = Phase.IDLE, Phase.IDLE, False
+        self.is_quiet = False
+        """Whether this step is idle, and nobody has to be told that it begins or ends."""
+        self._idle_until = 0
         self.reported = set[str]()
         """Names of the numbers reported since the last step ended; they belong to that step."""
         self.cadence.restart()
@@ -232,8 +240,31 @@ class InspectorState:
             phase, coming = phase if self._coming > 0 else Phase.IDLE, cadence.phase(number + 1)
         if phase != self.phase or coming != self._coming or not self.is_steady:
             self._enter(phase, coming)
+        self.is_quiet = self.has_quiet_steps and self.is_steady and coming == Phase.IDLE == phase
+        self._idle_until = cadence.idle_until(number) if self.is_quiet else 0
         if not begins:
             self.end_step()
+
+    def begin_quiet_pass(self) -> bool:
+        """A training pass begins, maybe in a quiet step; false if somebody must be told."""
+        if not self.is_quiet or self.reported:
+            return False
+        self._between_steps = False
+        self.passes += 1
+        self.gaps += 1
+        return True
+
+    def end_quiet_step(self) -> bool:
+        """A step ends, maybe a quiet one before another idle one; false if there is more to do."""
+        step = self.step + 1
+        if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.reported:
+            return False
+        now = perf_counter()
+        if now >= self.tick_time:
+            return False
+        self.step, self._between_steps = step, True
+        self.cadence.end_idle_step(step, now)
+        return True
 
     def end_step(self) -> None:
         """End a step; what comes before the next training pass still belongs to it."""

@@ -107,6 +107,16 @@ class StepClock:
                 self._read_events()
         return spent
 
+    def end_idle(self, now: float) -> None:
+        """The same for an idle step before another one; on a device it is not measured, since events cost time."""
+        spent, self._spent = self._spent, 0.0
+        if self._device is None and self._began is not None:
+            self._durations[Phase.IDLE].append(now - self._began - spent)
+            self._in_hooks[Phase.IDLE].append(spent)
+            self._began = now
+        else:
+            self._began = None
+
     def enter(self) -> Any:
         """A hook begins; pass what this returns to :meth:`leave`."""
         if self._spans is None or torch.cuda.is_current_stream_capturing():

@@ -40,7 +40,18 @@ class PassHook(GraphHook):
 
     def __init__(self, counter: "StepCounter", callback: GraphCallback, state: InspectorState) -> None:
         super().__init__(state, "noticing that a pass begins")
-        self._counter, self._callback = counter, callback
+        self._counter, self._callback, self._state = counter, callback, state
+
+    def quickly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Begin a training pass of a quiet step, and count its samples."""
+        clock = self._counter.clock
+        begin = clock.enter()
+        is_training = module.training and torch.is_grad_enabled() and not inside_backward()
+        is_done = is_training and self._state.begin_quiet_pass()
+        if is_done:
+            self._counter.run_statistics.count(first_input(args, kwargs))
+            clock.leave(begin)
+        return is_done
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a pass, and count its samples."""
@@ -171,6 +182,8 @@ class StepCounter:
             self._waits_for_a_step = False
             self._check_what_is_watched()
             self._look_for_a_scaler()
+            if len(self._optimizers) == 1 and stepping_scaler() is None:
+                self._state.has_quiet_steps, self._engine.steps(optimizer).quiet = True, self._state
         if optimizer is self._optimizers[0]:
             self._finish_step()
         elif not inside_backward():  # there may be one optimizer for each parameter

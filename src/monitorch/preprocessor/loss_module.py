@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..engine.allocation import is_capturing
@@ -16,7 +17,7 @@ from ..numerical.series import Series
 from ..numerical.waiting import Pending, as_sample
 from .abstract import AbstractForwardPreprocessor
 from .accumulating import Kept
-from .run_numbers import RunNumbers
+from .run_numbers import Part, RunNumbers
 
 ITEMS_OF_STEP = "num_items_in_batch"
 """With this argument Hugging Face's Trainer tells a model to divide its loss by the size of all micro-batches."""
@@ -50,10 +51,15 @@ class LossGradient:
 
     def watch(self, loss: Any) -> None:
         """Note the gradient of a loss, if it gets one."""
-        if self._to_see <= 0 or self._seen is None:
+        if not self.is_looking:
             return
         if type(loss) is Tensor and loss.grad_fn is not None and loss.numel() == 1 and not is_transformed(loss):
             loss.register_hook(self._note)  # type: ignore[no-untyped-call]
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it has not seen enough yet."""
+        return self._to_see > 0 and self._seen is not None
 
     def end_tick(self) -> None:
         """Close the set of gradients of this tick."""
@@ -182,6 +188,17 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
             return None if self.field_only else output
         loss = loss_in(output)
         return loss if isinstance(loss, Tensor) else None
+
+    def take_quickly(self, module: nn.Module, loss: Any, step: int) -> bool:
+        """Take a training loss that is on the CPU already; whether it is one. ``step`` is the one it belongs to."""
+        model = None if self._model is None else self._model()
+        is_training = module.training and (model is None or model.training) and torch.is_grad_enabled()
+        if not is_training or self.field_only or type(loss) is not Tensor or not loss.is_cpu or loss.numel() != 1:
+            return False
+        if self._names is None or self.gradient.is_looking:
+            return False
+        self._add_part(Part(step, self._names[0], loss.item(), self.inplace))
+        return True
 
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take one loss."""

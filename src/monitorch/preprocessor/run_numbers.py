@@ -1,6 +1,6 @@
 """Numbers of the run as a whole: losses, metrics, and logged numbers."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,25 +12,32 @@ from ..numerical.series import Accumulator, RunningMeanVar, Series
 from ..numerical.waiting import copied_sample
 from .accumulating import AccumulatingPreprocessor, Kept
 
+MOST_OPEN = 256
+"""How many numbers of steps may wait before those of each step are put together."""
 
-class Parts(NamedTuple):
-    """The values of one number in the current step."""
 
-    samples: list[Any]
-    inplace: bool
-    add_up: bool
-    """Whether to add the values up, instead of averaging them."""
+class Part(NamedTuple):
+    """A number of which a step may have several, from micro-batches."""
 
-    def whole(self) -> Any:
-        """The number of the step; does not wait for the GPU."""
-        if len(self.samples) == 1:
-            return self.samples[0]
-        tensors = [sample for sample in self.samples if isinstance(sample, Tensor)]
-        if len(tensors) == len(self.samples) and len({(t.device, t.dtype) for t in tensors}) == 1:
-            total = torch.stack(tensors).sum()
-        else:
-            total = sum(self.samples)
-        return total if self.add_up else total / len(self.samples)
+    step: int
+    name: str
+    sample: Any
+    inplace: bool = True
+    add_up: bool = False
+    """Whether to add the numbers of a step up, instead of averaging them."""
+
+
+def _whole(parts: Sequence[Part]) -> Any:
+    """The number of a step; does not wait for the GPU."""
+    samples = [part.sample for part in parts]
+    if len(samples) == 1:
+        return samples[0]
+    tensors = [sample for sample in samples if isinstance(sample, Tensor)]
+    if len(tensors) == len(samples) and len({(t.device, t.dtype) for t in tensors}) == 1:
+        total = torch.stack(tensors).sum()
+    else:
+        total = sum(samples)
+    return total if parts[0].add_up else total / len(samples)
 
 
 class Payload(NamedTuple):
@@ -55,8 +62,7 @@ class RunNumbers(AccumulatingPreprocessor):
     def __init__(self, inplace: bool = True) -> None:
         self.open_step: Callable[[], int | None] | None = None
         """Returns the current step, if steps have an end; then all values of one step are one sample."""
-        self._parts: dict[str, Parts] = {}
-        self._parts_of: int | None = None
+        self._parts: list[Part] = []
         self._in_step = Series(inplace=False)  # with several processes: samples that each has once per step
         super().__init__(inplace)
 
@@ -103,7 +109,7 @@ class RunNumbers(AccumulatingPreprocessor):
 
     def hold(self, step: int, names: Iterable[str]) -> None:
         """Keep all numbers so far under these names at this step, whenever the next tick comes."""
-        self._close_step()
+        self._close_steps()
         for name in names:
             for series in (self._kept.series, self._in_step):
                 if name in series.places:
@@ -111,32 +117,35 @@ class RunNumbers(AccumulatingPreprocessor):
 
     def release(self) -> Kept:
         """The same; what was given so far of the current step belongs to it."""
-        self._close_step()
+        self._close_steps()
         return super().release()
 
     def _bring(self, kept: Kept) -> None:
         super()._bring(kept)
         if kept is self._present:
-            self._close_step()
+            self._close_steps()
 
     def _add_to_step(self, name: str, sample: Any, inplace: bool, *, add_up: bool = False) -> None:
         """Add a number of which a step may have several, from micro-batches; together they are one sample."""
         step = self.open_step() if self.open_step is not None else None
         if step is None:
             self._add(name, sample, inplace, in_step=True)
-            return
-        if step != self._parts_of:
-            self._close_step()
-            self._parts_of = step
-        if name not in self._parts:
-            self._parts[name] = Parts([], inplace, add_up)
-        self._parts[name].samples.append(sample)
+        else:
+            self._add_part(Part(step, name, sample, inplace, add_up))
 
-    def _close_step(self) -> None:
-        if self._parts:
-            parts, self._parts = self._parts, {}
-            for name, part in parts.items():
-                self._add(name, part.whole(), part.inplace, in_step=True)
+    def _add_part(self, part: Part) -> None:
+        if len(self._parts) >= MOST_OPEN and part.step != self._parts[-1].step:
+            self._close_steps()
+        self._parts.append(part)
+
+    def _close_steps(self) -> None:
+        """Put the numbers of each step together."""
+        parts, self._parts = self._parts, []
+        of_steps: dict[tuple[int, str], list[Part]] = {}
+        for part in parts:
+            of_steps.setdefault((part.step, part.name), []).append(part)
+        for (_, name), own in of_steps.items():
+            self._add(name, _whole(own), own[0].inplace, in_step=True)
 
     def _add(self, key: Hashable, sample: Any, inplace: bool, *, in_step: bool = False) -> None:
         self._kept.series.add(key, sample, inplace=inplace)

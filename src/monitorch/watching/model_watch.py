@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
-from time import monotonic
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -183,8 +183,8 @@ class Watch(DisplaysRun):
         self.inspector = inspector
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
         self._ticks, self._ticked_at = 0, 0
-        self._began = self._last_tick = monotonic()
-        self._pause = 0.0
+        self._began = self._last_tick = perf_counter()
+        self._pause, self._plans_for_all = PAUSE, False
         self._due_after = 0
         """The step from which the steps of the current tick are counted."""
         self._reported_at: int | None = None
@@ -197,6 +197,7 @@ class Watch(DisplaysRun):
         self._closed, self._was_told, self._hints = False, False, hints
         if not inspector.state.paused:  # MONITORCH=off pauses it from the start
             inspector.state.follow(self)
+        self._plan_tick()
         _watches[root] = self
         # a function that trains may return, and its model go, before anybody closes the watch; this keeps it alive
         self._with_model = weakref.finalize(root, _close_with_model, self)
@@ -274,6 +275,7 @@ class Watch(DisplaysRun):
         for name in COUNTS:
             setattr(self, f"_{name}", state[name])
         self._reported_before = set(state.get("reported_before", ()))  # older releases did not save it
+        self._plan_tick()
 
     def close(self) -> None:
         """Show what is left and remove all hooks from the model; calling it again does nothing.
@@ -299,7 +301,9 @@ class Watch(DisplaysRun):
         """A step has ended. If something was reported after the step before, expect a report again and wait for it."""
         try:
             self.inspector.state.reported.clear()
-            self._due_after = min(self._due_after, self._now)  # passes may have been counted as steps at first
+            if self._now < self._due_after:  # passes were counted as steps at first
+                self._due_after = self._now
+                self._plan_tick()
             if self._is_due:
                 is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
                 if not is_report_expected:
@@ -339,16 +343,29 @@ class Watch(DisplaysRun):
 
     @property
     def _is_due(self) -> bool:
-        steps = self._now - self._due_after
-        if self._tick_every is not None:
-            return steps >= self._tick_every
-        if self._is_joint:
-            return steps >= (self.inspector.state.steps_to_next_tick or FEW)
-        return steps > 0 and (monotonic() - self._last_tick >= self._pause or steps >= self._few)
+        if not self._is_time:
+            return False
+        if self._plans_for_all != self._is_joint:  # other processes were started since
+            self._plan_tick()
+        return self._is_time
 
     @property
-    def _few(self) -> float:
-        return max(self._due_after // 10, FEW) if self._ticks < OFTEN else math.inf
+    def _is_time(self) -> bool:
+        state = self.inspector.state
+        return state.step >= state.tick_step or (state.step > self._due_after and perf_counter() >= state.tick_time)
+
+    def _plan_tick(self) -> None:
+        """Say when the next tick is due: by steps, or by time."""
+        state, self._plans_for_all = self.inspector.state, self._is_joint
+        state.tick_step = state.tick_time = math.inf
+        if self._tick_every is not None:
+            state.tick_step = self._due_after + self._tick_every
+        elif self._plans_for_all:
+            state.tick_step = self._due_after + (state.steps_to_next_tick or FEW)
+        else:
+            state.tick_time = self._last_tick + self._pause
+            if self._ticks < OFTEN:
+                state.tick_step = self._due_after + max(self._due_after // 10, FEW)
 
     @property
     def _is_joint(self) -> bool:
@@ -368,10 +385,11 @@ class Watch(DisplaysRun):
         self.inspector.state.reported.clear()
         self.inspector.state.steps_to_next_tick = self._steps_to_next_tick()
         self.inspector.tick()
-        self._ticked_at, self._last_tick = self._now, monotonic()
+        self._ticked_at, self._last_tick = self._now, perf_counter()
         self._ticks += 1
         of_ticks = self.inspector.state.cadence.cost.in_ticks / self._ticks / SHARE_OF_TICKS
         self._pause = max(PAUSE, of_ticks, (self._last_tick - self._began) / MOST_TICKS)
+        self._plan_tick()
         self._note_overhead()
         if is_first and self._hints:
             _hint_at_loss(self.inspector)
@@ -381,7 +399,7 @@ class Watch(DisplaysRun):
         steps = self._now - self._ticked_at
         if self._tick_every is not None or self._ticks < OFTEN or steps < 1:
             return self._tick_every or max(FEW, self._now // 10 if self._ticks < OFTEN else steps)
-        return max(1, min(math.ceil(self._pause * steps / (monotonic() - self._last_tick)), 10 * steps))
+        return max(1, min(math.ceil(self._pause * steps / (perf_counter() - self._last_tick)), 10 * steps))
 
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
