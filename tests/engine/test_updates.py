@@ -64,7 +64,7 @@ def test_each_step_is_one_update(follow, move, measured, rows_of):
     [
         (geometry(), geometry(normalize=True), 1),
         (geometry(), geometry(correlation=False), 1),
-        (geometry(), geometry(sketch=True), 2),
+        (geometry(), geometry(comparison="sketch"), 2),
     ],
 )
 def test_only_equal_wishes_share_a_pass(first, second, rows, follow, move, measured, rows_of):
@@ -190,7 +190,7 @@ def test_parameters_of_another_optimizer_are_left_alone(linear, follow, measured
 
 
 def test_sketches_of_large_updates_are_near_the_truth(measured):
-    layer, sketched, exact = nn.Linear(100, 100), geometry(sketch=True), geometry()
+    layer, sketched, exact = nn.Linear(100, 100), geometry(comparison="sketch"), geometry()
     optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
     for preprocessor in (sketched, exact):
         OptimizerStepParameterGatherer(layer, optimizer, "weight", [preprocessor], "weight", measured)

@@ -330,7 +330,9 @@ class DeviceBuffer(Buffer):
             if key is SKETCHED:
                 meters, infos, measured, flags = zip(*group, strict=True)
                 states = [sketch_of(meter) for meter in meters]
-                self._many_for(fused_many.ManySketches, meters)(measured, states, flags, self.block, self._reserve(infos))
+                self._many_for(fused_many.ManySketches, meters)(
+                    measured, states, flags, self.block, self._reserve(infos)
+                )
                 continue
             if key is ALONE:
                 for meter, info, x, follows in group:

@@ -147,7 +147,7 @@ def join_kernel(table: tl.int64, slots: tl.int64, block: tl.int64, KEEP: tl.cons
     before = last + BUCKETS
     source = pointer(slots, tl.float64, True) + tl.load(entry + 4) * BUCKETS + bucket
     sketch = tl.zeros([BUCKETS], tl.float64)
-    for slot in range(0, tl.load(entry + 5)):
+    for slot in range(tl.load(entry + 5)):
         sketch += tl.load(source + slot * BUCKETS)
     if KEEP:
         tl.store(before, sketch)

@@ -130,7 +130,7 @@ def keep_sketch(x: Tensor, state: Tensor) -> None:
 
 @_quiet
 def sketched_update(x: Tensor, state: Tensor, follows: bool) -> Row:
-    """Row of the change since :meth:`keep_sketch`, estimated; its sketch goes into the first row of ``state``."""
+    """Row of the change since :func:`keep_sketch`, estimated; its sketch goes into the first row of ``state``."""
     if not _is_fast(x):
         return tuple(reference.sketched_update(x, state, follows).tolist())
     last, before = state.numpy()

@@ -83,7 +83,7 @@ def keep_sketch(x: Tensor, state: Tensor) -> None:
 
 
 def sketched_update(x: Tensor, state: Tensor, follows: bool) -> Tensor:
-    """Row of the change since :meth:`keep_sketch`, estimated: a sketch is linear, so that of the change is a difference.
+    """Row of the change since :func:`keep_sketch`, estimated: the sketch of a difference is a difference of sketches.
 
     The first row of ``state`` holds the sketch of the change before, and then that of this one. An unchanged parameter
     gives exactly 0, because the same numbers are added in the same order.
