@@ -231,7 +231,7 @@ class ManySketches(_Tabled):
         self._shapes: Any = None
         self._launches: list[tuple[Launcher, Tensor]] = []
         self._layout: list[tuple[int, int, int, int]] = []
-        self._slots = torch.empty(0, SKETCH, dtype=torch.float64, device=HOST)
+        self._slots = 0
         self._follows: list[int] = []
 
     def keep(self, tensors: Sequence[Tensor], states: Sequence[Tensor]) -> None:
@@ -258,11 +258,13 @@ class ManySketches(_Tabled):
             entries = zip(addresses, self._layout, follows, strict=True)
             self._table = self._upload([n for own, lay, f in entries for n in (*own, *lay, f, 0)], tensors[0].device)
             self._key, self._follows = key, follows
-        device, table, slots = tensors[0].get_device(), self._table.data_ptr(), self._slots.data_ptr()
+        device, table = tensors[0].get_device(), self._table.data_ptr()
+        # not kept: until the next step others may use this memory
+        slots = torch.empty(self._slots, SKETCH, dtype=torch.float64, device=tensors[0].device)
         for launch, parts in self._launches:
-            launch(device, len(parts), table, parts.data_ptr(), pool_of_signs(device).data_ptr(), slots)
-        _join_launcher(keep)(device, len(tensors), table, slots, row)
-        self._launched(self._launches, self._slots)
+            launch(device, len(parts), table, parts.data_ptr(), pool_of_signs(device).data_ptr(), slots.data_ptr())
+        _join_launcher(keep)(device, len(tensors), table, slots.data_ptr(), row)
+        self._launched(self._launches, slots)
 
     def _lay_out(self, shapes: list[tuple[int, torch.dtype, bool]], device: torch.device) -> None:
         """Assign slots to tensors, and tensors to launches."""
@@ -273,7 +275,7 @@ class ManySketches(_Tabled):
             counts.append(-(-number // span))
             self._layout.append((size, span, first, counts[-1]))
             first += counts[-1]
-        self._slots = torch.empty(first, SKETCH, dtype=torch.float64, device=device)
+        self._slots = first
         for kind in dict.fromkeys((dtype, aligned) for _, dtype, aligned in shapes):
             members = [index for index, (_, *other) in enumerate(shapes) if tuple(other) == kind]
             parts = _parts(members, [counts[index] for index in members])
