@@ -76,7 +76,8 @@ def single_kernels() -> Iterator[Kernel]:
 
 def many_kernels() -> Iterator[Kernel]:
     """Those that look at all parameters of a model, here at matrices that are pieces of one tensor."""
-    from monitorch.engine.kernels.fused_many import ManyGradients, ManyUpdates
+    from monitorch.engine.kernels import reference
+    from monitorch.engine.kernels.fused_many import ManyGradients, ManySketches, ManyUpdates
 
     def pieces(x: Tensor) -> list[Tensor]:
         return list(x.view(MANY, -1, min(WIDTH_OF_PIECES, x.numel() // MANY)))
@@ -90,9 +91,15 @@ def many_kernels() -> Iterator[Kernel]:
         previous = pieces(torch.zeros_like(x, dtype=torch.float32))
         return partial(ManyUpdates(), now, before, previous, [True] * len(now), sums(), 0)
 
+    def sketched(x: Tensor) -> Launch:
+        now = pieces(x)
+        states = list(torch.zeros(len(now), 2, reference.SKETCH, dtype=torch.float64, device="cuda"))
+        return partial(ManySketches(), now, states, [True] * len(now), sums(), 0)
+
     yield Kernel("many: gradients", 3, partial(gradients, eps=None))
     yield Kernel("many: gradients and rates", 3, partial(gradients, eps=1e-8))
     yield Kernel("many: updates", 2, updates, copies=2)
+    yield Kernel("many: sketched updates", 1, sketched)
 
 
 def measure(device: str) -> list[dict[str, Any]]:

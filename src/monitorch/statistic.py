@@ -63,7 +63,7 @@ class Statistic(_Fields):
         role: ``"line"``, ``"edge"`` of a band, ``"share"`` of a whole, or ``"count"`` of samples that were not finite.
         band: the band that an edge belongs to: ``"std"``, ``"Q1-Q3"``, ``"min-max"``.
         side: which end of the band it is, ``"low"`` or ``"high"``.
-        error: the standard error of the number, if it is an estimate.
+        error: the standard error of the number, if it is an estimate for some layer; of a norm as a share of it.
     """
 
     __slots__ = ()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monitorch.engine import buffers
-from monitorch.engine.buffers import BASELINE, METER, STEP, TAG, Buffers, DeviceBuffer, HostBuffer, Info
+from monitorch.engine.buffers import BASELINE, METER, NOWHERE, STEP, TAG, Buffers, DeviceBuffer, HostBuffer, Info
 from monitorch.engine.columns import (
     ACTIVE,
     BATCH,
@@ -124,24 +124,31 @@ def test_rates_of_gradients(filled):
     assert filled.read().rows[0, [ACTIVE, DEAD, CHANNELS]].tolist() == [(abs(array) > 0.5).sum(), 1, 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("how", ["exact", "sketch"])
-def test_updates_are_measured_from_the_copy_and_compared_with_the_one_before(filled, how):
-    start, meter = torch.randn(70, 70), comparing(how=how)
-    meter.before = torch.empty(70, 70)
-    ways = [torch.randn(70, 70)]
-    ways.append(ways[0] + torch.randn(70, 70))
+def test_updates_are_measured_from_what_was_kept_and_compared_with_the_one_before(filled, how, dtype):
+    start, meter = torch.randn(70, 70, dtype=dtype), Meter(0, "layer", Request(correlation=how, updates=how))
+    meter.measure_updates()
+    ways = [torch.randn(70, 70, dtype=dtype)]
+    ways.append(ways[0] + torch.randn(70, 70, dtype=dtype))
     for step, way in enumerate(ways):
         before, start = start, start + way
-        meter.before.copy_(before)
+        meter.before_step(before)
+        if how == "exact":
+            meter.before = before.clone()
+        else:
+            filled.buffer.keep_sketches([(meter, NOWHERE, before, False)])
         filled.buffer.updates([(meter, Info(0, step), start, meter.follows(start, 0))])
+        assert how == "sketch" or torch.equal(meter.before, before)
     assert meter.comparison.sketched is (how == "sketch")
     read = filled.read()
     arrays = [way.double().numpy() for way in ways]
-    assert read.norms(meter) == pytest.approx([np.linalg.norm(array) for array in arrays], rel=1e-5)
-    cosine = read.rows[1, DOT] / np.sqrt(read.rows[0, SQUARES] * read.rows[1, SQUARES])
-    truth = (arrays[0] * arrays[1]).sum() / np.prod([np.linalg.norm(array) for array in arrays])
+    lengths = [np.linalg.norm(array) for array in arrays]
+    assert read.norms(meter) == pytest.approx(lengths, rel=5 * 0.011 if how == "sketch" else 1e-5)
+    units = read.rows[:, UNIT].prod()
+    cosine = read.rows[1, DOT] * units / np.prod(read.norms(meter))
+    truth = (arrays[0] * arrays[1]).sum() / np.prod(lengths)
     assert cosine == pytest.approx(truth, abs=5 * 0.022 if how == "sketch" else 1e-5)
-    assert torch.equal(meter.before, before)
 
 
 def test_rows_are_given_away_once(filled):

@@ -11,10 +11,17 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from monitorch import MonitorchWarning, PyTorchInspector
+from monitorch.engine import allocation
 from monitorch.engine.compilation import has_graphs
 from monitorch.gatherer import BackwardGatherer, FeedForwardGatherer, ParameterGradientGatherer
 from monitorch.gatherer.channel_layout import ChannelLayout
-from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
+from monitorch.lens import (
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterGradientGeometry,
+    ParameterUpdateGeometry,
+)
 from monitorch.visualizer.record_sink import RecordSink
 
 pytestmark = [
@@ -76,6 +83,42 @@ def test_numbers_are_those_of_eager_mode(backend, attach_first, eager_numbers):
     train(compiled, inspector, epochs=2)
     assert inspector.visualizer.found == pytest.approx(eager_numbers, rel=1e-5, abs=1e-7)
     assert counters["stats"]["unique_graphs"] > 0
+
+
+class Wide(Net):
+    """A model whose outputs and weights are larger than a sketch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 5000), nn.Linear(5000, 1)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_sketches_are_those_of_eager_mode(every, monkeypatch):
+    monkeypatch.setattr(allocation, "MOST_COPIES", 0)
+    found = []
+    for backend in (None, "aot_eager"):
+        model = Wide()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        lenses = [OutputGradientGeometry(correlation="auto"), ParameterUpdateGeometry(optimizer, correlation="auto")]
+        compiled = model if backend is None else torch.compile(model, backend=backend)
+        options = {"optimizer": optimizer, "every": every, "on_error": "raise"}
+        inspector = PyTorchInspector(lenses, module=compiled, visualizer=Numbers(), **options)
+        for step in range(2 * STEPS):
+            optimizer.zero_grad()
+            compiled(torch.linspace(-1, 1, 12).reshape(4, 3) * (step + 1)).pow(2).sum().backward()
+            optimizer.step()
+        inspector.tick_epoch()
+        assert {record.error for record in inspector.records() if record.tag.endswith("Correlation")} == {0.022}
+        found.append(
+            {
+                what: value
+                for what, value in inspector.visualizer.found.items()
+                if "Gradient" in what[2] or "Update" in what[2]
+            }
+        )
+    assert found[0]
+    assert found[1] == pytest.approx(found[0], rel=1e-5, abs=1e-6)
 
 
 def test_attaching_to_a_model_that_ran_compiled_says_that_it_compiles_anew(eager_numbers):

@@ -79,8 +79,8 @@ def test_eps_is_added_to_the_true_lengths_whatever_the_dtype_and_from_tick_to_ti
     [
         (geometry(), geometry(normalize=True), 1),
         (geometry(correlation=False), geometry(), 1),
-        (geometry(), geometry(sketch=True), 2),
-        (rates(), geometry(sketch=True), 2),
+        (geometry(), geometry(comparison="sketch"), 2),
+        (rates(), geometry(comparison="sketch"), 2),
         (rates(), rates(), 1),
         (rates(0.1), rates(0.2), 2),
     ],

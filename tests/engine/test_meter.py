@@ -1,9 +1,13 @@
 """What is asked of a tensor, what it is compared with, and who gets its rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from monitorch.engine import allocation
+from monitorch.engine.allocation import Allowance
 from monitorch.engine.columns import Column
 from monitorch.engine.kernels.reference import SKETCH as SKETCH_SIZE
 from monitorch.engine.meter import (
@@ -23,6 +27,7 @@ from monitorch.preprocessor.accumulating import AccumulatingPreprocessor
 
 CPU = torch.device("cpu")
 PLAIN, EXACT, SKETCH = Request(), Request(correlation="exact"), Request(correlation="sketch")
+AUTO = Request(correlation="auto")
 RATES, OTHER_RATES = Request(rates=(0.1, False)), Request(rates=(0.2, False))
 TRAINING = Request(passes=frozenset({3}))
 
@@ -61,6 +66,13 @@ class Reports:
         (EXACT, EXACT, True),
         (SKETCH, SKETCH, True),
         (EXACT, SKETCH, False),
+        (AUTO, AUTO, True),
+        (AUTO, EXACT, False),
+        (AUTO, SKETCH, False),
+        (AUTO, RATES, False),
+        (PLAIN, AUTO, True),
+        (replace(SKETCH, updates="sketch"), replace(PLAIN, updates="sketch"), True),
+        (replace(SKETCH, updates="sketch"), PLAIN, False),
         (EXACT, RATES, True),
         (SKETCH, RATES, False),
         (RATES, RATES, True),
@@ -130,11 +142,11 @@ TURNED = LARGE.T.contiguous().T
 """The same numbers in another order in memory."""
 
 
-def follow(comparison, *tensors, gap=0, is_update=False):
+def follow(comparison, *tensors, gap=0):
     """Whether each tensor follows the one before; what is kept is then that tensor."""
     found = []
     for tensor in tensors:
-        fits = comparison.knows(tensor) or comparison.make_room(tensor, in_graph=False, is_update=is_update)
+        fits = comparison.knows(tensor) or comparison.make_room(tensor, in_graph=False)
         found.append(comparison.follows(gap) and fits)
         if comparison.previous is not None and not comparison.sketched:
             comparison.previous.copy_(tensor)
@@ -210,8 +222,9 @@ def test_what_is_kept_is_a_copy_or_a_sketch_if_that_is_smaller(how, tensor, size
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_what_is_kept_of_an_update_is_a_difference(dtype):
     comparison, parameter = Comparison("exact"), torch.ones(3, dtype=dtype, requires_grad=True)
-    follow(comparison, parameter.detach(), is_update=True)
-    assert comparison.previous.dtype == difference_dtype(parameter)
+    comparison.updates = "exact"
+    follow(comparison, parameter.detach())
+    assert comparison.previous.dtype == difference_dtype(dtype)
     assert not comparison.previous.requires_grad
 
 
@@ -219,7 +232,7 @@ def test_what_was_kept_in_another_layout_is_kept_with_its_numbers():
     comparison, tensor = Comparison("exact"), torch.randn(3, 4)
     follow(comparison, tensor)
     later = torch.empty(4, 3, dtype=torch.bfloat16).T
-    assert comparison.knows(later) or comparison.make_room(later, in_graph=False, is_update=False)
+    assert comparison.knows(later) or comparison.make_room(later, in_graph=False)
     assert comparison.follows(0)
     assert (comparison.previous.dtype, comparison.previous.stride()) == (torch.bfloat16, (1, 3))
     torch.testing.assert_close(comparison.previous, tensor.bfloat16())
@@ -305,6 +318,84 @@ def test_a_run_that_goes_on_with_another_kind_of_comparison_starts_from_the_begi
     assert follow(after, LARGE, LARGE) == [False, True]
     assert after.sketched is (hows[1] == "sketch")
     assert after.previous.shape == ((2, SKETCH_SIZE) if after.sketched else LARGE.shape)
+
+
+@pytest.fixture
+def room_for_one_large(monkeypatch):
+    """Room for copies of one tensor like LARGE, and for nothing more."""
+    monkeypatch.setattr(allocation, "MOST_COPIES", LARGE.nbytes)
+
+
+@pytest.mark.usefixtures("room_for_one_large")
+def test_who_comes_too_late_for_a_copy_keeps_a_sketch_and_everybody_stays_with_that():
+    allowance = Allowance()
+    first, second, small = (Comparison("auto", allowance) for _ in range(3))
+    for comparison in (first, second, small):
+        follow(comparison, SMALL if comparison is small else LARGE)
+    assert [comparison.sketched for comparison in (first, second, small)] == [False, True, False]
+    assert small.previous.shape == SMALL.shape  # a sketch would be larger
+    follow(first, torch.ones(200, 200))
+    follow(second, torch.ones(100, 100))
+    follow(small, LARGE)
+    assert [comparison.sketched for comparison in (first, second, small)] == [False, True, True]
+
+
+@pytest.mark.usefixtures("room_for_one_large")
+@pytest.mark.parametrize(
+    ("updates", "how", "sketched"), [(None, "auto", False), ("auto", None, False), ("auto", "auto", True)]
+)
+def test_all_copies_of_a_tensor_count(updates, how, sketched):
+    comparison = Comparison(how)
+    comparison.updates = updates
+    follow(comparison, LARGE)
+    assert comparison.sketched is sketched
+
+
+@pytest.mark.usefixtures("room_for_one_large")
+def test_copies_that_were_asked_for_count_as_well():
+    allowance = Allowance()
+    for how, expected in (("exact", False), ("exact", False), ("auto", True)):
+        comparison = Comparison(how, allowance)
+        follow(comparison, LARGE)
+        assert comparison.sketched is expected
+    assert allowance.taken[LARGE.device] == 2 * LARGE.nbytes
+
+
+@pytest.mark.usefixtures("room_for_one_large")
+def test_a_choice_is_saved():
+    allowance = Allowance()
+    before = [Comparison("auto", allowance) for _ in range(2)]
+    for comparison in before:
+        follow(comparison, LARGE)
+    after = [Comparison("auto") for _ in range(2)]  # each with room for a copy
+    for old, new in zip(before, after, strict=True):
+        assert new.load_state_dict(saved(old), LARGE.device)
+        assert follow(new, LARGE) == [True]
+    assert [comparison.sketched for comparison in after] == [False, True]
+
+
+def test_sketched_updates_of_older_releases_are_not_gone_on_with():
+    """These were of float32, beside a copy of the parameter."""
+    old, new = Comparison("sketch"), Comparison("sketch")
+    new.updates = "sketch"
+    follow(old, LARGE)
+    state = saved(old)
+    del state["chosen"]
+    assert not new.load_state_dict(state, LARGE.device)
+    assert follow(new, LARGE, LARGE) == [False, True]
+    assert new.previous.dtype is torch.float64
+
+
+def test_preprocessors_learn_when_sketches_are_compared(measured):
+    asking, meters = Asking(SKETCH), []
+    meter = measured.engine.subscribe(meters, "layer", Reports(), asking, "gradient").meter
+    meter.follows(SMALL, 0)
+    assert not asking.is_estimated
+    meter.follows(LARGE, 0)
+    late = Asking(SKETCH)
+    measured.engine.subscribe(meters, "layer", Reports(), late, "gradient")
+    assert asking.is_estimated
+    assert late.is_estimated
 
 
 def test_a_comparison_that_has_seen_nothing_is_saved():

@@ -82,8 +82,8 @@ def test_only_equal_requests_share_a_pass(first, second, rows, linear, measured,
     [
         (geometry(), geometry(normalize=True), 1),
         (geometry(), geometry(correlation=False), 1),
-        (geometry(), geometry(sketch=True), 2),
-        (geometry(sketch=True), geometry(sketch=True), 1),
+        (geometry(), geometry(comparison="sketch"), 2),
+        (geometry(comparison="sketch"), geometry(comparison="sketch"), 1),
     ],
 )
 def test_only_equal_comparisons_of_gradients_share_a_pass(first, second, rows, linear, measured, rows_of, backward):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
+from monitorch.engine import allocation
 from monitorch.errors import OptionError
 from monitorch.lens import (
     Attribute,
@@ -95,6 +96,7 @@ CASES = {
     "moments": {"inplace": True},
     "every sample": {},
     "sketches": {"correlation": "sketch", "width": WIDE},
+    "copies of some": {"correlation": "auto", "width": WIDE},
     "steps of the model": {"given": False},
     "some steps": {"every": 3},
     "parted between a lead step and what it leads": {"every": 6},
@@ -104,7 +106,8 @@ CASES = {
 
 @pytest.mark.parametrize("ticks", [(4, 8, 11), (11,)], ids=["between ticks", "inside a tick"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_records_the_same(case, ticks):
+def test_a_resumed_run_records_the_same(case, ticks, monkeypatch):
+    monkeypatch.setattr(allocation, "MOST_COPIES", 2 * WIDE * WIDE * 4)  # not enough for all
     whole = Training(**CASES[case])
     expected = whole.run(0, STEPS, ticks)
     before = Training(**CASES[case])

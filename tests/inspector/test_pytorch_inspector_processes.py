@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from monitorch import PyTorchInspector
@@ -172,6 +173,24 @@ def records_into_one_file(rank, folder):
     return (folder / "run.jsonl").exists() if rank == 0 else str(folder)
 
 
+def sketches_its_part(rank):
+    """Each process holds a part of the parameter, and sketches that."""
+    torch.manual_seed(0)
+    model, stream = fully_shard(nn.Linear(200, 300, bias=False)), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    lenses = [
+        ParameterUpdateGeometry(optimizer, inplace=False, parameters="weight", correlation=how)
+        for how in ("sketch", "exact")
+    ]
+    inspector = PyTorchInspector(lenses, module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(8, 200, generator=stream)).pow(2).sum().backward()
+        optimizer.step()
+    inspector.tick_epoch()
+    return [[record.value for record in lens.records(1) if record.statistic == "mean"] for lens in lenses]
+
+
 def scenarios(rank, folder):
     """Everything in one pair of processes: starting them takes longer than running them."""
     return {
@@ -184,6 +203,7 @@ def scenarios(rank, folder):
         "own": shows_its_own(rank),
         "uneven": looks_at_more(rank),
         "pace": agrees_on_a_pace(rank),
+        "sketches": sketches_its_part(rank),
     }
 
 
@@ -285,6 +305,13 @@ def test_ranks_with_other_lenses_do_not_disturb_each_other(ranks):
 
 def test_all_ranks_observe_the_steps_that_the_slowest_can_afford(ranks):
     assert [result["pace"] for result in ranks] == [[4, 7], [4, 7]]
+
+
+def test_sketches_of_parts_are_those_of_the_whole_parameter(ranks):
+    (norm, cosine), (true_norm, true_cosine) = ranks[0]["sketches"]
+    assert norm == pytest.approx(true_norm, rel=0.03)
+    assert norm != pytest.approx(true_norm, rel=1e-9)  # else nothing was estimated
+    assert cosine == pytest.approx(true_cosine, abs=5 * 0.022)
 
 
 def test_a_rank_that_dies_does_not_hold_up_the_others(run_ranks):

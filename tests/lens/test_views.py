@@ -102,7 +102,9 @@ def test_named_lines_leave_out_names_without_samples():
 
 def test_statistics_of_a_view_say_what_they_are_and_how_to_draw_them():
     source = norms({"a": [1.0, 2.0]})
-    view = LayerLines("T", source, ("median", "max"), ("Q1-Q3", "min-max"), logy=True, ylim=(9, 0), error=0.1)
+    view = LayerLines("T", source, ("median", "max"), ("Q1-Q3", "min-max"), logy=True, ylim=(9, 0))
+    assert {known.error for known in view.read(["a"]).statistics} == {None}
+    source.preprocessor.error = {"norm": 0.1}.get  # from now on they are estimates
     found = view.read(["a"]).statistics
     assert [(known.name, known.role, known.band, known.side) for known in found] == [
         ("T/median", "line", "", ""),

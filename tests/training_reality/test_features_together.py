@@ -171,7 +171,7 @@ def test_updates_at_some_steps_only_are_those_of_these_steps(every, fused, corre
             model[0].weight.data.clamp_(-0.05, 0.05)  # changes no version
     observed = [step for step in range(12) if (step + 1) % every == 0]
     norms = [np.linalg.norm(ways[step]) for step in observed]
-    assert samples(updates, "norm", "0") == pytest.approx(norms, rel=1e-5)
+    assert samples(updates, "norm", "0") == pytest.approx(norms, rel=1e-5 if correlation == "exact" else 0.03)
     cosines = [cosine(ways[step - 1], ways[step]) for step in observed]
     assert samples(updates, "correlation", "0") == pytest.approx(cosines, abs=1e-4 if correlation == "exact" else 0.1)
 

@@ -502,3 +502,14 @@ def test_work_of_a_tick_does_not_grow_with_the_layers(tmp_path):
         with StoreVisualizer(tmp_path, str(number)) as store:
             counts.append(calls_for(store, tuple(f"layer{i}" for i in range(number))))
     assert counts[1] <= counts[0] + 5  # the queue of the writer may have to wait for its thread
+
+
+def test_statistics_that_turn_out_to_be_estimates_say_so_in_the_store(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        for step, error in enumerate((None, 0.02, 0.02), 1):
+            store.write([record(step)._replace(error=error)])
+    with open_run(tmp_path / "a") as run:
+        stored = {known.name: known.error for known in run.lenses["L"].statistics}
+        axis, _ = run.series("L", "Norm/mean", "fc")
+    assert stored["Norm/mean"] == 0.02
+    assert axis.step.tolist() == [1, 2, 3]

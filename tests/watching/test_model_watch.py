@@ -16,6 +16,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import monitorch
+from monitorch.engine import allocation
 from monitorch.errors import MonitorchWarning, OptionError
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
@@ -911,3 +912,17 @@ def test_what_is_reported_around_a_checkpoint_is_shown_as_without_one(training, 
         report(after, again, number)
     after.close()
     assert numbers(again.shown) == numbers(whole.shown)
+
+
+@pytest.mark.parametrize(
+    ("options", "errors"), [({}, {None, 0.011, 0.022}), ({"every": 1}, {None}), ({"every": 2}, {None})]
+)
+def test_who_says_which_steps_to_observe_gets_exact_comparisons(options, errors, monkeypatch):
+    monkeypatch.setattr(allocation, "MOST_COPIES", 0)
+    model = nn.Linear(100, 100)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with monitorch.watch(model, optimizer, visualizer="dummy", tick_every=4, **options) as watch:
+        for _ in range(4):
+            model(torch.ones(50, 100)).sum().backward()
+            optimizer.step()
+        assert {record.error for record in watch.records()} == errors

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
+from monitorch.engine import allocation
 from monitorch.watching.standard_lenses import standard_lenses
 
 PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry ParameterNorm"
@@ -87,3 +88,19 @@ def test_updates_need_an_optimizer():
 def test_only_layers_as_deep_as_asked_count(depth, found):
     lenses = standard_lenses(nn.Sequential(nn.Linear(2, 1), nn.ReLU()), depth=depth)
     assert any(type(lens).__name__ == "OutputNorm" for lens in lenses) is found
+
+
+@pytest.mark.parametrize(
+    ("options", "room", "errors"),
+    [({}, 0, {None, 0.011, 0.022}), ({}, 1 << 30, {None}), ({"correlation": "exact"}, 0, {None})],
+)
+def test_tensors_are_compared_exactly_while_there_is_room_for_copies(options, room, errors, monkeypatch):
+    monkeypatch.setattr(allocation, "MOST_COPIES", room)
+    model = nn.Linear(100, 100)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = standard_lenses(model, [optimizer], **options)
+    inspector = PyTorchInspector(lenses, module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
+    model(torch.ones(50, 100)).sum().backward()
+    optimizer.step()
+    inspector.tick_epoch()
+    assert {record.error for record in inspector.records()} == errors

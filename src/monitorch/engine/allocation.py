@@ -1,10 +1,52 @@
-"""Allocates memory that is kept longer than one pass."""
+"""Allocates memory that is kept longer than one pass, and says how much of it copies may take."""
 
+import os
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+
+MOST_COPIES = 64 << 20
+"""How many bytes copies that are only there to be compared with may take together, if nobody has asked for copies."""
+SHARE_OF_MEMORY = 0.01
+"""And which share of the memory of their device."""
+
+
+class Allowance:
+    """How much memory copies may take; who comes too late for a copy must do with a sketch."""
+
+    def __init__(self) -> None:
+        self._held: dict[Any, tuple[int, torch.device]] = {}
+        self.taken: defaultdict[torch.device, int] = defaultdict(int)
+        """Bytes of all copies, by device."""
+
+    def has_room(self, size: int, device: torch.device) -> bool:
+        """Whether a copy of this many bytes may be made."""
+        together, there = sum(self.taken.values()) + size, self.taken[device] + size
+        return together <= MOST_COPIES and there <= SHARE_OF_MEMORY * memory_of(device)
+
+    def hold(self, owner: Any, size: int, device: torch.device) -> None:
+        """Note that the copies of an owner now take this many bytes."""
+        if owner in self._held:
+            last, there = self._held[owner]
+            self.taken[there] -= last
+        self._held[owner] = size, device
+        self.taken[device] += size
+
+
+@lru_cache(maxsize=64)
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that a device has; a device that does not say so shares that of the host."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # this system does not say it
+        return MOST_COPIES * 100
 
 
 def lasting(make: Callable[[], Tensor], device: torch.device, *, in_graph: bool) -> Tensor:

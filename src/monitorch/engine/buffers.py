@@ -38,8 +38,8 @@ KEPT_TABLES = 256
 BASELINE = 4
 """Bit of a tag above those for the kind of the pass: the row is kept only to compare the next one with it."""
 
-ALONE = "alone"
-"""The group of tensors that are measured one by one."""
+ALONE, SKETCHED = "alone", "sketched"
+"""The groups of tensors that are measured one by one, and of parameters of which sketches are kept."""
 
 NO_GRAPH = -1
 """The generation of rows that no CUDA graph can have written."""
@@ -60,6 +60,9 @@ class Info(NamedTuple):
 
 
 METER, STEP, TAG, PART, GENERATION, GAPS = range(len(Info._fields))
+
+NOWHERE = Info(-1, -1)
+"""The origin of a tensor that gets no row."""
 
 Infos: TypeAlias = NDArray[np.int64]
 Entry: TypeAlias = tuple[Meter, Info, Tensor, bool]
@@ -160,6 +163,14 @@ class HostBuffer(Buffer):
             self.infos.extend(entry[1])
         self._make_room()
 
+    def keep_sketches(self, entries: Sequence[Entry]) -> None:
+        """Keep the sketches of many parameters before a step; no rows are written."""
+        for meter, _, x, _ in sorted(entries, key=_size):
+            try:
+                host.keep_sketch(x.detach(), sketch_of(meter))
+            except Exception as error:
+                meter.fail(error, x)
+
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved."""
         for meter, info, x, follows in sorted(entries, key=_size):
@@ -169,11 +180,11 @@ class HostBuffer(Buffer):
                 meter.fail(error, x)
 
     def _update(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
-        before = x if meter.before is None else meter.before
         if meter.comparison.sketched:
-            self.geometry(meter, info, difference(x, before), follows)
-        else:
-            self._write(info, host.update(x, before, meter.comparison.previous, follows, meter.wanted))
+            self._write(info, host.sketched_update(x.detach(), sketch_of(meter), follows))
+            return
+        before = x if meter.before is None else meter.before
+        self._write(info, host.update(x, before, meter.comparison.previous, follows, meter.wanted))
 
     def _write(self, info: Info, row: tuple[float, ...], alive: Tensor | None = None) -> None:
         if self._correction is not None:
@@ -195,6 +206,14 @@ class HostBuffer(Buffer):
         rows, self.rows = np.frombuffer(self.rows, np.float64).reshape(-1, WIDTH), array("d")
         infos, alive = self._take_infos()
         return [Chunk(infos, rows.copy(), alive)]
+
+
+def sketch_of(meter: Meter) -> Tensor:
+    """The sketches that a meter keeps."""
+    state = meter.comparison.previous
+    if state is None:
+        raise RuntimeError("there is no room for its sketch")
+    return state
 
 
 def _size(entry: Entry) -> int:
@@ -271,12 +290,12 @@ class DeviceBuffer(Buffer):
 
     def _geometry_reader(self, meter: Meter, x: Tensor) -> Any:
         whole = x if fused.supports(x) else x.contiguous()
-        before, previous, sketched = meter.before, meter.comparison.previous, meter.comparison.sketched
+        previous = meter.comparison.previous
         is_fused = fused.can_fill(meter.wanted) and fused.supports(whole)
-        if meter.rates or not is_fused or (before is not None and not sketched):
+        if meter.rates or not is_fused or meter.comparison.updates is not None:
             return partial(_geometry_plainly, meter)
-        if sketched and previous is not None:
-            reader: Any = fused.SketchReader(whole, previous, before)
+        if meter.comparison.sketched and previous is not None:
+            reader: Any = fused.SketchReader(whole, previous)
         else:
             reader = fused.GeometryReader(whole, previous)
         return reader if whole is x else lambda x, *where: reader(x.contiguous(), *where)
@@ -295,9 +314,26 @@ class DeviceBuffer(Buffer):
 
     lengths = gradients
 
+    def keep_sketches(self, entries: Sequence[Entry]) -> None:
+        """Keep the sketches of many parameters before a step in a constant number of launches; no rows are written."""
+        for key, group in self._groups(entries):
+            if key is SKETCHED:
+                meters, _, measured, _ = zip(*group, strict=True)
+                self._many_for(fused_many.ManySketches, meters).keep(measured, [sketch_of(meter) for meter in meters])
+                continue
+            for meter, _, x, _ in group:
+                reference.keep_sketch(x, sketch_of(meter))
+
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved in a constant number of launches."""
         for key, group in self._groups(entries):
+            if key is SKETCHED:
+                meters, infos, measured, flags = zip(*group, strict=True)
+                states = [sketch_of(meter) for meter in meters]
+                self._many_for(fused_many.ManySketches, meters)(
+                    measured, states, flags, self.block, self._reserve(infos)
+                )
+                continue
             if key is ALONE:
                 for meter, info, x, follows in group:
                     self.geometry(meter, info, x.detach(), follows)
@@ -323,9 +359,7 @@ class DeviceBuffer(Buffer):
         for entry in entries:
             meter = entry[0]
             if meter.group is None or not meter.compares:  # otherwise it was chosen for a tensor of this layout
-                alone = meter.comparison.sketched or not fused.can_fill(meter.wanted) or not fused.supports(entry[2])
-                has_previous = meter.comparison.previous is not None
-                meter.group = ALONE if alone else (has_previous, meter.eps if meter.rates else None)
+                meter.group = _group(meter, entry[2])
             groups[meter.group].append(entry)
         return groups.items()
 
@@ -405,17 +439,30 @@ class DeviceBuffer(Buffer):
         return [Chunk(infos, rows, alive)]
 
 
+def _group(meter: Meter, x: Tensor) -> Any:
+    """The group of a tensor: its name, or whether there is a tensor before and what counts as zero."""
+    comparison = meter.comparison
+    if not fused.AVAILABLE or not fused.supports(x):
+        return ALONE
+    if comparison.sketched:
+        return ALONE if comparison.updates is None else SKETCHED
+    if not fused.can_fill(meter.wanted):
+        return ALONE
+    return comparison.previous is not None, meter.eps if meter.rates else None
+
+
 def _output_plainly(meter: Meter, x: Tensor, block: Tensor, index: int) -> None:
     block[index] = reference.output(x, meter.channel_dim, meter.eps)
 
 
 def _geometry_plainly(meter: Meter, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
     previous = meter.comparison.previous
+    if meter.comparison.sketched:
+        measure = reference.sketch if meter.comparison.updates is None else reference.sketched_update
+        block[index] = measure(x, sketch_of(meter), follows)
+        return
     if meter.before is not None:  # the update
         x = difference(x, meter.before)
-    if meter.comparison.sketched and previous is not None:
-        block[index] = reference.sketch(x, previous, follows)
-        return
     block[index] = reference.geometry(x, previous if follows else None, meter.eps if meter.rates else None)
     if previous is not None:
         previous.copy_(x)

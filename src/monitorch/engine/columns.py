@@ -55,8 +55,8 @@ class Column(IntEnum):
     DEAD = "how many channels have no active element", RATED
     CHANNELS = "number of channels", RATED
     SIZE = "number of elements", EVERYWHERE
-    NONFINITE = "how many elements are NaN or infinite", EVERYWHERE
-    LARGEST = "largest absolute value of a finite element", ON_REQUEST, 0, Merge.LARGEST
+    NONFINITE = "how many elements are NaN or infinite; NaN if not known", EVERYWHERE
+    LARGEST = "largest absolute value of a finite element; NaN if not known", ON_REQUEST, 0, Merge.LARGEST
 
 
 WIDTH = len(Column)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..numerical.waiting import HostCopy
+from .allocation import Allowance
 from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, TAG, Buffers, Chunk, Entry, Infos
 from .columns import FOLLOWS, NONFINITE, UNIT
 from .compilation import spare_the_compiler
@@ -55,6 +56,7 @@ class Engine:
         self.buffers = Buffers(self._fold_early)
         self.buffers.of(device)  # before a compiled model runs with memory of its own
         self.meters: list[Meter] = []
+        self.allowance = Allowance()
         self._subscribers: dict[int, Subscriber] = {}
         self._last = LastRows()
         self._seen: set[int] = set()
@@ -148,7 +150,7 @@ class Engine:
         return Subscription(meters, meter, gatherer, subscriber, parameter)
 
     def _new_meter(self, name: str, request: Request, share: float) -> Meter:
-        meter = Meter(len(self.meters), name, request, share)
+        meter = Meter(len(self.meters), name, request, share, self.allowance)
         self.meters.append(meter)
         return meter
 

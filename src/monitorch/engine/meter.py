@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from ..errors import OptionError, SkippedSample
-from ..numerical.precision import UNIT_DTYPES, difference_dtype
-from .allocation import is_capturing, lasting
+from ..numerical.precision import UNIT_DTYPES, difference_dtype, wide_dtype_of
+from .allocation import Allowance, is_capturing, lasting
 from .columns import COMPARED, ON_REQUEST, RATED, Column, bits
 from .graph import GraphCallback
-from .kernels.reference import SKETCH
+from .kernels.reference import SKETCH as BUCKETS
 from .passes import ALL_PASSES
 from .rows import Mask, Places, Rows
+
+EXACT, SKETCH, AUTO = "exact", "sketch", "auto"
+"""What is kept of a tensor: a copy, a random projection of fixed size, or a copy while there is room for copies."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class Request:
     Attributes:
         output_index: which part of an output to measure.
         rates: count active numbers: the largest value that counts as zero, and where the channels of a layer are.
-        correlation: compare with the tensor before: ``"exact"``, ``"sketch"`` or not at all.
+        correlation: compare with the tensor before: ``"exact"``, ``"sketch"``, ``"auto"`` or not at all.
+        updates: for updates, how a parameter is kept during a step: ``"exact"``, ``"sketch"`` or ``"auto"``. If
+            tensors are compared, it is done in the same way.
         passes: which forward passes to measure.
         exact_death: with several processes, count a channel as dead only if it is active in none of them.
         columns: further columns to fill, of those that cost time and are left out otherwise, such as ``LARGEST``.
@@ -38,6 +43,7 @@ class Request:
     passes: frozenset[int] = ALL_PASSES
     exact_death: bool = False
     columns: frozenset[Column] = frozenset()
+    updates: str = EXACT
 
     def __post_init__(self) -> None:
         """Refuse columns that are asked for in another way."""
@@ -68,13 +74,15 @@ class Request:
             self.output_index == other.output_index
             and (not (self.rates and other.rates) or (self.rates, self.exact_death) == (other.rates, other.exact_death))
             and (self.correlation is None or other.correlation is None or self.correlation == other.correlation)
-            and not ("sketch" in (self.correlation, other.correlation) and (self.rates or other.rates))
+            and not ({self.correlation, other.correlation} & {SKETCH, AUTO} and (self.rates or other.rates))
+            and self.updates == other.updates
         )
 
     def __or__(self, other: "Request") -> "Request":
         rates, correlation = self.rates or other.rates, self.correlation or other.correlation
         exact_death, passes = self.exact_death or other.exact_death, self.passes | other.passes
-        return Request(self.output_index, rates, correlation, passes, exact_death, self.columns | other.columns)
+        columns = self.columns | other.columns
+        return Request(self.output_index, rates, correlation, passes, exact_death, columns, self.updates)
 
 
 class Measured(Protocol):
@@ -82,6 +90,8 @@ class Measured(Protocol):
 
     names: list[str]
     before_reading: Callable[[], None] | None
+    is_estimated: bool
+    """Whether a tensor was compared by its sketch."""
 
     def request(self) -> Request:
         """What to measure."""
@@ -106,19 +116,26 @@ class Comparison:
     """What the next tensor of a meter is compared with.
 
     Args:
-        how: ``"exact"`` keeps the last tensor, ``"sketch"`` a random projection of it, None nothing.
+        how: ``"exact"`` keeps the last tensor, ``"sketch"`` a random projection of it, ``"auto"`` chooses one of them
+            when memory is first needed, None keeps nothing.
+        allowance: how much memory all copies may take.
     """
 
-    def __init__(self, how: str | None) -> None:
+    def __init__(self, how: str | None, allowance: Allowance | None = None) -> None:
         self.how = how
+        self.updates: str | None = None
+        """For updates, how the parameter is kept during a step."""
         self.previous: Tensor | None = None
-        """The last tensor, its sketch, or room for it."""
+        """The last tensor, its sketch, or room for it; with updates also room for the sketch of the parameter."""
         self.sketched = False
         self.interrupted = True
         """Whether something was missed since the last tensor."""
         self.gap = 0
         self.generation = 0
         """How often the memory for the previous tensor was replaced."""
+        self._allowance = Allowance() if allowance is None else allowance
+        self._chosen: str | None = None
+        """What was chosen; that stays, whatever the next tensors are."""
         self._layout: Any = None
 
     def interrupt(self) -> None:
@@ -135,11 +152,11 @@ class Comparison:
         """Whether ``x`` has the layout of the last tensor."""
         return bool((x.shape, x.device, x.dtype, x.stride()) == self._layout)
 
-    def make_room(self, x: Tensor, *, in_graph: bool, is_update: bool) -> bool:
+    def make_room(self, x: Tensor, *, in_graph: bool) -> bool:
         """Make room for a tensor with another layout; whether it can still be compared with the last one."""
         layout = x.shape, x.device, x.dtype, x.stride()
         previous, known, self._layout = self.previous, self._layout, layout
-        self.sketched = self._is_sketched(x.shape)
+        self.sketched = self._is_sketched(x.shape, x.device, x.dtype)
         is_same = previous is not None and known is not None and known[:2] == layout[:2]
         if is_same and known[2] != layout[2] and UNIT_DTYPES & {known[2], layout[2]}:
             is_same = False  # the length of the last one is in another unit
@@ -147,21 +164,40 @@ class Comparison:
             is_same = False  # a sketch depends on the memory layout of the elements
         if in_graph and is_capturing(x.device):
             is_same = False  # a copy would become part of the graph
-        if self.how is not None and not (is_same and self.sketched):
-            self.previous, self.generation = self._room_for(x, in_graph, is_update), self.generation + 1
+        if (self.how is not None or self.sketched) and not (is_same and self.sketched):
+            self.previous, self.generation = self._room_for(x, in_graph), self.generation + 1
             if is_same and previous is not None:
                 self.previous.copy_(previous)
         return is_same
 
-    def _is_sketched(self, shape: torch.Size) -> bool:
-        return self.how == "sketch" and shape.numel() > SKETCH  # otherwise the tensor itself is smaller
+    def _is_sketched(self, shape: torch.Size, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether tensors like this one are kept as sketches; notes how much memory copies take."""
+        way = self.updates or self.how
+        if way is None:
+            return False
+        copies = [dtype] * (self.updates is not None) + [self._copied_dtype(dtype)] * (self.how is not None)
+        size = shape.numel() * sum(copy.itemsize for copy in copies)
+        if way == AUTO:
+            if self._chosen is None:
+                self._chosen = EXACT if self._allowance.has_room(size, device) else SKETCH
+            way = self._chosen
+        # otherwise the tensor itself is smaller; and differences of sketches need sums of float64
+        has_sums = self.updates is None or wide_dtype_of(device) is torch.float64
+        sketched = way == SKETCH and shape.numel() > BUCKETS and has_sums
+        self._allowance.hold(self, 0 if sketched else size, device)
+        return sketched
 
-    def _room_for(self, x: Tensor, in_graph: bool, is_update: bool) -> Tensor:
+    def _copied_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype if self.updates is None else difference_dtype(dtype)
+
+    def _sketch_dtype(self) -> torch.dtype:
+        return torch.float32 if self.updates is None else torch.float64
+
+    def _room_for(self, x: Tensor, in_graph: bool) -> Tensor:
         if self.sketched:
-            make = partial(torch.zeros, 2, SKETCH, dtype=torch.float32, device=x.device)
+            make = partial(torch.zeros, 2, BUCKETS, dtype=self._sketch_dtype(), device=x.device)
         else:
-            dtype = difference_dtype(x) if is_update else x.dtype
-            make = partial(torch.empty_like, x, dtype=dtype, requires_grad=False)
+            make = partial(torch.empty_like, x, dtype=self._copied_dtype(x.dtype), requires_grad=False)
         return lasting(make, x.device, in_graph=in_graph)
 
     def widen(self, how: str | None) -> None:
@@ -175,17 +211,20 @@ class Comparison:
         previous = self.previous if with_tensor or self.sketched else None
         layout = None if self._layout is None or previous is None else [tuple(self._layout[0]), *self._layout[2:]]
         previous = None if previous is None else previous.clone()  # it is overwritten in the next step
-        kept = {"previous": previous, "layout": layout, "sketched": self.sketched}
+        kept = {"previous": previous, "layout": layout, "sketched": self.sketched, "chosen": self._chosen}
         return {**kept, "interrupted": self.interrupted, "gap": self.gap}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> bool:
         """Continue from a saved state; whether the next tensor can be compared with the last one of that run."""
         self.gap, self.interrupted = state["gap"], True
         self.generation += 1
+        self._chosen = state.get("chosen")  # older releases did not choose
         if state["layout"] is None:
             return False
         shape, (dtype, stride) = torch.Size(state["layout"][0]), state["layout"][1:]
-        if state["sketched"] != self._is_sketched(shape):  # the run was saved with another kind of comparison
+        if state["sketched"] != self._is_sketched(shape, device, dtype):  # saved with another kind of comparison
+            return False
+        if state["sketched"] and state["previous"].dtype is not self._sketch_dtype():  # saved by an older release
             return False
         self._layout = shape, device, dtype, tuple(stride)
         self.previous, self.sketched = state["previous"].to(device, copy=True), state["sketched"]
@@ -200,15 +239,18 @@ class Meter:
         number: its number among the meters of the engine.
         name: the layer.
         share: the share of the global loss that this process computes; lengths are multiplied by it.
+        allowance: how much memory the copies of all meters may take.
     """
 
-    def __init__(self, number: int, name: str, request: Request, share: float = 1.0) -> None:
+    def __init__(
+        self, number: int, name: str, request: Request, share: float = 1.0, allowance: Allowance | None = None
+    ) -> None:
         self.number, self.name, self.share = number, name, share
         self.request = request
-        self.comparison = Comparison(request.correlation)
+        self.comparison = Comparison(request.correlation, allowance)
         self.subscriptions: list[Subscription] = []
         self.before: Tensor | None = None
-        """For updates: the tensor as it was before the step."""
+        """For updates: the tensor as it was before the step, unless only its sketch is kept."""
         self.reader: Any = None
         """The function that measures tensors like the last one; chosen by the buffer of their device."""
         self.group: Any = None
@@ -260,12 +302,27 @@ class Meter:
 
     def follows(self, x: Tensor, gap: int) -> bool:
         """Whether ``x`` can be compared with the last tensor; makes room for it."""
-        comparison = self.comparison
-        fits = comparison.knows(x)
-        if not fits:
-            self.reader = self.group = None
-            fits = comparison.make_room(x, in_graph=self.in_graph, is_update=self.before is not None)
-        return comparison.follows(gap) and fits
+        fits = self.comparison.knows(x) or self._make_room(x)
+        return self.comparison.follows(gap) and fits
+
+    def _make_room(self, x: Tensor) -> bool:
+        self.reader = self.group = None
+        fits = self.comparison.make_room(x, in_graph=self.in_graph)
+        self._tell_estimates()
+        return fits
+
+    def _tell_estimates(self) -> None:
+        for subscription in self.subscriptions:
+            subscription.learn_estimates()
+
+    def measure_updates(self) -> None:
+        """What comes from now on are parameters after a step: measure how far they have moved."""
+        self.comparison.updates = self.request.updates
+
+    def before_step(self, x: Tensor) -> None:
+        """Make room for what is kept of a parameter during a step."""
+        if not self.comparison.knows(x) and not self._make_room(x):
+            self.comparison.interrupt()
 
     def interrupt(self) -> None:
         """Do not compare the next tensor with the last one."""
@@ -276,6 +333,7 @@ class Meter:
         continues = self.comparison.load_state_dict(state, device)
         self.lineage = (self.comparison.generation, self.comparison.gap) if continues else None
         self.reader = self.group = None
+        self._tell_estimates()
 
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action`` unless one failed before; errors are reported and never reach the training loop."""
@@ -314,6 +372,12 @@ class Subscription:
         self.subscriber, self._parameter = subscriber, parameter
         meter.subscriptions.append(self)
         self.rename()
+        self.learn_estimates()
+
+    def learn_estimates(self) -> None:
+        """Let the preprocessor know if the meter compares sketches."""
+        if self.meter.comparison.sketched:
+            self.subscriber.preprocessor.is_estimated = True
 
     def rename(self) -> None:
         """The gatherer has a new name, which rows are kept under from now on."""

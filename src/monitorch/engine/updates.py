@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..errors import SkippedSample
 from .allocation import is_like
-from .buffers import BASELINE, Entry, Info
+from .buffers import BASELINE, NOWHERE, Entry, Info
 from .distributed_tensors import local_part
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
@@ -26,7 +27,7 @@ class _Watched:
         self.module, self.name = weakref.ref(module), name
         self.meters: list[Meter] = []
         self.before: Tensor | None = None
-        """The parameter as it was before the step."""
+        """The parameter as it was before the step, if a meter needs a copy."""
 
     def find(self) -> Tensor | None:
         """The parameter as it is now."""
@@ -37,23 +38,22 @@ class _Watched:
         """Memory for a copy of the local part of the parameter."""
         if self.before is None or not is_like(self.before, local):
             self.before = torch.empty_like(local, requires_grad=False)
-        for meter in self.meters:
-            meter.before = self.before
         return self.before
 
 
 class UpdateTap:
     """Measures parameters from just before to just after each step.
 
-    They are copied before every step that is measured, because a parameter may have changed since the last step without
-    a trace: neither fused steps nor changes of ``.data`` raise its version.
+    They are read before every step that is measured, because a parameter may have changed since the last step without
+    a trace: neither fused steps nor changes of ``.data`` raise its version. What is kept of them is a copy or a sketch.
     """
 
     def __init__(self, engine: "Engine", optimizer: Optimizer) -> None:
         self.state, self._engine, self._optimizer = engine.state, engine, optimizer
         self._watched: dict[tuple[int, str], _Watched] = {}
         self._tag: int | None = None
-        self._moving: list[tuple[_Watched, Tensor]] = []
+        self._moving: list[tuple[Tensor, list[Meter]]] = []
+        """The parameters of this step, and what measures each."""
 
     @property
     def meters(self) -> list[Meter]:
@@ -67,7 +67,9 @@ class UpdateTap:
         watched = self._watched.get((id(module), parameter))
         if watched is None or watched.module() is not module:  # another parameter may have had the same id
             watched = self._watched[id(module), parameter] = _Watched(module, parameter)
-        return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, "update", parameter)
+        subscription = self._engine.subscribe(watched.meters, name, gatherer, preprocessor, "update", parameter)
+        subscription.meter.measure_updates()
+        return subscription
 
     def close(self) -> None:
         """Forget everything."""
@@ -78,37 +80,55 @@ class UpdateTap:
         self._watched = {place: watched for place, watched in self._watched.items() if watched.meters}
 
     def before_step(self, *_: Any) -> None:
-        """Copy each parameter of the optimizer as it is before the step."""
+        """Keep each parameter of the optimizer, or its sketch, as it is before the step."""
         self._moving = []
         if not self.state.wants_data():
             self.rest()
             return
         self._tag = BASELINE if self.state.is_baseline else 0
-        owned, copies, originals = Owned(self._optimizer), list[Tensor](), list[Tensor]()
+        owned, copies, originals, sketched = Owned(self._optimizer), list[Tensor](), list[Tensor](), list[Entry]()
         for watched in self._watched.values():
             tensor = watched.find()
             if tensor is not None and tensor in owned:  # its steps do not change others
                 local = local_part(tensor)[0]
-                copies.append(watched.copy_of(local))
-                originals.append(local)
-                self._moving.append((watched, tensor))
+                kept = [meter for meter in watched.meters if self._keeps(meter, local)]
+                exact = [meter for meter in kept if not meter.comparison.sketched]
+                watched.before = watched.copy_of(local) if exact else None
+                for meter in kept:
+                    meter.before = None if meter.comparison.sketched else watched.before
+                if watched.before is not None:
+                    copies.append(watched.before)
+                    originals.append(local)
+                sketched += [(meter, NOWHERE, local, False) for meter in kept if meter.comparison.sketched]
+                self._moving.append((tensor, kept))
         if copies:
             with torch.no_grad():
                 copy_all(copies, originals)
+        self._engine.measure_together("keep_sketches", sketched)
+
+    def _keeps(self, meter: Meter, local: Tensor) -> bool:
+        """Whether a meter measures this step; makes room for what it keeps."""
+        if meter.failed or (self._tag and not meter.compares):
+            return False
+        meter.guarded(meter.before_step, local)
+        return not meter.failed
 
     def after_step(self, *_: Any) -> None:
-        """Measure each parameter against its copy."""
+        """Measure each parameter against what was kept of it."""
         if self._tag is None:
             return
         entries: list[Entry] = []
         moved, self._moving = self._moving, []
         tag, step, gaps = self._tag, self.state.step, self.state.gaps
-        for watched, tensor in moved:
+        for tensor, meters in moved:
             local, part = local_part(tensor)
-            for meter in watched.meters:
-                if meter.before is None or meter.failed or (tag and not meter.compares):
+            for meter in meters:
+                if meter.failed:
                     continue
                 try:
+                    if meter.comparison.sketched and not meter.comparison.knows(local):
+                        meter.interrupt()
+                        raise SkippedSample("the layout of its memory has changed during a step")
                     entries.append((meter, Info(meter.number, step, tag, part), local, meter.follows(local, gaps)))
                 except Exception as error:
                     meter.fail(error, local)

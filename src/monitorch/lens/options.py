@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from ..engine.meter import AUTO, EXACT, SKETCH
 from ..errors import OptionError
 from ..numerical.extraction import INPLACE_POINTS, INPLACE_RANGES, POINTS, RANGES
 from . import module_distinction
@@ -105,8 +106,8 @@ def not_negative(option: str, value: float) -> None:
 
 def correlation(value: str) -> str:
     """How consecutive tensors are compared."""
-    if value not in ("exact", "sketch"):
-        raise OptionError.unknown("correlation", value, ("exact", "sketch"))
+    if value not in (EXACT, SKETCH, AUTO):
+        raise OptionError.unknown("correlation", value, (EXACT, SKETCH, AUTO))
     return value
 
 

@@ -28,7 +28,8 @@ class OutputGradientGeometry(OutputLens):
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         output_index: which part of a tuple or dictionary output to watch; by default its first floating tensor.
         correlation: ``"exact"`` keeps a copy of the last gradient; ``"sketch"`` keeps only a random projection of 4,096
-            numbers, so the cosine has a standard error of 0.022, at most 0.031.
+            numbers, so the cosine has a standard error of 0.022, at most 0.031; ``"auto"`` keeps copies while those of
+            all lenses take little memory, and sketches of what comes later.
     """
 
     _SMALL_NORM_TAG_NAME = "Output Gradient Norm"
@@ -48,11 +49,11 @@ class OutputGradientGeometry(OutputLens):
         output_index: int | str | None = None,
         correlation: str = "exact",
     ) -> None:
-        sketch = options.correlation(correlation) == "sketch"
+        how = options.correlation(correlation)
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         geometry = OutputGradientGeometryPreprocessor(
-            compute_correlation, normalize_by_size, inplace, 0.0, sketch=sketch
+            compute_correlation, normalize_by_size, inplace, 0.0, comparison=how
         )
         self._output_index = output_index
         kinds = [isnotactivation] if skip_activation else [isnotactivation, isactivation]

@@ -25,11 +25,11 @@ class ParameterGeometry(ParameterLens):
         *,
         correlation: str = "exact",
     ) -> None:
-        sketch = options.correlation(correlation) == "sketch"
+        how = options.correlation(correlation)
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         geometries = {
-            parameter: self._preprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0, sketch=sketch)
+            parameter: self._preprocessor(compute_correlation, normalize_by_size, inplace, eps=0.0, comparison=how)
             for parameter in options.parameters(parameters)
         }
         views: list[View] = []

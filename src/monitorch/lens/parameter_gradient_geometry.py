@@ -17,7 +17,8 @@ class ParameterGradientGeometry(ParameterGeometry, ParameterGradientLens):
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         correlation: ``"exact"`` keeps a copy of the last gradient; ``"sketch"`` keeps only a random projection of 4,096
-            numbers, so the cosine has a standard error of 0.022, at most 0.031.
+            numbers, so the cosine has a standard error of 0.022, at most 0.031; ``"auto"`` keeps copies while those of
+            all lenses take little memory, and sketches of what comes later.
     """
 
     _what = "gradient"

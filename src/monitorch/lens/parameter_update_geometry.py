@@ -19,7 +19,10 @@ class ParameterUpdateGeometry(ParameterGeometry):
     Args:
         optimizer: the optimizer whose steps to measure; with None call :meth:`inspect_update` after each step.
 
-    The other options are those of ParameterGradientGeometry.
+    The other options are those of ParameterGradientGeometry. With ``correlation="sketch"``, and with ``"auto"`` where
+    that takes sketches, there are no copies of parameters either: a change is estimated from sketches before and after
+    the step, so that its norm has a standard error of 1.1 %, at most 1.6 %. Without an optimizer updates are always
+    exact.
     """
 
     _what = "update"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -32,9 +31,6 @@ __all__ = [
     "WorstRates",
     "geometry_views",
 ]
-
-SKETCH_ERROR = 0.022
-"""The standard error of a cosine that is estimated from a random projection of 4,096 numbers."""
 
 
 class Reading(NamedTuple):
@@ -65,6 +61,11 @@ class Source:
         self.preprocessor, self.statistic = preprocessor, statistic
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._found: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.empty(0, np.intp))
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the statistic, if it is an estimate."""
+        return self.preprocessor.error(self.statistic)
 
     def read(self, layers: Sequence[str]) -> Reading:
         """The layers that have samples, in the order of ``layers``."""
@@ -119,11 +120,7 @@ class View(ABC):
 
 
 class LayerLines(View):
-    """Lines and bands for each layer; ``ranges=None`` is a view without bands.
-
-    Args:
-        error: the standard error of the numbers, if they are estimates.
-    """
+    """Lines and bands for each layer; ``ranges=None`` is a view without bands."""
 
     def __init__(
         self,
@@ -135,17 +132,20 @@ class LayerLines(View):
         logy: bool = False,
         annotate: bool = True,
         ylim: tuple[float, float] | None = None,
-        error: float | None = None,
     ) -> None:
         super().__init__(tag, logy=logy, annotate=annotate, ylim=ylim)
-        self.source, self.lines, self.error = source, tuple(dict.fromkeys(lines)), error
+        self.source, self.lines = source, tuple(dict.fromkeys(lines))
         self.ranges = None if ranges is None else tuple(dict.fromkeys(ranges))
+        self._statistics: dict[float | None, tuple[Statistic, ...]] = {}
 
-    @cached_property
+    @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """What is read of each layer."""
-        bands = self._edges(self.ranges or (), error=self.error)
-        return (*self._lines(self.lines, error=self.error), *bands)
+        """What is read of each layer; they say so if they are estimates, which is known once there are numbers."""
+        error = self.source.error
+        if error not in self._statistics:
+            bands = self._edges(self.ranges or (), error=error)
+            self._statistics[error] = *self._lines(self.lines, error=error), *bands
+        return self._statistics[error]
 
     def read(self, layers: Sequence[str]) -> TagFrame:
         """Aggregate each layer's samples."""
@@ -319,6 +319,5 @@ def geometry_views(
     views = [LayerLines(f"{what} Norm", Source(geometry, "norm"), lines, ranges, logy=logy)]
     if geometry.correlation:
         source = Source(geometry, "correlation")
-        error = SKETCH_ERROR if geometry.comparison == "sketch" else None
-        views.append(LayerLines(f"{what} Correlation", source, lines, ranges, ylim=correlation_ylim, error=error))
+        views.append(LayerLines(f"{what} Correlation", source, lines, ranges, ylim=correlation_ylim))
     return views

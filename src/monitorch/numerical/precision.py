@@ -15,14 +15,14 @@ def wide_dtype(tensor: Tensor) -> torch.dtype:
     return wide_dtype_of(tensor.device)
 
 
-def difference_dtype(tensor: Tensor) -> torch.dtype:
+def difference_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which differences of such tensors are computed and kept: short floats would round them."""
-    return torch.float32 if tensor.is_floating_point() and tensor.element_size() < 4 else tensor.dtype
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
 def difference(now: Tensor, before: Tensor) -> Tensor:
     """How far ``before`` is from ``now``."""
-    dtype = difference_dtype(now)
+    dtype = difference_dtype(now.dtype)
     return now.detach().to(dtype) - before.detach().to(dtype)
 
 

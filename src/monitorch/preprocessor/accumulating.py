@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from ..engine.columns import NONFINITE, Column
+from ..engine.columns import NONFINITE, SQUARES, Column
 from ..engine.ranks import exchange, offer
 from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
@@ -51,6 +51,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     statistics: tuple[str, ...] = ("value",)
     """The names of the numbers of a sample; those that a class declares itself replace the ones it would inherit."""
+    is_estimated = False
+    """Whether a gatherer has compared sketches of tensors for it, instead of the tensors."""
 
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
@@ -75,6 +77,10 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def _column(self, series: Series, statistic: str) -> SeriesColumn:
         return SeriesColumn(series, {key: key for key in series.used_keys()}, self.statistics.index(statistic))
+
+    def error(self, statistic: str) -> float | None:
+        """The standard error of a statistic, if it is an estimate."""
+        return None
 
     def derive(self, rows: Rows) -> Samples | tuple[Samples, ...]:
         """The samples of each statistic, one for each row of raw sums.
@@ -112,7 +118,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             raise ValueError(f"name statistics in the class, not after it was made: statistics = {self.statistics}")
         if len(samples) != width:
             raise ValueError(f"derive() has returned samples of {len(samples)} statistics, not {width}")
-        is_broken = rows[NONFINITE] > 0
+        is_broken = (rows[NONFINITE] > 0) | ~np.isfinite(rows[SQUARES])  # the number of elements may not be known
         found: list[tuple[Mask, Numbers]] = []
         for column in samples:
             exists = ~(rows.is_baseline | np.ma.getmaskarray(column))
@@ -140,6 +146,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     def clear(self) -> None:
         """Forget the model, and its rows."""
         self.before_reading = None
+        self.is_estimated = False
         self._places, self._last = {}, LastRows()
         self._present = self._new_kept()  # nothing is read: that would wait for the GPU
 

@@ -1,5 +1,6 @@
 """The common part of the preprocessors that measure a tensor's length and direction."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,16 @@ from torch import Tensor
 from ..engine.allocation import renewed
 from ..engine.columns import DOT, FOLLOWS, SIZE, SQUARES, UNIT
 from ..engine.kernels import reference
-from ..engine.meter import Request
+from ..engine.meter import EXACT, Request
 from ..engine.rows import Rows
 from ..numerical.norms import as_real, l2_norm
 from ..numerical.series import finish_sync_rmv_or_error, start_sync_rmv_or_error
 from .accumulating import AccumulatingPreprocessor, Samples
+
+COSINE_ERROR = 0.022
+"""The standard error of a cosine that is estimated from random projections of 4,096 numbers."""
+NORM_ERROR = 0.011
+"""The same for a norm, as a share of it."""
 
 
 def norms(rows: Rows, *, by_size: bool) -> Samples:
@@ -36,28 +42,35 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
     """Norm of each tensor and, with ``correlation``, its cosine with the one before.
 
     Args:
-        correlation: compare each tensor with the one before; keeps a copy of the last one.
+        correlation: compare each tensor with the one before.
         normalize: divide norms by the root of the number of elements.
         inplace: keep only running moments, instead of every sample.
         eps: added to the product of the two norms.
-        sketch: let gatherers compare random projections of fixed size instead of keeping whole tensors.
+        comparison: what gatherers keep to compare with: ``"exact"`` copies, a ``"sketch"``, that is a random projection
+            of fixed size, or ``"auto"``: copies while these take little memory.
     """
 
     remembers = True
     """Whether the last tensors are small enough to be saved."""
+    _errors: Mapping[str, float] = {"correlation": COSINE_ERROR}
+    """The standard errors of statistics that come from sketches."""
 
     def __init__(
-        self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, sketch: bool = False
+        self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, comparison: str = EXACT
     ) -> None:
         self.correlation, self.normalize, self.eps = correlation, normalize, eps
-        self.comparison = ("sketch" if sketch else "exact") if correlation else None
+        self.comparison = comparison
         self._name_statistics(*(("norm", "correlation") if correlation else ("norm",)))
         self._previous: dict[str, Tensor] = {}
         super().__init__(inplace)
 
     def request(self) -> Request:
         """What gatherers should measure for it."""
-        return Request(correlation=self.comparison)
+        return Request(correlation=self.comparison if self.correlation else None)
+
+    def error(self, statistic: str) -> float | None:
+        """The standard error of a statistic, if it is estimated for some layer."""
+        return self._errors.get(statistic) if self.is_estimated else None
 
     def derive(self, rows: Rows) -> Samples | tuple[Samples, ...]:
         """Norms, and cosines with the tensor before."""

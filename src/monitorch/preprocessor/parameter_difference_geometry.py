@@ -1,27 +1,37 @@
 """Length and direction of the changes of a tensor."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..engine.allocation import renewed
-from ..engine.meter import through_row
+from ..engine.meter import EXACT, Request, through_row
 from .abstract import AbstractTensorPreprocessor
-from .geometry import GeometryPreprocessor, comparable
+from .geometry import COSINE_ERROR, NORM_ERROR, GeometryPreprocessor, comparable
 
 
 class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
     """Norms of the differences between consecutive tensors, and correlations of those differences.
 
     The first tensor of a name is only kept: there is nothing to subtract yet.
+
+    From sketches norms are estimated as well, without any copy of a tensor.
     """
 
+    _errors: Mapping[str, float] = {"norm": NORM_ERROR, "correlation": COSINE_ERROR}
+
     def __init__(
-        self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, sketch: bool = False
+        self, correlation: bool, normalize: bool, inplace: bool, eps: float = 1e-8, *, comparison: str = EXACT
     ) -> None:
-        super().__init__(correlation, normalize, inplace, eps, sketch=sketch)
+        super().__init__(correlation, normalize, inplace, eps, comparison=comparison)
         self._before: dict[str, Tensor] = {}
+
+    def request(self) -> Request:
+        """What gatherers should measure for it."""
+        return replace(super().request(), updates=self.comparison)
 
     @through_row
     @torch.no_grad()

@@ -309,6 +309,7 @@ class Grid:
         self.statistics: tuple[str, ...] = ()
         self.layers: tuple[str, ...] = ()
         self._rows: dict[str, int] = {}
+        self._known: dict[str, Statistic] = {}
         self._columns: dict[str, int] = {}
         self._counts: dict[int, str] = {}
         """The rows of counts, and what they belong to: the tag and, if it has several, the curve."""
@@ -316,7 +317,7 @@ class Grid:
         self._tick: list[tuple[GridPlan, TagFrame]] = []
 
     def add(self, layers: tuple[str, ...], frame: TagFrame) -> list[Statistic]:
-        """Keep the numbers of a tag; returns the statistics that are new."""
+        """Keep the numbers of a tag; returns the statistics that are new, or no longer what they were."""
         plan, new = self._plans.get(frame.tag), []
         if plan is None or (plan.layers, plan.statistics) != (layers, frame.statistics):
             new = self._place(layers, frame)
@@ -325,12 +326,13 @@ class Grid:
         return new
 
     def _place(self, layers: tuple[str, ...], frame: TagFrame) -> list[Statistic]:
-        """Find the places of all names; returns the statistics that are new."""
+        """Find the places of all names; returns the statistics that are new, or no longer what they were."""
         curves = {} if frame.is_share else {known.curve: known.nonfinite() for known in frame.statistics}
         named = {known.name: known for known in (*frame.statistics, *curves.values())}
-        new = [known for name, known in named.items() if name not in self._rows]
+        new = [known for name, known in named.items() if self._known.get(name) != known]
         for known in new:
-            self._rows[known.name] = len(self._rows)
+            self._rows.setdefault(known.name, len(self._rows))
+            self._known[known.name] = known
         for layer in layers:
             self._columns.setdefault(layer, len(self._columns))
         self._counts.update({self._rows[count.name]: count.plot for count in curves.values()})

@@ -23,9 +23,15 @@ from ..lens.options import ALL
 
 
 def standard_lenses(
-    model: nn.Module, optimizers: Iterable[Optimizer] = (), loss_fn: nn.Module | None = None, depth: Any = -1
+    model: nn.Module,
+    optimizers: Iterable[Optimizer] = (),
+    loss_fn: nn.Module | None = None,
+    depth: Any = -1,
+    correlation: str = "auto",
 ) -> list[AbstractLens]:
     """The lenses of ``lenses="standard"``: those that have something to show for this model.
+
+    ``correlation`` says how they compare tensors: by default exactly, while copies of all of them take little memory.
 
     >>> [type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))]
     ['LossMetrics', 'OutputNorm', 'OutputGradientGeometry', 'ParameterGradientGeometry', 'ParameterNorm']
@@ -40,8 +46,9 @@ def standard_lenses(
     if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):
         chosen.append(OutputActivation())
     if any(map(isnotactivation, leaves)):
-        chosen.append(OutputGradientGeometry())
+        chosen.append(OutputGradientGeometry(correlation=correlation))
     if weighted:
-        updates = (ParameterUpdateGeometry(optimizer, parameters=ALL) for optimizer in optimizers)
-        chosen += [ParameterGradientGeometry(parameters=ALL), *updates, ParameterNorm(parameters=ALL)]
+        options: dict[str, Any] = {"parameters": ALL, "correlation": correlation}
+        updates = (ParameterUpdateGeometry(optimizer, **options) for optimizer in optimizers)
+        chosen += [ParameterGradientGeometry(**options), *updates, ParameterNorm(parameters=ALL)]
     return chosen

@@ -7,7 +7,7 @@ import torch
 
 from monitorch.engine.columns import WIDTH, Column
 from monitorch.engine.kernels import fused, host, reference
-from monitorch.engine.kernels.fused_many import ManyGradients, ManyUpdates
+from monitorch.engine.kernels.fused_many import ManyGradients, ManySketches, ManyUpdates
 from monitorch.engine.kernels.reference import SKETCH
 
 EPS = 0.3
@@ -26,39 +26,59 @@ NUMBERS = {
 }
 
 
+def kept_sketches(keep, measure, *parameters):
+    """The state after a step from the first of these parameters to the second, and before one from the third."""
+    state = torch.zeros(2, SKETCH, dtype=torch.float64, device=parameters[0].device)
+    keep(parameters[0], state)
+    measure(parameters[1], state, False)
+    keep(parameters[2], state)
+    return state
+
+
 def by_reference(x, before, past):
     state = torch.zeros(2, SKETCH)
     reference.sketch(past, state, False)
+    kept = kept_sketches(reference.keep_sketch, reference.sketched_update, before - past, before, before)
     return {
         "output": reference.output(x, 1, EPS),
         "gradient": reference.geometry(x, past, EPS),
         "update": reference.geometry(x - before, past, None),
         "sketch": reference.sketch(x, state, True),
+        "sketched update": reference.sketched_update(x, kept, True),
     }
 
 
 def by_host(x, before, past):
     state = torch.zeros(2, SKETCH)
     host.sketch(past, state, False)
+    kept = kept_sketches(host.keep_sketch, host.sketched_update, before - past, before, before)
     return {
         "output": host.output(x, 1, EPS),
         "gradient": host.geometry(x, past.clone(), True, EPS),
         "update": host.update(x, before, past.clone(), True),
         "sketch": host.sketch(x, state, True),
+        "sketched update": host.sketched_update(x, kept, True),
     }
 
 
 def by_fused(*tensors):
     x, before, past = (tensor.cuda() for tensor in tensors)
-    block = torch.zeros(5, WIDTH, dtype=torch.float64, device="cuda")
+    block = torch.zeros(6, WIDTH, dtype=torch.float64, device="cuda")
     scratch = torch.zeros(fused.scratch_size(x, 1), dtype=torch.float64, device="cuda")
     state = torch.zeros(2, SKETCH, device="cuda")
     fused.OutputReader(x, 1, EPS, scratch)(x, block, 0)
     ManyGradients()([x], [past.clone()], [True], EPS, block, 1)
     ManyUpdates()([x], [before], [past.clone()], [True], block, 2)
-    fused.SketchReader(past, state)(past, block, 4, False)
+    fused.SketchReader(past, state)(past, block, 5, False)
     fused.SketchReader(x, state)(x, block, 3, True)
-    return dict(zip(("output", "gradient", "update", "sketch"), block.cpu(), strict=False))
+    many = ManySketches()
+    kept = kept_sketches(
+        lambda x, state: many.keep([x], [state]),
+        lambda x, state, follows: many([x], [state], [follows], block, 5),
+        *(before - past, before, before),
+    )
+    many([x], [kept], [True], block, 4)
+    return dict(zip(("output", "gradient", "update", "sketch", "sketched update"), block.cpu(), strict=False))
 
 
 has_fused = fused.AVAILABLE and torch.cuda.is_available()

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from monitorch.engine import columns as row
-from monitorch.engine.kernels import fused
-from monitorch.engine.kernels.fused_many import ManyGradients, ManyUpdates
+from monitorch.engine.kernels import fused, reference
+from monitorch.engine.kernels.fused_many import ManyGradients, ManySketches, ManyUpdates
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(
@@ -346,6 +346,46 @@ def test_sketch_is_unbiased():
         cosines.append(float(block[1, row.DOT].cpu() / squares.prod().sqrt()))
     assert abs(np.mean(cosines) - np.sqrt(0.5)) < 4 * np.sqrt(2 / 4096 / 30)
     assert np.std(cosines) < 2 * np.sqrt(2 / 4096)
+
+
+@pytest.mark.parametrize("dtypes", [DTYPES[:1], DTYPES], ids=["float32", "mixed"])
+@pytest.mark.parametrize("slots", [1, 8, 512])
+def test_many_sketched_updates(dtypes, slots, monkeypatch):
+    monkeypatch.setattr("monitorch.engine.kernels.fused_many.SLOTS", slots)
+    now = [draw(*s, dtype=dtypes[i % len(dtypes)], seed=i) for i, s in enumerate(PARAMETERS)]
+    now.append(draw(50_001)[1:])  # not aligned
+    states = torch.zeros(2, len(now), 2, 4096, dtype=torch.float64, device=DEVICE)
+    many = ManySketches()
+    for step in range(4):
+        many.keep(now, list(states[0]))
+        for x, state in zip(now, states[1], strict=True):
+            reference.keep_sketch(x, state)
+        if step < 3:
+            for i, x in enumerate(now):
+                x.add_(draw(*x.shape, dtype=x.dtype, seed=50 + 10 * step + i, scale=1e-3))
+        follows = [step > 0 and i % 3 != 1 for i in range(len(now))]
+        block = new_block(len(now) + 2)
+        many(now, list(states[0]), follows, block, 1)
+        for i, x in enumerate(now):
+            wanted = wide(reference.sketched_update(x, states[1, i], follows[i]))
+            np.testing.assert_allclose(wide(block[i + 1]), wanted, rtol=1e-6, atol=1e-12)
+            assert step < 3 or block[i + 1, row.SQUARES] == 0  # unchanged: exactly
+        assert not block[0].any()
+        assert not block[-1].any()
+
+
+def test_sketched_updates_are_the_same_every_time():
+    start = [draw(1000, 3000), draw(70_000, dtype=torch.bfloat16)]
+    found = []
+    for _ in range(5):
+        now, many = [x.clone() for x in start], ManySketches()
+        states, block = list(torch.zeros(2, 2, 4096, dtype=torch.float64, device=DEVICE)), new_block(2)
+        many.keep(now, states)
+        for x in now:
+            x.mul_(0.999)
+        many(now, states, [False, False], block, 0)
+        found.append(torch.cat([*(state.flatten() for state in states), block.nan_to_num().flatten()]).cpu())
+    assert all(torch.equal(found[0], other) for other in found)
 
 
 def test_in_a_cuda_graph():

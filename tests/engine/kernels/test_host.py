@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.engine.columns import NOTHING_MORE, ON_REQUEST, WIDTH, Column
+from monitorch.engine.columns import NOTHING_MORE, ON_REQUEST, SQUARES, WIDTH, Column
 from monitorch.engine.kernels import host, host_pieces, reference
 from monitorch.engine.kernels.reference import SKETCH
 
@@ -210,3 +210,32 @@ def test_lengths_of_many_tensors_are_the_rows_of_each():
     rows = host.lengths(tensors)
     for row, x in zip(rows, tensors, strict=True):
         np.testing.assert_allclose(row, host.geometry(x, None, False, None, NOTHING_MORE), rtol=1e-6)
+
+
+@pytest.mark.parametrize("blocks", [1, 16])
+def test_sketched_updates_are_those_of_the_reference(blocks, cases, monkeypatch):
+    monkeypatch.setattr(host_pieces, "PIECE", blocks * SKETCH)
+    for name, (x, y) in cases().items():
+        if x.numel():
+            assert_same_updates(x, y, name)
+
+
+@pytest.mark.parametrize("size", [SKETCH, 40 * SKETCH + 77])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sketched_updates_of_many_blocks(size, dtype):
+    torch.manual_seed(0)
+    assert_same_updates(*torch.randn(2, size).to(dtype), "")
+
+
+def assert_same_updates(x, y, name):
+    """Two steps, to ``y`` and back, with both kernels."""
+    states = torch.zeros(2, 2, SKETCH, dtype=torch.float64)
+    for step, (before, after) in enumerate([(x, y), (y, x)]):
+        rows = []
+        for kernels, state in zip((host, reference), states, strict=True):
+            kernels.keep_sketch(before, state)
+            rows.append([float(number) for number in kernels.sketched_update(after, state, step > 0)])
+        found, wanted = np.where(np.isfinite(rows), rows, np.nan)
+        scale = abs(wanted[SQUARES]) or 1.0
+        np.testing.assert_allclose(found[:2] / scale, wanted[:2] / scale, rtol=0, atol=1e-9, err_msg=name)
+        np.testing.assert_array_equal(found[2:], wanted[2:], err_msg=name)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.engine.columns import UNIT, Column
+from monitorch.engine.columns import DOT, FOLLOWS, LARGEST, NONFINITE, SIZE, SQUARES, UNIT, Column
 from monitorch.engine.kernels import reference
 from monitorch.engine.kernels.reference import SIGNS, SKETCH
 
@@ -149,3 +149,40 @@ def test_length_of_a_constant_from_its_sketch(rows, allowed):
     state = torch.zeros(2, SKETCH)
     reference.sketch(x, state, False)
     assert reference.sketch(x, state, True)[1].item() == pytest.approx(x.numel(), rel=allowed)
+
+
+def moved(x, way, state, follows=False):
+    """The row of a step along a way."""
+    reference.keep_sketch(x, state)
+    return reference.sketched_update(x + way, state, follows)
+
+
+@pytest.mark.parametrize("size", [1, 100, SKETCH, 3 * SKETCH + 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sketched_update_by_hand(size, dtype):
+    x, first, second = torch.randn(3, size, dtype=dtype)
+    state = torch.zeros(2, SKETCH, dtype=torch.float64)
+    rows = [moved(x, first, state), moved(x, second, state, follows=True)]
+    sketches = [by_hand((x + way).double().numpy() - x.double().numpy()) for way in (first, second)]
+    lengths = [(row[SQUARES].sqrt() * row[UNIT]).item() for row in rows]
+    assert lengths == pytest.approx([np.linalg.norm(sketch) for sketch in sketches], rel=1e-9)
+    assert (rows[1][DOT] * rows[0][UNIT] * rows[1][UNIT]).item() == pytest.approx(np.dot(*sketches), abs=1e-9 * size)
+    assert [row[FOLLOWS] for row in rows] == [0, 1]
+    assert rows[1][SIZE] == size
+    assert rows[1][[NONFINITE, LARGEST]].isnan().all()  # nobody knows
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_sketched_updates_of_float64_are_in_units(scale):
+    x = torch.zeros(5000, dtype=torch.float64)
+    state, way = torch.zeros(2, SKETCH, dtype=torch.float64), torch.randn(5000, dtype=torch.float64)
+    rows = [moved(x, scale * way, state), moved(x, scale * way, state, follows=True)]
+    assert (rows[1][DOT] / rows[1][SQUARES]).item() == pytest.approx(1.0, rel=1e-9)
+    length = rows[1][SQUARES].sqrt() * (rows[1][UNIT] / scale)
+    assert length.item() == pytest.approx(np.linalg.norm(way), rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bfloat16])
+def test_no_update_is_exactly_zero(dtype):
+    x, state = (1e3 * torch.randn(300, 200)).to(dtype), torch.zeros(2, SKETCH, dtype=torch.float64)
+    assert moved(x, torch.zeros_like(x), state)[SQUARES] == 0

@@ -12,7 +12,7 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 /**
  * What a number is. `tag` is its plot, `curve` one of its curves (empty if it has only one), `line` what it is of that
  * curve. An edge belongs to a `band` and is one `side` of it. `label` is what it is called where its plot is known;
- * `error` is the standard error of an estimate.
+ * `error` is the standard error of an estimate; that of a norm is a share of it.
  * @typedef {{
  *   name: string, scale: string, limits: [number, number] | null, tag: string, curve: string, line: string,
  *   role: "line" | "edge" | "share" | "count", band: string, side: "" | "low" | "high", label: string,

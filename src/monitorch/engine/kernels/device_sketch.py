@@ -1,4 +1,4 @@
-"""The kernel that compares a tensor with the one before by random projections instead of a copy."""
+"""The kernels that compare tensors with earlier ones by random projections instead of copies."""
 
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, N803
@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from .. import columns
 from . import reference
-from .device import DOT, add_sums, describe, finished, load, pointer, tile_sums, usual
+from .device import DOT, LARGEST, NONFINITE, SQUARES, add_sums, describe, finished, load, pointer, tile_sums, usual
+from .device_many import ENTRY, ROW_BYTES
 from .triton_import import constant, jit, tl
 
 DEAD = constant(int(columns.DEAD))
@@ -42,18 +43,18 @@ def drawn(block):
 
 
 @jit
-def added(source, before, lane, count, UPDATE: tl.constexpr):
-    """A tile of a tensor, or with UPDATE of what was added to it."""
-    tile = load(source, lane, count, BUCKETS).to(tl.float32)
-    if UPDATE:
-        tile -= load(before, lane, count, BUCKETS).to(tl.float32)
-    return tile
+def signed_tile(source, pool, block, bucket, count):
+    """A block of a tensor in the order of the buckets, which so stay in registers; with signs and without them."""
+    shift, begin, own = drawn(block)
+    place = tl.max_contiguous(tl.multiple_of((bucket - shift) & (BUCKETS - 1), GRAIN), GRAIN)
+    tile = load(source + block * BUCKETS, place, count, BUCKETS).to(tl.float32)
+    sign = (tl.load(pool + tl.multiple_of(begin, GRAIN) + place).to(tl.int32) ^ own) & -2147483648
+    return (tile.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True), tile
 
 
-@jit(do_not_specialize=["x", "before", "state", "signs", "row", "size", "follows"])
+@jit(do_not_specialize=["x", "state", "signs", "row", "size", "follows"])
 def sketch_kernel(
     x: tl.int64,
-    before: tl.int64,
     state: tl.int64,
     signs: tl.int64,
     row: tl.int64,
@@ -61,14 +62,12 @@ def sketch_kernel(
     follows: tl.int32,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
-    UPDATE: tl.constexpr,
 ):
-    """Row of one tensor, or with UPDATE of ``x - before``, with DOT estimated from its sketch and the one before.
+    """Row of one tensor, with DOT estimated from its sketch and the one before.
 
     The column that counts dead channels counts finished programs in the meantime.
     """
     source = pointer(x, DTYPE, ALIGNED)
-    kept = pointer(before, DTYPE, ALIGNED)
     pool = pointer(signs, tl.int8, True)
     bucket = tl.arange(0, BUCKETS)
     program = tl.program_id(0).to(tl.int64)
@@ -77,14 +76,9 @@ def sketch_kernel(
     sums = tl.zeros([BUCKETS], tl.float32)
     tops = tl.zeros([BUCKETS], tl.float32)
     for block in range(program, tl.cdiv(size, BUCKETS), step):
-        shift, begin, own = drawn(block)
-        # read in the order of the buckets, so that these stay in registers
-        place = tl.max_contiguous(tl.multiple_of((bucket - shift) & (BUCKETS - 1), GRAIN), GRAIN)
-        start = block * BUCKETS
-        count = tl.minimum(size - start, BUCKETS).to(tl.int32)
-        tile = added(source + start, kept + start, place, count, UPDATE)
-        sign = (tl.load(pool + tl.multiple_of(begin, GRAIN) + place).to(tl.int32) ^ own) & -2147483648
-        sketch += (tile.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
+        count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
+        signed, tile = signed_tile(source, pool, block, bucket, count)
+        sketch += signed
         sums += tile * tile
         tops = tl.maximum(tops, tl.abs(tile))
     largest = tl.max(tops)
@@ -96,7 +90,7 @@ def sketch_kernel(
         for block in range(program, tl.cdiv(size, BUCKETS), step):
             start = block * BUCKETS
             count = tl.minimum(size - start, BUCKETS).to(tl.int32)
-            flat = added(source + start, kept + start, bucket, count, UPDATE)
+            flat = load(source + start, bucket, count, BUCKETS).to(tl.float32)
             more_squares, _dot, more_broken, more_largest = tile_sums(flat, flat, False)
             squares += more_squares
             broken += more_broken
@@ -107,3 +101,65 @@ def sketch_kernel(
         describe(row, size, follows)
     if finished(pointer(row + 8 * DEAD, tl.int32, False), tl.num_programs(0)):
         finish_sketch(state, row, follows)
+
+
+@jit(do_not_specialize=["table", "parts", "signs", "slots"])
+def parts_kernel(
+    table: tl.int64,
+    parts: tl.int64,
+    signs: tl.int64,
+    slots: tl.int64,
+    DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """Sketch of some blocks of one of many tensors, with sums of float64, in a slot of its own.
+
+    An entry of the table: addresses of the tensor and of its two kept sketches, its size, how many blocks go into a
+    slot, its first slot, the number of its slots, and whether its change is compared.
+    """
+    where = pointer(parts, tl.int32, False) + 2 * tl.program_id(0)
+    entry = pointer(table, tl.int64, False) + tl.load(where) * ENTRY
+    part = tl.load(where + 1).to(tl.int64)
+    source = pointer(tl.load(entry), DTYPE, ALIGNED)
+    pool = pointer(signs, tl.int8, True)
+    size = tl.load(entry + 2)
+    span = tl.load(entry + 3)
+    bucket = tl.arange(0, BUCKETS)
+    sketch = tl.zeros([BUCKETS], tl.float64)
+    for block in range(part * span, tl.minimum((part + 1) * span, tl.cdiv(size, BUCKETS))):
+        count = tl.minimum(size - block * BUCKETS, BUCKETS).to(tl.int32)
+        signed, _tile = signed_tile(source, pool, block, bucket, count)
+        sketch += signed.to(tl.float64)
+    tl.store(pointer(slots, tl.float64, True) + (tl.load(entry + 4) + part) * BUCKETS + bucket, sketch)
+
+
+@jit(do_not_specialize=["table", "slots", "block"])
+def join_kernel(table: tl.int64, slots: tl.int64, block: tl.int64, KEEP: tl.constexpr):
+    """Join the slots of one of many tensors, always in the same order.
+
+    With KEEP the sketch is kept until the step is over. Else the row of the change since then is written, and the
+    sketch of the change is kept for the next one.
+    """
+    index = tl.program_id(0).to(tl.int64)
+    entry = pointer(table, tl.int64, False) + index * ENTRY
+    bucket = tl.arange(0, BUCKETS)
+    last = pointer(tl.load(entry + 1), tl.float64, False) + bucket
+    before = last + BUCKETS
+    source = pointer(slots, tl.float64, True) + tl.load(entry + 4) * BUCKETS + bucket
+    sketch = tl.zeros([BUCKETS], tl.float64)
+    for slot in range(tl.load(entry + 5)):
+        sketch += tl.load(source + slot * BUCKETS)
+    if KEEP:
+        tl.store(before, sketch)
+    else:
+        change = sketch - tl.load(before)
+        follows = tl.load(entry + 6).to(tl.int32)
+        row = block + index * ROW_BYTES
+        target = pointer(row, tl.float64, False)
+        if follows:
+            tl.store(target + DOT, tl.sum(change * tl.load(last)))
+        tl.store(last, change)
+        tl.store(target + SQUARES, tl.sum(change * change))
+        tl.store(target + NONFINITE, float("nan"))  # a sketch does not tell single elements
+        tl.store(target + LARGEST, float("nan"))
+        describe(row, tl.load(entry + 2), follows)

@@ -248,15 +248,15 @@ class GeometryReader:
 
 
 @lru_cache(maxsize=16)
-def _signs(device: int) -> Tensor:
+def pool_of_signs(device: int) -> Tensor:
     """The pool of signs, its beginning repeated so that no index wraps."""
     place = torch.device("cuda", device)
     return lasting(lambda: torch.cat([SIGNS, SIGNS[:SKETCH]]).to(place), place, in_graph=True)
 
 
 @lru_cache(maxsize=64)
-def _sketch_launcher(dtype: torch.dtype, aligned: bool, update: bool) -> Launcher:
-    return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype], aligned, update)
+def _sketch_launcher(dtype: torch.dtype, aligned: bool) -> Launcher:
+    return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype], aligned)
 
 
 class SketchReader:
@@ -264,20 +264,18 @@ class SketchReader:
 
     Args:
         state: its first row becomes the sketch of each tensor, the second stays zero.
-        before: if given, it is subtracted from the tensors.
     """
 
-    __slots__ = ("_before", "_device", "_launchers", "_programs", "_signs", "_size", "_state")
+    __slots__ = ("_device", "_launchers", "_programs", "_signs", "_size", "_state")
 
-    def __init__(self, x: Tensor, state: Tensor, before: Tensor | None = None) -> None:
+    def __init__(self, x: Tensor, state: Tensor) -> None:
         self._device, self._size = x.get_device(), x.numel()
-        self._state, self._signs, self._before = state, _signs(self._device), before
-        update = before is not None
-        self._launchers = tuple(_sketch_launcher(x.dtype, aligned, update) for aligned in (False, True))
+        self._state, self._signs = state, pool_of_signs(self._device)
+        self._launchers = tuple(_sketch_launcher(x.dtype, aligned) for aligned in (False, True))
         self._programs = min(-(-self._size // (4 * SKETCH)), SKETCH_WAVES * processors(self._device))
 
     def __call__(self, x: Tensor, block: Tensor, index: int, follows: bool) -> None:
         """Write the row of ``x``, compared with the tensor before if it ``follows``."""
-        address, kept = x.data_ptr(), 0 if self._before is None else self._before.data_ptr()
-        places = address, kept, self._state.data_ptr(), self._signs.data_ptr(), block.data_ptr() + index * ROW_BYTES
-        self._launchers[(address | kept) % 16 == 0](self._device, self._programs, *places, self._size, int(follows))
+        address = x.data_ptr()
+        places = address, self._state.data_ptr(), self._signs.data_ptr(), block.data_ptr() + index * ROW_BYTES
+        self._launchers[address % 16 == 0](self._device, self._programs, *places, self._size, int(follows))

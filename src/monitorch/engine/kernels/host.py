@@ -119,6 +119,40 @@ def sketch(x: Tensor, state: Tensor, follows: bool, wanted: int = ALL) -> Row:
     return tuple(row)
 
 
+@_quiet
+def keep_sketch(x: Tensor, state: Tensor) -> None:
+    """Keep the sketch of a parameter before a step in the second row of ``state``, which is of float64."""
+    if not _is_fast(x):
+        reference.keep_sketch(x, state)
+        return
+    np.copyto(state.numpy()[1], _wide_sketch(x))
+
+
+@_quiet
+def sketched_update(x: Tensor, state: Tensor, follows: bool) -> Row:
+    """Row of the change since :func:`keep_sketch`, estimated; its sketch goes into the first row of ``state``."""
+    if not _is_fast(x):
+        return tuple(reference.sketched_update(x, state, follows).tolist())
+    last, before = state.numpy()
+    change = _wide_sketch(x) - before
+    row = [0.0] * WIDTH
+    row[UNIT], row[SIZE], row[NONFINITE], row[LARGEST] = 1.0, float(x.numel()), math.nan, math.nan
+    row[SQUARES] = float(change.dot(change))
+    if follows:
+        row[DOT], row[FOLLOWS] = float(change.dot(last)), 1.0
+    np.copyto(last, change)
+    return tuple(row)
+
+
+def _wide_sketch(x: Tensor) -> Array:
+    """The sketch of a tensor with sums of float64: differences of two may be millions of times smaller than them."""
+    sums, flat = Sketch(np.float64), lines((x,))
+    line = flat[0] if flat else raw(x).flatten()
+    for part in cuts(line.size, line.size, 1, host_pieces.PIECE):
+        sums.add(line[part] if x.dtype is FLOAT32 else widened(line[part], x.dtype, 0), part.start)
+    return sums.folded()
+
+
 def _is_fast(x: Tensor) -> bool:
     return x.dtype in FAST and x.layout is torch.strided and not x.is_neg() and x.numel() > 0
 

@@ -1,6 +1,7 @@
 """Estimates an inner product on the CPU from sketches of a few thousand numbers instead of whole tensors."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +29,15 @@ def _plan(first: int) -> tuple[Array, list[tuple[int, np.ufunc]]]:
 
 
 class Sketch:
-    """Sums of elements in buckets, with signs that depend only on the position of an element."""
+    """Sums of elements in buckets, with signs that depend only on the position of an element.
 
-    def __init__(self) -> None:
+    Args:
+        dtype: of the sums.
+    """
+
+    def __init__(self, dtype: type[np.floating[Any]] = np.float32) -> None:
         # shifted blocks reach beyond the last bucket; that part is folded back at the end
-        self.buckets = np.zeros(2 * SKETCH, np.float32)
+        self.buckets = np.zeros(2 * SKETCH, dtype)
 
     def add(self, piece: Array, start: int) -> None:
         """Add a piece that begins with a block."""

@@ -77,6 +77,31 @@ def sketch(x: Tensor, state: Tensor, follows: bool) -> Tensor:
     return row
 
 
+def keep_sketch(x: Tensor, state: Tensor) -> None:
+    """Keep the sketch of a parameter before a step in the second row of ``state``, which is of float64."""
+    state[1] = _sketch_of(x)
+
+
+def sketched_update(x: Tensor, state: Tensor, follows: bool) -> Tensor:
+    """Row of the change since :func:`keep_sketch`, estimated: the sketch of a difference is a difference of sketches.
+
+    The first row of ``state`` holds the sketch of the change before, and then that of this one. An unchanged parameter
+    gives exactly 0, because the same numbers are added in the same order.
+    """
+    change, unit = _in_own_unit(_sketch_of(x) - state[1], x.dtype)
+    row = change.new_zeros(WIDTH)
+    row[UNIT] = unit
+    row[SIZE].fill_(x.numel())
+    row[NONFINITE].fill_(math.nan)  # a sketch does not tell single elements
+    row[LARGEST].fill_(math.nan)
+    row[SQUARES] = change.square().sum()
+    if follows:
+        row[DOT] = (change * state[0]).sum()
+        row[FOLLOWS].fill_(1)
+    state[0] = change
+    return row
+
+
 @lru_cache
 def signs(device: torch.device) -> Tensor:
     """The pool of signs on a device; copied only once, because the copy waits for the GPU."""
@@ -122,10 +147,13 @@ def _measured(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _in_units(x: Tensor) -> tuple[Tensor, Tensor]:
     """The numbers of a tensor in a unit that keeps squares of float64 within bounds, and this unit."""
-    real = as_real(x)
-    wide = real.to(wide_dtype(x))
+    return _in_own_unit(as_real(x).to(wide_dtype(x)), x.dtype)
+
+
+def _in_own_unit(wide: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Numbers that come from a tensor of this dtype, in their unit, and this unit."""
     unit = wide.new_ones(())
-    if x.numel() and x.dtype in UNIT_DTYPES:
+    if wide.numel() and dtype in UNIT_DTYPES:
         largest = wide.abs().where(wide.isfinite(), 0).max()
         unit = largest.where(largest > 0, 1)
         wide = wide / unit
@@ -144,12 +172,22 @@ def _rate(row: Tensor, channels: Tensor, eps: float) -> None:
     row[CHANNELS].fill_(len(channels))
 
 
+def _sketch_of(x: Tensor) -> Tensor:
+    """The sketch of the numbers themselves, in no unit."""
+    x = in_memory_order(as_dense(x.detach()))
+    return _sketch(as_real(x).to(wide_dtype(x)).reshape(-1))
+
+
 def _sketch(line: Tensor) -> Tensor:
-    """Sums of the elements in buckets, with signs that depend only on the position of an element."""
+    """Sums of the elements in buckets, with signs that depend only on the position of an element.
+
+    The elements of a bucket are added in a fixed order, on a GPU as well.
+    """
     blocks = math.ceil(line.numel() / SKETCH)
     block = torch.arange(blocks, dtype=torch.int64, device=line.device).unsqueeze(1)
-    place = torch.arange(SKETCH, dtype=torch.int64, device=line.device)
+    bucket = torch.arange(SKETCH, dtype=torch.int64, device=line.device)
     shift, begin, own = drawn(block)
-    bucket = ((place + shift) % SKETCH).reshape(-1)[: line.numel()]
-    sign = (signs(line.device)[(place + begin) % len(SIGNS)] * own).reshape(-1)[: line.numel()]
-    return line.new_zeros(SKETCH).index_add_(0, bucket, line * sign)
+    place = (bucket - shift) % SKETCH
+    sign = signs(line.device)[(place + begin) % len(SIGNS)] * own
+    whole = torch.nn.functional.pad(line, (0, blocks * SKETCH - line.numel())).reshape(blocks, SKETCH)
+    return (whole.gather(1, place) * sign).sum(dim=0)
