@@ -84,9 +84,6 @@ class GraphHook(HookOnModule):
         what: what the hook does, for such a report.
     """
 
-    quickly: Callable[..., bool] | None = None
-    """Does what is to do in an idle step, if that is all; called first, with the same arguments."""
-
     def __init__(self, state: Reports | None, what: str) -> None:
         self._reports, self._what = state, what
 
@@ -96,9 +93,7 @@ class GraphHook(HookOnModule):
         if is_compiled():
             return self.in_graph(*args)
         try:
-            if is_traced() or (self.quickly is not None and self.quickly(*args)):
-                return None
-            return self.eager(*args)
+            return None if is_traced() else self.eager(*args)
         except Exception as error:
             tell(self._reports, self._what, error)
         return None

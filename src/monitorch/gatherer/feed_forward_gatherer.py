@@ -3,21 +3,22 @@
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..engine.compilation import HookedMethod, outside_graph
+from ..engine.compilation import HookedMethod, inside_graph, is_compiled, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
 from ..engine.graph import GraphCallback, GraphHook
 from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock
 from ..engine.tensors import first_input
-from ..engine.torch_private import inside_backward, is_traced
+from ..engine.torch_private import NO_TASK, graph_task, is_traced
 from ..preprocessor import AbstractForwardPreprocessor
-from ..preprocessor.loss_module import ITEMS_OF_STEP, PartOfLoss, loss_in
+from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, GathererState
 
 PART = 4
@@ -41,9 +42,10 @@ class FeedForwardGatherer(Gatherer):
         if engine is not None:
             tap = engine.output(module, name)
             self._handles += [tap.watch_output(self, preprocessor) for preprocessor in self._preprocessors]
-        elif len(self._preprocessors) == 1 and hasattr(self._preprocessors[0], "loss_in_graph"):
+        elif len(self._preprocessors) == 1 and isinstance(self._preprocessors[0], LossModule):
             self._callback = self._new_callback(module)
-            self._handles.append(module.register_forward_hook(_LossHook(self, self._callback), with_kwargs=True))
+            hook = _LossHook(self, self._callback, self._preprocessors[0])
+            self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
         else:
             self._handles.append(module.register_forward_hook(HookedMethod(self), with_kwargs=True))
 
@@ -82,10 +84,6 @@ class FeedForwardGatherer(Gatherer):
         if self.passes.counts() and not self._failed and self.inspector_state.is_active:  # type: ignore[union-attr]
             self.guarded(self._process, self._preprocessors[0], module, None, output)
 
-    def take_quickly(self, module: nn.Module, output: Any, step: int) -> bool:
-        """Take a loss that is a number already; whether it is one."""
-        return not self._failed and bool(self._preprocessors[0].take_quickly(module, output, step))
-
     def loss_in_graph(self, output: Any) -> Tensor | None:
         """The loss in an output, while a model is being compiled."""
         loss: Tensor | None = self._preprocessors[0].loss_in_graph(output)
@@ -98,21 +96,32 @@ class FeedForwardGatherer(Gatherer):
 class _LossHook(GraphHook):
     """The hook on a module that computes a loss; from inside a compiled graph it passes the loss on."""
 
-    def __init__(self, gatherer: FeedForwardGatherer, callback: GraphCallback) -> None:
+    def __init__(self, gatherer: FeedForwardGatherer, callback: GraphCallback, losses: LossModule) -> None:
         super().__init__(gatherer.inspector_state, f"looking at layer {gatherer.name!r}")
         self._gatherer, self._callback, self._distributed = gatherer, callback, distributed_type()
         self._clock: HookClock | None = getattr(gatherer.inspector_state, "clock", None)
+        self._quiet: Any = gatherer.inspector_state if hasattr(gatherer.inspector_state, "is_quiet") else None
+        self._losses = losses
 
-    def quickly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
-        """Take the loss of a quiet step."""
-        state: Any = self._gatherer.inspector_state
-        if not getattr(state, "is_quiet", False) or kwargs or inside_backward():
+    @inside_graph
+    def __call__(self, *args: Any) -> None:
+        """Called by the module; in a quiet step a loss is taken in as few lines as possible."""
+        if is_compiled():
+            self.in_graph(*args)
+        elif self._quiet is None or not self._quiet.is_quiet or not self._take_quietly(args[0], args[3]):
+            super().__call__(*args)
+
+    def _take_quietly(self, module: nn.Module, output: Any) -> bool:
+        """Take the loss of a quiet step; false if it is none, or if there is more to do."""
+        state, begin = self._quiet, perf_counter()
+        try:
+            if type(output) is not Tensor or state is None or is_traced() or graph_task() != NO_TASK:
+                return False
+            is_taken = self._losses.take_quietly(module, output, state.step + 1)
+        except Exception:  # found again by those who take more time
             return False
-        begin = state.clock.enter()
-        is_done: bool = self._gatherer.take_quickly(module, output, state.open_step())
-        if is_done:
-            state.clock.leave(begin)
-        return is_done
+        state.clock.spent += perf_counter() - begin
+        return is_taken
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take the loss."""

@@ -126,12 +126,6 @@ class Cadence:
             return step + 1 if n == 1 else (step // n + 1) * n - self.needs_baseline
         return max(step + 1, self._look_at)
 
-    def end_idle_step(self, step: int, now: float) -> None:
-        """The same as :meth:`end_step` for an idle step before another one, which must cost nearly nothing."""
-        self._ended = step
-        self.cost.end_idle_step()
-        self.clock.end_idle(now)
-
     def end_step(self, step: int, phase: Phase, coming: Phase | None = None) -> None:
         """A step of this phase has just ended; ``coming`` is the phase of the next one, if it is known."""
         self._ended = step

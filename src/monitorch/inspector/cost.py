@@ -75,10 +75,6 @@ class Cost:
         if evaluated:
             self.spent += max(0.0, in_hooks - self._clock.usual_in_hooks(phase))
 
-    def end_idle_step(self) -> None:
-        """An idle step has ended."""
-        self._unpaid[Phase.IDLE] += 1
-
     @property
     def is_lower_bound(self) -> bool:
         """Whether no step was idle, so that the true cost may be higher."""
@@ -104,6 +100,8 @@ class Cost:
         """Bring the sums up to date."""
         elsewhere, self._elsewhere = self._elsewhere, []
         self.spent += sum(elsewhere)
+        self._unpaid[Phase.IDLE] += self._clock.quiet_steps
+        self._clock.quiet_steps = 0
         bare = self.bare_step
         if bare is None:
             return

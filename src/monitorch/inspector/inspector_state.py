@@ -263,7 +263,7 @@ class InspectorState:
         if now >= self.tick_time:
             return False
         self.step, self._between_steps = step, True
-        self.cadence.end_idle_step(step, now)
+        self.clock.end_quietly(now)
         return True
 
     def end_step(self) -> None:
@@ -326,6 +326,7 @@ class InspectorState:
     @paused.setter
     def paused(self, paused: bool) -> None:
         self._paused = paused
+        self.clock.interrupt()  # who knows how long it lasts
         self._refresh()
 
     @contextmanager

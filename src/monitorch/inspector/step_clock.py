@@ -69,7 +69,10 @@ class StepClock:
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
         self._graphs = number_of_graphs()
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
-        self._spent = 0.0
+        self.spent = 0.0
+        """Seconds that hooks have taken in the current step so far."""
+        self.quiet_steps = 0
+        """How many steps ended by :meth:`end_quietly` since this was last set to 0."""
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._spans: list[tuple[Any, Any]] | None = None
         self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]]]] = deque(maxlen=KEPT)
@@ -91,7 +94,7 @@ class StepClock:
 
     def end(self, phase: Phase) -> float:
         """A step of this phase ends here, and the next one begins; returns the time that hooks took in it."""
-        began, spent, self._spent = self._began, self._spent, 0.0
+        began, spent, self.spent = self._began, self.spent, 0.0
         self.mark()
         graphs = number_of_graphs()
         if graphs != self._graphs:
@@ -107,9 +110,10 @@ class StepClock:
                 self._read_events()
         return spent
 
-    def end_idle(self, now: float) -> None:
+    def end_quietly(self, now: float) -> None:
         """The same for an idle step before another one; on a device it is not measured, since events cost time."""
-        spent, self._spent = self._spent, 0.0
+        self.quiet_steps += 1
+        spent, self.spent = self.spent, 0.0
         if self._device is None and self._began is not None:
             self._durations[Phase.IDLE].append(now - self._began - spent)
             self._in_hooks[Phase.IDLE].append(spent)
@@ -129,11 +133,11 @@ class StepClock:
             begin, event = begin
             if self._spans is not None:
                 self._spans.append((event, self._event()))
-        self._spent += self._clock() - begin
+        self.spent += self._clock() - begin
 
     def leave_out(self, seconds: float) -> None:
         """Do not count this much of the time since the running hook began."""
-        self._spent -= seconds
+        self.spent -= seconds
 
     def usual(self, phase: Phase) -> float | None:
         """The median duration of a step in seconds, without hooks if it is idle; None while not known."""

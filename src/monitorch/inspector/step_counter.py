@@ -1,12 +1,14 @@
 """Where steps begin and end."""
 
 import weakref
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..engine.compilation import inside_graph, is_compiled
 from ..engine.engine import Engine
 from ..engine.graph import GraphCallback, GraphHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
@@ -14,7 +16,7 @@ from ..engine.optimizers import Owned
 from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news
 from ..engine.tensors import first_input
-from ..engine.torch_private import inside_backward
+from ..engine.torch_private import NO_TASK, graph_task, inside_backward
 from ..errors import warn
 from .arguments import Trainer
 from .inspector_state import InspectorState
@@ -42,16 +44,20 @@ class PassHook(GraphHook):
         super().__init__(state, "noticing that a pass begins")
         self._counter, self._callback, self._state = counter, callback, state
 
-    def quickly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Begin a training pass of a quiet step, and count its samples."""
-        clock = self._counter.clock
-        begin = clock.enter()
-        is_training = module.training and torch.is_grad_enabled() and not inside_backward()
-        is_done = is_training and self._state.begin_quiet_pass()
-        if is_done:
-            self._counter.run_statistics.count(first_input(args, kwargs))
-            clock.leave(begin)
-        return is_done
+    @inside_graph
+    def __call__(self, *args: Any) -> None:
+        """Called by the module; a training pass of a quiet step is only counted, in as few lines as possible."""
+        if is_compiled():
+            self.in_graph(*args)
+        elif self._state.is_quiet and args[0].training and torch.is_grad_enabled() and graph_task() == NO_TASK:
+            begin = perf_counter()
+            if not self._state.begin_quiet_pass():
+                super().__call__(*args)
+                return
+            self._counter.run_statistics.count(first_input(*args[1:]))
+            self._counter.clock.spent += perf_counter() - begin
+        else:
+            super().__call__(*args)
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a pass, and count its samples."""

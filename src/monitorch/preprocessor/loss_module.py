@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from ..numerical.series import Series
 from ..numerical.waiting import Pending, as_sample
 from .abstract import AbstractForwardPreprocessor
 from .accumulating import Kept
-from .run_numbers import Part, RunNumbers
+from .run_numbers import MOST_OPEN, Part, RunNumbers
 
 ITEMS_OF_STEP = "num_items_in_batch"
 """With this argument Hugging Face's Trainer tells a model to divide its loss by the size of all micro-batches."""
@@ -132,6 +133,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
 
     def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
         self._names: tuple[str, str] | None = None
+        self._numbers: list[tuple[int, float]] = []
         super().__init__(inplace)
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
         self.tell: Callable[[str], None] | None = None
@@ -189,16 +191,23 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         loss = loss_in(output)
         return loss if isinstance(loss, Tensor) else None
 
-    def take_quickly(self, module: nn.Module, loss: Any, step: int) -> bool:
+    def take_quietly(self, module: nn.Module, loss: Tensor, step: int) -> bool:
         """Take a training loss that is on the CPU already; whether it is one. ``step`` is the one it belongs to."""
         model = None if self._model is None else self._model()
         is_training = module.training and (model is None or model.training) and torch.is_grad_enabled()
-        if not is_training or self.field_only or type(loss) is not Tensor or not loss.is_cpu or loss.numel() != 1:
+        if not is_training or self.field_only or not loss.is_cpu or loss.numel() != 1 or self.gradient.is_looking:
             return False
-        if self._names is None or self.gradient.is_looking:
-            return False
-        self._add_part(Part(step, self._names[0], loss.item(), self.inplace))
+        self._numbers.append((step, loss.item()))
+        if len(self._numbers) >= MOST_OPEN:
+            self._close_steps()
         return True
+
+    def _close_steps(self) -> None:
+        numbers, self._numbers = self._numbers, []
+        if self._names is not None and numbers:
+            self._parts += [Part(step, self._names[0], number, self.inplace) for step, number in numbers]
+            self._parts.sort(key=attrgetter("step"))  # losses of other steps are among them already
+        super()._close_steps()
 
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take one loss."""
