@@ -82,7 +82,7 @@ def pace(effort: Effort) -> Pace:
     if effort.quick:
         return Pace(window=0.02, first=0.04, later=2, alone=0.05, whole_runs=(0.02, 0.1))
     if effort.device == "cuda":
-        return Pace(window=0.6, first=8.0, later=5, alone=0.0)
+        return Pace(window=0.6, first=24.0, later=8, alone=0.0)
     return Pace(window=1.5, first=30.0, later=12, alone=3.0)
 
 

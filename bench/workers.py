@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import subprocess
 import sys
 import time
@@ -56,6 +57,11 @@ def run(cases: list[Case], effort: Effort, folder: Path) -> Iterator[tuple[Case,
             yield from _one_process(list(group), measure, path, effort)
 
 
+STEADY_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
+"""Lets processes keep memory that they have freed. Otherwise, of two models in one process, often one gives its memory
+back and faults it in again at each step, by chance, which costs more than what is measured."""
+
+
 def run_user(cases: list[UserCase], effort: Effort, seconds: float | None = None) -> Iterator[tuple[UserCase, Row]]:
     """What users pay: one process per model, and on a CPU others that tell the memory of each case.
 
@@ -65,6 +71,7 @@ def run_user(cases: list[UserCase], effort: Effort, seconds: float | None = None
         seconds: no case begins after so many of them.
     """
     end = None if seconds is None else time.monotonic() + seconds
+    os.environ.update(STEADY_MEMORY)
     for _, group in groupby(cases, key=lambda case: case.name):
         own, unwatched = list(group), None
         if effort.device == "cpu":

@@ -93,13 +93,13 @@ class Cost:
         """What a step of this phase costs; None while not known."""
         took, bare, in_hooks = self._clock.usual(phase), self.bare_step, self._clock.usual_in_hooks(phase)
         if phase == Phase.IDLE:
-            return in_hooks
+            return in_hooks * self._clock.host_share
         return None if took is None or bare is None else max(took - bare, in_hooks if self._clock.waits else 0.0)
 
     def settle(self) -> None:
         """Bring the sums up to date."""
         elsewhere, self._elsewhere = self._elsewhere, []
-        self.spent += sum(elsewhere)
+        self.spent += sum(elsewhere) * self._clock.host_share
         self._unpaid[Phase.IDLE] += self._clock.quiet_steps
         self._clock.quiet_steps = 0
         bare = self.bare_step

@@ -164,11 +164,9 @@ class InspectorState:
         else:
             tick()
 
-    def spend_on_tick(self, seconds: float, elsewhere: float) -> None:
-        """A tick has taken this time, and the visualizer's threads that time since the last tick."""
-        self.cadence.cost.spend_on_tick(seconds + elsewhere)
-        self.clock.leave_out(seconds)  # the hook that ticks counts this time, too
-        self.clock.mark()
+    def end_tick(self, begin: Any, elsewhere: float) -> None:
+        """A tick ends that began then; threads of the visualizer took this many seconds since the last one."""
+        self.cadence.cost.spend_on_tick(self.clock.end_pause(begin) + elsewhere)
 
     def settle(self) -> bool:
         """Wait until earlier ticks are shown; whoever reads a number calls this first.

@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from time import perf_counter
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -389,7 +388,7 @@ class PyTorchInspector(DisplaysRun):
         return nearest
 
     def _tick(self, epoch: int | None, axis: str) -> None:
-        state, begin = self.state, perf_counter()
+        state, begin = self.state, self.state.clock.begin_pause()
         number = state.counter if epoch is None else epoch
         try:
             active = state.is_active
@@ -405,7 +404,7 @@ class PyTorchInspector(DisplaysRun):
             state.tick()
             busy, before = getattr(self.visualizer, "busy_seconds", 0.0), self._busy_seconds
             self._busy_seconds = busy
-            state.spend_on_tick(perf_counter() - begin, max(0.0, busy - before))
+            state.end_tick(begin, max(0.0, busy - before))
 
     def _show_model(self, lens: AbstractLens) -> None:
         for layer in self._layers or ():

@@ -77,6 +77,8 @@ class StepClock:
         self._spans: list[tuple[Any, Any]] | None = None
         self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]]]] = deque(maxlen=KEPT)
         self._untimed = 0
+        self._pauses: deque[tuple[Any, Any, float]] = deque(maxlen=KEPT)
+        self._shares: deque[float] = deque(maxlen=KEPT)
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -135,9 +137,29 @@ class StepClock:
                 self._spans.append((event, self._event()))
         self.spent += self._clock() - begin
 
-    def leave_out(self, seconds: float) -> None:
-        """Do not count this much of the time since the running hook began."""
+    def begin_pause(self) -> Any:
+        """Training waits from here on; pass what this returns to :meth:`end_pause`."""
+        may_record = self._device is not None and not torch.cuda.is_current_stream_capturing()
+        return self._clock(), self._event() if may_record else None
+
+    def end_pause(self, begin: Any) -> float:
+        """Training goes on: it is part of no step and of no hook, even if one is running; returns its seconds."""
+        then, event = begin
+        seconds: float = self._clock() - then
         self.spent -= seconds
+        self.mark()
+        if event is not None and self._began is not None:
+            self._pauses.append((event, self._began, seconds))
+        return seconds
+
+    @property
+    def host_share(self) -> float:
+        """How much longer steps get for each second that the host spends on something else.
+
+        On a CPU it is 1. A device that has always work to do does not notice.
+        """
+        self._read_events()
+        return statistics.fmean(self._shares) if self._shares else 1.0
 
     def usual(self, phase: Phase) -> float | None:
         """The median duration of a step in seconds, without hooks if it is idle; None while not known."""
@@ -158,7 +180,8 @@ class StepClock:
         return statistics.median_low(found) if found else None
 
     def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
-        self._durations[phase].append(max(0.0, seconds - spent) if phase == Phase.IDLE else seconds)
+        is_counted = phase == Phase.IDLE and self._device is None  # a device may not notice hooks
+        self._durations[phase].append(max(0.0, seconds - spent) if is_counted else seconds)
         self._in_hooks[phase].append(spent)
 
     def _time_hooks(self, phase: Phase) -> None:
@@ -181,6 +204,9 @@ class StepClock:
         while self._spans_pending and all(end.query() for _, end in self._spans_pending[0][1]):
             timed, spans = self._spans_pending.popleft()
             self._on_device[timed].append(sum(begin.elapsed_time(end) for begin, end in spans) / 1000)
+        while self._pauses and self._pauses[0][1].query():
+            before, after, seconds = self._pauses.popleft()
+            self._shares.append(min(1.0, before.elapsed_time(after) / 1000 / seconds) if seconds > 0 else 1.0)
         while self._pending:
             phase, before, after, spent = self._pending[0]
             if not (before.query() and after.query()):

@@ -133,7 +133,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
 
     def __init__(self, inplace: bool, evaluation_from_grad: bool | None, *, field_only: bool = False) -> None:
         self._names: tuple[str, str] | None = None
-        self._numbers: list[tuple[int, float]] = []
+        self._numbers: list[tuple[int, float | Tensor]] = []
         super().__init__(inplace)
         self.evaluation_from_grad, self.field_only = evaluation_from_grad, field_only
         self.tell: Callable[[str], None] | None = None
@@ -192,12 +192,12 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         return loss if isinstance(loss, Tensor) else None
 
     def take_quietly(self, module: nn.Module, loss: Tensor, step: int) -> bool:
-        """Take a training loss that is on the CPU already; whether it is one. ``step`` is the one it belongs to."""
+        """Take a training loss in a few lines; whether it is one. ``step`` is the one it belongs to."""
         model = None if self._model is None else self._model()
         is_training = module.training and (model is None or model.training) and torch.is_grad_enabled()
-        if not is_training or self.field_only or not loss.is_cpu or loss.numel() != 1 or self.gradient.is_looking:
+        if not is_training or self.field_only or loss.dim() or self.gradient.is_looking or loss.is_meta:
             return False
-        self._numbers.append((step, loss.item()))
+        self._numbers.append((step, loss.item() if loss.is_cpu else loss.detach().to(wide_dtype(loss), copy=True)))
         if len(self._numbers) >= MOST_OPEN:
             self._close_steps()
         return True
