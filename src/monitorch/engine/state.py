@@ -1,7 +1,6 @@
 """What the engine reads from the state of an inspector."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from .loss_scale import LossScale
@@ -59,9 +58,8 @@ class State(Protocol):
     def clock(self) -> HookClock:
         """Measures how long hooks take."""
 
-    @property
-    def notice(self) -> Callable[[str], None]:
-        """Says that something unusual was measured, of this kind."""
+    def notice(self, kind: str) -> None:
+        """Something unusual was measured, of this kind."""
 
     def settle(self) -> bool:
         """Wait until earlier ticks are folded; False if this thread is doing that, and must not see later rows."""

@@ -73,10 +73,6 @@ class InspectorState:
         self.cadence = cadence or Cadence()
         self.clock = self.cadence.clock
         """Measures how long hooks and steps take."""
-        self.notice: Callable[[str], None] = self.cadence.notice
-        """Something unusual was seen, which is worth a closer look."""
-        self.has_quiet_steps = False
-        """Whether idle steps may go unnoticed by all but this: set by whoever counts steps."""
         self.tick_step = self.tick_time = math.inf
         """The step after which a tick is due, or the time on ``time.perf_counter``, whichever comes first."""
         self.steps_to_next_tick: int | None = None
@@ -119,9 +115,13 @@ class InspectorState:
         """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
         self._between_steps = True
         self.phase, self._coming, self.is_baseline = Phase.IDLE, Phase.IDLE, False
+        self.has_quiet_steps = False
+        """Whether idle steps may go unnoticed by all but this: set by whoever counts steps."""
         self.is_quiet = False
         """Whether this step is idle, and nobody has to be told that it begins or ends."""
         self._idle_until = 0
+        self.steps_in_last_tick = 1
+        self._step_of_tick = 0
         self.reported = set[str]()
         """Names of the numbers reported since the last step ended; they belong to that step."""
         self.cadence.restart()
@@ -140,6 +140,7 @@ class InspectorState:
         """Begin the next tick and return its number."""
         self.counter += n_ticks
         self.ticks += n_ticks
+        self.steps_in_last_tick, self._step_of_tick = max(1, self.step - self._step_of_tick), self.step
         self._refresh()
         return self.counter
 
@@ -238,10 +239,15 @@ class InspectorState:
             phase, coming = phase if self._coming > 0 else Phase.IDLE, cadence.phase(number + 1)
         if phase != self.phase or coming != self._coming or not self.is_steady:
             self._enter(phase, coming)
-        self.is_quiet = self.has_quiet_steps and self.is_steady and coming == Phase.IDLE == phase
+        self.is_quiet = self.has_quiet_steps and self.is_steady and self._is_active and coming == Phase.IDLE == phase
         self._idle_until = cadence.idle_until(number) if self.is_quiet else 0
         if not begins:
             self.end_step()
+
+    def notice(self, kind: str) -> None:
+        """Something unusual was seen, which is worth a closer look; another thread may call this."""
+        self.cadence.notice(kind)
+        self.is_quiet = False
 
     def begin_quiet_pass(self) -> bool:
         """A training pass begins, maybe in a quiet step; false if somebody must be told."""
@@ -342,6 +348,7 @@ class InspectorState:
         self._refresh()
 
     def _refresh(self) -> None:
+        self.is_quiet = False
         active = self._is_active = self.is_active
         self._is_wanted = active and self.phase != Phase.IDLE
         self.observing = active and self._coming != Phase.IDLE

@@ -72,7 +72,7 @@ class SharedCadence:
 
     def payload(self) -> tuple[int, int]:
         """Every how many steps this process wants to observe one, and in how many it wants the next tick."""
-        steps = self._state.steps_to_next_tick or 1
+        steps = self._state.steps_to_next_tick or self._state.steps_in_last_tick
         return self._state.cadence.affordable_n(steps), steps
 
     def merge_ranks(self, payloads: dict[int, tuple[int, int]]) -> None:
