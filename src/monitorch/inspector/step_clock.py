@@ -158,7 +158,6 @@ class StepClock:
 
         On a CPU it is 1. A device that has always work to do does not notice.
         """
-        self._read_events()
         return statistics.fmean(self._shares) if self._shares else 1.0
 
     def usual(self, phase: Phase) -> float | None:
@@ -180,8 +179,8 @@ class StepClock:
         return statistics.median_low(found) if found else None
 
     def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
-        is_counted = phase == Phase.IDLE and self._device is None  # a device may not notice hooks
-        self._durations[phase].append(max(0.0, seconds - spent) if is_counted else seconds)
+        counted = spent * self.host_share if phase == Phase.IDLE else 0.0
+        self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
 
     def _time_hooks(self, phase: Phase) -> None:
