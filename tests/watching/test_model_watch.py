@@ -75,7 +75,9 @@ class Training:
         self.losses, self.gradients = [], []
 
     def watch(self, optimizer=None, **options):
-        return monitorch.watch(self.model, optimizer, **{"visualizer": self.shown, "tick_every": 4} | options)
+        """Every step is observed, and every fourth shown, unless the options say otherwise."""
+        common = {"visualizer": self.shown, "every": 1, "tick_every": 4}
+        return monitorch.watch(self.model, optimizer, **common | options)
 
     def run(self, steps):
         for step in range(steps):
@@ -159,7 +161,8 @@ def test_an_evaluation_belongs_to_the_last_step_that_was_done_and_closes_its_tic
     assert training.shown.run_line("Loss", "train_loss mean") == seen
 
 
-def test_an_evaluation_after_each_epoch_stands_at_its_step_however_many_steps_a_tick_has(training):
+def test_an_evaluation_after_each_epoch_stands_at_its_step_however_many_steps_a_tick_has(training, monkeypatch):
+    monkeypatch.setattr(model_watch, "monotonic", lambda: 0.0)
     evaluations = []
     with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=None) as watch:
         for epoch in range(5):
@@ -168,7 +171,7 @@ def test_an_evaluation_after_each_epoch_stands_at_its_step_however_many_steps_a_
             watch.log(accuracy=epoch / 8)
     assert training.shown.run_line("Loss", "val_loss mean") == evaluations
     assert training.shown.run_line("Logged", "accuracy mean") == [(17 * n, (n - 1) / 8) for n in range(1, 6)]
-    assert training.shown.ticks == 13  # 10, 20, ... and 17, 34, ...
+    assert training.shown.ticks == 13  # 10, 20, ... and 17, 34, ...: the clock stands still, so none comes by time
 
 
 def test_evaluations_at_every_step_make_no_further_ticks_and_are_in_those_of_their_steps(training):
@@ -586,8 +589,21 @@ def test_lenses_of_a_list_may_find_nothing_but_say_so():
         ({"tick_every": 2.5}, OptionError, r"tick_every=2\.5 must be"),
         ({"optimizer": "adam"}, OptionError, "optimizer takes a torch.optim.Optimizer or a list of them, not 'adam'"),
         ({"optimizer": [torch.optim.SGD]}, OptionError, "optimizer takes a torch.optim.Optimizer"),
-        ({"every": 0}, OptionError, "every=0 must be a whole number"),
-        ({"budget": 2}, OptionError, "budget=2 must be a share of time"),
+        *(
+            ({"every": wrong}, OptionError, "every=.* must be a whole number of at least 1, or a function of the step's")
+            for wrong in (0, -1, 1.5, "2", True, False)
+        ),
+        *(
+            ({"every": None, "budget": wrong}, OptionError, "budget=.* must be a share of time .*, such as 0.02")
+            for wrong in (2, 1, 0, -0.1, float("nan"), "2 %", True, False)
+        ),
+        *(
+            ({"every": None, "head_start": wrong}, OptionError, "head_start=.* must be a number of seconds, at least 0")
+            for wrong in (-1, float("inf"), float("nan"), "2", "", True, False)
+        ),
+        ({"every": 1, "head_start": 2.0}, OptionError, r"head_start=2\.0 is for a budget: pass budget= too"),
+        ({"every": 10, "head_start": 1}, OptionError, "head_start=1 is for a budget: pass budget= too"),
+        ({"every": lambda step: True, "budget": 0.02}, OptionError, "both choose the steps: leave one of them out"),
         ({"visualizer": "paper"}, OptionError, "visualizer='paper' is unknown"),
         ({"depth": "deep"}, OptionError, "depth takes a whole number"),
         ({"depht": 1}, TypeError, "depht"),
@@ -692,6 +708,15 @@ def test_a_last_tick_that_fails_does_not_hide_the_error_of_the_block(training):
     assert training.count_hooks() == 0
 
 
+def test_a_last_tick_that_fails_when_the_model_goes_is_told_even_where_it_is_an_error(training):
+    training.shown = Broken()
+    training.watch(training.optimizer, on_error="raise")
+    training.run(1)
+    with pytest.warns(MonitorchWarning, match="no ink"):
+        del training.model
+        gc.collect()
+
+
 def test_a_last_tick_that_fails_leaves_no_hook_even_where_it_is_an_error(training):
     training.shown = Broken()
     watch = training.watch(training.optimizer, on_error="raise")
@@ -728,6 +753,24 @@ def test_watch_goes_with_its_model(training):
     assert len(training.optimizer._optimizer_step_post_hooks) == 0
     assert len(training.loss_fn._forward_hooks) == 0
     training.optimizer.step()
+
+
+def test_no_hook_keeps_the_watch_alive(training):
+    training.watch(training.optimizer, loss_fn=training.loss_fn)
+    hooks = [hook for part in training.model.modules() for hook in part._forward_pre_hooks.values()]
+    assert {type(hook).__module__.split(".")[1] for hook in hooks} <= {"engine", "inspector", "gatherer"}
+    assert training.model in model_watch._watches
+
+
+def test_a_closed_watch_does_not_stay_with_its_model(training):
+    watch = training.watch(training.optimizer, loss_fn=training.loss_fn)
+    training.run(1)
+    watch.close()
+    gone = weakref.ref(watch)
+    del watch
+    gc.collect()
+    assert gone() is None
+    assert training.model not in model_watch._watches
 
 
 def test_watching_again_closes_the_first_watch(training):
@@ -782,11 +825,13 @@ def test_training_is_not_changed():
     assert weights[0] == weights[1]
 
 
-def test_copies_and_pickles_get_a_stand_in_that_does_nothing(training):
-    watch = training.watch()
-    for copied in (copy.deepcopy(watch._keep_alive), pickle.loads(pickle.dumps(watch._keep_alive))):
-        assert copied(training.model, ()) is None
-    assert b"monitorch" not in pickle.dumps(watch._keep_alive)
+def test_copies_and_pickles_of_the_model_are_not_watched(training):
+    with training.watch(training.optimizer, loss_fn=training.loss_fn) as watch:
+        for copied in (copy.deepcopy(training.model), pickle.loads(pickle.dumps(training.model))):
+            copied(torch.ones(2, 3)).sum().backward()
+        assert watch.inspector.state.passes == 0
+        assert copied not in model_watch._watches
+        assert training.count_hooks() > 0
 
 
 @pytest.fixture
@@ -852,13 +897,34 @@ def test_a_visualizer_that_the_watch_made_is_closed_and_one_of_the_user_is_not(t
     assert not training.shown.closed
 
 
-def test_the_inspector_is_told_of_optimizer_and_cadence(training):
-    with training.watch(training.optimizer, every=3, budget=0.1) as watch:
+@pytest.mark.parametrize(
+    ("options", "every", "budget", "head_start"),
+    [
+        ({}, 1, 0.03, 2.0),
+        ({"head_start": 0}, 1, 0.03, 0.0),
+        ({"head_start": 7.5}, 1, 0.03, 7.5),
+        ({"budget": 0.02}, 1, 0.02, 0.0),
+        ({"budget": 0.02, "head_start": 1}, 1, 0.02, 1.0),
+        ({"every": 1}, 1, None, 0.0),
+        ({"every": 10, "head_start": 0}, 10, None, 0.0),
+        ({"every": 3, "budget": 0.1}, 3, 0.1, 0.0),
+        ({"every": 3, "budget": 0.1, "head_start": 1}, 3, 0.1, 1.0),
+    ],
+    ids=str,
+)
+def test_a_head_start_and_three_percent_are_the_default_and_any_choice_replaces_it(
+    training, options, every, budget, head_start
+):
+    with training.watch(training.optimizer, **{"every": None} | options) as watch:
+        cadence = watch.inspector.state.cadence
+        assert (cadence.every, cadence.budget, cadence.head_start) == (every, budget, head_start)
+
+
+def test_the_inspector_is_told_of_optimizers(training):
+    with training.watch(training.optimizer) as watch:
         assert watch.inspector.optimizers == (training.optimizer,)
-        assert (watch.inspector.state.cadence.every, watch.inspector.state.cadence.budget) == (3, 0.1)
     with training.watch() as watch:
         assert watch.inspector.optimizers == ()
-        assert (watch.inspector.state.cadence.every, watch.inspector.state.cadence.budget) == (1, None)
 
 
 def test_repr_counts_ticks(training):

@@ -98,8 +98,8 @@ def watch(
             With it, the standard lenses compare tensors exactly; else only while copies of them take little memory.
         budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
         head_start: how many seconds observing may cost before that; 0 if only a budget is given.
-        tick_every: show numbers every this many steps. None: every 10 steps at first, later by time, at least 0.25
-            seconds apart, so that ticks take at most one percent of it.
+        tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow; later
+            by time, at least 0.25 seconds apart, so that ticks take at most one percent of it.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
         run: name of the run; the date and time if None. A name that is taken gets a number.
         folder: the folder that holds all runs.
@@ -147,7 +147,8 @@ def watch(
     options = {"optimizer": trained_by, "grad_scaler": training.grad_scaler}
     if every is None and budget is None:
         budget, head_start = BUDGET, HEAD_START if head_start is None else head_start
-    options |= {"every": 1 if every is None else every, "budget": budget, "head_start": head_start or 0.0}
+    options |= {"every": 1 if every is None else every, "budget": budget}
+    options["head_start"] = 0.0 if head_start is None else head_start
     options["visualizer"] = visualizer
     inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
@@ -187,7 +188,7 @@ class Watch(DisplaysRun):
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
         self._ticks, self._ticked_at = 0, 0
         self._began = self._last_tick = perf_counter()
-        self._pause, self._plans_for_all = PAUSE, False
+        self._pause, self._timed_ticks, self._plans_for_all = PAUSE, 0, False
         self._due_after = 0
         """The step from which the steps of the current tick are counted."""
         self._reported_at: int | None = None
@@ -196,7 +197,7 @@ class Watch(DisplaysRun):
         """What was reported after that step."""
         known = [part for lens in inspector.lenses for part in getattr(lens, "_preprocessors", ())]
         self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
-        self._known_overhead: float | None = None
+        self._known_overhead: tuple[float | None, bool] = None, False
         self._closed, self._was_told, self._hints = False, False, hints
         if not inspector.state.paused:  # MONITORCH=off pauses it from the start
             inspector.state.follow(self)
@@ -277,6 +278,7 @@ class Watch(DisplaysRun):
         self.inspector.load_state_dict(state["inspector"])
         for name in COUNTS:
             setattr(self, f"_{name}", state[name])
+        self._timed_ticks = 0  # the time of earlier ticks is not saved
         self._reported_before = set(state.get("reported_before", ()))  # older releases did not save it
         self._plan_tick()
 
@@ -384,17 +386,18 @@ class Watch(DisplaysRun):
         self._tick()
 
     def _tick(self) -> None:
-        is_first = not self._ticked_at and self._now > 0
         self.inspector.state.reported.clear()
         self.inspector.state.steps_to_next_tick = self._steps_to_next_tick()
+        self._ticked_at = self._now
         self.inspector.tick()
-        self._ticked_at, self._last_tick = self._now, perf_counter()
-        self._ticks += 1
-        of_ticks = self.inspector.state.cadence.cost.in_ticks / self._ticks / SHARE_OF_TICKS
+        self._last_tick = perf_counter()
+        self._ticks, self._timed_ticks = self._ticks + 1, self._timed_ticks + 1
+        of_ticks = self.inspector.state.cadence.cost.in_ticks / self._timed_ticks / SHARE_OF_TICKS
         self._pause = max(PAUSE, of_ticks, (self._last_tick - self._began) / MOST_TICKS)
         self._plan_tick()
         self._note_overhead()
-        if is_first and self._hints:
+        if self._hints and self._now > 1:  # the loss of the first step may be pushed after its tick
+            self._hints = False
             _hint_at_loss(self.inspector)
 
     def _steps_to_next_tick(self) -> int:
@@ -402,15 +405,16 @@ class Watch(DisplaysRun):
         steps = self._now - self._ticked_at
         if self._tick_every is not None or self._ticks < OFTEN or steps < 1:
             return self._tick_every or max(FEW, self._now // 10 if self._ticks < OFTEN else steps)
-        return max(1, min(math.ceil(self._pause * steps / (perf_counter() - self._last_tick)), 10 * steps))
+        took = max(perf_counter() - self._last_tick, self._pause / 10)  # at most ten times as many steps as this time
+        return math.ceil(self._pause * steps / took)
 
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
-        overhead = self.inspector.overhead
-        overhead = None if overhead is None else round(overhead, 3)
-        if overhead != self._known_overhead and isinstance(self.inspector.visualizer, StoreVisualizer):
-            self._known_overhead = overhead
-            self.inspector.visualizer.note(overhead=overhead)
+        overhead, visualizer = self.inspector.overhead, self.inspector.visualizer
+        known = None if overhead is None else round(overhead, 3), self.inspector.overhead_is_lower_bound
+        if overhead is not None and known != self._known_overhead and isinstance(visualizer, StoreVisualizer):
+            self._known_overhead = known
+            visualizer.note(overhead=known[0], overhead_at_least=known[1])
 
     def _is_open(self, method: str) -> bool:
         """Whether the watch is open; if not, warn once."""
@@ -440,7 +444,8 @@ class Watch(DisplaysRun):
 
     def _leave(self, error: BaseException | None) -> None:
         self._call_off()
-        self._with_model.detach()
+        if left := self._with_model.detach():
+            _watches.pop(left[0], None)
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
             self.inspector._visualizer = DummyVisualizer()  # detach() clears figures, and the user still wants them
@@ -455,11 +460,12 @@ class Watch(DisplaysRun):
 
 
 _watches: WeakKeyDictionary[nn.Module, Watch] = WeakKeyDictionary()
-"""The last watch of each model, to close it when the model is watched again."""
+"""The watch of each model, to close it when the model is watched again."""
 
 
 def _close_with_model(watch: Watch) -> None:
     """The model is gone: show what is left, unless tensors cannot be read just now."""
+    watch.inspector.state.on_error = "warn"  # nobody could catch an error
     if _can_read_tensors():
         watch.end(None)
     else:
