@@ -18,6 +18,7 @@ from torch._dynamo.utils import counters
 import monitorch
 from monitorch.engine import allocation
 from monitorch.errors import MonitorchWarning, OptionError
+from monitorch.inspector import pytorch_inspector
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
 from monitorch.watching import model_watch
@@ -992,3 +993,122 @@ def test_who_says_which_steps_to_observe_gets_exact_comparisons(options, errors,
             model(torch.ones(50, 100)).sum().backward()
             optimizer.step()
         assert {record.error for record in watch.records()} == errors
+
+
+class Clock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(model_watch, "monotonic", clock)
+    monkeypatch.setattr(pytorch_inspector, "perf_counter", clock)  # measures how long ticks take
+    return clock
+
+
+class SlowPaper(Collector):
+    """Notes the step and the beginning of each tick, and takes its time."""
+
+    def __init__(self, clock, seconds):
+        super().__init__()
+        self.clock, self.seconds = clock, seconds
+        self.steps, self.began = [], []
+
+    def begin_tick(self, epoch, step, axis):
+        self.steps.append(step)
+        self.began.append(self.clock.now)
+        super().begin_tick(epoch, step, axis)
+
+    def flush(self):
+        super().flush()
+        self.clock.now += self.seconds
+
+
+class TimedTraining:
+    """Steps that take as long as they are told to, and their ticks."""
+
+    def __init__(self, clock, step_seconds, tick_seconds, **options):
+        self.clock, self.seconds = clock, step_seconds
+        parameter = nn.Linear(1, 1)
+        self.model, self.optimizer = parameter, torch.optim.SGD(parameter.parameters(), lr=0.1)
+        self.shown = SlowPaper(clock, tick_seconds)
+        self.watched = monitorch.watch(
+            self.model, self.optimizer, lenses=[ParameterNorm()], visualizer=self.shown, **options
+        )
+
+    def run(self, steps):
+        for _ in range(steps):
+            self.clock.now += self.seconds
+            self.optimizer.step()
+        return self
+
+    def run_ticks(self, ticks):
+        """Steps until there were so many ticks."""
+        for _ in range(1_000_000):
+            self.run(1)
+            if len(self.shown.steps) >= ticks:
+                return self
+        raise AssertionError("ticks are too rare")
+
+
+STEP_AND_TICK_SECONDS = pytest.mark.parametrize(
+    ("step_seconds", "tick_seconds"), [(0.002, 0.0001), (0.002, 0.004), (0.04, 0.001), (0.04, 0.02), (2.0, 0.005)]
+)
+
+
+@STEP_AND_TICK_SECONDS
+@pytest.mark.parametrize("resumed", [False, True])
+def test_ticks_come_by_time_after_the_first_forty(clock, step_seconds, tick_seconds, resumed):
+    training = TimedTraining(clock, step_seconds, tick_seconds)
+    if resumed:
+        state = training.watched.state_dict()
+        training.watched.load_state_dict({**state, "ticks": 10_000})
+    training.run_ticks(60)
+    began, few = training.shown.began, 0 if resumed else 40
+    shown = list(pairwise(zip(training.shown.steps, began, strict=True)))[few:]
+    for (step, begin), (next_step, next_begin) in shown:
+        pause = max(0.25, 100 * tick_seconds)
+        assert next_begin - begin >= pause + tick_seconds - 1e-9  # counted from the end of a tick
+        assert next_begin - begin < pause + tick_seconds + step_seconds + 1e-9
+        assert next_step > step
+    assert len(shown) * tick_seconds <= 0.01 * (began[-1] - began[few])
+
+
+@STEP_AND_TICK_SECONDS
+@pytest.mark.parametrize("tick_every", [1, 7, 100])
+def test_ticks_come_every_so_many_steps_if_that_is_asked_for(clock, step_seconds, tick_seconds, tick_every):
+    training = TimedTraining(clock, step_seconds, tick_seconds, tick_every=tick_every).run(120)
+    assert training.shown.steps == list(range(tick_every, 121, tick_every))
+
+
+def test_first_ticks_come_every_ten_steps_and_then_at_a_tenth_more(clock):
+    training = TimedTraining(clock, 0.0001, 0.0).run_ticks(40)
+    assert training.shown.steps[:12] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 121]
+    assert all(next_step == step + step // 10 for step, next_step in pairwise(training.shown.steps[9:]))
+
+
+def test_slow_steps_are_shown_one_by_one_from_the_first_on(clock):
+    assert TimedTraining(clock, 1.0, 0.001).run(5).shown.steps == [1, 2, 3, 4, 5]
+
+
+def test_a_long_run_has_no_more_ticks_than_two_thousand_such_pauses(clock):
+    training = TimedTraining(clock, 1.0, 0.0).run(41)
+    clock.now += 20_000.0
+    training.run(40)
+    ticks = training.shown.steps[-4:]
+    assert [end - begin for begin, end in pairwise(ticks)] == [11, 11, 11]  # 20,041 seconds / 2,000
+
+
+def test_a_clock_that_stands_still_keeps_no_tick_from_being_shown(clock):
+    training = TimedTraining(clock, 0.0, 0.0)
+    for _ in range(50):
+        training.run(1)
+        training.watched.tick()
+    assert training.shown.steps == list(range(1, 51))

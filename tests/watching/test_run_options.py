@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import itertools
 import json
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from torch import nn
 import monitorch
 from monitorch.cli.wording import command
 from monitorch.errors import MonitorchWarning, OptionError
+from monitorch.inspector import inspector_state, pytorch_inspector, tick_finisher
+from monitorch.inspector.cadence import Cadence
 from monitorch.store import DEFAULT_FOLDER, is_absent, list_runs, open_run
 
 
@@ -112,12 +115,47 @@ def test_a_run_is_there_before_the_first_step_and_none_where_nothing_is_watched(
     assert [info.name for info in list_runs(folder)] == ["early"]
 
 
-def test_ticks_are_frequent_at_first_and_rare_later(training, folder):
-    with training.watch(run="long"):
-        training.run(0, 1300)
-    steps, _ = losses("long", folder)
-    assert steps[:12] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 121]
-    assert steps[-2] - steps[-3] == 100
+@pytest.fixture
+def _steady_time(monkeypatch):
+    """Whoever asks for the time, it is ten microseconds later: what observing costs depends on no other program."""
+    moments = itertools.count()
+
+    def now():
+        return next(moments) * 1e-5
+
+    monkeypatch.setitem(Cadence.__init__.__kwdefaults__, "clock", now)
+    for module in (pytorch_inspector, inspector_state):
+        monkeypatch.setattr(module, "perf_counter", now)
+    monkeypatch.setattr(tick_finisher, "time", SimpleNamespace(thread_time=now))
+
+
+def steps_with(run, lens, statistic, layer):
+    return run.series(lens, statistic, layer).axis.step.tolist()
+
+
+@pytest.mark.usefixtures("_steady_time")
+def test_by_default_a_short_run_has_numbers_of_seven_steps_of_eight_and_the_losses_of_all(training, folder):
+    training.optimizer.param_groups[0]["lr"] = 0.01
+    with training.watch(run="short", tick_every=1):
+        training.run(0, 200)
+    observed = [step for step in range(1, 201) if step % 8]
+    with open_run(folder / "short") as run:
+        assert steps_with(run, "OutputNorm", "Output Norm/mean", "0") == observed
+        assert steps_with(run, "ParameterGradientGeometry", "Parameter Gradient Norm/mean", "2.weight") == observed
+        assert steps_with(run, "ParameterUpdateGeometry", "Parameter Update Norm/mean", "0.weight") == observed
+    steps, values = losses("short", folder)
+    assert steps == list(range(1, 201))
+    assert values == pytest.approx(training.losses, rel=1e-6)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_every_means_every_so_many_steps_whatever_that_costs(every, training, folder):
+    with training.watch(run="exact", every=every, tick_every=1):
+        training.run(0, 60)
+    with open_run(folder / "exact") as run:
+        steps = steps_with(run, "ParameterGradientGeometry", "Parameter Gradient Norm/mean", "0.weight")
+    assert steps == list(range(every, 61, every))
+    assert losses("exact", folder)[0] == list(range(1, 61))
 
 
 def test_a_name_that_is_taken_gets_a_number(training, folder):
@@ -418,11 +456,14 @@ def test_a_run_resumed_without_a_checkpoint_counts_on(training, folder):
     assert losses("more", folder)[0] == [4, 8, 12, 16]
 
 
-def test_what_observing_costs_is_kept(training, folder):
-    with training.watch(run="cost", tick_every=5):
-        training.run(0, 20)
+@pytest.mark.parametrize(("options", "at_least"), [({}, False), ({"every": 4}, False), ({"every": 1}, True)], ids=str)
+def test_what_observing_costs_is_kept_and_whether_it_is_at_least_that(options, at_least, training, folder):
+    with training.watch(run="cost", tick_every=5, **options) as watched:
+        training.run(0, 40)
+        assert watched.inspector.overhead_is_lower_bound == at_least
     with open_run(folder / "cost") as run:
-        assert 0 < run.meta["overhead"] < 100
+        assert 0 < run.meta["overhead"] < 1000
+        assert run.meta["overhead_at_least"] is at_least
 
 
 def test_monitoring_that_is_switched_off_leaves_nothing(training, folder, monkeypatch, capsys):
@@ -612,6 +653,15 @@ def test_a_loss_that_cannot_be_seen_is_told_once(training, capsys):
     with monitorch.watch(training.model, training.optimizer, tick_every=2):
         training.run(0, 6)
     assert capsys.readouterr().out.count("no loss was seen") == 1
+
+
+@pytest.mark.parametrize("tick_every", [1, 3])
+def test_a_loss_that_is_pushed_after_each_step_was_seen(tick_every, training, capsys):
+    with monitorch.watch(training.model, training.optimizer, tick_every=tick_every) as watched:
+        for number in range(6):
+            training.run(number, number + 1)
+            watched.push_loss(training.losses[-1])
+    assert "no loss was seen" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
