@@ -39,6 +39,30 @@ def test_sheet_shows_facts_lenses_numbers_and_events(folder, capsys):
     assert ["warning", "20", r"spike", r"\x07", NAMES[0], "Norm/mean", "factor", "3.5"] in rows
 
 
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        ({}, "ago"),
+        ({"overhead": None, "overhead_at_least": False}, "ago"),
+        ({"overhead": "much"}, "ago"),
+        ({"overhead": 0.0312}, "ago  3.1 % overhead"),
+        ({"overhead": 0.0312, "overhead_at_least": False}, "ago  3.1 % overhead"),
+        ({"overhead": 0.35, "overhead_at_least": True}, "ago  at least 35.0 % overhead"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "top"])
+def test_the_first_line_tells_what_observing_costs(write_run, capsys, command, facts, shown):
+    folder = write_run("first", {"L": {"Norm/mean": {"fc": [1.0, 2.0]}}}, meta=facts)
+    assert cli.main([command, str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(shown)
+    assert not any("overhead" in line for line in lines[1:])
+    assert cli.main([command, str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    at_least = facts.get("overhead_at_least", False)
+    assert (found["overhead"], found["overhead_at_least"]) == (facts.get("overhead"), at_least)
+
+
 def test_names_are_shown_and_not_obeyed(folder, capsys):
     text = show(folder, capsys)
     assert not set(text) & {"\x1b", "\x07"}

@@ -199,9 +199,10 @@ def test_layers_are_told_apart_on_a_narrow_screen(write_run, capsys, monkeypatch
 
 @pytest.mark.parametrize("height", [14, 20, 30])
 @pytest.mark.parametrize(("width", "lines_per_row"), [(60, 2), (160, 1)])
-def test_a_screen_is_no_higher_than_the_terminal(write_run, height, width, lines_per_row):
+@pytest.mark.parametrize("facts", [{}, {"overhead": 12.345, "overhead_at_least": True}], ids=str)
+def test_a_screen_is_no_higher_than_the_terminal(write_run, height, width, lines_per_row, facts):
     norms = dict.fromkeys(BIASES, STEADY) | {BIASES[0]: with_end(STEADY, np.nan)}
-    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": norms}})
+    folder = write_run("first", {"L": {"Weight Gradient Norm/mean": norms}}, meta=facts)
     options = argparse.Namespace(lens=None, statistic=None, layers=None, sort="worst")
     target = Console(width=width, height=height, file=io.StringIO(), color_system=None)
     with open_run(folder) as run:
@@ -209,8 +210,10 @@ def test_a_screen_is_no_higher_than_the_terminal(write_run, height, width, lines
     text = "\n".join("".join(segment.text for segment in line) for line in drawn)
     shown = text.count("Weight Gradient Norm")
     assert len(drawn) <= height
+    assert ("1234.5 % overhead" in text) == bool(facts)
     # around the rows: title, headings, rule, how many layers there are, and two empty lines
-    assert shown == min((height - 5 - lines_per_row) // lines_per_row, len(BIASES))
+    wraps = bool(facts) and width == 60
+    assert shown == min((height - 5 - wraps - lines_per_row) // lines_per_row, len(BIASES))
     assert f"{shown} of 16 layers" in text
 
 

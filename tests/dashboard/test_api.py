@@ -29,6 +29,22 @@ def test_a_head_tells_everything_but_numbers(run, sample):
     assert head["tick_age"] > 0
 
 
+@pytest.mark.parametrize(
+    ("facts", "known"),
+    [
+        ({}, (None, False)),
+        ({"overhead": 0.02}, (0.02, False)),  # older releases noted no more
+        ({"overhead": 0.02, "overhead_at_least": False}, (0.02, False)),
+        ({"overhead": 0.35, "overhead_at_least": True}, (0.35, True)),
+    ],
+)
+def test_a_head_tells_whether_the_overhead_is_only_a_lower_bound(tmp_path, new_run, facts, known):
+    new_run(tmp_path / "first", **facts).close()
+    with open_run(tmp_path / "first") as run:
+        head = api.head(run)
+    assert (head["overhead"], head["overhead_at_least"]) == known
+
+
 def test_a_head_tells_what_each_statistic_is(tmp_path):
     tails = Statistic.of("Norm", "p95", role="edge", band="tails", side="high", error=0.5)
     with Writer(tmp_path / "first") as writer:

@@ -99,6 +99,22 @@ def test_a_commit_shows_by_itself(page, tmp_path, new_run, serving, sample):
         page.driver.get("about:blank")
 
 
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        ({}, ["step 23"]),
+        ({"overhead": 0.0312, "overhead_at_least": False}, ["step 23", "3.1 % overhead"]),
+        ({"overhead": 0.35, "overhead_at_least": True}, ["step 23", "at least 35.0 % overhead"]),
+    ],
+)
+def test_the_page_tells_what_observing_costs_and_where_it_may_be_more(page, tmp_path, make_run, serving, facts, shown):
+    make_run(tmp_path / "first", **facts)
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=first&{RATE}")
+        (text,) = page.texts(".badge .facts")
+    assert [fact for fact in text.split(" · ") if not fact.endswith(" ago")] == shown
+
+
 def test_while_paused_nothing_moves(page, tmp_path, new_run, serving, sample):
     writer = new_run(tmp_path / "live")
     with serving(tmp_path) as client:

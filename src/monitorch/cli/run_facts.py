@@ -14,7 +14,7 @@ from .wording import status_text
 
 
 def headline(run: Run) -> dict[str, Any]:
-    """Name, status, and the newest step."""
+    """Name, status, the newest step, and what observing costs."""
     meta, lenses = run.meta, run.lenses
     age = max(time.time() - float(meta.get("heartbeat", 0.0)), 0.0)
     return {
@@ -27,6 +27,8 @@ def headline(run: Run) -> dict[str, Any]:
         "age": age,
         "size": _size(run.path),
         "dropped": int(meta.get("dropped", 0)),
+        "overhead": meta.get("overhead"),
+        "overhead_at_least": bool(meta.get("overhead_at_least")),
     }
 
 

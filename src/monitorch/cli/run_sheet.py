@@ -17,12 +17,13 @@ from ..visualizer.table import TableColumn, number_text, table_text
 from .reading import Choice, choose
 from .run_facts import headline, newest_numbers
 from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
-from .wording import age_text, count_text, printable, size_text
+from .wording import age_text, count_text, overhead_text, printable, size_text
 
 _MOST_LAYERS, _MOST_EVENTS = 40, 12
 _PROCESS = ("host", "pid", "rank")
 _MOMENTS = ("started", "resumed", "ended")
-_ELSEWHERE = ("name", "status", "error", "heartbeat", "dropped", "id", OWNER, *_PROCESS, *_MOMENTS)
+_COST = ("overhead", "overhead_at_least")
+_ELSEWHERE = ("name", "status", "error", "heartbeat", "dropped", "id", OWNER, *_COST, *_PROCESS, *_MOMENTS)
 _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 
 
@@ -46,9 +47,11 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
 
 
 def title(facts: Mapping[str, Any]) -> Text:
-    """Name, status and newest step of the run, on one line."""
+    """Name, status and newest step of the run, and what observing it costs."""
     step = "no steps" if facts["last_step"] is None else f"step {facts['last_step']:,}"
     rest = f"  {step}  {count_text(facts['ticks'], 'tick')}  {size_text(facts['size'])}  {age_text(facts['age'])} ago"
+    if isinstance(facts["overhead"], int | float):
+        rest += f"  {overhead_text(facts['overhead'], at_least=facts['overhead_at_least'])}"
     drops = words(f"  {facts['dropped']:,} dropped", TROUBLE) if facts["dropped"] else Text()
     return Text.assemble(words(facts["name"], "bold"), "  ", status_words(facts["status"]), words(rest, QUIET), drops)
 

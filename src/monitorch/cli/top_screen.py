@@ -39,7 +39,8 @@ class Screen:
         """The whole screen, at most ``height`` lines."""
         self._refresh()
         facts = headline(self._run)
-        head: list[RenderableType] = [title(facts), *self._error(facts["error"]), Text()]
+        lines = title(facts).wrap(self._console, self._console.width)
+        head: list[RenderableType] = [*lines, *self._error(facts["error"]), Text()]
         if self._whole:
             head += [self._whole_run(), Text()]
         tail: list[RenderableType] = [Text(), event_table(self._console, self._events)] if self._events else []

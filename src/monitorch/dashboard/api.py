@@ -46,6 +46,7 @@ def head(run: Run) -> dict[str, Any]:
         "tick_age": _tick_age(run, lenses.values(), now),
         "dropped": meta.get("dropped", 0),
         "overhead": meta.get("overhead"),
+        "overhead_at_least": bool(meta.get("overhead_at_least")),
         "meta": meta,
     }
     # names, of which there may be thousands, need no conversion

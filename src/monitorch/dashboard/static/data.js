@@ -38,7 +38,8 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
  * Everything about a run except its numbers; `at` is when this page received it.
  * @typedef {{
  *   name: string, status: string, last_step: number | null, age: number, tick_age: number | null, dropped: number,
- *   overhead: number | null, meta: Meta & { error?: RunError | null }, layers: LayerFacts[], lenses: LensFacts[], error?: RunError | null, at?: number,
+ *   overhead: number | null, overhead_at_least: boolean, meta: Meta & { error?: RunError | null },
+ *   layers: LayerFacts[], lenses: LensFacts[], error?: RunError | null, at?: number,
  * }} Head
  */
 

@@ -149,7 +149,9 @@ class Badge {
     const facts = [`step ${count(head.last_step)}`];
     if (head.tick_age !== null && source.isLive) facts.push(`${duration(head.tick_age + since)} ago`);
     if (head.dropped) facts.push(`${count(head.dropped)} dropped`);
-    if (typeof head.overhead === "number") facts.push(`${(100 * head.overhead).toFixed(1)} % overhead`);
+    if (typeof head.overhead === "number") {
+      facts.push(`${head.overhead_at_least ? "at least " : ""}${(100 * head.overhead).toFixed(1)} % overhead`);
+    }
     this.facts.textContent = facts.join(" · ");
     const error = this.app.runError();
     this.error.hidden = !error;
