@@ -18,7 +18,6 @@ from torch._dynamo.utils import counters
 import monitorch
 from monitorch.engine import allocation
 from monitorch.errors import MonitorchWarning, OptionError
-from monitorch.inspector import pytorch_inspector
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
 from monitorch.watching import model_watch
@@ -162,8 +161,8 @@ def test_an_evaluation_belongs_to_the_last_step_that_was_done_and_closes_its_tic
     assert training.shown.run_line("Loss", "train_loss mean") == seen
 
 
-def test_an_evaluation_after_each_epoch_stands_at_its_step_however_many_steps_a_tick_has(training, monkeypatch):
-    monkeypatch.setattr(model_watch, "monotonic", lambda: 0.0)
+def test_an_evaluation_after_each_epoch_stands_at_its_step_however_many_steps_a_tick_has(training, replace_time):
+    replace_time(lambda: 0.0)
     evaluations = []
     with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=None) as watch:
         for epoch in range(5):
@@ -1006,10 +1005,9 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(replace_time):
     clock = Clock()
-    monkeypatch.setattr(model_watch, "monotonic", clock)
-    monkeypatch.setattr(pytorch_inspector, "perf_counter", clock)  # measures how long ticks take
+    replace_time(clock)
     return clock
 
 

@@ -17,8 +17,6 @@ from torch import nn
 import monitorch
 from monitorch.cli.wording import command
 from monitorch.errors import MonitorchWarning, OptionError
-from monitorch.inspector import inspector_state, pytorch_inspector, tick_finisher
-from monitorch.inspector.cadence import Cadence
 from monitorch.store import DEFAULT_FOLDER, is_absent, list_runs, open_run
 
 
@@ -116,17 +114,10 @@ def test_a_run_is_there_before_the_first_step_and_none_where_nothing_is_watched(
 
 
 @pytest.fixture
-def _steady_time(monkeypatch):
+def _steady_time(replace_time):
     """Whoever asks for the time, it is ten microseconds later: what observing costs depends on no other program."""
     moments = itertools.count()
-
-    def now():
-        return next(moments) * 1e-5
-
-    monkeypatch.setitem(Cadence.__init__.__kwdefaults__, "clock", now)
-    for module in (pytorch_inspector, inspector_state):
-        monkeypatch.setattr(module, "perf_counter", now)
-    monkeypatch.setattr(tick_finisher, "time", SimpleNamespace(thread_time=now))
+    replace_time(lambda: next(moments) * 1e-5)
 
 
 def steps_with(run, lens, statistic, layer):
