@@ -82,7 +82,8 @@ from torch import nn
 model = nn.Sequential(nn.Linear(4, 8, device="{device}"), nn.ReLU(), nn.Linear(8, 1, device="{device}"))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 loss_fn = nn.MSELoss()
-watched = monitorch.watch(model, optimizer, loss_fn=loss_fn, tick_every=2, visualizer="dummy", on_error="raise")
+options = {{"every": 1, "tick_every": 2, "visualizer": "dummy", "on_error": "raise"}}
+watched = monitorch.watch(model, optimizer, loss_fn=loss_fn, **options)
 for _ in range(4):
     inputs = torch.ones(3, 4, device="{device}")
     optimizer.zero_grad()

@@ -128,7 +128,7 @@ def shown(wrap, scaler):
     model = new_model()
     optimizer = wrap(SGD(model.parameters(), lr=0.1))
     lenses = [OutputGradientGeometry(), ParameterGradientGeometry()]
-    with monitorch.watch(model, optimizer, lenses=lenses, visualizer="dummy", tick_every=2) as watched:
+    with monitorch.watch(model, optimizer, lenses=lenses, visualizer="dummy", every=1, tick_every=2) as watched:
         train(model, optimizer, scaler)
         return {(r.tag, r.layer, r.statistic): r.value for r in watched.inspector.records() if r.tag != "Logged"}
 
@@ -145,7 +145,7 @@ def test_a_container_shows_the_gradients_of_all_its_parts_in_the_step_they_were_
     model = new_model()
     parts = Container(SGD(model[0].parameters(), lr=0.1), SGD(model[2].parameters(), lr=0.2))
     lens = ParameterGradientGeometry(compute_correlation=False)
-    with monitorch.watch(model, parts, lenses=[lens], visualizer="dummy", tick_every=1) as watched:
+    with monitorch.watch(model, parts, lenses=[lens], visualizer="dummy", every=1, tick_every=1) as watched:
         train(model, parts, torch.amp.GradScaler("cpu", enabled=False), steps=1)
         found = {r.layer: r.value for r in watched.inspector.records() if r.tag == "Weight Gradient Norm"}
         assert found == pytest.approx({name: model[int(name)].weight.grad.norm().item() for name in "02"})

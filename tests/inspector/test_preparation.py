@@ -165,7 +165,7 @@ FROZEN = "all watched parameters are frozen.*get_peft_model"
 @pytest.mark.parametrize("lenses", ["standard", [ParameterGradientGeometry()]])
 def test_a_model_that_was_tuned_after_it_was_watched_is_told_of_once(lenses):
     model = small_model()
-    with monitorch.watch(model, lenses=lenses, visualizer="dummy", tick_every=3):
+    with monitorch.watch(model, lenses=lenses, visualizer="dummy", every=1, tick_every=3):
         tune(model)
         with pytest.warns(MonitorchWarning, match=FROZEN) as told:
             train(model)
@@ -194,20 +194,22 @@ def trained_by_turns():
 def test_nothing_is_told_where_watched_parameters_train_or_none_does(make, lenses):
     model, optimizer = make()
     x = torch.ones(4, 2, requires_grad=True)
-    with monitorch.watch(model, optimizer, lenses=lenses, visualizer="dummy"):
+    with monitorch.watch(model, optimizer, lenses=lenses, visualizer="dummy", every=1):
         model(x).sum().backward()
 
 
 def test_lenses_without_gradients_tell_nothing_of_frozen_parameters():
     model = small_model()
-    with monitorch.watch(model, lenses=[OutputNorm(include=nn.Linear)], visualizer="dummy"):
+    with monitorch.watch(model, lenses=[OutputNorm(include=nn.Linear)], visualizer="dummy", every=1):
         tune(model)
         train(model)
 
 
 def test_a_model_that_deepspeed_takes_over_after_it_was_watched_is_not_recorded():
     model = small_model()
-    with monitorch.watch(model, lenses=[OutputNorm(include=nn.Linear)], visualizer="dummy", tick_every=1) as watched:
+    with monitorch.watch(
+        model, lenses=[OutputNorm(include=nn.Linear)], visualizer="dummy", every=1, tick_every=1
+    ) as watched:
         model[0].weight.ds_id = 0
         with pytest.warns(MonitorchWarning, match="nothing is recorded any more: DeepSpeed keeps"):
             train(model)
@@ -228,7 +230,7 @@ def test_a_model_that_is_attached_after_one_that_could_not_be_recorded_is():
 
 def test_what_goes_wrong_while_looking_does_not_reach_training(monkeypatch):
     model = small_model()
-    with monitorch.watch(model, visualizer="dummy"):
+    with monitorch.watch(model, visualizer="dummy", every=1):
         monkeypatch.setattr("monitorch.inspector.preparation.is_partitioned", lambda _: 1 / 0)
         with pytest.warns(MonitorchWarning, match="how the model is trained failed: ZeroDivisionError"):
             train(model)

@@ -89,7 +89,7 @@ def watching(action):
 def only_the_first_watches(rank):
     training, numbers = Training(), Numbers()
     if rank == 0:
-        monitorch.watch(training.model, training.optimizer, tick_every=2, visualizer=numbers)
+        monitorch.watch(training.model, training.optimizer, every=1, tick_every=2, visualizer=numbers)
     found = watching(training.run)
     return found | {"bare": Training().run(), "lines": numbers.lines}
 
@@ -103,7 +103,7 @@ def only_the_first_ticks(rank):
 
 def one_ticks_more_often(rank):
     training, numbers = Training(), Numbers()
-    watched = monitorch.watch(training.model, training.optimizer, tick_every=1 + rank, visualizer=numbers)
+    watched = monitorch.watch(training.model, training.optimizer, every=1, tick_every=1 + rank, visualizer=numbers)
     found = watching(training.run)
     watched.close()
     return found | {"bare": Training().run(), "lines": numbers.lines}
@@ -111,7 +111,7 @@ def one_ticks_more_often(rank):
 
 def one_closes_earlier(rank):
     training, numbers, meeting.PATIENCE = Training(), Numbers(), 60.0
-    watched = monitorch.watch(training.model, training.optimizer, tick_every=2, visualizer=numbers)
+    watched = monitorch.watch(training.model, training.optimizer, every=1, tick_every=2, visualizer=numbers)
     found = watching(lambda: training.run(lambda step: watched.close() if rank and step == 3 else None))
     return found | {"bare": Training().run(), "lines": numbers.lines}
 
@@ -170,7 +170,7 @@ def first_watches_more(rank):
 def first_stores_its_own(rank, folder):
     """With a file for each process: first of one process only, then of both."""
     training = Training()
-    options = {"per_rank": True, "folder": folder / "runs", "tick_every": 2, "capture": False}
+    options = {"per_rank": True, "folder": folder / "runs", "every": 1, "tick_every": 2, "capture": False}
     found = {"only one": None}
     if rank == 0:
         with monitorch.watch(training.model.module, training.optimizer, run="alone", **options):
@@ -190,7 +190,7 @@ def only_the_first_watches_what_is_spread(rank):
 
     def watch_and_train():
         if rank == 0:
-            monitorch.watch(training.model, training.optimizer, tick_every=2, visualizer=numbers)
+            monitorch.watch(training.model, training.optimizer, every=1, tick_every=2, visualizer=numbers)
         return training.run()
 
     found = watching(watch_and_train)

@@ -34,7 +34,7 @@ def train(model, optimizer, steps=2):
 def test_layers_of_a_tuned_model_have_the_names_they_have_inside_and_are_all_seen():
     model = tuned(Net())
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    with monitorch.watch(model, optimizer, visualizer="dummy", tick_every=2) as watched:
+    with monitorch.watch(model, optimizer, visualizer="dummy", every=1, tick_every=2) as watched:
         train(model, optimizer)
         layers = ["", "first", "first.base_layer", "first.lora_A.default", "first.lora_B.default", "act", "last"]
         assert [name for name in watched.inspector.layers if name in layers] == layers
@@ -46,7 +46,7 @@ def test_layers_of_a_tuned_model_have_the_names_they_have_inside_and_are_all_see
 
 def test_a_model_that_is_tuned_after_it_was_watched_is_told_of():
     model = Net()
-    with monitorch.watch(model, visualizer="dummy"):
+    with monitorch.watch(model, visualizer="dummy", every=1):
         wrapped = tuned(model)
         with pytest.warns(MonitorchWarning, match="watch the model that it returns"):
             wrapped(torch.ones(4, 2))
@@ -56,7 +56,7 @@ def test_an_optimizer_that_accelerate_has_prepared_is_followed():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = accelerate.Accelerator(cpu=True).prepare(model, optimizer)
-    with monitorch.watch(model, optimizer, visualizer="dummy", tick_every=2) as watched:
+    with monitorch.watch(model, optimizer, visualizer="dummy", every=1, tick_every=2) as watched:
         train(model, optimizer)
         assert watched.inspector.gradient_moments["first.weight"] == "at_step"
         assert any(record.lens == "ParameterUpdateGeometry" for record in watched.inspector.records())

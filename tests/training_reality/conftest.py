@@ -50,7 +50,7 @@ class Setting:
 
     def watch(self, **options):
         common = {"optimizer": self.optimizer, "grad_scaler": self.scaler, "visualizer": "dummy", "on_error": "raise"}
-        common |= options
+        common |= {"every": 1} | options
         if self.way == "watch":
             return monitorch.watch(self.model, lenses=self.lenses(), **common)
         return PyTorchInspector(self.lenses(), module=self.model, **common)

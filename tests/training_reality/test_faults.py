@@ -287,7 +287,7 @@ class Watched(Scenario):
 
     def watch(self):
         self.watched = monitorch.watch(
-            self.model, self.optimizer, loss_fn=self.loss_fn, tick_every=2, visualizer="dummy"
+            self.model, self.optimizer, loss_fn=self.loss_fn, every=1, tick_every=2, visualizer="dummy"
         )
         self.inspector = None  # the loop is untouched
 

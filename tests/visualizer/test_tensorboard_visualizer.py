@@ -164,7 +164,7 @@ def test_an_export_of_the_stored_run_has_the_same_names_steps_and_numbers(tmp_pa
     model, loss_fn = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     shown = [TensorBoardVisualizer(tmp_path / "live"), StoreVisualizer(tmp_path / "runs", "run")]
-    with monitorch.watch(model, optimizer, loss_fn=loss_fn, visualizer=shown, tick_every=3) as watched:
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn, visualizer=shown, every=1, tick_every=3) as watched:
         for step in range(8):
             x = torch.randn(4, 3)
             loss_fn(model(x), torch.zeros(4, 1)).backward()
