@@ -7,7 +7,8 @@ import threading
 import weakref
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -1115,3 +1116,38 @@ def test_a_clock_that_stands_still_keeps_no_tick_from_being_shown(clock):
         training.run(1)
         training.watched.tick()
     assert training.shown.steps == list(range(1, 51))
+
+
+def numbers_of_the_run(pushes, **options):
+    """Losses, evaluations and logged numbers of a training that reports in every way there is, with their steps."""
+    torch.manual_seed(3)
+    training = Training()
+    training.optimizer.param_groups[0]["lr"] = 1e-4
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=5, **options) as watch:
+        for number in range(1, 81):
+            training.run(1)
+            if pushes:
+                watch.push_loss(training.losses[-1])
+                watch.log(number=number)
+            if number % 7 == 0:
+                training.evaluate()
+                watch.log(accuracy=number / 8)
+            if number == 33:
+                watch.log(early=number, step=number - 1)
+    lines = {name: found for name, found in training.shown.at_steps.items() if name[0] in ("Loss", "Logged")}
+    observed = len(training.shown.run_line("Parameter Gradient Norm", "mean"))  # ticks with numbers of layers
+    return {name: found for name, found in lines.items() if "per second" not in name[1]}, observed
+
+
+@pytest.mark.parametrize("pushes", [True, False])
+@pytest.mark.parametrize(
+    ("options", "are_rare"),
+    [({"every": 30}, True), ({"every": None, "budget": 0.001}, True), ({"every": None}, False)],
+    ids=str,
+)
+def test_losses_and_reported_numbers_are_the_same_whichever_steps_are_observed(options, are_rare, pushes, replace_time):
+    expected, all_observed = numbers_of_the_run(pushes, every=1)
+    replace_time(partial(next, map((1e-4).__mul__, count())))
+    found, observed = numbers_of_the_run(pushes, **options)
+    assert found == expected
+    assert observed < all_observed or not are_rare

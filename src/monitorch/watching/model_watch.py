@@ -311,7 +311,9 @@ class Watch(DisplaysRun):
                 self._plan_tick()
             if self._is_due:
                 is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
-                if not is_report_expected:
+                if is_report_expected:
+                    self.inspector.state.is_quiet = False  # this tick wants to know when the next step begins
+                else:
                     self._regular_tick()
         except Exception as error:
             tell(self.inspector.state, "a tick", error)
