@@ -1118,6 +1118,18 @@ def test_a_clock_that_stands_still_keeps_no_tick_from_being_shown(clock):
     assert training.shown.steps == list(range(1, 51))
 
 
+@pytest.mark.parametrize("every", [1, 7, 100, None])
+def test_losses_of_paused_steps_are_left_out_whichever_steps_are_observed(training, every):
+    training.optimizer.param_groups[0]["lr"] = 1e-4
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, every=every, tick_every=1000) as watch:
+        training.run(10)
+        with watch.inspector.paused():
+            training.run(10)
+        training.run(10)
+    losses = training.losses[:10] + training.losses[20:]
+    assert training.shown.run_line("Loss", "train_loss mean") == [(30, pytest.approx(np.mean(losses), rel=1e-6))]
+
+
 def numbers_of_the_run(pushes, **options):
     """Losses, evaluations and logged numbers of a training that reports in every way there is, with their steps."""
     torch.manual_seed(3)
