@@ -19,6 +19,10 @@ CHECK = 8
 LOOK_AGAIN = 256
 """The most steps to wait before looking at the costs again: they may have changed."""
 
+LEAST = 1 / 3
+"""The share of a budget that is for observed steps in any case. For tiny models ticks, and hooks in idle steps, may
+take more than the whole; that is shown, but what good is a watch that sees nothing?"""
+
 GIFT, GIFT_EVERY = 2.0, 600.0
 """Seconds of observing that something unusual is worth, and how often, in seconds, it can get them."""
 
@@ -35,8 +39,8 @@ class Cadence:
 
     With a budget, observing has an account. It begins with ``head_start`` seconds, and each step adds the share
     ``budget`` of the time that it takes by itself. A pair of steps, baseline and observed, begins when the account pays
-    for both; then steps are observed as long as it pays for one more. Whatever observing costs is subtracted: see
-    :class:`Cost`.
+    for both; then steps are observed as long as it pays for one more. Whatever observing costs is subtracted, see
+    :class:`Cost`; a third of the budget is for observed steps in any case.
 
     With several processes all observe the same steps: every ``common_n``-th, on which they agree at ticks.
 
@@ -221,7 +225,8 @@ class Cadence:
         income = (self.budget or 0.0) * self.cost.bare
         open_phases = [phase for step, phase in self._phases.items() if step > self._ended]
         promised = sum(self.cost.price(phase) or 0.0 for phase in open_phases)
-        return self.head_start + self._gifts + income - self.cost.spent - promised
+        left = max(income - self.cost.spent, LEAST * income - self.cost.on_steps)
+        return self.head_start + self._gifts + left - promised
 
     def _pay_for_a_look(self) -> None:
         unusual, self._unusual = self._unusual, []

@@ -39,6 +39,8 @@ class Cost:
         """Begin from nothing."""
         self.spent = self.bare = 0.0
         """Seconds that observing has taken so far, and seconds that the same steps would have taken without it."""
+        self.on_steps = 0.0
+        """Seconds of those that observed and baseline steps have taken."""
         self.in_ticks = 0.0
         """Seconds that ticks have taken so far, in all threads."""
         self.has_evaluated = False
@@ -51,12 +53,12 @@ class Cost:
     def state_dict(self) -> dict[str, Any]:
         """The sums so far; durations are measured again."""
         self.settle()
-        return {"spent": self.spent, "bare": self.bare}
+        return {"spent": self.spent, "bare": self.bare, "on_steps": self.on_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.restart()
-        self.spent, self.bare = state["spent"], state["bare"]
+        self.spent, self.bare, self.on_steps = state["spent"], state["bare"], state["on_steps"]
         self._history = deque([(0, self.spent, self.bare)])
 
     def spend(self, seconds: float) -> None:
@@ -112,6 +114,7 @@ class Cost:
                 self._steps += steps
                 self.bare += steps * bare
                 self.spent += steps * price
+                self.on_steps += steps * price if phase != Phase.IDLE else 0.0
         if self.bare + self.spent - sum(self._history[-1][1:]) >= BLOCK:
             self._history.append((self._steps, self.spent, self.bare))
             while len(self._history) > 1 and self._is_old(self._history[1]):
