@@ -68,7 +68,7 @@ def test_a_step_is_told_once_though_it_calls_that_of_its_base_class(kind, parame
     for _ in range(3):
         optimizer.step()
     assert told == ["before", "after"] * 3
-    assert steps.count == 3
+    assert steps.has_ended
 
 
 @pytest.mark.parametrize(
