@@ -503,6 +503,15 @@ def test_all_processes_observe_the_steps_that_the_slowest_can_afford(options, ti
     assert {after for before, after in pairwise(slow.phases) if before == BASELINE} == {OBSERVE}
 
 
+def test_until_they_agree_processes_observe_the_same_and_ever_fewer_steps(monkeypatch):
+    slow, fast = Ranks(monkeypatch, [1.0, 0.002], ALLOWANCE, 10_000).run(1)
+    assert slow.phases == fast.phases
+    observed = [slow.phases[begin : 2 * begin].count(OBSERVE) for begin in (16, 32, 64, 128, 256, 512, 1024, 2048)]
+    assert all(6 <= count <= 9 for count in observed)
+    assert slow.phases[:15].count(OBSERVE) == 14
+    assert {after for before, after in pairwise(slow.phases) if before == BASELINE} == {OBSERVE}
+
+
 def test_the_largest_wishes_of_all_processes_hold(monkeypatch):
     runs = Ranks(monkeypatch, [0.01, 0.002], ALLOWANCE, 10).run(10)
     shared = [SharedCadence(run.state) for run in runs]
