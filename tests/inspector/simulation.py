@@ -1,9 +1,12 @@
 """Training whose time passes only as a test says, so that what observing really costs is known."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
+from monitorch.inspector import inspector_state
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.inspector.inspector_state import InspectorState
 from tests.inspector.fake_time import FakeDevice, Time
@@ -40,6 +43,7 @@ class Simulation:
         options: of the cadence.
         tick_every: seconds between ticks.
         in_graph: whether steps begin inside a compiled graph, which asks two steps ahead.
+        quiet: whether idle steps go by with nobody told.
         between: called before each step with the simulation.
         device: where events are recorded; the host does not wait for it, and sees them ``lag`` seconds later.
     """
@@ -49,6 +53,7 @@ class Simulation:
     options: dict[str, Any]
     tick_every: float | None = None
     in_graph: bool = False
+    quiet: bool = False
     between: Callable[["Simulation"], None] = lambda simulation: None
     device: FakeDevice | None = None
     lag: float = 0.0
@@ -65,6 +70,7 @@ class Simulation:
         self.cadence = Cadence(clock=self.time, **self.options)
         self.state = InspectorState(cadence=self.cadence)
         self.state.follow(self)
+        self.state.has_quiet_steps = self.quiet
         self.cadence.use(None if self.device is None else "cuda")
         self.cost = self.cadence.cost
 
@@ -105,13 +111,18 @@ class Simulation:
         self.pass_time(bare + self.prices.kernels[phase])
         self.in_hook(self.prices.hooks[phase])
         self.phases.append(phase)
-        if not self.in_graph:
+        if not self.in_graph and not self.ends_quietly():
             self.state.next_step()
         if (self.state.phase == IDLE) != (phase == IDLE):
             self.pass_time(self.prices.switch)
             self.cost.spend(self.prices.switch)
             self.cadence.clock.mark()
         self._history.append((self.took, self.trained))
+
+    def ends_quietly(self) -> bool:
+        self.state.tick_time = self.ticked_at + (math.inf if self.tick_every is None else self.tick_every)
+        with patch.object(inspector_state, "perf_counter", self.time):
+            return self.state.end_quiet_step()
 
     # called by the state
 
@@ -129,10 +140,14 @@ class Simulation:
             self.tick()
 
     def tick(self) -> None:
-        begin = self.cadence.clock.enter()
-        self.pass_time(self.prices.tick + self.prices.store)
-        self.state.spend_on_tick(self.prices.tick, self.prices.store)
-        self.cadence.clock.leave(begin)
+        hook = self.cadence.clock.enter()
+        begin = self.cadence.clock.begin_pause()
+        self.pass_time(self.prices.tick)
+        self.state.tick()
+        self.state.end_tick(begin, self.prices.store)
+        self.cadence.clock.leave(hook)
+        self.pass_time(self.prices.store)
+        self.cadence.clock.mark()
         self.ticked_at = self.time.now
 
     def in_hook(self, seconds: float) -> None:

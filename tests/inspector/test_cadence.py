@@ -18,6 +18,7 @@ from tests.inspector.simulation import Prices, Simulation, observing
 IDLE, BASELINE, OBSERVE = Phase
 
 ALLOWANCE = {"budget": 0.03, "head_start": 2.0}
+HOW = pytest.mark.parametrize("how", [{}, {"in_graph": True}, {"quiet": True}], ids=["plain", "in graph", "quiet"])
 
 
 def letters(cadence, steps):
@@ -142,13 +143,13 @@ def test_a_short_run_is_seen_nearly_whole():
 
 
 @pytest.mark.parametrize("extra", [0.3, 1.0, 3.0, 9.0])
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_steps_of_ten_seconds_spend_little_more_than_is_allowed(extra, in_graph):
-    run = Simulation(10.0, observing(extra), ALLOWANCE, in_graph=in_graph)
+@HOW
+def test_steps_of_ten_seconds_spend_little_more_than_is_allowed(extra, how):
+    run = Simulation(10.0, observing(extra), ALLOWANCE, **how)
     while run.took < 6000:
         run.step()
         # the price is known after the second observed step; a graph has twice been promised one more by then
-        assert run.spent <= max(allowed(run), (4 if in_graph else 2) * extra) + 1e-6
+        assert run.spent <= max(allowed(run), (4 if how else 2) * extra) + 1e-6
     assert run.phases.count(OBSERVE) > 6
     if extra > 0.3:  # else nearly all steps can be paid
         assert run.ratio == pytest.approx(1.03, abs=0.003)
@@ -165,10 +166,10 @@ COSTS = [(0.0005, 0.001), (0.001, 0.004), (0.04, 0.02), (0.2, 0.1), (0.2, 0.02),
 
 
 @pytest.mark.parametrize(("bare", "extra"), COSTS)
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_a_budget_is_spent_and_kept(bare, extra, in_graph):
+@HOW
+def test_a_budget_is_spent_and_kept(bare, extra, how):
     own = observing(extra, switch=0.0001, tick=0.1 * min(bare, 0.04), store=0.15 * min(bare, 0.04))
-    run = Simulation(bare, own, {"budget": 0.02}, tick_every=max(1.0, 10 * bare), in_graph=in_graph)
+    run = Simulation(bare, own, {"budget": 0.02}, tick_every=max(1.0, 10 * bare), **how)
     run.run(max(30.0, 2000 * bare))
     assert run.ratio == pytest.approx(1.02, abs=0.005)
 
@@ -178,11 +179,13 @@ def test_a_budget_is_kept_on_a_device_whose_times_come_late(device):
     assert run.ratio == pytest.approx(1.02, abs=0.005)
 
 
+@pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize(("noise", "extra"), [(0.1, 0.0005), (0.3, 0.002), (0.3, 0.01)])
-def test_a_budget_is_kept_though_no_two_steps_take_the_same_time(noise, extra, on_device, request):
+def test_a_budget_is_kept_though_no_two_steps_take_the_same_time(noise, extra, on_device, quiet, request):
     stream = random.Random(7)
     options = {"device": request.getfixturevalue("device"), "lag": 0.05} if on_device else {}
+    options["quiet"] = quiet
     noisy = Simulation(lambda _: 0.01 * stream.lognormvariate(0, noise), observing(extra), {"budget": 0.02}, **options)
     assert noisy.run(100).ratio == pytest.approx(1.02, abs=0.005)
 
@@ -195,9 +198,11 @@ def test_rare_long_steps_are_nobodys_cost(options):
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.01, 0.02), (0.02, 0.01), (0.02, 0.004)])
+@pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
-def test_steps_that_become_longer_or_shorter_change_nothing_about_the_budget(before, after, on_device, request):
+def test_steps_that_become_longer_or_shorter_change_nothing_about_the_budget(before, after, on_device, quiet, request):
     options = {"device": request.getfixturevalue("device"), "lag": 0.05} if on_device else {}
+    options["quiet"] = quiet
     run = Simulation(lambda step: before if step < 6000 else after, observing(0.005), ALLOWANCE, **options)
     run.run(steps=6000)
     spent, trained = run.spent, run.trained
@@ -304,16 +309,16 @@ def case(request):
     return lambda **others: Simulation(lambda _: bare * stream.lognormvariate(0, 0.2), prices, options, **others)
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_a_baseline_step_is_always_followed_by_an_observed_one(case, in_graph):
-    run = case(in_graph=in_graph).run(steps=4000)
+@HOW
+def test_a_baseline_step_is_always_followed_by_an_observed_one(case, how):
+    run = case(**how).run(steps=4000)
     assert {after for before, after in pairwise(run.phases) if before == BASELINE} <= {OBSERVE}
     assert OBSERVE in run.phases
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_of_steps_in_a_row_every_eighth_is_idle(case, in_graph):
-    run = case(in_graph=in_graph).run(steps=4000)
+@HOW
+def test_of_steps_in_a_row_every_eighth_is_idle(case, how):
+    run = case(**how).run(steps=4000)
     busy = "".join(str(int(phase != IDLE)) for phase in run.phases).split("0")
     assert max(map(len, busy)) <= CHECK + 1
     dense = run.phases[: max(0, run.dense_until - 3 * CHECK)]  # the last pairs may begin anywhere
@@ -357,6 +362,23 @@ def test_the_same_durations_give_the_same_choices(case):
         run.bare = lambda _, stream=stream: stream.uniform(0.01, 0.02)
         runs.append(run.run(steps=2000).phases)
     assert runs[0] == runs[1]
+
+
+@HOW
+def test_a_long_run_remembers_no_more_than_a_short_one(how):
+    run = Simulation(0.01, observing(0.01), {"budget": 0.02}, **how).run(steps=20_000)
+    assert len(run.cadence._phases) <= 6
+
+
+@pytest.mark.parametrize("options", [ALLOWANCE, {"budget": 0.02}, {"every": 5}, {"every": 40}], ids=str)
+def test_quiet_steps_change_nothing_about_which_are_observed(options):
+    loud, quiet = (
+        Simulation(0.01, observing(0.01), options, tick_every=1.0, quiet=silent).run(steps=6000)
+        for silent in (False, True)
+    )
+    assert quiet.phases.count(OBSERVE) == pytest.approx(loud.phases.count(OBSERVE), abs=3)
+    if "every" in options:
+        assert quiet.phases == loud.phases
 
 
 def test_restart_begins_from_the_beginning():
@@ -475,9 +497,9 @@ def test_a_checkpoint_parts_no_pair(in_graph, at):
 class Ranks:
     """Simulated processes that wait for each other at each step, and agree at ticks."""
 
-    def __init__(self, monkeypatch, costs, options, ticks, bare=0.01):
+    def __init__(self, monkeypatch, costs, options, ticks, **how):
         monkeypatch.setattr(inspector_state, "several_processes", lambda: True)
-        self.runs = [Simulation(bare, observing(cost), options) for cost in costs]
+        self.runs = [Simulation(0.01, observing(cost), options, **how) for cost in costs]
         self.ticks = ticks
 
     def run(self, seconds):
@@ -491,13 +513,16 @@ class Ranks:
             wishes = {rank: one.payload() for rank, one in enumerate(shared)}
             for one in shared:
                 one.merge_ranks(wishes)
+            for run in self.runs:
+                run.state.tick()
         return self.runs
 
 
+@pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("options", [ALLOWANCE, {"budget": 0.02}], ids=["allowance", "budget"])
 @pytest.mark.parametrize("ticks", [10, 100, 1000])
-def test_all_processes_observe_the_steps_that_the_slowest_can_afford(options, ticks, monkeypatch):
-    slow, fast = Ranks(monkeypatch, [0.01, 0.002], options, ticks).run(100)
+def test_all_processes_observe_the_steps_that_the_slowest_can_afford(options, ticks, quiet, monkeypatch):
+    slow, fast = Ranks(monkeypatch, [0.01, 0.002], options, ticks, quiet=quiet).run(100)
     assert slow.phases == fast.phases
     assert slow.spent == pytest.approx(allowed(slow), rel=0.15)
     assert {after for before, after in pairwise(slow.phases) if before == BASELINE} == {OBSERVE}
@@ -555,10 +580,11 @@ def test_restart_forgets_what_was_agreed():
 # devices
 
 
-def test_on_a_device_some_idle_steps_are_measured_and_no_others(device, monkeypatch):
+@pytest.mark.parametrize("quiet", [False, True])
+def test_on_a_device_some_idle_steps_are_measured_and_no_others(quiet, device, monkeypatch):
     events = []
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: events.append(1) or device.event(enable_timing))
-    run = Simulation(0.01, observing(0.01), {"every": 400}, device=device).run(steps=400)
+    run = Simulation(0.01, observing(0.01), {"every": 400}, device=device, quiet=quiet).run(steps=400)
     events.clear()
     run.run(steps=390)
     assert len(events) <= 390 // MEASURED * 2 + 3

@@ -13,6 +13,7 @@ from tests.inspector.simulation import Prices, Simulation, observing
 IDLE, BASELINE, OBSERVE = Phase
 
 ALLOWANCE = {"budget": 0.03, "head_start": 2.0}
+HOW = pytest.mark.parametrize("how", [{}, {"in_graph": True}, {"quiet": True}], ids=["plain", "in graph", "quiet"])
 
 
 def is_true(run):
@@ -39,11 +40,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
+@HOW
 @pytest.mark.parametrize("case", CASES)
-def test_the_shown_overhead_is_what_was_added(case, in_graph):
+def test_the_shown_overhead_is_what_was_added(case, how):
     bare, prices, options, seconds = CASES[case]
-    run = Simulation(bare, prices, options, tick_every=max(1.0, 20 * bare), in_graph=in_graph)
+    run = Simulation(bare, prices, options, tick_every=max(1.0, 20 * bare), **how)
     for part in (0.4, 0.6, 0.8, 1.0):
         run.run(part * seconds)
         assert is_true(run)
@@ -53,9 +54,10 @@ def test_the_shown_overhead_is_what_was_added(case, in_graph):
 
 
 @pytest.mark.parametrize("case", ["1 ms", "40 ms", "10 s", "ticks", "kernels", "budget", "every third"])
-def test_the_shown_overhead_is_true_on_a_device(case, device):
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_shown_overhead_is_true_on_a_device(case, quiet, device):
     bare, prices, options, seconds = CASES[case]
-    run = Simulation(bare, prices, options, tick_every=max(1.0, 20 * bare), device=device, lag=3 * bare)
+    run = Simulation(bare, prices, options, tick_every=max(1.0, 20 * bare), device=device, lag=3 * bare, quiet=quiet)
     for part in (0.5, 1.0):
         run.run(part * seconds)
         assert is_true(run)

@@ -167,10 +167,10 @@ def test_the_time_of_a_tick_is_no_part_of_a_step_or_its_hooks():
     state = InspectorState(cadence=Cadence(every=100, clock=lambda: now[0]))
     for _ in range(3):
         now[0] += 1.0
-        begin = state.clock.enter()
+        hook, begin = state.clock.enter(), state.clock.begin_pause()
         now[0] += 50.0
-        state.spend_on_tick(50.0, 7.0)
-        state.clock.leave(begin)
+        state.end_tick(begin, 7.0)
+        state.clock.leave(hook)
         now[0] += 1.0
         state.next_step()
     state.cadence.cost.settle()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.inspector import pytorch_inspector
+from monitorch.inspector import inspector_state, pytorch_inspector, step_counter
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.lens import (
     LossMetrics,
@@ -220,6 +220,8 @@ def take_time(monkeypatch):
     """Make a baseline step of a model take half as long again as an idle one, and an observed one twice as long."""
     time = Time()
     monkeypatch.setattr(pytorch_inspector, "Cadence", partial(Cadence, clock=time))
+    for room in (inspector_state, step_counter):
+        monkeypatch.setattr(room, "perf_counter", time)
 
     def take(model, inspector, seconds):
         phases, began = [], time.now
@@ -264,6 +266,7 @@ class Ticker:
 
     def __init__(self, inspector):
         self.inspector, self.ticks = inspector, 0
+        inspector.state.tick_step = 0  # due after any step
 
     def step_is_over(self):
         self.ticks += 1

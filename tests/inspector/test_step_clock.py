@@ -122,12 +122,18 @@ def test_an_idle_step_counts_without_its_hooks_and_an_observed_one_with_them(ste
     assert (steps.clock.usual(IDLE), steps.clock.usual(OBSERVE)) == (0.75, 1.0)
 
 
-def test_what_is_left_out_of_a_hook_is_not_counted(steps):
-    begin = steps.clock.enter()
-    steps.time.now += 5.0
-    steps.clock.leave_out(4.5)
-    steps.clock.leave(begin)
+def test_a_pause_is_part_of_no_hook_and_of_no_step(steps):
+    hook = steps.clock.enter()
+    steps.time.now += 0.25
+    pause = steps.clock.begin_pause()
+    steps.time.now += 4.5
+    assert steps.clock.end_pause(pause) == 4.5
+    steps.time.now += 0.25
+    steps.clock.leave(hook)
+    steps.time.now += 1.0
     assert steps.clock.end(IDLE) == 0.5
+    assert steps.clock.usual(IDLE) == 0.75  # from the end of the pause, without hooks
+    assert steps.clock.host_share == 1.0
 
 
 def test_on_the_host_the_time_inside_hooks_is_what_is_sure(steps):
@@ -282,3 +288,25 @@ def test_another_device_begins_from_nothing_and_the_same_does_not(steps):
     assert steps.clock.usual(IDLE) == 1.0
     steps.clock.use("cuda")
     assert steps.clock.usual(IDLE) is None
+
+
+def pause_on(device, clock, time, on_host, on_device):
+    begin = clock.begin_pause()
+    time.now += on_host
+    device.submitted += on_device
+    clock.end_pause(begin)
+
+
+def test_a_device_that_works_on_notices_only_some_of_what_the_host_does(device):
+    time = Time()
+    clock = StepClock("cuda", clock=time)
+    assert clock.host_share == 1.0
+    for on_device in (0.0, 0.5, 1.0, 9.0):
+        pause_on(device, clock, time, 2.0, on_device)
+    assert clock.host_share == 1.0  # nothing was read yet
+    device.done = device.submitted
+    assert clock.host_share == pytest.approx((0.0 + 0.25 + 0.5 + 1.0) / 4)
+    device.capturing = True
+    pause_on(device, clock, time, 2.0, 0.0)
+    device.capturing = False
+    assert clock.host_share == pytest.approx(0.4375)

@@ -91,7 +91,7 @@ class Cadence:
         self._began: float | None = None
         self._is_dense = self.head_start > 0
         self._look_at = 0
-        self._idle_steps = 0
+        self._busy_at = 0
         self._gifts, self._gift_at = 0.0, -math.inf
         self._unusual: set[str] = set()
         self._known: set[str] = set()
@@ -120,7 +120,8 @@ class Cadence:
         if found is None:
             self._began = self._now() if self._began is None else self._began
             found = self._last = self._phases[step] = self._decide(step)
-            self._phases.pop(step - REMEMBERED, None)
+            for old in [known for known in self._phases if known <= step - REMEMBERED]:
+                del self._phases[old]
         return found
 
     def idle_until(self, step: int) -> int:
@@ -128,15 +129,21 @@ class Cadence:
         if self._unusual or self._says is not None:
             return step + 1
         if self.budget is None or self.common_n is not None:
-            n = self.common_n or self._n
-            return step + 1 if n == 1 else (step // n + 1) * n - self.needs_baseline
-        return max(step + 1, self._look_at)
+            n = self._fixed_n(step)
+            found = step + 1 if n == 1 else (step // n + 1) * n - self.needs_baseline
+        else:
+            found = max(step + 1, self._look_at)
+        if self.clock.waits:
+            return found
+        place = (step - self._busy_at) % MEASURED
+        return min(found, step + 1 + (MEASURED - place if place > 1 else 0))
 
     def end_step(self, step: int, phase: Phase, coming: Phase | None = None) -> None:
         """A step of this phase has just ended; ``coming`` is the phase of the next one, if it is known."""
         self._ended = step
-        self._idle_steps = self._idle_steps + 1 if phase == Phase.IDLE else 0
-        if self._idle_steps % MEASURED > 1 and coming == Phase.IDLE and not self.clock.waits:
+        if phase != Phase.IDLE:
+            self._busy_at = step
+        if (step - self._busy_at) % MEASURED > 1 and coming == Phase.IDLE and not self.clock.waits:
             self.clock.interrupt()  # events cost time: some idle steps are enough
             self.cost.end_step(phase, 0.0)
             return
@@ -167,15 +174,18 @@ class Cadence:
         if self._says is not None:
             return self._by_rule(self._says, step)
         if self.budget is None or self.common_n is not None:
-            n = self.common_n or self._n
-            if self.budget is not None and not self.has_agreed:
-                n *= 1 << (step // UNAGREED).bit_length()
+            n = self._fixed_n(step)
             if self._last == Phase.BASELINE:  # the processes may have agreed on another n since
                 return Phase.OBSERVE
             if n == 1 and self.budget is not None and step % CHECK == 0:
                 return Phase.IDLE
             return self._by_rule(lambda number: number % n == 0, step)
         return self._by_account(step)
+
+    def _fixed_n(self, step: int) -> int:
+        n = self.common_n or self._n
+        is_known = self.budget is None or self.has_agreed
+        return n if is_known else n << (step // UNAGREED).bit_length()
 
     def _by_rule(self, is_observed: Callable[[int], Any], step: int) -> Phase:
         if is_observed(step):
@@ -202,7 +212,7 @@ class Cadence:
         lead = int(self.needs_baseline)
         if (step + lead) % self._n:
             return Phase.IDLE
-        if self.cost.is_lower_bound and self._idle_steps < 2:
+        if self.cost.is_lower_bound and self._ended - self._busy_at < 2:
             return Phase.IDLE  # the first pairs are only to learn what they cost, and that takes idle steps, too
         pair = self._price_of_pair()
         if self._balance() < pair:

@@ -122,8 +122,6 @@ class InspectorState:
         self.is_quiet = False
         """Whether this step is idle, and nobody has to be told that it begins or ends."""
         self._idle_until = 0
-        self.steps_in_last_tick = 1
-        self._step_of_tick = 0
         self.reported = set[str]()
         """Names of the numbers reported since the last step ended; they belong to that step."""
         self.begin()
@@ -147,7 +145,6 @@ class InspectorState:
         """Begin the next tick and return its number."""
         self.counter += n_ticks
         self.ticks += n_ticks
-        self.steps_in_last_tick, self._step_of_tick = max(1, self.step - self._step_of_tick), self.step
         self._refresh()
         return self.counter
 

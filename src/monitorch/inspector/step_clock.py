@@ -68,7 +68,6 @@ class StepClock:
         """Forget all durations."""
         self._durations: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
-        self._just_idle: deque[float] = deque(maxlen=JUST_NOW)
         self._extra: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
         self._graphs = number_of_graphs()
@@ -195,10 +194,9 @@ class StepClock:
         counted = spent * self.host_share if phase == Phase.IDLE else 0.0
         self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
-        if phase == Phase.IDLE:
-            self._just_idle.append(self._durations[phase][-1])
-        elif self._just_idle:
-            self._extra[phase].append(seconds - statistics.median_low(self._just_idle))
+        if phase != Phase.IDLE and self._durations[Phase.IDLE]:
+            just_idle = list(self._durations[Phase.IDLE])[-JUST_NOW:]
+            self._extra[phase].append(seconds - statistics.median_low(just_idle))
 
     def _time_hooks(self, phase: Phase) -> None:
         """Measure hooks on the device in some steps, as long as no idle step tells what others cost."""
