@@ -301,6 +301,7 @@ def test_a_device_that_works_on_notices_only_some_of_what_the_host_does(device):
     time = Time()
     clock = StepClock("cuda", clock=time)
     assert clock.host_share == 1.0
+    device.submitted = 1.0
     for on_device in (0.0, 0.5, 1.0, 9.0):
         pause_on(device, clock, time, 2.0, on_device)
     assert clock.host_share == 1.0  # nothing was read yet
