@@ -42,7 +42,7 @@ class StepClock:
     >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 4.0]).__next__)
     >>> clock.mark()
     >>> for _ in range(3):
-    ...     clock.end(Phase.IDLE)
+    ...     _ = clock.end(Phase.IDLE)
     >>> clock.usual(Phase.IDLE), clock.usual(Phase.OBSERVE)
     (1.0, None)
     """
