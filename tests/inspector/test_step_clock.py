@@ -306,8 +306,26 @@ def test_a_device_that_works_on_notices_only_some_of_what_the_host_does(device):
         pause_on(device, clock, time, 2.0, on_device)
     assert clock.host_share == 1.0  # nothing was read yet
     device.done = device.submitted
+    assert clock.usual(IDLE) is None  # reads what is there
     assert clock.host_share == pytest.approx((0.0 + 0.25 + 0.5 + 1.0) / 4)
     device.capturing = True
     pause_on(device, clock, time, 2.0, 0.0)
     device.capturing = False
     assert clock.host_share == pytest.approx(0.4375)
+
+
+def test_an_idle_step_on_a_device_counts_without_what_it_noticed_of_hooks(device):
+    time = Time()
+    clock = StepClock("cuda", clock=time)
+    device.submitted = 1.0
+    hook = clock.enter()
+    pause_on(device, clock, time, 2.0, 1.0)  # half of it
+    clock.leave(hook)
+    device.done = device.submitted
+    assert clock.usual(IDLE) is None
+    begin = clock.enter()
+    time.now += 0.5
+    clock.leave(begin)
+    end_on(device, clock, 1.0)
+    device.done = device.submitted
+    assert clock.usual(IDLE) == 0.75
