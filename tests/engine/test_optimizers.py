@@ -68,7 +68,7 @@ def test_a_step_is_told_once_though_it_calls_that_of_its_base_class(kind, parame
     for _ in range(3):
         optimizer.step()
     assert told == ["before", "after"] * 3
-    assert steps.count == 3
+    assert steps.has_ended
 
 
 @pytest.mark.parametrize(
@@ -291,3 +291,44 @@ def test_a_plain_optimizer_that_deepspeed_ships_is_one():
 def test_the_lens_on_updates_takes_wrapped_optimizers():
     optimizer = plain()
     assert ParameterUpdateGeometry(Accelerated(optimizer)).optimizer is optimizer
+
+
+class Clock:
+    """Notes when hooks begin and end."""
+
+    def __init__(self):
+        self.open, self.calls = 0, 0
+
+    def enter(self):
+        self.open, self.calls = self.open + 1, self.calls + 1
+        return "begin"
+
+    def leave(self, begin):
+        assert begin == "begin"
+        self.open -= 1
+
+
+@pytest.mark.filterwarnings("ignore::monitorch.MonitorchWarning")
+def test_the_time_of_listeners_is_measured_also_if_one_fails(parameters):
+    optimizer, clock = torch.optim.SGD(parameters, lr=0.1), Clock()
+    steps, open_in_them = OptimizerSteps(optimizer, InspectorState(), clock), []
+    steps.before += [lambda args, kwargs: open_in_them.append(clock.open), lambda args, kwargs: 1 / 0]
+    steps.after.append(lambda args, kwargs: open_in_them.append(clock.open))
+    optimizer.step()
+    assert open_in_them == [1, 1]
+    assert (clock.open, clock.calls) == (0, 2)
+
+
+def test_whether_a_step_has_ended_is_known_and_can_be_asked_again(parameters, listen):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    told, steps = listen(optimizer)
+    within = []
+    steps.before.append(lambda args, kwargs: within.append(steps.has_ended))
+    assert not steps.has_ended
+    optimizer.step()
+    assert steps.has_ended
+    steps.has_ended = False
+    optimizer.step()
+    assert steps.has_ended
+    assert within == [False, False]
+    assert len(told) == 4

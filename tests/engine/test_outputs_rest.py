@@ -8,10 +8,19 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.lens import OutputGradientGeometry, OutputNorm
+from monitorch.engine import engine
+from monitorch.engine.torch_private import number_of_graphs
+from monitorch.lens import OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
 
 EVERY = 4
 LAYERS = (nn.Linear, nn.ReLU)
+
+
+@pytest.fixture(autouse=True)
+def graphs(monkeypatch):
+    """Graphs that other tests have compiled do not count."""
+    before = number_of_graphs()
+    monkeypatch.setattr(engine, "number_of_graphs", lambda: number_of_graphs() - before)
 
 
 @pytest.fixture
@@ -127,3 +136,61 @@ def test_copies_hold_no_tap_and_send_none_to_rest(model, inspector):
     for _ in range(EVERY):
         step(model)
     assert all(len(norms) == 1 for norms in samples(inspector).values())
+
+
+def test_hooks_come_off_when_an_observed_step_has_ended(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lenses = [OutputNorm(inplace=False, include=LAYERS), ParameterGradientGeometry(inplace=False)]
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", optimizer=optimizer, every=EVERY)
+    seen = []
+    for _ in range(2 * EVERY):
+        step(model)
+        optimizer.step()
+        seen.append((sum(hooks(model)), sum(map(has_hooks, model.parameters())), inspector.state.engine.is_awake))
+    idle, awake = (0, 0, False), (3, 4, True)
+    # put on when the step before the baseline step has ended, and off when the observed one has
+    assert seen == [idle, awake, awake, idle] * 2
+
+
+def has_hooks(parameter):
+    return bool(parameter._post_accumulate_grad_hooks)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_once_a_model_is_compiled_taps_stay_where_they_are(model, inspector):
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    seen = []
+    for _ in range(2 * EVERY):
+        step(compiled)
+        seen.append(hooks(model))
+    assert seen == [[1] * 3] * (2 * EVERY)
+    assert {name: len(norms) for name, norms in samples(inspector).items()} == {"0": 2, "1": 2, "2": 2}
+
+
+def test_a_pause_between_forward_and_backward_hides_no_gradient(model):
+    lens = ParameterGradientGeometry(inplace=False)
+    inspector = PyTorchInspector([lens], module=model, visualizer="dummy")
+    loss = model(torch.ones(2, 3)).sum()
+    with inspector.paused():
+        assert not any(map(has_hooks, model.parameters()))
+    loss.backward()
+    inspector.tick_epoch()
+    found = {record.layer: record.value for record in inspector.records() if record.tag == "Weight Gradient Norm"}
+    assert set(found) == {"0", "2"}
+
+
+def test_every_hook_tells_the_clock_when_it_begins_and_ends(model, monkeypatch):
+    lenses = [OutputNorm(include=LAYERS), OutputGradientGeometry(), ParameterGradientGeometry()]
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", every=EVERY)
+    clock, calls = inspector.state.clock, []
+    enter, leave = clock.enter, clock.leave
+    monkeypatch.setattr(clock, "enter", lambda: calls.append(1) or enter())
+    monkeypatch.setattr(clock, "leave", lambda begin: calls.append(-1) or leave(begin))
+    counts = []
+    for _ in range(2 * EVERY):
+        step(model)
+        assert sum(calls) == 0
+        counts.append(len(calls) // 2)
+        calls.clear()
+    # the pass; three outputs and two of their gradients, which stay in a baseline step; the parameters together
+    assert counts[-EVERY:] == [1, 1, 1 + 3 + 2 + 1, 1 + 3 + 2 + 1]

@@ -43,6 +43,6 @@ class FakeEvent:
         return (other.time - self.time) * 1000
 
 
-def stamp_on(device, clock, seconds, phase=Phase.IDLE):
+def end_on(device, clock, seconds, phase=Phase.IDLE):
     device.submitted += seconds
-    clock.stamp(phase)
+    clock.end(phase)

@@ -2,6 +2,8 @@
 
 import io
 import warnings
+from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch import nn
 from monitorch import PyTorchInspector
 from monitorch.engine import allocation
 from monitorch.errors import OptionError
+from monitorch.inspector import inspector_state, pytorch_inspector, step_counter
+from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.lens import (
     Attribute,
     LossMetrics,
@@ -22,6 +26,7 @@ from monitorch.lens import (
     ParameterUpdateGeometry,
 )
 from monitorch.observe import EMAReducer
+from tests.inspector.fake_time import Time
 
 STEPS, PARTING = 12, 5
 LAYERS = (nn.Linear, nn.ReLU)
@@ -167,7 +172,8 @@ def test_passes_before_a_checkpoint_are_not_ones_in_which_layers_were_missed_or_
     ("make", "message"),
     [
         (lambda _: {"a": 1}, "not the state of an inspector"),
-        (lambda state: {**state, "version": 99}, "version 99, this release reads version 2"),
+        (lambda state: {**state, "version": 99}, "version 99, this release reads version 3"),
+        (lambda state: {**state, "version": 2}, "version 2, this release reads version 3"),
         (lambda state: {**state, "lenses": state["lenses"][1:]}, "use the same lenses in the same order"),
     ],
 )
@@ -175,6 +181,44 @@ def test_a_state_that_does_not_fit_is_refused(make, message):
     training = Training()
     with pytest.raises(OptionError, match=message):
         training.inspector.load_state_dict(make(training.inspector.state_dict()))
+
+
+@pytest.mark.parametrize("parting", range(20, 32))
+@pytest.mark.parametrize("given", [True, False], ids=["optimizer", "passes"])
+def test_a_resumed_run_keeps_its_account_and_parts_no_pair(given, parting, monkeypatch):
+    time = Time()
+    monkeypatch.setattr(pytorch_inspector, "Cadence", partial(Cadence, clock=time))
+    for room in (inspector_state, step_counter):
+        monkeypatch.setattr(room, "perf_counter", time)
+
+    def training():
+        made = Training(given=given, budget=0.2, head_start=4.0)
+        state = made.inspector.state
+
+        def take_time(*_):
+            phases.append(state.phase)
+            time.now += 1.0 + 0.5 * state.phase
+
+        made.model.register_forward_hook(take_time)
+        return made
+
+    phases = []
+    before = training()
+    before.run(0, parting)
+    saved = through_a_file(before.saved())
+    after = training()
+    after.load(saved)
+    cost = before.inspector.state.cadence.cost
+    cost.settle()
+    again = after.inspector.state.cadence.cost
+    assert (again.spent, again.bare) == (cost.spent, cost.bare)
+    assert cost.spent > 4.0
+    assert after.inspector.state.phase == before.inspector.state.phase
+    after.run(parting, 120)
+    assert {later for earlier, later in pairwise(phases) if earlier == Phase.BASELINE} == {Phase.OBSERVE}
+    spent, allowed = sum(0.5 * phase for phase in phases), 4.0 + 0.2 * len(phases)
+    # prices are learnt anew: up to seven steps are observed before one is idle, and one more was promised
+    assert allowed - 2.0 <= spent <= allowed + 8.0
 
 
 def test_a_state_needs_a_model():

@@ -2,6 +2,7 @@
 
 import copy
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
+from monitorch.inspector import inspector_state, pytorch_inspector, step_counter
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.lens import (
     LossMetrics,
@@ -19,6 +21,7 @@ from monitorch.lens import (
     ParameterGradientGeometry,
     ParameterUpdateGeometry,
 )
+from tests.inspector.fake_time import Time
 
 STEPS = 10
 
@@ -212,22 +215,135 @@ def test_unrecorded_passes_are_counted_as_gaps(model, watch):
     assert inspector.state.gaps == 3
 
 
-def test_a_budget_chooses_how_often_and_says_what_it_costs(model, watch):
-    seconds = {Phase.IDLE: 1.0, Phase.BASELINE: 1.5, Phase.OBSERVE: 2.0}
-    optimizer, now = sgd(model), [0.0]
-    inspector = watch(ParameterGradientGeometry(), module=None, optimizer=optimizer, budget=0.1)
-    inspector.state.cadence = Cadence(budget=0.1, clock=lambda: now[0])
-    inspector.attach(model)
-    assert inspector.overhead is None
+@pytest.fixture
+def take_time(monkeypatch):
+    """Make a baseline step of a model take half as long again as an idle one, and an observed one twice as long."""
+    time = Time()
+    monkeypatch.setattr(pytorch_inspector, "Cadence", partial(Cadence, clock=time))
+    for room in (inspector_state, step_counter):
+        monkeypatch.setattr(room, "perf_counter", time)
 
-    model.register_forward_hook(lambda *_: now.append(now.pop() + seconds[inspector.state.phase]))
-    train(model, optimizer, 200)
-    assert inspector.state.cadence.n == 15  # (0.5 + 1.0) / 15 is the budget
-    assert inspector.overhead == pytest.approx(0.1)
+    def take(model, inspector, seconds):
+        phases, began = [], time.now
+
+        def step(*_):
+            phases.append(inspector.state.phase)
+            time.now += seconds * (1 + 0.5 * phases[-1])
+
+        model.register_forward_hook(step)
+        return phases, lambda: (time.now - began) / (seconds * len(phases)) - 1
+
+    return take
 
 
-def test_the_cost_of_observing_every_step_is_known_too(model, watch):
+@pytest.mark.parametrize("given", [True, False], ids=["optimizer", "passes"])
+def test_a_budget_chooses_how_often_and_says_what_it_costs(given, model, watch, take_time):
     optimizer = sgd(model)
-    inspector = watch(ParameterGradientGeometry(), OutputNorm(), optimizer=optimizer)
+    options = {"budget": 0.1, "optimizer": optimizer if given else None}
+    inspector = watch(ParameterGradientGeometry(), OutputNorm(), **options)
+    phases, added = take_time(model, inspector, seconds=1.0)
+    assert inspector.overhead is None
+    train(model, optimizer, 400)
+    assert added() == pytest.approx(0.1, abs=0.01)
+    assert inspector.overhead == pytest.approx(added(), abs=0.01)
+    assert not inspector.overhead_is_lower_bound
+    assert phases.count(Phase.OBSERVE) == pytest.approx(400 / 15, abs=4)  # (0.5 + 1.0) / 15 is the budget
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["optimizer", "passes"])
+def test_a_tick_after_every_step_is_no_part_of_its_time(given, model, watch, take_time):
+    optimizer = sgd(model)
+    inspector = watch(OutputNorm(), every=4, optimizer=optimizer if given else None)
+    take_time(model, inspector, seconds=1000.0)  # beside which real ticks are short
+    inspector.state.follow(ticker := Ticker(inspector))
+    train(model, optimizer, 40)
+    assert ticker.ticks > 30
+    assert inspector.overhead == pytest.approx(0.25, abs=0.03)
+
+
+class Ticker:
+    """Ticks like a watch: when a step has ended, or if nothing tells of that, when the next one begins."""
+
+    def __init__(self, inspector):
+        self.inspector, self.ticks = inspector, 0
+        inspector.state.tick_step = 0  # due after any step
+
+    def step_is_over(self):
+        self.ticks += 1
+        self.inspector.tick_epoch()
+
+    def step_begins(self):
+        if not self.inspector.state.steps_have_ends and self.inspector.state.step:
+            self.step_is_over()
+
+    def evaluation_begins(self):
+        pass
+
+
+def test_a_head_start_is_spent_on_the_first_steps(model, watch, take_time):
+    optimizer = sgd(model)
+    inspector = watch(ParameterGradientGeometry(), optimizer=optimizer, budget=0.03, head_start=7.0)
+    phases, _ = take_time(model, inspector, seconds=0.1)
+    train(model, optimizer, 150)
+    assert phases[:64].count(Phase.OBSERVE) == 56
+    assert phases[90:].count(Phase.OBSERVE) < 6
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_cost_of_observing_is_a_lower_bound_where_no_step_is_idle(every, model, watch):
+    optimizer = sgd(model)
+    inspector = watch(ParameterGradientGeometry(), OutputNorm(), optimizer=optimizer, every=every)
     train(model, optimizer, 10)
-    assert 0 < inspector.overhead < 1
+    assert inspector.overhead > 0
+    assert inspector.overhead_is_lower_bound
+
+
+# something unusual
+
+
+def with_nan(inspector, model):
+    with torch.no_grad():
+        model(torch.full((2, 3), torch.nan))
+
+
+def push_nan(inspector, model):
+    inspector.push_loss(float("nan"), train=True)
+
+
+def push_nothing_unusual(inspector, model):
+    inspector.push_loss(1.0, train=True)
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (with_nan, {"numbers that are not finite"}),
+        (push_nan, {"a loss that is not finite"}),
+        (push_nothing_unusual, set()),
+    ],
+)
+def test_numbers_that_are_not_finite_are_noticed(act, expected, model, watch):
+    inspector, kinds = watch(OutputNorm(record_eval=True), LossMetrics()), set()
+    inspector.state.notice = kinds.add
+    act(inspector, model)
+    inspector.tick_epoch()
+    inspector.records()
+    assert kinds == expected
+
+
+def test_a_loss_that_is_not_finite_buys_a_closer_look_once(model, watch, take_time):
+    optimizer = sgd(model)
+    inspector = watch(ParameterGradientGeometry(), LossMetrics(), optimizer=optimizer, budget=0.03)
+    phases, _ = take_time(model, inspector, seconds=0.1)
+    seen = []
+    for loss in (1.0, float("nan"), float("nan")):
+        before = phases.count(Phase.OBSERVE)
+        train(model, optimizer, 200)
+        seen.append(phases.count(Phase.OBSERVE) - before)
+        inspector.push_loss(loss, train=True)
+        inspector.tick_epoch()
+        inspector.records()
+    train(model, optimizer, 100)
+    assert seen[0] < 12
+    assert seen[1] < 12
+    assert 20 <= seen[2] <= 40  # two seconds pay for twenty steps

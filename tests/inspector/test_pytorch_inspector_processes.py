@@ -133,12 +133,19 @@ def looks_at_more(rank):
 
 
 def agrees_on_a_pace(rank):
-    inspector = PyTorchInspector([OutputNorm()], module=new_model(), visualizer="dummy", budget=0.1)
-    cadence = inspector.state.cadence
-    found = [cadence.common_n]
-    cadence.n = 5 + 2 * rank  # what a review may come to
+    model = new_model()
+    inspector = PyTorchInspector([OutputNorm()], module=model, visualizer="dummy", budget=0.1)
+    state, cadence = inspector.state, inspector.state.cadence
+    first = [cadence.common_n, cadence.has_agreed]
+    cadence.affordable_n = lambda steps: 5 + 2 * rank  # what their costs may come to
+    state.steps_to_next_tick = 40 - 10 * rank
     inspector.tick_epoch()
-    return [*found, cadence.common_n]
+    agreed = [cadence.common_n, cadence.has_agreed, state.steps_to_next_tick]
+    del cadence.affordable_n
+    state.step = 77
+    cadence.cost.spend(100.0 * rank)
+    state.load_state_dict(state.state_dict())
+    return {"first": first, "agreed": agreed, "later": [int(cadence.phase(step)) for step in range(78, 400)]}
 
 
 def survives(rank, folder):
@@ -304,7 +311,15 @@ def test_ranks_with_other_lenses_do_not_disturb_each_other(ranks):
 
 
 def test_all_ranks_observe_the_steps_that_the_slowest_can_afford(ranks):
-    assert [result["pace"] for result in ranks] == [[4, 7], [4, 7]]
+    for pace in (result["pace"] for result in ranks):
+        assert pace["first"] == [1, False]
+        assert pace["agreed"] == [7, True, 40]
+
+
+def test_all_ranks_observe_the_same_steps_also_after_a_checkpoint_whatever_each_has_spent(ranks):
+    first, second = (result["pace"]["later"] for result in ranks)
+    assert first == second
+    assert first.count(2) > 10
 
 
 def test_sketches_of_parts_are_those_of_the_whole_parameter(ranks):

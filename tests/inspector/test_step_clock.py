@@ -5,68 +5,327 @@ import statistics
 import numpy as np
 import pytest
 
-from monitorch.inspector.step_clock import KEPT, Phase, StepClock
-from tests.inspector.fake_time import Time, stamp_on
+from monitorch.inspector import step_clock
+from monitorch.inspector.step_clock import AFTER_COMPILING, JUST_NOW, KEPT, LONG, TIME_HOOKS_EVERY, Phase, StepClock
+from tests.inspector.fake_time import Time, end_on
 
-IDLE, _, OBSERVE = Phase
+IDLE, BASELINE, OBSERVE = Phase
 
 
-def test_median_of_recent_durations_after_the_warm_up():
-    time = Time()
-    clock = StepClock(clock=time)
-    durations = [9.0, 9.0, 9.0, *np.random.default_rng(0).uniform(1, 2, 100)]
-    clock.stamp(IDLE)
+class Steps:
+    """Steps that end on a clock of their own."""
+
+    def __init__(self):
+        self.time = Time()
+        self.clock = StepClock(clock=self.time)
+        self.clock.mark()
+
+    def end(self, seconds, phase=IDLE, in_hooks=0.0):
+        begin = self.clock.enter()
+        self.time.now += in_hooks
+        self.clock.leave(begin)
+        self.time.now += seconds - in_hooks
+        return self.clock.end(phase)
+
+
+@pytest.fixture
+def steps():
+    return Steps()
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    found = []
+    monkeypatch.setattr(step_clock, "number_of_graphs", lambda: len(found))
+    return found
+
+
+def middle(numbers):
+    return pytest.approx(statistics.median_low(numbers))
+
+
+def test_the_middle_one_of_recent_durations(steps):
+    durations = np.random.default_rng(0).uniform(0.1, 0.2, 150).tolist()
+    assert steps.clock.usual(IDLE) is None
     for number, seconds in enumerate(durations, start=1):
-        time.now += seconds
-        clock.stamp(IDLE)
-        kept = durations[3:number][-KEPT:]
-        assert clock.samples(IDLE) == len(kept)
-        assert clock.median(IDLE) == (pytest.approx(statistics.median(kept)) if kept else None)
-    assert clock.median(OBSERVE) is None
+        steps.end(seconds)
+        assert steps.clock.usual(IDLE) == middle(durations[:number][-KEPT:])
+    assert steps.clock.usual(OBSERVE) is None
 
 
-def test_what_happens_in_an_interruption_belongs_to_no_step():
-    time = Time()
-    clock = StepClock(clock=time)
+@pytest.mark.parametrize(("phase", "left_out"), [(IDLE, 0), (BASELINE, 1), (OBSERVE, 2)])
+def test_each_phase_warms_up_by_itself(phase, left_out, steps):
+    for _ in range(left_out):
+        steps.end(9.0, phase)
+        assert steps.clock.usual(phase) is None
+    steps.end(0.1, phase)
+    assert steps.clock.usual(phase) == pytest.approx(0.1)
+    assert [steps.clock.usual(other) for other in Phase if other != phase] == [None, None]
+
+
+def test_the_first_boundary_has_no_step_before_it():
+    clock = StepClock(clock=iter([5.0, 7.0]).__next__)
+    clock.end(IDLE)
+    assert clock.usual(IDLE) is None
+    clock.end(IDLE)
+    assert clock.usual(IDLE) == 2.0
+
+
+def test_of_long_steps_none_is_left_out_once_an_idle_one_shows_that_they_are_long(steps):
+    steps.end(5 * LONG, OBSERVE)
+    steps.end(3 * LONG)
+    steps.end(4 * LONG, OBSERVE)
+    assert steps.clock.usual(OBSERVE) == 4 * LONG
+
+
+def test_what_happens_in_an_interruption_belongs_to_no_step(steps):
     for _ in range(5):
-        time.now += 1.0
-        clock.stamp(IDLE)
-    clock.interrupt()
-    time.now += 1000.0
-    clock.stamp(IDLE)
-    time.now += 1.0
-    clock.stamp(IDLE)
-    assert (clock.samples(IDLE), clock.median(IDLE)) == (2, 1.0)
+        steps.end(1.0)
+    steps.clock.interrupt()
+    steps.end(1000.0)
+    assert max(steps.clock._durations[IDLE]) == pytest.approx(1.0)
+    steps.end(2.0)
+    assert sorted(steps.clock._durations[IDLE]) == pytest.approx([1.0] * 5 + [2.0])
+
+
+def test_a_mark_leaves_out_what_was_before_it(steps):
+    steps.time.now += 100.0
+    steps.clock.mark()
+    steps.end(1.0)
+    assert steps.clock.usual(IDLE) == pytest.approx(1.0)
+
+
+def test_clear_forgets_everything(steps):
+    for phase in (IDLE, IDLE, *[OBSERVE] * 5):
+        steps.end(1.0, phase, in_hooks=0.5)
+    steps.clock.clear()
+    assert [steps.clock.usual(phase) for phase in Phase] == [None] * 3
+    assert [steps.clock.usual_in_hooks(phase) for phase in Phase] == [0.0] * 3
+    assert steps.clock.usual_extra(OBSERVE) is None
+    steps.end(7.0)
+    assert steps.clock.usual(IDLE) is None  # nobody knows when this one began
+
+
+# time inside hooks
+
+
+def test_time_inside_hooks_is_told_when_a_step_ends_and_usual_by_phase(steps):
+    assert steps.end(1.0, IDLE, in_hooks=0.25) == 0.25
+    assert [steps.end(1.0, OBSERVE, in_hooks=own) for own in (0.5, 0.5, 0.125, 0.25, 0.25)][-1] == 0.25
+    assert (steps.clock.usual_in_hooks(IDLE), steps.clock.usual_in_hooks(OBSERVE)) == (0.25, 0.25)
+    assert steps.clock.usual_in_hooks(BASELINE) == 0.0
+
+
+def test_an_idle_step_counts_without_its_hooks_and_an_observed_one_with_them(steps):
+    for phase in (IDLE, *[OBSERVE] * 3):
+        steps.end(1.0, phase, in_hooks=0.25)
+    assert (steps.clock.usual(IDLE), steps.clock.usual(OBSERVE)) == (0.75, 1.0)
+
+
+def test_a_pause_is_part_of_no_hook_and_of_no_step(steps):
+    hook = steps.clock.enter()
+    steps.time.now += 0.25
+    pause = steps.clock.begin_pause()
+    steps.time.now += 4.5
+    assert steps.clock.end_pause(pause) == 4.5
+    steps.time.now += 0.25
+    steps.clock.leave(hook)
+    steps.time.now += 1.0
+    assert steps.clock.end(IDLE) == 0.5
+    assert steps.clock.usual(IDLE) == 0.75  # from the end of the pause, without hooks
+    assert steps.clock.host_share == 1.0
+
+
+def test_on_the_host_the_time_inside_hooks_is_what_is_sure(steps):
+    assert steps.clock.usual_share(OBSERVE) is None
+    for _ in range(4):
+        steps.end(1.0, OBSERVE, in_hooks=0.25)
+    assert steps.clock.waits
+    assert steps.clock.usual_share(OBSERVE) == 0.25
+
+
+# how much longer
+
+
+def test_a_step_is_compared_with_idle_ones_just_before_it(steps):
+    assert steps.clock.usual_extra(OBSERVE) is None
+    for _ in range(3):
+        steps.end(0.3, OBSERVE)
+    assert steps.clock.usual_extra(OBSERVE) is None  # no idle one yet
+    found = []
+    for number in range(40):
+        bare = 0.1 + 0.01 * number  # each round is slower than the last
+        for _ in range(JUST_NOW):
+            steps.end(bare)
+        found.append(0.05 + 0.001 * (number * 7 % 11))
+        steps.end(bare + found[-1], OBSERVE)
+        assert steps.clock.usual_extra(OBSERVE) == middle(found)
+    assert steps.clock.usual(OBSERVE) - steps.clock.usual(IDLE) < 0  # old ones beside new ones
+
+
+def test_a_step_that_was_shorter_than_idle_ones_counts_as_that(steps):
+    for phase in (IDLE, *[BASELINE] * 4):
+        steps.end(1.0 if phase == IDLE else 0.75, phase)
+    assert steps.clock.usual_extra(BASELINE) == -0.25
+
+
+# graphs
+
+
+def test_a_step_that_compiles_a_graph_is_left_out_and_those_after_it(steps, graphs):
+    for _ in range(5):
+        steps.end(0.1, OBSERVE)
+    graphs.append("new")
+    for _ in range(1 + AFTER_COMPILING):
+        steps.end(60.0, OBSERVE)
+    steps.end(0.1, OBSERVE)
+    assert sorted(steps.clock._durations[OBSERVE]) == pytest.approx([0.1] * 4)
+
+
+def test_only_the_phase_that_compiled_waits(steps, graphs):
+    graphs.append("new")
+    steps.end(60.0, IDLE)
+    steps.end(9.0, BASELINE)
+    steps.end(0.5, BASELINE)
+    assert steps.clock.usual(BASELINE) == 0.5
+    assert steps.clock.usual(IDLE) is None
+
+
+def test_a_long_step_that_compiles_is_left_out_too(steps, graphs):
+    steps.end(2 * LONG)
+    graphs.append("new")
+    steps.end(60.0, OBSERVE)
+    steps.end(3 * LONG, OBSERVE)
+    assert steps.clock.usual(OBSERVE) == 3 * LONG
+
+
+# on a device
 
 
 def test_device_times_are_read_only_once_they_are_there(device):
     clock = StepClock("cuda")
+    assert not clock.waits
     for _ in range(9):
-        stamp_on(device, clock, 2.0)
-    assert clock.median(IDLE) is None
+        end_on(device, clock, 2.0)
+    assert clock.usual(IDLE) is None
     device.done = 12.0
-    assert (clock.median(IDLE), clock.samples(IDLE)) == (2.0, 2)
+    assert clock.usual(IDLE) == 2.0
+    assert len(clock._durations[IDLE]) == 5
     device.done = device.submitted
-    assert (clock.median(IDLE), clock.samples(IDLE)) == (2.0, 5)
+    assert clock.usual(IDLE) == 2.0
+    assert len(clock._durations[IDLE]) == 8
 
 
 def test_a_device_that_falls_behind_does_not_pile_up_events(device):
     clock = StepClock("cuda:0")
     for _ in range(1000):
-        stamp_on(device, clock, 1.0)
+        end_on(device, clock, 1.0)
+    assert len(clock._pending) <= KEPT
     device.done = device.submitted
-    assert clock.median(IDLE) == 1.0
-    assert clock.samples(IDLE) <= KEPT
+    assert clock.usual(IDLE) == 1.0
+    assert len(clock._durations[IDLE]) <= KEPT
 
 
 def test_steps_that_are_captured_into_a_graph_are_not_measured(device):
     clock = StepClock("cuda")
-    for seconds in (1.0, 1.0, 1.0, 1.0, 1.0):
-        stamp_on(device, clock, seconds)
+    for seconds in (1.0, 1.0, 1.0):
+        end_on(device, clock, seconds)
     device.capturing = True
-    stamp_on(device, clock, 50.0)
+    end_on(device, clock, 50.0)
     device.capturing = False
-    stamp_on(device, clock, 50.0)
-    stamp_on(device, clock, 1.0)
+    end_on(device, clock, 50.0)
+    end_on(device, clock, 1.0)
     device.done = device.submitted
-    assert (clock.median(IDLE), clock.samples(IDLE)) == (1.0, 2)
+    assert clock.usual(IDLE) == 1.0
+    assert list(clock._durations[IDLE]) == [1.0] * 3
+
+
+def hook_on(device, clock, seconds):
+    begin = clock.enter()
+    device.submitted += seconds
+    clock.leave(begin)
+
+
+def test_where_no_step_is_idle_some_have_their_hooks_timed_on_the_device(device):
+    clock = StepClock("cuda", clock=Time())
+    clock.mark()
+    for _ in range(4 * TIME_HOOKS_EVERY):
+        for own in (0.25, 0.5):
+            hook_on(device, clock, own)
+        end_on(device, clock, 1.0, OBSERVE)
+        device.done = device.submitted
+    assert clock.usual(OBSERVE) == 1.75
+    assert clock.usual_share(OBSERVE) == 0.75
+    assert len(clock._on_device[OBSERVE]) == 3
+
+
+def test_hooks_are_not_timed_on_the_device_once_idle_steps_tell_what_they_cost(device):
+    clock = StepClock("cuda", clock=Time())
+    clock.mark()
+    for number in range(4 * TIME_HOOKS_EVERY):
+        hook_on(device, clock, 0.5)
+        end_on(device, clock, 1.0, IDLE if number == 5 else OBSERVE)
+        device.done = device.submitted
+    assert clock.usual_share(OBSERVE) is None
+    assert clock.usual_extra(OBSERVE) == 0.0  # the idle one had the hook, too
+
+
+def test_a_hook_that_is_captured_has_no_events(device):
+    clock = StepClock("cuda", clock=Time())
+    clock.mark()
+    for number in range(3 * TIME_HOOKS_EVERY):
+        device.capturing = number % 2 == 0
+        hook_on(device, clock, 0.5)
+        device.capturing = False
+        end_on(device, clock, 1.0, OBSERVE)
+        device.done = device.submitted
+    assert set(clock._on_device[OBSERVE]) <= {0.5}
+
+
+def test_another_device_begins_from_nothing_and_the_same_does_not(steps):
+    steps.end(1.0)
+    steps.clock.use("cpu")
+    assert steps.clock.usual(IDLE) == 1.0
+    steps.clock.use("cuda")
+    assert steps.clock.usual(IDLE) is None
+
+
+def pause_on(device, clock, time, on_host, on_device):
+    begin = clock.begin_pause()
+    time.now += on_host
+    device.submitted += on_device
+    clock.end_pause(begin)
+
+
+def test_a_device_that_works_on_notices_only_some_of_what_the_host_does(device):
+    time = Time()
+    clock = StepClock("cuda", clock=time)
+    assert clock.host_share == 1.0
+    device.submitted = 1.0
+    for on_device in (0.0, 0.5, 1.0, 9.0):
+        pause_on(device, clock, time, 2.0, on_device)
+    assert clock.host_share == 1.0  # nothing was read yet
+    device.done = device.submitted
+    assert clock.usual(IDLE) is None  # reads what is there
+    assert clock.host_share == pytest.approx((0.0 + 0.25 + 0.5 + 1.0) / 4)
+    device.capturing = True
+    pause_on(device, clock, time, 2.0, 0.0)
+    device.capturing = False
+    assert clock.host_share == pytest.approx(0.4375)
+
+
+def test_an_idle_step_on_a_device_counts_without_what_it_noticed_of_hooks(device):
+    time = Time()
+    clock = StepClock("cuda", clock=time)
+    device.submitted = 1.0
+    hook = clock.enter()
+    pause_on(device, clock, time, 2.0, 1.0)  # half of it
+    clock.leave(hook)
+    device.done = device.submitted
+    assert clock.usual(IDLE) is None
+    begin = clock.enter()
+    time.now += 0.5
+    clock.leave(begin)
+    end_on(device, clock, 1.0)
+    device.done = device.submitted
+    assert clock.usual(IDLE) == 0.75

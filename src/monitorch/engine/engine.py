@@ -219,6 +219,7 @@ class Engine:
             self.buffers.forget_graphs()
         while self._resting:
             self._resting.pop().wake()
+        self.gradients.wake()
 
     def forget(self, tap: OutputTap) -> None:
         """A tap was closed: do not wake it."""

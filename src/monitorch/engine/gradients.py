@@ -184,19 +184,23 @@ class GradientTap:
         """Follow parameters that were replaced; without a hook no gradient is seen in this pass."""
         if self.state.wants_data():
             self._drop_leftovers()
-            self._is_resting = False
-            self.refresh()
+            self.wake()
         elif not self._is_resting:
             self._drop_leftovers()
             self.rest()
 
     def rest(self) -> None:
-        """Unhook all parameters until the next recorded pass: a hook costs time even if it does nothing."""
+        """Unhook all parameters until :meth:`wake`: a hook costs time even if it does nothing."""
         if not self._is_resting:
             self._is_resting = True
             for watched in self._watched.values():
                 watched.interrupt()
                 watched.unhook()
+
+    def wake(self) -> None:
+        """Hook them again: the pass whose gradients come next may have begun already."""
+        self._is_resting = False
+        self.refresh()
 
     def close(self) -> None:
         """Remove the hooks from all parameters."""

@@ -26,6 +26,8 @@ take more than the whole; that is shown, but what good is a watch that sees noth
 GIFT, GIFT_EVERY = 2.0, 600.0
 """Seconds of observing that something unusual is worth, and how often, in seconds, it can get them."""
 
+UNAGREED = 16  # steps after which processes observe fewer, and fewer again after twice as many, until they agree
+MEASURED = 16  # of idle steps in a row on CUDA one in so many
 REMEMBERED = 4  # steps whose phases were decided
 ASKED = 64  # steps for which a user's function was asked
 LARGEST = 10_000
@@ -85,21 +87,24 @@ class Cadence:
         self.clock.clear()
         self.cost.restart()
         self.common_n: int | None = None
+        self.has_agreed = False
+        """Whether the processes have agreed on that number; until then they observe ever fewer steps."""
         self._phases: dict[int, Phase] = {}
         self._last = Phase.IDLE
         self._ended = 0
         self._began: float | None = None
         self._is_dense = self.head_start > 0
         self._look_at = 0
-        self._idle_steps = 0
+        self._busy_at = 0
         self._gifts, self._gift_at = 0.0, -math.inf
-        self._unusual: list[str] = []
+        self._unusual: set[str] = set()
         self._known: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        """The account; durations are measured again."""
+        """The account, and what was said about coming steps; durations are measured again."""
         account = {"gifts": self._gifts, "known": sorted(self._known), "is_dense": self._is_dense}
-        return {**self.cost.state_dict(), **account, "last": int(self._last)}
+        decided = {step: int(phase) for step, phase in self._phases.items() if step > self._ended}
+        return {**self.cost.state_dict(), **account, "decided": decided, "last": int(self._last)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -107,6 +112,7 @@ class Cadence:
         self.cost.load_state_dict(state)
         self._gifts, self._known, self._is_dense = state["gifts"], set(state["known"]), state["is_dense"]
         self._last = Phase(state["last"])
+        self._phases = {step: Phase(phase) for step, phase in state["decided"].items()}
 
     def use(self, device: torch.device | str | None) -> None:
         """Measure on this device from now on."""
@@ -118,7 +124,8 @@ class Cadence:
         if found is None:
             self._began = self._now() if self._began is None else self._began
             found = self._last = self._phases[step] = self._decide(step)
-            self._phases.pop(step - REMEMBERED, None)
+            for old in [known for known in self._phases if known <= step - REMEMBERED]:
+                del self._phases[old]
         return found
 
     def idle_until(self, step: int) -> int:
@@ -126,15 +133,21 @@ class Cadence:
         if self._unusual or self._says is not None:
             return step + 1
         if self.budget is None or self.common_n is not None:
-            n = self.common_n or self._n
-            return step + 1 if n == 1 else (step // n + 1) * n - self.needs_baseline
-        return max(step + 1, self._look_at)
+            n = self._fixed_n(step)
+            found = step + 1 if n == 1 else (step // n + 1) * n - self.needs_baseline
+        else:
+            found = max(step + 1, self._look_at)
+        if self.clock.waits:
+            return found
+        place = (step - self._busy_at) % MEASURED
+        return min(found, step + 1 + (MEASURED - place if place > 1 else 0))
 
     def end_step(self, step: int, phase: Phase, coming: Phase | None = None) -> None:
         """A step of this phase has just ended; ``coming`` is the phase of the next one, if it is known."""
         self._ended = step
-        self._idle_steps = self._idle_steps + 1 if phase == Phase.IDLE else 0
-        if self._idle_steps > 1 and coming == Phase.IDLE and not self.clock.waits:
+        if phase != Phase.IDLE:
+            self._busy_at = step
+        if (step - self._busy_at) % MEASURED > 1 and coming == Phase.IDLE and not self.clock.waits:
             self.clock.interrupt()  # events cost time: some idle steps are enough
             self.cost.end_step(phase, 0.0)
             return
@@ -144,7 +157,7 @@ class Cadence:
 
     def notice(self, kind: str) -> None:
         """Something unusual has happened: the first of its kind is worth a closer look. Any thread may call this."""
-        self._unusual.append(kind)
+        self._unusual.add(kind)
 
     def affordable_n(self, steps: int) -> int:
         """With a budget: the smallest n so that observing every n-th of the next steps can be paid."""
@@ -165,13 +178,18 @@ class Cadence:
         if self._says is not None:
             return self._by_rule(self._says, step)
         if self.budget is None or self.common_n is not None:
-            n = self.common_n or self._n
+            n = self._fixed_n(step)
             if self._last == Phase.BASELINE:  # the processes may have agreed on another n since
                 return Phase.OBSERVE
             if n == 1 and self.budget is not None and step % CHECK == 0:
                 return Phase.IDLE
             return self._by_rule(lambda number: number % n == 0, step)
         return self._by_account(step)
+
+    def _fixed_n(self, step: int) -> int:
+        n = self.common_n or self._n
+        is_known = self.budget is None or self.has_agreed
+        return n if is_known else n << (step // UNAGREED).bit_length()
 
     def _by_rule(self, is_observed: Callable[[int], Any], step: int) -> Phase:
         if is_observed(step):
@@ -198,7 +216,7 @@ class Cadence:
         lead = int(self.needs_baseline)
         if (step + lead) % self._n:
             return Phase.IDLE
-        if self.cost.is_lower_bound and self._idle_steps < 2:
+        if self.cost.is_lower_bound and self._ended - self._busy_at < 2:
             return Phase.IDLE  # the first pairs are only to learn what they cost, and that takes idle steps, too
         pair = self._price_of_pair()
         if self._balance() < pair:
@@ -216,8 +234,11 @@ class Cadence:
         return self.cost.is_lower_bound and self._now() - (self._began or 0.0) > self.head_start
 
     def _price_of_pair(self) -> float:
-        phases = [Phase.OBSERVE, Phase.BASELINE][: 1 + self.needs_baseline]
-        return sum(self.cost.price(phase) or 0.0 for phase in phases)
+        observed = self.cost.price(Phase.OBSERVE) or 0.0
+        if not self.needs_baseline:
+            return observed
+        baseline = self.cost.price(Phase.BASELINE)
+        return observed + (observed if baseline is None else baseline)
 
     def _balance(self) -> float:
         """What is left in the account when all steps that were decided so far have ended."""
@@ -229,8 +250,8 @@ class Cadence:
         return self.head_start + self._gifts + left - promised
 
     def _pay_for_a_look(self) -> None:
-        unusual, self._unusual = self._unusual, []
-        new, self._known = set(unusual) - self._known, self._known | set(unusual)
+        unusual, self._unusual = self._unusual, set()
+        new, self._known = unusual - self._known, self._known | unusual
         if new and self._now() - self._gift_at >= GIFT_EVERY:
             self._gift_at, self._look_at = self._now(), 0
             self._gifts += GIFT

@@ -93,10 +93,13 @@ class Cost:
 
     def price(self, phase: Phase) -> float | None:
         """What a step of this phase costs; None while not known."""
-        took, bare, in_hooks = self._clock.usual(phase), self.bare_step, self._clock.usual_in_hooks(phase)
+        in_hooks, extra = self._clock.usual_in_hooks(phase), self._clock.usual_extra(phase)
         if phase == Phase.IDLE:
             return in_hooks * self._clock.host_share
-        return None if took is None or bare is None else max(took - bare, in_hooks if self._clock.waits else 0.0)
+        if extra is None:
+            took, bare = self._clock.usual(phase), self.bare_step
+            extra = None if took is None or bare is None else took - bare
+        return None if extra is None else max(extra, in_hooks if self._clock.waits else 0.0)
 
     def settle(self) -> None:
         """Bring the sums up to date."""
@@ -128,5 +131,7 @@ class Cost:
     def overhead(self) -> float | None:
         """What observing has recently added to the time of steps, relative to it; None while not known."""
         self.settle()
+        if self._unpaid[Phase.OBSERVE]:
+            return None  # steps were observed, and nobody knows yet what that has cost
         _, spent, bare = self._history[0]
         return (self.spent - spent) / (self.bare - bare) if self.bare > bare else None

@@ -103,6 +103,8 @@ class InspectorState:
         self.counter = 1
         self.ticks = 0
         self.step = 0
+        self.agreed_at = 0
+        """The step at which all processes last agreed on the steps to observe."""
         self.observed = 0
         """How many training passes were in observed steps since the model was attached; a checkpoint adds none."""
         self.gaps = 0
@@ -120,27 +122,29 @@ class InspectorState:
         self.is_quiet = False
         """Whether this step is idle, and nobody has to be told that it begins or ends."""
         self._idle_until = 0
-        self.steps_in_last_tick = 1
-        self._step_of_tick = 0
         self.reported = set[str]()
         """Names of the numbers reported since the last step ended; they belong to that step."""
-        self.cadence.restart()
         self.begin()
 
     def begin(self, device: torch.device | None = None, *, compares: bool = True) -> None:
         """Decide on the first step, if it has not begun; ``compares``: whether a lens compares consecutive steps."""
+        if not self.step:
+            self.cadence.restart()  # what was said about the first step before the lenses were known
         self.cadence.needs_baseline = compares
-        if several_processes() and not self.per_rank:
-            self.cadence.common_n = self.cadence.common_n or self.cadence.affordable_n(0)
+        self._share_cadence()
         self.cadence.use(device)
         if not self.step:
             self._enter(self.cadence.phase(1))
+
+    def _share_cadence(self) -> None:
+        """With several processes, observe steps by their numbers: all the same ones."""
+        if several_processes() and not self.per_rank:
+            self.cadence.common_n = self.cadence.common_n or self.cadence.affordable_n(0)
 
     def tick(self, n_ticks: int = 1) -> int:
         """Begin the next tick and return its number."""
         self.counter += n_ticks
         self.ticks += n_ticks
-        self.steps_in_last_tick, self._step_of_tick = max(1, self.step - self._step_of_tick), self.step
         self._refresh()
         return self.counter
 
@@ -155,6 +159,8 @@ class InspectorState:
         for name in COUNTS:
             setattr(self, name, state[name])
         self.cadence.load_state_dict(state["cadence"])
+        self.agreed_at = self.step
+        self._share_cadence()
         self.reported = set(state.get("reported", ()))  # older releases did not save it
         self._enter(*map(Phase, state["phases"]))
 
@@ -224,15 +230,17 @@ class InspectorState:
             begins: 1 if the new step is counted now, 0 if it is counted when it ends.
             in_graph: whether the step begins inside a compiled graph, which must know one step ahead what to record.
         """
-        if begins:
-            self._begin_step()
         number, cadence = self.step + 2 - begins, self.cadence
-        if self.wants_data():
+        if number == 1:
+            phase = cadence.phase(number)  # the first step begins, and none has ended
+        elif self.wants_data():
             cadence.end_step(number - 1, self.phase)
             phase = cadence.phase(number)
         else:
             phase = cadence.phase(number)
             cadence.end_step(number - 1, Phase.IDLE, phase)
+        if begins:
+            self._begin_step()  # not before the end of the last step is measured: there may be a tick now
         self.step += 1
         coming = phase
         if in_graph:

@@ -11,9 +11,11 @@ import torch
 
 from ..engine.torch_private import number_of_graphs
 
-KEPT = 64  # recent durations of each phase
+KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
+JUST_NOW = 15  # idle steps that others are compared with
 TIME_HOOKS_EVERY = 16  # steps
 AFTER_COMPILING = 2  # steps after one that compiled a graph: they still allocate, tune and capture
+LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
 
 
 class Phase(IntEnum):
@@ -40,7 +42,7 @@ class StepClock:
     >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 4.0]).__next__)
     >>> clock.mark()
     >>> for _ in range(3):
-    ...     clock.end(Phase.IDLE)
+    ...     _ = clock.end(Phase.IDLE)
     >>> clock.usual(Phase.IDLE), clock.usual(Phase.OBSERVE)
     (1.0, None)
     """
@@ -66,6 +68,7 @@ class StepClock:
         """Forget all durations."""
         self._durations: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._extra: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
         self._graphs = number_of_graphs()
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
@@ -101,6 +104,8 @@ class StepClock:
         graphs = number_of_graphs()
         if graphs != self._graphs:
             self._graphs, self._to_skip[phase] = graphs, 1 + AFTER_COMPILING
+        elif self._to_skip[phase] and (self.usual(Phase.IDLE) or 0.0) > LONG:
+            self._to_skip[phase] = 0
         if self._to_skip[phase]:
             self._to_skip[phase] -= 1
         elif began is not None and self._began is not None:
@@ -165,6 +170,13 @@ class StepClock:
         self._read_events()
         return statistics.median_low(self._durations[phase]) if self._durations[phase] else None
 
+    def usual_extra(self, phase: Phase) -> float | None:
+        """The median of how much longer a step took than idle ones just then; None while not known.
+
+        Steps may all become slower. Observed ones are rare, so old ones must not be compared with new idle ones.
+        """
+        return statistics.median_low(self._extra[phase]) if self._extra[phase] else None
+
     def usual_in_hooks(self, phase: Phase) -> float:
         """The median CPU time inside hooks of a step; 0 while not known."""
         return statistics.median_low(self._in_hooks[phase]) if self._in_hooks[phase] else 0.0
@@ -182,6 +194,9 @@ class StepClock:
         counted = spent * self.host_share if phase == Phase.IDLE else 0.0
         self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
+        if phase != Phase.IDLE and self._durations[Phase.IDLE]:
+            just_idle = list(self._durations[Phase.IDLE])[-JUST_NOW:]
+            self._extra[phase].append(seconds - statistics.median_low(just_idle))
 
     def _time_hooks(self, phase: Phase) -> None:
         """Measure hooks on the device in some steps, as long as no idle step tells what others cost."""

@@ -72,13 +72,16 @@ class SharedCadence:
 
     def payload(self) -> tuple[int, int]:
         """Every how many steps this process wants to observe one, and in how many it wants the next tick."""
-        steps = self._state.steps_to_next_tick or self._state.steps_in_last_tick
-        return self._state.cadence.affordable_n(steps), steps
+        state = self._state
+        since = max(1, state.step - state.agreed_at)
+        wanted = state.steps_to_next_tick or since
+        return state.cadence.affordable_n(max(wanted, since)), wanted
 
     def merge_ranks(self, payloads: dict[int, tuple[int, int]]) -> None:
         """Take the largest numbers of all processes."""
         n, steps = (max(wishes) for wishes in zip(*payloads.values(), strict=True))
-        self._state.cadence.common_n, self._state.steps_to_next_tick = n, steps
+        self._state.cadence.common_n, self._state.cadence.has_agreed = n, True
+        self._state.steps_to_next_tick, self._state.agreed_at = steps, self._state.step
 
 
 class Tick:

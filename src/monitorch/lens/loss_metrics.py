@@ -10,7 +10,7 @@ from ..engine.reports import is_news, tell
 from ..errors import OptionError, warn
 from ..gatherer import FeedForwardGatherer
 from ..numerical import Accumulator
-from ..numerical.extraction import has_samples
+from ..numerical.extraction import count_nonfinite, has_samples
 from ..preprocessor import AbstractPreprocessor, LossModule
 from . import options
 from .pushed_lens import PushedLens
@@ -92,7 +92,8 @@ class LossMetrics(PushedLens):
         """Read the losses, and warn if they are scaled by an unknown GradScaler."""
         super().finalize_epoch()
         try:
-            if self._losses.has_nonfinite and hasattr(self._state, "notice"):
+            is_unusual = any(map(count_nonfinite, self._read_losses(None).values()))
+            if is_unusual and hasattr(self._state, "notice"):
                 self._state.notice("a loss that is not finite")
             self._look_for_a_scaler()
         except Exception as error:

@@ -94,11 +94,6 @@ class RunNumbers(AccumulatingPreprocessor):
         """Whether there is no number since the last tick."""
         return not self._kept.series.used_keys()
 
-    @property
-    def has_nonfinite(self) -> bool:
-        """Whether a number since the last tick was NaN or infinite."""
-        return bool(self._kept.series.moments.nonfinite.any())
-
     def __contains__(self, name: str) -> bool:
         """Whether a number of that name has come since the last tick."""
         return name in self._kept.series.used_keys()
