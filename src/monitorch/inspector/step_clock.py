@@ -74,6 +74,7 @@ class StepClock:
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
         self.spent = 0.0
         """Seconds that hooks have taken in the current step so far."""
+        self._is_in_hook = False
         self.quiet_steps = 0
         """How many steps ended by :meth:`end_quietly` since this was last set to 0."""
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
@@ -130,12 +131,14 @@ class StepClock:
 
     def enter(self) -> Any:
         """A hook begins; pass what this returns to :meth:`leave`."""
+        self._is_in_hook = True
         if self._spans is None or torch.cuda.is_current_stream_capturing():
             return self._clock()
         return self._clock(), self._event()
 
     def leave(self, begin: Any) -> None:
         """A hook ends."""
+        self._is_in_hook = False
         if isinstance(begin, tuple):
             begin, event = begin
             if self._spans is not None:
@@ -151,7 +154,8 @@ class StepClock:
         """Training goes on: it is part of no step and of no hook, even if one is running; returns its seconds."""
         then, event = begin
         seconds: float = self._clock() - then
-        self.spent -= seconds
+        if self._is_in_hook:
+            self.spent -= seconds
         self.mark()
         if event is not None and self._began is not None:
             self._pauses.append((event, self._began, seconds))
