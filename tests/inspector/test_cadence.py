@@ -627,3 +627,17 @@ def test_on_a_real_device_nothing_waits_and_longer_steps_are_seen():
     torch.cuda.synchronize()
     assert cadence.clock.usual(OBSERVE) > cadence.clock.usual(IDLE) > 0
     assert cadence.cost.overhead > 0
+
+
+# tiny models
+
+
+@pytest.mark.parametrize("options", [ALLOWANCE, {"budget": 0.02}], ids=["allowance", "budget"])
+def test_steps_are_observed_though_idle_hooks_and_ticks_take_more_than_the_budget(options):
+    prices = observing(0.001, hooks=(0.00005, 0.0003, 0.0006), tick=0.01)
+    run = Simulation(0.0005, prices, options, tick_every=1.0).run(60)
+    later = run.phases[len(run.phases) // 2 :]
+    per_pair = sum(run.cost.price(phase) for phase in (BASELINE, OBSERVE))
+    share = later.count(OBSERVE) * per_pair / (len(later) * 0.0005)
+    assert share == pytest.approx(options["budget"] / 3, rel=0.2)
+    assert run.cost.overhead == pytest.approx(0.1 + 0.01 + share, abs=0.01)

@@ -222,7 +222,7 @@ def test_a_saved_sum_goes_on_and_its_overhead_is_of_new_steps(cost, time):
     for phase in (IDLE, *[OBSERVE] * 9):
         end(cost, time, 0.1 if phase == IDLE else 0.3, phase)
     saved = cost.state_dict()
-    assert saved == pytest.approx({"spent": 1.8, "bare": 1.0})
+    assert saved == pytest.approx({"spent": 1.8, "bare": 1.0, "on_steps": 1.8})
     other = Time()
     clock = StepClock(clock=other)
     clock.mark()

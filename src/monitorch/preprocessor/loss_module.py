@@ -225,11 +225,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
             raise AttributeError(f"a loss is one number, not {shape}; reduce it, or use push_loss()")
         if self._names is None:
             raise KeyError("the losses have no names yet: call set_loss_strs() first")
-        if loss.is_meta:
-            return  # it has no number, like those of a tracer
-        # on a CPU the number is there, and nothing has to wait
-        is_here = type(loss) is Tensor and loss.is_cpu
-        sample = loss.item() if is_here else loss.detach().to(wide_dtype(loss), copy=True).reshape(())
+        sample = loss.detach().to(wide_dtype(loss), copy=True).reshape(())
         if self._is_training(module):
             self.gradient.watch(loss)
             self._add_to_step(self._names[0], sample, self.inplace, add_up=isinstance(layer_output, PartOfLoss))
