@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,6 +31,14 @@ MEASURED = 16  # of idle steps in a row on CUDA one in so many
 REMEMBERED = 4  # steps whose phases were decided
 ASKED = 64  # steps for which a user's function was asked
 LARGEST = 10_000
+
+
+class Emptied(NamedTuple):
+    """The account when it was empty for the first time: what it had got so far, and spent on observed steps."""
+
+    income: float
+    on_steps: float
+    gifts: float
 
 
 class Cadence:
@@ -97,12 +105,14 @@ class Cadence:
         self._look_at = 0
         self._busy_at = 0
         self._gifts, self._gift_at = 0.0, -math.inf
+        self._emptied: Emptied | None = None
         self._unusual: set[str] = set()
         self._known: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
         """The account, and what was said about coming steps; durations are measured again."""
         account = {"gifts": self._gifts, "known": sorted(self._known), "is_dense": self._is_dense}
+        account["emptied"] = None if self._emptied is None else tuple(self._emptied)
         decided = {step: int(phase) for step, phase in self._phases.items() if step > self._ended}
         return {**self.cost.state_dict(), **account, "decided": decided, "last": int(self._last)}
 
@@ -111,6 +121,7 @@ class Cadence:
         self.restart()
         self.cost.load_state_dict(state)
         self._gifts, self._known, self._is_dense = state["gifts"], set(state["known"]), state["is_dense"]
+        self._emptied = None if state["emptied"] is None else Emptied(*state["emptied"])
         self._last = Phase(state["last"])
         self._phases = {step: Phase(phase) for step, phase in state["decided"].items()}
 
@@ -139,6 +150,8 @@ class Cadence:
             found = max(step + 1, self._look_at)
         if self.clock.waits:
             return found
+        if self.cost.is_lower_bound:  # each may be the first idle one that can be measured
+            return step + 1
         place = (step - self._busy_at) % MEASURED
         return min(found, step + 1 + (MEASURED - place if place > 1 else 0))
 
@@ -147,7 +160,8 @@ class Cadence:
         self._ended = step
         if phase != Phase.IDLE:
             self._busy_at = step
-        if (step - self._busy_at) % MEASURED > 1 and coming == Phase.IDLE and not self.clock.waits:
+        is_one_of_many = (step - self._busy_at) % MEASURED > 1 and not self.cost.is_lower_bound
+        if is_one_of_many and coming == Phase.IDLE and not self.clock.waits:
             self.clock.interrupt()  # events cost time: some idle steps are enough
             self.cost.end_step(phase, 0.0)
             return
@@ -246,8 +260,13 @@ class Cadence:
         income = (self.budget or 0.0) * self.cost.bare
         open_phases = [phase for step, phase in self._phases.items() if step > self._ended]
         promised = sum(self.cost.price(phase) or 0.0 for phase in open_phases)
-        left = max(income - self.cost.spent, LEAST * income - self.cost.on_steps)
-        return self.head_start + self._gifts + left - promised
+        left = self.head_start + self._gifts + income - self.cost.spent
+        if left <= 0 and self._emptied is None:
+            self._emptied = Emptied(income, self.cost.on_steps, self._gifts)
+        if self._emptied is not None:
+            since = income - self._emptied.income, self.cost.on_steps - self._emptied.on_steps
+            left = max(left, LEAST * since[0] - since[1] + self._gifts - self._emptied.gifts)
+        return left - promised
 
     def _pay_for_a_look(self) -> None:
         unusual, self._unusual = self._unusual, set()

@@ -14,6 +14,7 @@ from ..engine.torch_private import number_of_graphs
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
 JUST_NOW = 15  # idle steps that others are compared with
 TIME_HOOKS_EVERY = 16  # steps
+QUIET = 3.0  # what hooks of quiet steps take, relative to what they can measure: torch must call them, from cold caches
 AFTER_COMPILING = 2  # steps after one that compiled a graph: they still allocate, tune and capture
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
 
@@ -121,9 +122,9 @@ class StepClock:
     def end_quietly(self, now: float) -> None:
         """The same for an idle step before another one; on a device it is not measured, since events cost time."""
         self.quiet_steps += 1
-        spent, self.spent = self.spent, 0.0
+        spent, self.spent = QUIET * self.spent, 0.0
         if self._device is None and self._began is not None:
-            self._durations[Phase.IDLE].append(now - self._began - spent)
+            self._durations[Phase.IDLE].append(max(0.0, now - self._began - spent))
             self._in_hooks[Phase.IDLE].append(spent)
             self._began = now
         else:
