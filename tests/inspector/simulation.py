@@ -9,6 +9,7 @@ from unittest.mock import patch
 from monitorch.inspector import inspector_state
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.inspector.inspector_state import InspectorState
+from monitorch.inspector.step_clock import QUIET
 from tests.inspector.fake_time import FakeDevice, Time
 
 IDLE, BASELINE, OBSERVE = Phase
@@ -109,7 +110,10 @@ class Simulation:
         bare = self.bare(number) if callable(self.bare) else self.bare
         self.trained += bare
         self.pass_time(bare + self.prices.kernels[phase])
-        self.in_hook(self.prices.hooks[phase])
+        hooks = self.prices.hooks[phase]
+        seen = hooks / QUIET if self.quiet and self.state.is_quiet else hooks  # the rest is what calling them takes
+        self.in_hook(seen)
+        self.pass_time(hooks - seen)
         self.phases.append(phase)
         if not self.in_graph and not self.ends_quietly():
             self.state.next_step()

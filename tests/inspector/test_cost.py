@@ -228,7 +228,7 @@ def test_a_saved_sum_goes_on_and_its_overhead_is_of_new_steps(cost, time):
     clock.mark()
     again = Cost(clock)
     again.load_state_dict(saved)
-    assert (again.spent, again.bare, again.overhead) == (*saved.values(), None)
+    assert (again.spent, again.bare, again.overhead) == (saved["spent"], saved["bare"], None)
     end(again, other, 0.1)
     again.spend(0.05)
     assert again.overhead == pytest.approx(0.5)
