@@ -635,7 +635,7 @@ def test_on_a_real_device_nothing_waits_and_longer_steps_are_seen():
 @pytest.mark.parametrize("options", [ALLOWANCE, {"budget": 0.02}], ids=["allowance", "budget"])
 def test_steps_are_observed_though_idle_hooks_and_ticks_take_more_than_the_budget(options):
     prices = observing(0.001, hooks=(0.00005, 0.0003, 0.0006), tick=0.01)
-    run = Simulation(0.0005, prices, options, tick_every=1.0).run(60)
+    run = Simulation(0.0005, prices, options, tick_every=1.0).run(30)
     later = run.phases[len(run.phases) // 2 :]
     per_pair = sum(run.cost.price(phase) for phase in (BASELINE, OBSERVE))
     share = later.count(OBSERVE) * per_pair / (len(later) * 0.0005)

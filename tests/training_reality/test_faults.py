@@ -25,7 +25,7 @@ INJECTED = "injected"
 # what catches and tells, and what the compiler may call while it traces: nothing could catch an error there
 GUARDS = {reports.tell, reports.is_news, reports.cause_of, monitorch.errors.warn}
 GUARD_CODES = {function.__code__ for function in GUARDS}
-TRACED = {"is_compiled", "is_exported", "pick_tensor"}
+TRACED = {"is_compiled", "is_exported", "pick_tensor", "kind_of_pass", "GraphHook.__call__"}
 X = torch.linspace(-1, 1, 24).reshape(8, 3)
 
 
@@ -198,6 +198,12 @@ class EveryThird(Scenario):
     options = MappingProxyType({"every": 3})
 
 
+class Quiet(Scenario):
+    """Nearly all steps are idle, and nobody is told of them; losses are watched by themselves, too."""
+
+    options = MappingProxyType({"every": 40})
+
+
 class WithoutOptimizer(Scenario):
     options = MappingProxyType({"optimizer": False})
 
@@ -273,7 +279,7 @@ class Sketched(Scenario):
 class Compiled(Scenario):
     """What operators call that stand in graphs; the rest is called as in eager training."""
 
-    through = "doorway.py"
+    through = "engine/graph.py"
 
     def __init__(self):
         super().__init__()
@@ -318,6 +324,7 @@ class Reporting(Watched):
 SLOW = (
     Watched,
     EveryThird,
+    Quiet,
     WithoutOptimizer,
     BeforeClip,
     Reentrant,

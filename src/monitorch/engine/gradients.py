@@ -288,14 +288,14 @@ class GradientTap:
 
     def flush(self) -> None:
         """Measure all waiting gradients; autograd calls this at the end of a backward pass."""
-        begin = self.state.clock.enter()
         try:
+            begin = self.state.clock.enter()
             waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
             scale = self.state.loss_scale
             self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
+            self.state.clock.leave(begin)
         except Exception as error:
             tell(self.state, "measuring gradients of parameters", error)
-        self.state.clock.leave(begin)
 
     def _measure(self, waiting: list[tuple[WatchedGradient, Tensor | None, int]], unscaling: Unscaling) -> None:
         entries: list[Entry] = []

@@ -108,19 +108,21 @@ class _LossHook(GraphHook):
         """Called by the module; in a quiet step a loss is taken in as few lines as possible."""
         if is_compiled():
             self.in_graph(*args)
-        elif self._quiet is None or not self._quiet.is_quiet or not self._take_quietly(args[0], args[3]):
+            return
+        try:
+            if self._quiet is not None and self._quiet.is_quiet and self._take_quietly(args[0], args[3]):
+                return
             super().__call__(*args)
+        except Exception as error:
+            tell(self._reports, self._what, error)
 
     def _take_quietly(self, module: nn.Module, output: Any) -> bool:
         """Take the loss of a quiet step; false if it is none, or if there is more to do."""
-        state, begin = self._quiet, perf_counter()
-        try:
-            if type(output) is not Tensor or state is None or is_traced() or graph_task() != NO_TASK:
-                return False
-            is_taken = self._losses.take_quietly(module, output, state.step + 1)
-        except Exception:  # found again by those who take more time
+        begin = perf_counter()
+        if type(output) is not Tensor or is_traced() or graph_task() != NO_TASK:
             return False
-        state.clock.spent += perf_counter() - begin
+        is_taken = self._losses.take_quietly(module, output, self._quiet.step + 1)
+        self._quiet.clock.spent += perf_counter() - begin
         return is_taken
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

@@ -14,7 +14,7 @@ from ..engine.graph import GraphCallback, GraphHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.optimizers import Owned
 from ..engine.passes import RecomputationFilter, kind_of_pass
-from ..engine.reports import is_news
+from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
 from ..engine.torch_private import NO_TASK, graph_task, inside_backward
 from ..errors import warn
@@ -49,15 +49,24 @@ class PassHook(GraphHook):
         """Called by the module; a training pass of a quiet step is only counted, in as few lines as possible."""
         if is_compiled():
             self.in_graph(*args)
-        elif self._state.is_quiet and args[0].training and torch.is_grad_enabled() and graph_task() == NO_TASK:
-            begin = perf_counter()
-            if not self._state.begin_quiet_pass():
-                super().__call__(*args)
+            return
+        try:
+            if self._state.is_quiet and self._begin_quietly(*args):
                 return
-            self._counter.run_statistics.count(first_input(*args[1:]))
-            self._counter.clock.spent += perf_counter() - begin
-        else:
             super().__call__(*args)
+        except Exception as error:
+            tell(self._state, self._what, error)
+
+    def _begin_quietly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Count a training pass; false if it is none, or if there is more to do."""
+        begin = perf_counter()
+        if not (module.training and torch.is_grad_enabled()) or graph_task() != NO_TASK:
+            return False
+        if not self._state.begin_quiet_pass():
+            return False
+        self._counter.run_statistics.count(first_input(args, kwargs))
+        self._counter.clock.spent += perf_counter() - begin
+        return True
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a pass, and count its samples."""
