@@ -290,3 +290,26 @@ def test_loss_module_may_be_called_before_there_is_an_inspector(inspector, shown
     watching = inspector(lens)
     watching.tick_epoch()
     assert shown.values("Loss") == {}
+
+
+@pytest.mark.parametrize("every", [1, 1000])  # with 1000 nearly all steps are quiet
+def test_losses_of_a_model_that_was_left_are_not_those_of_the_next_one(every, inspector):
+    model, loss_fn = nn.Linear(3, 1), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    lens = LossMetrics(loss_fn=loss_fn)
+    watched = inspector(lens, module=model, optimizer=optimizer, every=every)
+    x = torch.ones(2, 3)
+
+    def train(target):
+        loss = loss_fn(model(x), torch.full((2, 1), target))
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    for _ in range(20):
+        train(100.0)
+    watched.detach()
+    watched.attach(model)
+    losses = [train(1.0) for _ in range(6)]
+    watched.tick_epoch()
+    assert lens.loss(train=True) == pytest.approx(np.mean(losses))

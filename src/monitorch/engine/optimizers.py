@@ -1,7 +1,7 @@
 """The user's optimizers: the one inside the wrappers of other libraries, its parameters, and its steps."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from ..errors import UnsupportedModelError
 from .compilation import outside_graph
 from .reports import Reports, tell
-from .state import HookClock
+from .state import HookClock, QuietSteps
 from .torch_private import STEP_PRE_HOOKS, running_steps, step_pre_hooks
 
 DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use fully_shard (FSDP2) instead"
@@ -72,16 +72,6 @@ class Owned:
 
 Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
 """Called with the arguments of ``step``, the optimizer first."""
-
-
-class QuietSteps(Protocol):
-    """Counts steps in which nothing is measured."""
-
-    is_quiet: bool
-    """Whether this step is one of them."""
-
-    def end_quiet_step(self) -> bool:
-        """A step ends; false if it is not quiet, so that all listeners must be told."""
 
 
 class OptimizerSteps:

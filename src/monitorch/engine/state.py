@@ -9,11 +9,30 @@ from .loss_scale import LossScale
 class HookClock(Protocol):
     """Measures how long hooks take."""
 
+    spent: float
+    """Seconds that they have taken in this step so far."""
+
     def enter(self) -> Any:
         """A hook begins."""
 
     def leave(self, begin: Any) -> None:
         """It ends; ``begin`` is what :meth:`enter` has returned."""
+
+
+class QuietSteps(Protocol):
+    """Counts steps in which nothing is measured, and of which nobody has to be told."""
+
+    is_quiet: bool
+    """Whether this step is one of them."""
+    step: int
+    """How many steps have ended."""
+
+    @property
+    def clock(self) -> HookClock:
+        """Measures how long hooks take."""
+
+    def end_quiet_step(self) -> bool:
+        """A step ends; false if it is not quiet, so that all listeners must be told."""
 
 
 class State(Protocol):

@@ -3,20 +3,19 @@
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..engine.compilation import HookedMethod, inside_graph, is_compiled, outside_graph
+from ..engine.compilation import HookedMethod, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
-from ..engine.graph import GraphCallback, GraphHook
+from ..engine.graph import GraphCallback, QuietHook
 from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock
 from ..engine.tensors import first_input
-from ..engine.torch_private import NO_TASK, graph_task, is_traced
+from ..engine.torch_private import inside_backward, is_traced
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, GathererState
@@ -93,37 +92,22 @@ class FeedForwardGatherer(Gatherer):
         preprocessor.process_fw(self.name, *data)
 
 
-class _LossHook(GraphHook):
+class _LossHook(QuietHook):
     """The hook on a module that computes a loss; from inside a compiled graph it passes the loss on."""
 
     def __init__(self, gatherer: FeedForwardGatherer, callback: GraphCallback, losses: LossModule) -> None:
-        super().__init__(gatherer.inspector_state, f"looking at layer {gatherer.name!r}")
-        self._gatherer, self._callback, self._distributed = gatherer, callback, distributed_type()
-        self._clock: HookClock | None = getattr(gatherer.inspector_state, "clock", None)
-        self._quiet: Any = gatherer.inspector_state if hasattr(gatherer.inspector_state, "is_quiet") else None
-        self._losses = losses
+        state: Any = gatherer.inspector_state
+        quiet = state if hasattr(state, "is_quiet") else None
+        super().__init__(state, f"looking at layer {gatherer.name!r}", quiet)
+        self._gatherer, self._callback, self._losses = gatherer, callback, losses
+        self._distributed = distributed_type()
+        self._clock: HookClock | None = getattr(state, "clock", None)
 
-    @inside_graph
-    def __call__(self, *args: Any) -> None:
-        """Called by the module; in a quiet step a loss is taken in as few lines as possible."""
-        if is_compiled():
-            self.in_graph(*args)
-            return
-        try:
-            if self._quiet is not None and self._quiet.is_quiet and self._take_quietly(args[0], args[3]):
-                return
-            super().__call__(*args)
-        except Exception as error:
-            tell(self._reports, self._what, error)
-
-    def _take_quietly(self, module: nn.Module, output: Any) -> bool:
-        """Take the loss of a quiet step; false if it is none, or if there is more to do."""
-        begin = perf_counter()
-        if type(output) is not Tensor or is_traced() or graph_task() != NO_TASK:
+    def quietly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
+        """Take a loss that is a plain number."""
+        if type(output) is not Tensor or is_traced() or inside_backward() or self._quiet is None:
             return False
-        is_taken = self._losses.take_quietly(module, output, self._quiet.step + 1)
-        self._quiet.clock.spent += perf_counter() - begin
-        return is_taken
+        return self._losses.take_quietly(module, output, self._quiet.step + 1)
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take the loss."""

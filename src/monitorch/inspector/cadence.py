@@ -160,8 +160,8 @@ class Cadence:
         self._ended = step
         if phase != Phase.IDLE:
             self._busy_at = step
-        is_one_of_many = (step - self._busy_at) % MEASURED > 1 and not self.cost.is_lower_bound
-        if is_one_of_many and coming == Phase.IDLE and not self.clock.waits:
+        is_one_of_many = coming == Phase.IDLE and (step - self._busy_at) % MEASURED > 1
+        if is_one_of_many and not self.clock.waits and not self.cost.is_lower_bound:
             self.clock.interrupt()  # events cost time: some idle steps are enough
             self.cost.end_step(phase, 0.0)
             return

@@ -80,7 +80,7 @@ class Cost:
     @property
     def is_lower_bound(self) -> bool:
         """Whether no step was idle, so that the true cost may be higher."""
-        return self._clock.usual(Phase.IDLE) is None
+        return not self._clock.has_measured(Phase.IDLE)
 
     @property
     def bare_step(self) -> float | None:

@@ -170,6 +170,11 @@ class StepClock:
         """
         return statistics.fmean(self._shares) if self._shares else 1.0
 
+    def has_measured(self, phase: Phase) -> bool:
+        """Whether the duration of a step is known."""
+        self._read_events()
+        return bool(self._durations[phase])
+
     def usual(self, phase: Phase) -> float | None:
         """The median duration of a step in seconds, without hooks if it is idle; None while not known."""
         self._read_events()

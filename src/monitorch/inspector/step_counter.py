@@ -1,22 +1,20 @@
 """Where steps begin and end."""
 
 import weakref
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..engine.compilation import inside_graph, is_compiled
 from ..engine.engine import Engine
-from ..engine.graph import GraphCallback, GraphHook
+from ..engine.graph import GraphCallback, QuietHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.optimizers import Owned
 from ..engine.passes import RecomputationFilter, kind_of_pass
-from ..engine.reports import is_news, tell
+from ..engine.reports import is_news
 from ..engine.tensors import first_input
-from ..engine.torch_private import NO_TASK, graph_task, inside_backward
+from ..engine.torch_private import inside_backward
 from ..errors import warn
 from .arguments import Trainer
 from .inspector_state import InspectorState
@@ -37,35 +35,18 @@ STEP_CURE = (
 )
 
 
-class PassHook(GraphHook):
+class PassHook(QuietHook):
     """Notices that a pass of the model begins."""
 
     def __init__(self, counter: "StepCounter", callback: GraphCallback, state: InspectorState) -> None:
-        super().__init__(state, "noticing that a pass begins")
+        super().__init__(state, "noticing that a pass begins", state)
         self._counter, self._callback, self._state = counter, callback, state
 
-    @inside_graph
-    def __call__(self, *args: Any) -> None:
-        """Called by the module; a training pass of a quiet step is only counted, in as few lines as possible."""
-        if is_compiled():
-            self.in_graph(*args)
-            return
-        try:
-            if self._state.is_quiet and self._begin_quietly(*args):
-                return
-            super().__call__(*args)
-        except Exception as error:
-            tell(self._state, self._what, error)
-
-    def _begin_quietly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Count a training pass; false if it is none, or if there is more to do."""
-        begin = perf_counter()
-        if not (module.training and torch.is_grad_enabled()) or graph_task() != NO_TASK:
-            return False
-        if not self._state.begin_quiet_pass():
+    def quietly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Count a training pass."""
+        if kind_of_pass(module) != TRAINING or inside_backward() or not self._state.begin_quiet_pass():
             return False
         self._counter.run_statistics.count(first_input(args, kwargs))
-        self._counter.clock.spent += perf_counter() - begin
         return True
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

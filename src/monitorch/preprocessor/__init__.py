@@ -7,9 +7,8 @@ from .abstract import (
     AbstractPreprocessor,
     AbstractTensorPreprocessor,
 )
-from .gradient_geometry import GradientGeometry
+from .geometry import GradientGeometry, OutputGradientGeometry
 from .loss_module import LossModule
-from .output_gradient_geometry import OutputGradientGeometry
 from .outputs import OutputNorm
 from .parameter_difference_geometry import ParameterDifferenceGeometry
 from .parameters import ParameterCond, ParameterNorm

@@ -1,19 +1,20 @@
-"""The common part of the preprocessors that measure a tensor's length and direction."""
+"""Length and direction of gradients, and the common part of all preprocessors that measure these."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..engine.allocation import renewed
 from ..engine.columns import DOT, FOLLOWS, SIZE, SQUARES, UNIT
 from ..engine.kernels import reference
-from ..engine.meter import EXACT, Request
+from ..engine.meter import EXACT, Request, through_row
 from ..engine.rows import Rows
 from ..numerical.norms import as_real, l2_norm
 from ..numerical.series import finish_sync_rmv_or_error, start_sync_rmv_or_error
+from .abstract import AbstractBackwardPreprocessor, AbstractTensorPreprocessor
 from .accumulating import AccumulatingPreprocessor, Samples
 
 COSINE_ERROR = 0.022
@@ -188,3 +189,25 @@ class GeometryComputation:
         """Finish :meth:`start_sync`."""
         for accumulator in self.value if self.correlation else (self.value,):
             finish_sync_rmv_or_error(accumulator)
+
+
+class GradientGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
+    """Norms of gradients, and correlations of consecutive ones."""
+
+    @through_row
+    def process_tensor(self, name: str, tensor: Tensor) -> None:
+        """Take one gradient."""
+        self.measure(name, tensor)
+
+
+class OutputGradientGeometry(GeometryPreprocessor, AbstractBackwardPreprocessor):
+    """Norms of output gradients, and correlations of consecutive ones."""
+
+    needs_grad_input = False
+    remembers = False
+
+    @through_row
+    def process_bw(self, name: str, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+        """Take the gradient of the first output; an unused output has none."""
+        if grad_output[0] is not None:
+            self.measure(name, grad_output[0])

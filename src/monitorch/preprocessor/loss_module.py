@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ..engine.allocation import is_capturing
@@ -158,6 +157,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
 
     def _new_kept(self) -> Kept:
         """The two losses are always there, even without samples."""
+        self._numbers = []
         kept = super()._new_kept()
         for name in self._names or ():
             kept.series.place(name, self.inplace)
@@ -193,9 +193,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
 
     def take_quietly(self, module: nn.Module, loss: Tensor, step: int) -> bool:
         """Take a training loss in a few lines; whether it is one. ``step`` is the one it belongs to."""
-        model = None if self._model is None else self._model()
-        is_training = module.training and (model is None or model.training) and torch.is_grad_enabled()
-        if not is_training or self.field_only or loss.dim() or self.gradient.is_looking or loss.is_meta:
+        if self.field_only or loss.dim() or loss.is_meta or self.gradient.is_looking or not self._is_training(module):
             return False
         self._numbers.append((step, loss.item() if loss.is_cpu else loss.detach().to(wide_dtype(loss), copy=True)))
         if len(self._numbers) >= MOST_OPEN:

@@ -68,6 +68,7 @@ class RunNumbers(AccumulatingPreprocessor):
 
     def _new_kept(self) -> Kept:
         self._places = {}  # names come and go
+        self._parts = []
         self._in_step = Series(inplace=False)
         return super()._new_kept()
 
