@@ -19,7 +19,7 @@ from . import counters
 from .measure import Effort, Trial
 from .models import workload
 from .subjects import Watcher
-from .windows import Turns, compare, is_true, neighbours, recent, whole_run
+from .windows import Turns, compare, is_true, neighbours, whole_run
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -30,8 +30,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 """Options of ``monitorch.watch`` by name."""
 
 SMALL = ("mlp", "mlp=2x32", "mlp=20x64", "cnn")
-FIRST_SECONDS = 2.0
-"""What the default may spend at once; its cost is measured after that."""
 
 COMPILES = 12
 """Steps in which a watched model compiles both its graphs, that of observed steps and that of others."""
@@ -82,7 +80,7 @@ def pace(effort: Effort) -> Pace:
     if effort.quick:
         return Pace(window=0.02, first=0.04, later=2, alone=0.05, whole_runs=(0.02, 0.1))
     if effort.device == "cuda":
-        return Pace(window=0.6, first=24.0, later=8, alone=0.0)
+        return Pace(window=0.6, first=36.0, later=8, alone=0.0)
     return Pace(window=1.5, first=30.0, later=12, alone=3.0)
 
 
@@ -136,6 +134,10 @@ class Watched(Watcher):
     def overhead(self) -> tuple[float | None, bool]:
         """What monitorch says that it costs, and whether it says that it may be more."""
         return self.watch.inspector.overhead, self.watch.inspector.overhead_is_lower_bound
+
+    def recent_steps(self) -> int:
+        """How many steps that is about."""
+        return self.watch.inspector.state.cadence.cost.recent_steps
 
     def seen(self) -> int | None:
         """The number of records of the last tick."""
@@ -242,13 +244,13 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
             while len(turns.watched) < first + how.later or sum(turns.around) <= least:
                 turns.take()
             bytes_ = counters.peak_since(held, effort.device)
-            said, is_bound = watcher.overhead()
+            (said, is_bound), recently = watcher.overhead(), watcher.recent_steps()
         finally:
             closing = watcher.close()
         seen = watcher.seen()
     around = turns.around
     row = compare(around[first:], turns.watched[first:], turns.steps)
-    overhead = _recent_overhead(turns, first, row["ratio"])
+    overhead = _recent_overhead(turns, first, row["ratio"], recently)
     runs = {f"{seconds:g}": whole_run(around, turns.watched, seconds, closing) for seconds in how.whole_runs}
     row |= {
         "cpu_ratio": compare(neighbours(without.seconds)[first:], with_.seconds[first:], turns.steps)["ratio"],
@@ -291,8 +293,10 @@ def _first_stretch(turns: Turns, case: UserCase, how: Pace) -> int:
     """Let the default spend what it may spend at once, and a budget find its cadence; the windows that took."""
 
     def is_over() -> bool:
+        from monitorch.watching.model_watch import BUDGET, HEAD_START  # here, since a bare process must not pay for it
+
         if case.setting == "default":
-            return turns.extra >= FIRST_SECONDS
+            return turns.extra >= HEAD_START + BUDGET * sum(turns.around)
         return sum(turns.watched) >= how.first / 10 and len(turns.watched) * turns.steps >= SETTLES
 
     while not is_over() and sum(turns.watched) < how.first:
@@ -300,11 +304,9 @@ def _first_stretch(turns: Turns, case: UserCase, how: Pace) -> int:
     return len(turns.watched)
 
 
-def _recent_overhead(turns: Turns, first: int, ratio: float) -> float:
-    """What was paid in the stretch that the shown overhead is about, which may reach back into the first one."""
-    from monitorch.inspector.cost import RECENT_SECONDS, RECENT_STEPS
-
-    start = recent(turns.watched, RECENT_SECONDS, RECENT_STEPS / turns.steps)
+def _recent_overhead(turns: Turns, first: int, ratio: float, steps: int) -> float:
+    """What was paid in the last so many steps, which may reach back into the first stretch."""
+    start = max(0, len(turns.watched) - max(1, round(steps / turns.steps)))
     if start >= first:
         return ratio - 1
     return float(compare(turns.around[start:], turns.watched[start:], turns.steps)["mean"]) - 1

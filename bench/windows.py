@@ -90,15 +90,6 @@ def whole_run(bare: Sequence[float], watched: Sequence[float], seconds: float, c
     return None
 
 
-def recent(watched: Sequence[float], seconds: float, windows: float) -> int:
-    """The number of the window with which the last so many seconds begin, or so many windows if these are longer."""
-    found, total = len(watched), 0.0
-    while found and (total < seconds or len(watched) - found < windows):
-        found -= 1
-        total += watched[found]
-    return found
-
-
 def is_true(said: float, measured: float, at_least: bool = False) -> bool:
     """Whether an overhead that is shown lies within a fifth, or one percentage point, of the measured one."""
     allowed = max(0.2 * abs(measured), 0.01) + 1e-12

@@ -70,7 +70,7 @@ def test_default_trains_as_long_as_its_whole_run():
 @pytest.mark.parametrize(
     ("setting", "seconds", "steps", "windows"),
     [
-        ("default", (1.0, 1.5), 500, 4),  # two seconds more
+        ("default", (1.0, 1.5), 500, 5),  # two seconds and three percent more
         ("default", (1.0, 1.05), 500, 10),  # not in ten seconds
         ("budget", (1.0, 1.0), 500, 1),
         ("budget", (1.0, 1.0), 30, 4),
@@ -86,19 +86,22 @@ def test_first_stretch(setting, seconds, steps, windows):
 
 
 @pytest.mark.parametrize(
-    ("windows", "first", "overhead"),
+    ("steps", "overhead"),
     [
-        ([3.0] * 2 + [1.1] * 10, 2, 0.05),  # the last ten seconds: the ratio is known
-        ([3.0] * 2 + [1.1] * 4, 2, (3 * 2 + 1.1 * 4) / 6 - 1),
-        ([3.0] * 3 + [1.5] * 4, 3, (3 * 2 + 1.5 * 4) / 6 - 1),
+        (10, 0.05),  # all after the first stretch: the ratio is known
+        (200, 0.05),
+        (250, (3 * 1 + 1.1 * 4) / 5 - 1),
+        (300, (3 * 2 + 1.1 * 4) / 6 - 1),
+        (999, (3 * 3 + 1.1 * 4) / 7 - 1),
     ],
 )
-def test_shown_overhead_is_compared_with_the_time_that_it_is_about(windows, first, overhead):
+def test_shown_overhead_is_compared_with_the_steps_that_it_is_about(steps, overhead):
+    windows = [3.0] * 3 + [1.1] * 4
     watched = iter(windows)
     turns = Turns(lambda steps: 1.0, lambda steps: next(watched), 50)
     for _ in windows:
         turns.take()
-    assert user._recent_overhead(turns, first, ratio=1.05) == pytest.approx(overhead)
+    assert user._recent_overhead(turns, 3, ratio=1.05, steps=steps) == pytest.approx(overhead)
 
 
 def test_run_is_stored_with_ticks_and_removed(monkeypatch, tmp_path):

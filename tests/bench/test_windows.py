@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from bench.windows import MANY, Turns, compare, is_true, neighbours, quartiles, recent, whole_run
+from bench.windows import MANY, Turns, compare, is_true, neighbours, quartiles, whole_run
 
 
 class Clock:
@@ -95,14 +95,6 @@ def test_quartiles_are_those_of_numpy():
 )
 def test_whole_run(seconds, ratio):
     assert whole_run([1.0] * 3, [2.0, 2.0, 1.0], seconds, closing=0.5) == (ratio and pytest.approx(ratio))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "windows", "start"),
-    [(0, 0, 4), (0.5, 0, 3), (1, 0, 3), (1.5, 0, 2), (5, 0, 0), (99, 0, 0), (1, 2.5, 1), (0, 99, 0)],
-)
-def test_recent_windows(seconds, windows, start):
-    assert recent([2.0, 1.0, 1.0, 1.0], seconds, windows) == start
 
 
 @pytest.mark.parametrize(

@@ -231,3 +231,21 @@ def test_idle_steps_have_one_graph_more_and_only_the_loss(everything):
     train(step, everything, after=optimizer.step)
     assert {layer for _, layer, _, _ in numbers(inspector)} == {"Loss"}
     assert counters["stats"]["unique_graphs"] == 2
+
+
+def kept_for_backward(model, x):
+    """The bytes that a compiled model keeps, by type."""
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.compile(lambda: model(x), fullgraph=True)().grad_fn.saved_tensors
+    torch.compiler.reset()
+    return {dtype: sum(tensor.nbytes for tensor in found if tensor.dtype == dtype) for dtype in (torch.float32, torch.bfloat16)}
+
+
+def test_no_more_is_kept_for_backward_than_without_a_watch():
+    layers = nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)
+    model, x = nn.Sequential(*layers), torch.randn(BATCH, 4, 64)
+    bare = kept_for_backward(copy.deepcopy(model), x)
+    inspector = watch(model, nn.MSELoss())
+    assert kept_for_backward(model, x) == bare
+    assert bare[torch.bfloat16] > 2 * x.numel() * 4  # outputs are kept as they are
+    inspector.detach()

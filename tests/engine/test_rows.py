@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monitorch.engine.columns import DOT, SQUARES, UNIT, WIDTH, Column
+from monitorch.engine.columns import DOT, NONFINITE, SQUARES, UNIT, WIDTH, Column
 from monitorch.engine.rows import LastRows, Rows, RowTable
 
 # the owners of rows, table by table
@@ -121,6 +121,13 @@ def test_layers_on_their_own_are_the_same_rows(rows):
         assert np.concatenate([part[column] for part in parts]).tolist() == rows[column].tolist()
         assert np.concatenate([part.before(column) for part in parts]).tolist() == rows.before(column).tolist()
     assert np.concatenate([part.is_first for part in parts]).tolist() == rows.is_first.tolist()
+
+
+def test_rows_are_broken_by_what_is_not_finite_and_not_by_what_is_not_known(rows, table):
+    table.numbers[:, NONFINITE] = [0.0, 2.0, 0.0, np.nan, np.nan, 0.0, 0.0]  # a sketch does not know how many
+    table.numbers[:, SQUARES] = [1.0, 1.0, np.nan, 1.0, np.nan, np.inf, 1.0]
+    assert table.is_broken.tolist() == [False, True, True, False, True, True, False]
+    assert rows.is_broken.tolist() == [False, True, False, True, True, False]
 
 
 def test_no_rows_have_no_layers(table):

@@ -241,3 +241,5 @@ def test_the_shown_overhead_looks_back_some_seconds_and_many_steps():
     assert run.cost.overhead == pytest.approx(0.03, abs=0.002)
     slow = Simulation(1.0, observing(1.0), ALLOWANCE).run(90)  # fewer than a hundred steps
     assert slow.cost.overhead == pytest.approx(slow.spent / slow.trained)
+    assert 80 < slow.cost.recent_steps <= 90  # prices of the newest are not known yet
+    assert run.cost.recent_steps >= 10.0 / 0.02  # seconds, of steps that take at most this long

@@ -332,6 +332,20 @@ def test_numbers_that_are_not_finite_are_noticed(act, expected, model, watch):
     assert kinds == expected
 
 
+def test_sketches_are_nothing_unusual_until_a_number_is_not_finite(model, watch):
+    optimizer, kinds = sgd(model), set()
+    updates = ParameterUpdateGeometry(optimizer, correlation="sketch")
+    inspector = watch(ParameterGradientGeometry(correlation="sketch"), updates, optimizer=optimizer)
+    inspector.state.notice = kinds.add
+    for expected in (set(), {"numbers that are not finite"}):
+        train(model, optimizer, 3)
+        inspector.tick_epoch()
+        inspector.records()
+        assert kinds == expected
+        with torch.no_grad():
+            next(model.parameters())[0] = torch.nan
+
+
 def test_a_loss_that_is_not_finite_buys_a_closer_look_once(model, watch, take_time):
     optimizer = sgd(model)
     inspector = watch(ParameterGradientGeometry(), LossMetrics(), optimizer=optimizer, budget=0.03)

@@ -28,6 +28,14 @@ class Steps:
         return self.clock.end(phase)
 
 
+@pytest.fixture(params=["number_of_graphs", "number_of_kernels"])
+def compiled(monkeypatch, request):
+    """What was compiled: graphs or kernels."""
+    found = []
+    monkeypatch.setattr(step_clock, request.param, lambda: len(found))
+    return found
+
+
 @pytest.fixture
 def graphs(monkeypatch):
     found = []
@@ -136,6 +144,16 @@ def test_a_pause_is_part_of_no_hook_and_of_no_step(steps):
     assert steps.clock.host_share == 1.0
 
 
+def test_a_pause_in_which_something_is_compiled_costs_nothing(steps, compiled):
+    pause = steps.clock.begin_pause()
+    steps.time.now += 4.5
+    compiled.append("new")
+    assert steps.clock.end_pause(pause) == 0.0
+    pause = steps.clock.begin_pause()
+    steps.time.now += 0.5
+    assert steps.clock.end_pause(pause) == 0.5
+
+
 def test_on_the_host_the_time_inside_hooks_is_what_is_sure(steps):
     assert steps.clock.usual_share(OBSERVE) is None
     for _ in range(4):
@@ -169,21 +187,21 @@ def test_a_step_that_was_shorter_than_idle_ones_counts_as_that(steps):
     assert steps.clock.usual_extra(BASELINE) == -0.25
 
 
-# graphs
+# compilation
 
 
-def test_a_step_that_compiles_a_graph_is_left_out_and_those_after_it(steps, graphs):
+def test_a_step_that_compiles_something_is_left_out_and_those_after_it(steps, compiled):
     for _ in range(5):
         steps.end(0.1, OBSERVE)
-    graphs.append("new")
+    compiled.append("new")
     for _ in range(1 + AFTER_COMPILING):
         steps.end(60.0, OBSERVE)
     steps.end(0.1, OBSERVE)
     assert sorted(steps.clock._durations[OBSERVE]) == pytest.approx([0.1] * 4)
 
 
-def test_only_the_phase_that_compiled_waits(steps, graphs):
-    graphs.append("new")
+def test_only_the_phase_that_compiled_waits(steps, compiled):
+    compiled.append("new")
     steps.end(60.0, IDLE)
     steps.end(9.0, BASELINE)
     steps.end(0.5, BASELINE)
@@ -191,9 +209,9 @@ def test_only_the_phase_that_compiled_waits(steps, graphs):
     assert steps.clock.usual(IDLE) is None
 
 
-def test_a_long_step_that_compiles_is_left_out_too(steps, graphs):
+def test_a_long_step_that_compiles_is_left_out_too(steps, compiled):
     steps.end(2 * LONG)
-    graphs.append("new")
+    compiled.append("new")
     steps.end(60.0, OBSERVE)
     steps.end(3 * LONG, OBSERVE)
     assert steps.clock.usual(OBSERVE) == 3 * LONG

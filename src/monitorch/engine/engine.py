@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ..numerical.waiting import HostCopy
 from .allocation import Allowance
 from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, TAG, Buffers, Chunk, Entry, Infos
-from .columns import FOLLOWS, NONFINITE, UNIT
+from .columns import FOLLOWS, UNIT
 from .compilation import spare_the_compiler
 from .gradients import GradientTap
 from .loss_scale import Correction, StepScales
@@ -291,11 +291,11 @@ class Engine:
         """Let every preprocessor add its samples, those of all layers at once."""
         if not len(rows):
             return
-        if rows[:, NONFINITE].any():
-            self.state.notice("numbers that are not finite")
         with self._lock:
             rows[:, UNIT] *= np.array([meter.share for meter in self.meters])[infos[:, METER]]
             table = RowTable(infos[:, METER], rows, self._last)
+            if table.is_broken.any():
+                self.state.notice("numbers that are not finite")
             tags = infos[table.order, TAG]
             is_baseline, kinds = (tags & BASELINE) > 0, tags % BASELINE
             self._seen.update(np.unique(table.owners).tolist())

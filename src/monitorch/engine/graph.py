@@ -181,7 +181,10 @@ class _Identity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, key: Tensor) -> Tensor:
         ctx.save_for_backward(key)
-        return x.clone()  # not a view: an in-place operation may follow; the compiler removes the copy
+        # Not a view: an in-place operation may follow; the compiler removes the copy. It keeps the two views, so the
+        # operator that reads x and what comes next use different tensors. Otherwise it would not recompute what comes
+        # next in the backward pass, but keep it: bfloat16 as float32, more than a gigabyte for GPT-2.
+        return x.unsqueeze(0).squeeze(0).clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:

@@ -207,15 +207,15 @@ class OutputTap(GraphHook):
         if not self.state.observing:
             return None
         changed, kind, is_new = output, kind_of_pass(module), False
-        for meter in self.outputs:
-            tensor = pick_tensor(output, meter.index)
-            if tensor is not None and meter.callback is not None:
-                meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
         for meter in self.gradients if kind >= 2 else ():
             tensor = pick_tensor(changed, meter.index)
             if tensor is not None and tensor.requires_grad and meter.callback is not None:
                 watched = meter.callback.pass_backward(tensor, distributed=isinstance(tensor, self._distributed))
                 changed, is_new = replace(changed, tensor, watched), True
+        for meter in self.outputs:  # the operators come after the views of `pass_backward`, see there
+            tensor = pick_tensor(output, meter.index)
+            if tensor is not None and meter.callback is not None:
+                meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
         return changed if is_new else None  # the compiler cannot compare tuples with "is"
 
     def _receive_output(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:

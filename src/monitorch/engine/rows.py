@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..numerical.moments import group_ends, group_starts
-from .columns import WIDTH, Column
+from .columns import NONFINITE, SQUARES, WIDTH, Column
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -68,6 +68,12 @@ class RowTable:
     def __len__(self) -> int:
         return len(self.owners)
 
+    @property
+    def is_broken(self) -> Mask:
+        """Which rows are of tensors with elements that are not finite; their number may not be known."""
+        broken: Mask = (self.numbers[:, NONFINITE] > 0) | ~np.isfinite(self.numbers[:, SQUARES])
+        return broken
+
     def before(self, column: int) -> Numbers:
         """A column of the row before each; 0 if there was none."""
         found = np.empty(len(self))
@@ -113,6 +119,11 @@ class Rows:
             raise OptionError(f"{column.name} was not requested, so it is not there; it is in rows of: {column.of}")
         found: Numbers = self._table.numbers[self._chosen, column]
         return found
+
+    @property
+    def is_broken(self) -> Mask:
+        """Which rows are of tensors with elements that are not finite."""
+        return self._table.is_broken[self._chosen]
 
     def before(self, column: Column) -> Numbers:
         """The same column of the row before each, whether that was observed or not; 0 if there was none."""

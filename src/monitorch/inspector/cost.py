@@ -135,3 +135,9 @@ class Cost:
             return None  # steps were observed, and nobody knows yet what that has cost
         _, spent, bare = self._history[0]
         return (self.spent - spent) / (self.bare - bare) if self.bare > bare else None
+
+    @property
+    def recent_steps(self) -> int:
+        """How many steps that overhead is about."""
+        self.settle()
+        return self._steps - self._history[0][0]

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from ..engine.kernels.launch import number_of_kernels
 from ..engine.torch_private import number_of_graphs
 
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
 JUST_NOW = 15  # idle steps that others are compared with
 TIME_HOOKS_EVERY = 16  # steps
 QUIET = 3.0  # what hooks of quiet steps take, relative to what they can measure: torch must call them, from cold caches
-AFTER_COMPILING = 2  # steps after one that compiled a graph: they still allocate, tune and capture
+AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
 
 
@@ -33,8 +34,8 @@ class Phase(IntEnum):
 class StepClock:
     """How long recent steps took, by phase; never waits for a device.
 
-    On CUDA an event is recorded at each boundary and read once it has passed by itself. Steps that compile a graph, and
-    the first ones of a phase, are left out.
+    On CUDA an event is recorded at each boundary and read once it has passed by itself. Steps that compile a graph or a
+    kernel, and the first ones of a phase, are left out.
 
     Args:
         device: where the steps run.
@@ -71,7 +72,7 @@ class StepClock:
         self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._extra: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
-        self._graphs = number_of_graphs()
+        self._compiled = _compiled()
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
         self.spent = 0.0
         """Seconds that hooks have taken in the current step so far."""
@@ -103,9 +104,9 @@ class StepClock:
         """A step of this phase ends here, and the next one begins; returns the time that hooks took in it."""
         began, spent, self.spent = self._began, self.spent, 0.0
         self.mark()
-        graphs = number_of_graphs()
-        if graphs != self._graphs:
-            self._graphs, self._to_skip[phase] = graphs, 1 + AFTER_COMPILING
+        compiled = _compiled()
+        if compiled != self._compiled:
+            self._compiled, self._to_skip[phase] = compiled, 1 + AFTER_COMPILING
         elif self._to_skip[phase] and (self.usual(Phase.IDLE) or 0.0) > LONG:
             self._to_skip[phase] = 0
         if self._to_skip[phase]:
@@ -149,15 +150,20 @@ class StepClock:
     def begin_pause(self) -> Any:
         """Training waits from here on; pass what this returns to :meth:`end_pause`."""
         may_record = self._device is not None and not torch.cuda.is_current_stream_capturing()
-        return self._clock(), self._event() if may_record else None
+        return self._clock(), self._event() if may_record else None, _compiled()
 
     def end_pause(self, begin: Any) -> float:
-        """Training goes on: it is part of no step and of no hook, even if one is running; returns its seconds."""
-        then, event = begin
+        """Training goes on: it is part of no step and of no hook, even if one is running.
+
+        Returns its seconds, or 0 if something was compiled in it.
+        """
+        then, event, compiled = begin
         seconds: float = self._clock() - then
         if self._is_in_hook:
             self.spent -= seconds
         self.mark()
+        if compiled != _compiled():
+            return 0.0
         if event is not None and self._began is not None:
             self._pauses.append((event, self._began, seconds))
         return seconds
@@ -237,6 +243,11 @@ class StepClock:
                 return
             self._pending.popleft()
             self._keep(phase, before.elapsed_time(after) / 1000, spent)
+
+
+def _compiled() -> int:
+    """How many graphs and kernels there are so far."""
+    return number_of_graphs() + number_of_kernels()
 
 
 def _cuda(device: torch.device | str | None) -> torch.device | None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from ..engine.columns import NONFINITE, SQUARES, Column
+from ..engine.columns import Column
 from ..engine.ranks import exchange, offer
 from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
@@ -118,7 +118,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             raise ValueError(f"name statistics in the class, not after it was made: statistics = {self.statistics}")
         if len(samples) != width:
             raise ValueError(f"derive() has returned samples of {len(samples)} statistics, not {width}")
-        is_broken = (rows[NONFINITE] > 0) | ~np.isfinite(rows[SQUARES])  # the number of elements may not be known
+        is_broken = rows.is_broken
         found: list[tuple[Mask, Numbers]] = []
         for column in samples:
             exists = ~(rows.is_baseline | np.ma.getmaskarray(column))

@@ -6,6 +6,13 @@ import torch
 
 from ..torch_private import current_device, current_stream
 
+_kernels = 0
+
+
+def number_of_kernels() -> int:
+    """How many kernels were compiled so far, or read from the disk."""
+    return _kernels
+
 
 class Launcher:
     """A kernel with its constants chosen.
@@ -36,6 +43,8 @@ class Launcher:
 
     def _first(self, device: int, programs: int, *arguments: Any) -> None:
         """Compile, launch the documented way, and remember the faster way if this release of Triton has it."""
+        global _kernels
+        _kernels += 1
         compiled = self._kernel[(programs,)](*arguments, *self._constants, num_warps=self._warps)
         run = getattr(compiled, "run", None)
         function = getattr(compiled, "function", None)
