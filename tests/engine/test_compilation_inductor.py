@@ -236,9 +236,13 @@ def test_idle_steps_have_one_graph_more_and_only_the_loss(everything):
 def kept_for_backward(model, x):
     """The bytes that a compiled model keeps, by type."""
     with torch.autocast("cpu", torch.bfloat16):
-        found = torch.compile(lambda: model(x), fullgraph=True)().grad_fn.saved_tensors
+        output = torch.compile(lambda: model(x), fullgraph=True)()
+    found = output.grad_fn.saved_tensors
     torch.compiler.reset()
-    return {dtype: sum(tensor.nbytes for tensor in found if tensor.dtype == dtype) for dtype in (torch.float32, torch.bfloat16)}
+    return {
+        dtype: sum(tensor.nbytes for tensor in found if tensor.dtype == dtype)
+        for dtype in (torch.float32, torch.bfloat16)
+    }
 
 
 def test_no_more_is_kept_for_backward_than_without_a_watch():

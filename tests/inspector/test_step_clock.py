@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from monitorch.inspector import step_clock
-from monitorch.inspector.step_clock import AFTER_COMPILING, JUST_NOW, KEPT, LONG, TIME_HOOKS_EVERY, Phase, StepClock
+from monitorch.inspector.step_clock import (
+    AFTER_COMPILING,
+    JUST_NOW,
+    KEPT,
+    LONG,
+    QUIET,
+    TIME_HOOKS_EVERY,
+    Phase,
+    StepClock,
+)
 from tests.inspector.fake_time import Time, end_on
 
 IDLE, BASELINE, OBSERVE = Phase
@@ -28,8 +37,14 @@ class Steps:
         return self.clock.end(phase)
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch):  # other tests may have compiled something
+    for name in ("number_of_graphs", "number_of_kernels"):
+        monkeypatch.setattr(step_clock, name, lambda: 0)
+
+
 @pytest.fixture(params=["number_of_graphs", "number_of_kernels"])
-def compiled(monkeypatch, request):
+def compiled(nothing_compiled, monkeypatch, request):
     """What was compiled: graphs or kernels."""
     found = []
     monkeypatch.setattr(step_clock, request.param, lambda: len(found))
@@ -37,14 +52,7 @@ def compiled(monkeypatch, request):
 
 
 @pytest.fixture
-def graphs(monkeypatch):
-    found = []
-    monkeypatch.setattr(step_clock, "number_of_graphs", lambda: len(found))
-    return found
-
-
-@pytest.fixture
-def steps(graphs):  # other tests may have compiled some
+def steps(nothing_compiled):
     return Steps()
 
 
@@ -347,3 +355,19 @@ def test_an_idle_step_on_a_device_counts_without_what_it_noticed_of_hooks(device
     end_on(device, clock, 1.0)
     device.done = device.submitted
     assert clock.usual(IDLE) == 0.75
+
+
+def test_hooks_of_quiet_steps_on_a_device_are_not_taken_for_those_of_others(device):
+    time = Time()
+    clock = StepClock("cuda", clock=time)
+    for _ in range(9):
+        clock.spent = 0.5
+        end_on(device, clock, 1.0)
+    device.done = device.submitted
+    assert clock.usual(IDLE) == 0.5
+    assert clock.usual_in_hooks(IDLE) == 0.5
+    for _ in range(20):
+        clock.spent = 0.001
+        clock.end_quietly(time())
+    assert clock.usual_in_hooks(IDLE) == QUIET * 0.001
+    assert (clock.quiet_steps, clock.usual(IDLE)) == (20, 0.5)

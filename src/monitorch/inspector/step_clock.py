@@ -121,12 +121,12 @@ class StepClock:
         return spent
 
     def end_quietly(self, now: float) -> None:
-        """The same for an idle step before another one; on a device it is not measured, since events cost time."""
+        """The same for an idle step before another one; on a device only its hooks are, since events cost time."""
         self.quiet_steps += 1
         spent, self.spent = QUIET * self.spent, 0.0
+        self._in_hooks[Phase.IDLE].append(spent)
         if self._device is None and self._began is not None:
             self._durations[Phase.IDLE].append(max(0.0, now - self._began - spent))
-            self._in_hooks[Phase.IDLE].append(spent)
             self._began = now
         else:
             self._began = None
