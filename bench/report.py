@@ -170,12 +170,12 @@ USER_TEXT = (
     " the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second "
     "and of the same number of steps; each watched window is compared with the bare ones before and after it. `ratio`"
     " is what is paid after the first stretch, in which the default may spend two seconds and three percent: the "
-    "median of windows, or their mean where windows have few steps. `of CPU time` is the same for the CPU time of all threads. `overhead` "
-    "is what was paid in the steps that `watch.inspector.overhead` is about; that is `shown`, and it is true if it "
-    "lies within a fifth, or one percentage point, of it. Memory is added to the peak: of the device, or of a process"
-    " on a CPU, with all that is imported. `first stretch s` is what the default has paid before: less than two "
-    "seconds means that it was still free to spend. `run of N s` is the time of a whole run over the N seconds that "
-    "it takes bare. Compiling is not counted."
+    "median of windows, or their mean where windows have few steps. `of CPU time` is the same for the CPU time of "
+    "all threads. `overhead` is what was paid in the steps that `watch.inspector.overhead` is about; that is "
+    "`shown`, and it is true if it lies within a fifth, or one percentage point, of it. Memory is added to the peak: "
+    "of the device, or of a process on a CPU, with all that is imported. `first stretch s` is what the default has "
+    "paid before: less than two seconds means that it was still free to spend. `run of N s` is the time of a whole "
+    "run over the N seconds that it takes bare. Compiling is not counted."
 )
 
 
