@@ -175,6 +175,19 @@ def test_an_evaluation_after_each_epoch_stands_at_its_step_however_many_steps_a_
     assert training.shown.ticks == 13  # 10, 20, ... and 17, 34, ...: the clock stands still, so none comes by time
 
 
+@pytest.mark.parametrize(
+    ("options", "ticks"),
+    [({}, 2), ({"every": 5}, 2), ({"budget": 0.02, "head_start": 1.0}, 2), ({"budget": 0.02}, 0)],
+    ids=str,
+)
+def test_a_budget_without_a_head_start_pays_no_ticks_by_steps(training, replace_time, options, ticks):
+    replace_time(lambda: 0.0)
+    with training.watch(training.optimizer, tick_every=None, **{"every": None, **options}):
+        training.run(25)
+        assert training.shown.ticks == ticks
+    assert training.shown.ticks == ticks + 1
+
+
 def test_evaluations_at_every_step_make_no_further_ticks_and_are_in_those_of_their_steps(training):
     evaluations = []
     with training.watch(training.optimizer, loss_fn=training.loss_fn) as watch:

@@ -98,8 +98,9 @@ def watch(
             With it, the standard lenses compare tensors exactly; else only while copies of them take little memory.
         budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
         head_start: how many seconds observing may cost before that; 0 if only a budget is given.
-        tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow; later
-            by time, at least 0.25 seconds apart, so that ticks take at most one percent of it.
+        tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow; later,
+            and from the beginning if only a budget is given, by time, at least 0.25 seconds apart, so that ticks take at
+            most one percent of it.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
         run: name of the run; the date and time if None. A name that is taken gets a number.
         folder: the folder that holds all runs.
@@ -371,8 +372,14 @@ class Watch(DisplaysRun):
             state.tick_step = self._due_after + (state.steps_to_next_tick or FEW)
         else:
             state.tick_time = self._last_tick + self._pause
-            if self._ticks < OFTEN:
+            if self._is_early:
                 state.tick_step = self._due_after + max(self._due_after // 10, FEW)
+
+    @property
+    def _is_early(self) -> bool:
+        """Whether ticks still come by steps. A budget without a head start has nothing to pay them with."""
+        cadence = self.inspector.state.cadence
+        return self._ticks < OFTEN and (cadence.budget is None or cadence.head_start > 0)
 
     @property
     def _is_joint(self) -> bool:
@@ -405,8 +412,8 @@ class Watch(DisplaysRun):
     def _steps_to_next_tick(self) -> int:
         """What this process wishes: with several of them, all tick at the same step."""
         steps = self._now - self._ticked_at
-        if self._tick_every is not None or self._ticks < OFTEN or steps < 1:
-            return self._tick_every or max(FEW, self._now // 10 if self._ticks < OFTEN else steps)
+        if self._tick_every is not None or self._is_early or steps < 1:
+            return self._tick_every or max(FEW, self._now // 10 if self._is_early else steps)
         took = max(perf_counter() - self._last_tick, self._pause / 10)  # at most ten times as many steps as this time
         return math.ceil(self._pause * steps / took)
 
