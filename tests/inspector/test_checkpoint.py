@@ -93,7 +93,7 @@ def comparable(records):
     return {
         (r.step, r.epoch, r.lens, r.layer, r.tag, r.statistic): r.value
         for r in records
-        if "samples per second" not in r.statistic and "Output Gradient Correlation" not in r.tag
+        if "per second" not in r.statistic and "Output Gradient Correlation" not in r.tag
     }
 
 

@@ -147,6 +147,22 @@ def test_speed_is_that_of_all_processes_since_the_last_reading(processes, speed)
     assert run_statistics.read() == {}
 
 
+def test_steps_per_second_are_those_since_the_last_reading_or_since_a_checkpoint_was_loaded():
+    run_statistics = RunStatistics([], clock=iter([0.0, 2.0, 4.0, 5.0, 5.5]).__next__)
+    assert run_statistics.read(step=3) == {"steps per second": 1.5}
+    assert run_statistics.read(step=3) == {}
+    run_statistics.begin_at(1000)
+    assert run_statistics.read(step=1002) == {"steps per second": 4.0}
+
+
+def test_peak_memory_is_that_of_the_device_of_the_model(monkeypatch):
+    model = nn.Linear(3, 1)
+    assert RunStatistics([], model=model).read() == {}
+    monkeypatch.setattr(RunStatistics, "_device", lambda self: torch.device("cuda", 1))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", {torch.device("cuda", 1): 3 * 2**29}.get)
+    assert RunStatistics([], model=model).read() == {"peak memory (GiB)": 1.5}
+
+
 @pytest.mark.parametrize("batch", [None, {"ids": 1}, torch.tensor(1.0), "text"])
 def test_what_cannot_be_counted_is_passed_over(batch):
     run_statistics = RunStatistics([])
@@ -176,7 +192,7 @@ def test_an_inspector_that_knows_the_optimizer_logs_them_at_each_tick():
     first, second = watched_numbers(optimizer=True)
     assert first["learning rate mean"] == pytest.approx(0.05)
     assert second["learning rate mean"] == pytest.approx(0.005)
-    assert first["samples per second mean"] > 0
+    assert first["samples per second mean"] == pytest.approx(4 * first["steps per second mean"])
 
 
 def test_a_number_that_the_user_logs_under_the_same_name_is_the_one_shown():

@@ -36,6 +36,8 @@ def load(inspector: Any, saved: dict[str, Any]) -> None:
     inspector._call_preprocessor.load_state_dict(saved["pushed"])
     inspector._logged.load_state_dict(saved["logged"])
     inspector.state.load_state_dict(saved["state"])
+    if inspector._steps is not None:
+        inspector._steps.run_statistics.begin_at(inspector.state.step)
     if hasattr(inspector.visualizer, "continue_from"):
         inspector.visualizer.continue_from(inspector.state.step)
     inspector._show_logged()

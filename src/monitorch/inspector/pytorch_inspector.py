@@ -441,11 +441,14 @@ class PyTorchInspector(DisplaysRun):
         elif self._layers is not None and hasattr(self.visualizer, "introduce_layers"):
             self.visualizer.introduce_layers(self.layers)
 
+    def _run_statistics(self) -> dict[str, Any]:
+        return self._steps.run_statistics.read(self.state.step) if self.optimizers and self._steps else {}
+
     def _end_tick(self, number: int, axis: str) -> None:
         """Show the tick; where the visualizer allows it, in another thread, so that training does not wait."""
         self._settle()
         self._last_records = []
-        for name, value in self._steps.run_statistics.read().items() if self.optimizers and self._steps else ():
+        for name, value in self._run_statistics().items():
             if name not in self._logged.numbers:  # the user's own number of that name is meant
                 self._logged.numbers.push(name, value)
         others = [lens for lens in self._adopted if lens is not self._logged]

@@ -1,4 +1,4 @@
-"""Numbers that are useful in any run and logged automatically: learning rates, speed, skipped steps."""
+"""Numbers that are useful in any run and logged automatically: learning rates, speed, memory, skipped steps."""
 
 import time
 import weakref
@@ -8,14 +8,18 @@ from itertools import takewhile
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 RATE = "learning rate"
+GIB = 2**30
 
 
 class RunStatistics:
-    """Learning rates of the optimizers; samples per second and skipped steps since the last reading.
+    """Learning rates of the optimizers; samples and steps per second, and skipped steps, since the last reading.
+
+    On CUDA also the most memory that tensors have taken at once in this process, in GiB.
 
     Args:
         optimizers: whose learning rates to read.
@@ -39,7 +43,7 @@ class RunStatistics:
     ) -> None:
         self._optimizers, self.processes, self._clock = tuple(optimizers), processes, clock
         self._model = None if model is None else weakref.ref(model)
-        self._samples, self._since = 0, clock()
+        self.begin_at(0)
         self._skipped: Any = None
         self._known: tuple[int, ...] = ()
         self._names: list[str] = []
@@ -53,16 +57,33 @@ class RunStatistics:
         """Count steps that were skipped because of an overflow; does not wait for the GPU."""
         self._skipped = steps if self._skipped is None else self._skipped + steps
 
-    def read(self) -> dict[str, Any]:
-        """The numbers by name; counting starts again."""
+    def begin_at(self, step: int) -> None:
+        """Count from here: this many steps were done before."""
+        self._begin(step, self._clock())
+
+    def read(self, step: int = 0) -> dict[str, Any]:
+        """The numbers by name, after this many steps; counting starts again."""
         found = self._rates()
         now = self._clock()
-        if self._samples and now > self._since:
-            found["samples per second"] = self.processes * self._samples / (now - self._since)
+        steps, seconds = step - self._step, now - self._since
+        if self._samples and seconds > 0:
+            found["samples per second"] = self.processes * self._samples / seconds
+        if steps > 0 and seconds > 0:
+            found["steps per second"] = steps / seconds
+        if (device := self._device()) is not None and device.type == "cuda":
+            found["peak memory (GiB)"] = torch.cuda.max_memory_allocated(device) / GIB
         if self._skipped is not None:
             found["skipped steps"], self._skipped = self._skipped, 0
-        self._samples, self._since = 0, now
+        self._begin(step, now)
         return found
+
+    def _begin(self, step: int, now: float) -> None:
+        self._samples, self._step, self._since = 0, step, now
+
+    def _device(self) -> torch.device | None:
+        model = None if self._model is None else self._model()
+        first = None if model is None else next(model.parameters(), None)
+        return None if first is None else first.device
 
     def _rates(self) -> dict[str, Any]:
         """The learning rates by name; groups without a usable one are left out."""
