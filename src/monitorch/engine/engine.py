@@ -25,6 +25,7 @@ from .outputs import OUTPUT_GRADIENT, OutputTap
 from .parameters import ParameterTap
 from .passes import TrainingBackward
 from .ranks import RankMerge, several_processes
+from .recent_rows import RecentRows
 from .rows import LastRows, Numbers, Rows, RowTable
 from .state import State
 from .torch_private import number_of_graphs
@@ -59,6 +60,8 @@ class Engine:
         self.allowance = Allowance()
         self._subscribers: dict[int, Subscriber] = {}
         self._last = LastRows()
+        self.recent_rows: RecentRows | None = None
+        """Keeps the rows of the last steps, if somebody wants that."""
         self._seen: set[int] = set()
         self._lock = RLock()
         self.gradients = GradientTap(self)
@@ -280,6 +283,8 @@ class Engine:
                 was_written = chunk.rows[:, UNIT] != 0  # otherwise its kernel failed, or its graph did not run
                 infos, rows = chunk.infos[was_written], chunk.rows[was_written]
                 self._drop_stale(infos, rows)
+                if self.recent_rows is not None:
+                    self.recent_rows.keep(infos, rows)
                 if self._waits_for_others():
                     places = np.cumsum(was_written) - 1
                     alive = {int(places[row]): flags for row, flags in chunk.alive.items() if was_written[row]}

@@ -71,6 +71,12 @@ class LossMetrics(PushedLens):
             raise KeyError(f"method={method!r} is not in loss_line; choose from {methods}")
         return self._last_number(f"{name} {method}")
 
+    def recent_losses(self) -> list[tuple[int, float]]:
+        """The training losses of the last steps, each with its step, where steps are known; waits for the device."""
+        name = self._loss_names()[0]
+        pushed = [] if self._call is None else self._call.recent(name)
+        return [(step, float(loss)) for step, loss in self._losses.recent(name) or pushed]
+
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
         """Receive the pushed numbers and the names of the losses, and watch ``loss_fn``."""
         super().register_foreign_preprocessor(ext_ppr, inspector_state)

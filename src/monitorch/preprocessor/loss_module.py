@@ -200,12 +200,15 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
             self._close_steps()
         return True
 
+    def _open_parts(self) -> list[Part]:
+        if self._names is None or not self._numbers:
+            return self._parts
+        taken_quietly = [Part(step, self._names[0], number, self.inplace) for step, number in self._numbers]
+        return sorted([*self._parts, *taken_quietly], key=attrgetter("step"))
+
     def _close_steps(self) -> None:
-        numbers, self._numbers = self._numbers, []
-        if self._names is not None and numbers:
-            self._parts += [Part(step, self._names[0], number, self.inplace) for step, number in numbers]
-            self._parts.sort(key=attrgetter("step"))  # losses of other steps are among them already
         super()._close_steps()
+        self._numbers = []
 
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take one loss."""

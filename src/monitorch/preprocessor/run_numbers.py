@@ -1,5 +1,6 @@
 """Numbers of the run as a whole: losses, metrics, and logged numbers."""
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from .accumulating import AccumulatingPreprocessor, Kept
 
 MOST_OPEN = 256
 """How many numbers of steps may wait before those of each step are put together."""
+
+RECENT = 1000
+"""Of how many steps the numbers are kept for :meth:`RunNumbers.recent`."""
 
 
 class Part(NamedTuple):
@@ -40,6 +44,14 @@ def _whole(parts: Sequence[Part]) -> Any:
     return total if parts[0].add_up else total / len(samples)
 
 
+def _by_step(parts: Iterable[Part]) -> dict[tuple[int, str], list[Part]]:
+    """Those of each step and name."""
+    found: dict[tuple[int, str], list[Part]] = {}
+    for part in parts:
+        found.setdefault((part.step, part.name), []).append(part)
+    return found
+
+
 class Payload(NamedTuple):
     """What one process sends to the others: accumulators, and single samples in the order of their steps."""
 
@@ -63,6 +75,7 @@ class RunNumbers(AccumulatingPreprocessor):
         self.open_step: Callable[[], int | None] | None = None
         """Returns the current step, if steps have an end; then all values of one step are one sample."""
         self._parts: list[Part] = []
+        self._recent: dict[str, deque[tuple[int, Any]]] = {}
         self._in_step = Series(inplace=False)  # with several processes: samples that each has once per step
         super().__init__(inplace)
 
@@ -111,6 +124,11 @@ class RunNumbers(AccumulatingPreprocessor):
                 if name in series.places:
                     series.rename(name, (name, step))
 
+    def clear(self) -> None:
+        """Also forget the numbers of the last steps."""
+        self._recent = {}
+        super().clear()
+
     def release(self) -> Kept:
         """The same; what was given so far of the current step belongs to it."""
         self._close_steps()
@@ -134,14 +152,23 @@ class RunNumbers(AccumulatingPreprocessor):
             self._close_steps()
         self._parts.append(part)
 
+    def recent(self, name: str) -> list[tuple[int, Any]]:
+        """The last steps that have a number of this name, and these numbers, also those of the current step."""
+        closed = self._recent.get(name, ())
+        still_open = [(step, _whole(own)) for (step, of), own in _by_step(self._open_parts()).items() if of == name]
+        return [*closed, *still_open][-RECENT:]
+
+    def _open_parts(self) -> list[Part]:
+        """The numbers of steps that were not put together yet, by step."""
+        return self._parts
+
     def _close_steps(self) -> None:
         """Put the numbers of each step together."""
-        parts, self._parts = self._parts, []
-        of_steps: dict[tuple[int, str], list[Part]] = {}
-        for part in parts:
-            of_steps.setdefault((part.step, part.name), []).append(part)
-        for (_, name), own in of_steps.items():
-            self._add(name, _whole(own), own[0].inplace, in_step=True)
+        parts, self._parts = self._open_parts(), []
+        for (step, name), own in _by_step(parts).items():
+            whole = _whole(own)
+            self._add(name, whole, own[0].inplace, in_step=True)
+            self._recent.setdefault(name, deque(maxlen=RECENT)).append((step, whole))
 
     def _add(self, key: Hashable, sample: Any, inplace: bool, *, in_step: bool = False) -> None:
         self._kept.series.add(key, sample, inplace=inplace)

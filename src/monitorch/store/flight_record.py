@@ -1,0 +1,99 @@
+"""What a run has kept of its last steps when something went wrong: one file beside the run's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import StoreError
+from .run_list import numbered
+
+VERSION = 1
+PREFIX, SUFFIX = "flight", ".npz"
+
+
+class FlightRecord(NamedTuple):
+    """The last steps before something happened.
+
+    Row ``i`` was measured in step ``steps[i]``: ``rows[i]`` are sums over ``tensors[i]`` (such as ``"output"`` or
+    ``"gradient weight"``) of ``layers[i]``, in the order of measuring; ``columns`` names the sums.
+    """
+
+    reason: str
+    step: int
+    time: float
+    error: str
+    rank: int
+    steps: NDArray[np.int64]
+    layers: tuple[str, ...]
+    tensors: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: NDArray[np.float64]
+    losses: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
+    """By name: steps, and the loss of each."""
+
+    def __str__(self) -> str:
+        seen = f"{len(self.rows):,} rows of the steps {_ends(self.steps)}" if len(self.steps) else "no rows"
+        losses = [f"{name} of the steps {_ends(steps)}" for name, (steps, _) in self.losses.items() if len(steps)]
+        return f"step {self.step:,}: {self.reason}; " + ", ".join([seen, *losses])
+
+
+def write_flight_record(folder: Path, record: FlightRecord) -> Path:
+    """Write a record into the folder of its run, all of it or nothing; the new file."""
+    losses = {name: [steps.tolist(), values.tolist()] for name, (steps, values) in record.losses.items()}
+    facts = {name: getattr(record, name) for name in ("reason", "step", "time", "error", "rank", "columns")}
+    places, names = _numbered(zip(record.layers, record.tensors, strict=True))
+    described = json.dumps({"version": VERSION, **facts, "losses": losses, "names": names})
+    first = f"{PREFIX}_{record.step}" + (f"_rank{record.rank}" if record.rank else "")
+    path = next(path for name in numbered(first) if not (path := folder / f"{name}{SUFFIX}").exists())
+    unfinished = path.with_suffix(".part")
+    try:
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, facts=np.array(described), steps=record.steps, places=places, rows=record.rows)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
+    """Read such a file."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            facts: dict[str, Any] = json.loads(str(kept["facts"]))
+            steps, places, rows = kept["steps"], kept["places"], kept["rows"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise StoreError(f"{path} is no flight record: {error}") from error
+    if facts.pop("version") != VERSION:
+        raise StoreError(f"{path} was written by another version of monitorch")
+    names = facts.pop("names")
+    layers, tensors = zip(*(names[place] for place in places), strict=True) if len(places) else ((), ())
+    losses = {name: (np.array(of, np.int64), np.array(values)) for name, (of, values) in facts.pop("losses").items()}
+    columns = tuple(facts.pop("columns"))
+    return FlightRecord(
+        **facts, steps=steps, layers=layers, tensors=tensors, columns=columns, rows=rows, losses=losses
+    )
+
+
+def flight_records(folder: Path) -> list[Path]:
+    """The files of a run, oldest first."""
+    return sorted(folder.glob(f"{PREFIX}_*{SUFFIX}"), key=lambda path: (path.stat().st_mtime, path.name))
+
+
+def _numbered(names: Any) -> tuple[NDArray[np.int64], list[tuple[str, str]]]:
+    """Each name as its place in a list of all."""
+    known: dict[tuple[str, str], int] = {}
+    places = [known.setdefault(name, len(known)) for name in names]
+    return np.array(places, np.int64), list(known)
+
+
+def _ends(steps: NDArray[np.int64]) -> str:
+    return f"{steps.min():,} to {steps.max():,}"

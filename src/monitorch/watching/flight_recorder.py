@@ -1,0 +1,121 @@
+"""Keeps the last steps of a run, and writes them beside it when something goes wrong."""
+
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from ..engine.buffers import METER, STEP
+from ..engine.columns import Column
+from ..engine.engine import Engine
+from ..engine.recent_rows import RecentRows
+from ..engine.reports import tell
+from ..inspector import PyTorchInspector
+from ..lens import LossMetrics
+from ..store.failure import Failure
+from ..store.flight_record import FlightRecord, write_flight_record
+from ..visualizer.store_visualizer import StoreVisualizer
+
+STEPS = 10
+"""Of how many observed steps the rows are kept."""
+
+ASKED_TO_END = "the program was asked to end (SIGTERM)"
+
+
+class FlightRecorder:
+    """Keeps the rows of the last observed steps, and writes them with the last losses into the folder of the run.
+
+    Args:
+        inspector: whose rows to keep; its model is attached.
+        store: the run that it is stored in.
+    """
+
+    def __init__(self, inspector: PyTorchInspector, store: StoreVisualizer) -> None:
+        self._inspector, self._store = inspector, store
+        engine: Engine | None = inspector.state.engine
+        if engine is not None:
+            engine.recent_rows = RecentRows(STEPS)
+        self._give_up_signal = _when_asked_to_end(self)
+
+    def dump(self, reason: str, error: BaseException | None = None) -> Path | None:
+        """Write what is known of the last steps; the file, or None if there is no folder for it."""
+        state = self._inspector.state
+        try:
+            if state.engine is not None:
+                state.engine.settle()
+        except Exception as failure:  # a device that has failed cannot be read, but what was read before is here
+            reason = f"{reason}; numbers since the last tick could not be read: {Failure.of(failure).line}"
+        folder = self._store.path
+        if folder is None:
+            return None
+        path = write_flight_record(folder, self._record(reason, error))
+        state.events.add(state.step, "flight record", text=f"{reason}: the last steps are in {path.name}")
+        return path
+
+    def close(self) -> None:
+        """Do not wait for a signal any more."""
+        self._give_up_signal()
+
+    def _record(self, reason: str, error: BaseException | None) -> FlightRecord:
+        state = self._inspector.state
+        engine = state.engine
+        if engine is not None and engine.recent_rows is not None:
+            infos, rows = engine.recent_rows.read()
+        else:
+            infos, rows = RecentRows(STEPS).read()
+        meters = [] if engine is None else [engine.meters[number] for number in infos[:, METER]]
+        return FlightRecord(
+            reason=reason,
+            step=state.step,
+            time=time.time(),
+            error="" if error is None else "\n".join(Failure.of(error).traceback),
+            rank=self._store.writer.rank,
+            steps=infos[:, STEP],
+            layers=tuple(meter.name for meter in meters),
+            tensors=tuple(meter.what for meter in meters),
+            columns=tuple(column.name for column in Column),
+            rows=rows,
+            losses={"train_loss": self._losses()},
+        )
+
+    def _losses(self) -> tuple[Any, Any]:
+        """The newest steps that have a loss, and these losses."""
+        known = [lens.recent_losses() for lens in self._inspector.lenses if isinstance(lens, LossMetrics)]
+        longest = max(known, key=len, default=[])
+        return np.array([step for step, _ in longest], np.int64), np.array([loss for _, loss in longest], np.float64)
+
+
+def _when_asked_to_end(recorder: FlightRecorder) -> Callable[[], None]:
+    """Write a record at SIGTERM, before the handler that was there; returns a function that cancels this."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None  # Python allows handlers in the main thread only
+    known, before = weakref.ref(recorder), signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        found = known()
+        if found is not None:
+            try:
+                found.dump(ASKED_TO_END)
+                found._store.sync()
+            except Exception as error:
+                tell(found._inspector.state, "writing a flight record", error)
+        if callable(before):
+            before(number, frame)
+        elif before != signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def cancel() -> None:
+        is_possible = threading.current_thread() is threading.main_thread()
+        if is_possible and signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, before)
+
+    signal.signal(signal.SIGTERM, handle)
+    return cancel
