@@ -18,6 +18,7 @@ from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..errors import ExchangeError, OptionError, warn
 from .cadence import Cadence
+from .events import Events
 from .step_clock import Phase
 from .tick_finisher import TickFinisher
 
@@ -94,6 +95,8 @@ class InspectorState:
         """The same inspector in the other processes."""
         self.engine: Engine | None = None
         """What measures for all lenses, while a model is attached."""
+        self.events = Events(self)
+        """What happened in this run."""
         self._finisher = TickFinisher(self.cadence.cost.spend_on_tick)
         self._followers: list[weakref.ref[Follower]] = []
         self.restart()

@@ -41,7 +41,12 @@ class Frame(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that happened; ``body`` is JSON data, ``id`` is an increasing number set by the store."""
+    """Something that happened; ``body`` is JSON data, ``id`` is an increasing number set by the store.
+
+    >>> event = Event(12, "not finite", "error", layer="fc1", body={"text": "NaN in its output", "numbers": {"share": 0.5}})
+    >>> event.line
+    'step 12: not finite: fc1: NaN in its output (share 0.5)'
+    """
 
     step: int
     kind: str
@@ -52,6 +57,24 @@ class Event(NamedTuple):
     statistic: str | None = None
     body: Mapping[str, Any] = {}
     id: int = 0
+
+    @property
+    def text(self) -> str:
+        """What one has to know, in a sentence; empty if there is no more to say."""
+        return str(self.body.get("text", ""))
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """The numbers that belong to it, by name."""
+        found: Mapping[str, float] = self.body.get("numbers", {})
+        return found
+
+    @property
+    def line(self) -> str:
+        """The event in one line, as in a log."""
+        parts = [f"step {self.step}", self.kind, *filter(None, [self.layer, self.text])]
+        numbers = ", ".join(f"{name} {number:.6g}" for name, number in self.numbers.items())
+        return ": ".join(parts) + (f" ({numbers})" if numbers else "")
 
 
 class Meta(NamedTuple):
