@@ -18,6 +18,9 @@ from .kernels.reference import SKETCH as BUCKETS
 from .passes import ALL_PASSES
 from .rows import Mask, Places, Rows
 
+PARAMETER = "parameter"
+"""The first part of the key of a meter that reads parameters at ticks."""
+
 EXACT, SKETCH, AUTO = "exact", "sketch", "auto"
 """What is kept of a tensor: a copy, a random projection of fixed size, or a copy while there is room for copies."""
 
@@ -265,6 +268,16 @@ class Meter:
         self.in_graph = False
         self._measured_layout: Any = None
         self._unfold()
+
+    @property
+    def what(self) -> str:
+        """Which tensor of the layer it measures, such as ``"output"`` or ``"gradient weight"``."""
+        return " ".join(str(part) for part in self.key[:2] if part is not None)
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether it measures a parameter as it is after a step, at ticks; all else is measured inside of a step."""
+        return self.key[:1] == (PARAMETER,)
 
     def widen(self, request: Request) -> None:
         """Also measure what this preprocessor asks for."""

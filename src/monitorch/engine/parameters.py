@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from ..numerical.norms import as_dense
 from .buffers import Entry, Info
 from .distributed_tensors import SHARED, local_part
-from .meter import Measured, Meter, Reporter, Subscription
+from .meter import PARAMETER, Measured, Meter, Reporter, Subscription
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -82,7 +82,7 @@ class ParameterTap:
         self, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured, kept_under: str
     ) -> Subscription:
         """Measure a parameter for a preprocessor whenever it is asked for; it keeps the numbers under this name."""
-        return self._engine.subscribe([], name, gatherer, preprocessor, "parameter", parameter, parameter=kept_under)
+        return self._engine.subscribe([], name, gatherer, preprocessor, PARAMETER, parameter, parameter=kept_under)
 
     def measure(self, targets: Iterable[Target]) -> None:
         """Measure these parameters now."""

@@ -34,8 +34,11 @@ class RecentRows:
         newest = np.unique(infos[:, STEP])[-self.steps :]
         is_recent = infos[:, STEP] >= newest[0]
         self._parts.append((set(newest.tolist()), infos[is_recent], rows[is_recent]))
-        while len(set().union(*(steps for steps, _, _ in list(self._parts)[1:]))) >= self.steps:
+        while sum(step > max(self._parts[0][0]) for step in self._known()) >= self.steps:
             self._parts.popleft()
+
+    def _known(self) -> set[int]:
+        return set().union(*(steps for steps, _, _ in self._parts))
 
     def read(self) -> tuple[Infos, Numbers]:
         """Where each row comes from, see ``Info``, and the rows, in the order in which they were measured."""

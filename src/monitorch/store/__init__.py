@@ -21,6 +21,7 @@ Reading::
         -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite, finite)           arrays [layer, column]
     run.newest() -> {lens: Frame};  run.frame_at(step) -> {lens: Frame}            Frame.values[statistic, layer]
     run.events(since=0) -> [Event(step, kind, severity, epoch, time, layer, statistic, body, id)]
+    flight_records(run.path.parent) -> [path];  read_flight_record(path) -> FlightRecord     the last steps of a run
     run.data_version() -> int                                                      another number after each commit
     run.close()
 
@@ -40,6 +41,7 @@ array([0., 2., 4.], dtype=float32)
 
 from ..statistic import Statistic
 from .failure import Failure
+from .flight_record import FlightRecord, flight_records, read_flight_record
 from .lens_index import Axis
 from .reader import LayerSeries, LensInfo, Run, Window
 from .run_list import DEFAULT_FOLDER, RunInfo, list_runs, open_run
@@ -53,6 +55,7 @@ __all__ = [
     "Axis",
     "Event",
     "Failure",
+    "FlightRecord",
     "Frame",
     "Layer",
     "LayerSeries",
@@ -62,7 +65,9 @@ __all__ = [
     "Statistic",
     "Window",
     "Writer",
+    "flight_records",
     "is_absent",
     "list_runs",
     "open_run",
+    "read_flight_record",
 ]

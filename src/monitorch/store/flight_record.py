@@ -70,7 +70,7 @@ def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
         with np.load(path, allow_pickle=False) as kept:
             facts: dict[str, Any] = json.loads(str(kept["facts"]))
             steps, places, rows = kept["steps"], kept["places"], kept["rows"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise StoreError(f"{path} is no flight record: {error}") from error
     if facts.pop("version") != VERSION:
         raise StoreError(f"{path} was written by another version of monitorch")
@@ -78,9 +78,7 @@ def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
     layers, tensors = zip(*(names[place] for place in places), strict=True) if len(places) else ((), ())
     losses = {name: (np.array(of, np.int64), np.array(values)) for name, (of, values) in facts.pop("losses").items()}
     columns = tuple(facts.pop("columns"))
-    return FlightRecord(
-        **facts, steps=steps, layers=layers, tensors=tensors, columns=columns, rows=rows, losses=losses
-    )
+    return FlightRecord(**facts, steps=steps, layers=layers, tensors=tensors, columns=columns, rows=rows, losses=losses)
 
 
 def flight_records(folder: Path) -> list[Path]:

@@ -33,23 +33,21 @@ class FlightRecorder:
     """Keeps the rows of the last observed steps, and writes them with the last losses into the folder of the run.
 
     Args:
-        inspector: whose rows to keep; its model is attached.
-        store: the run that it is stored in.
+        inspector: whose losses to keep.
+        engine: whose rows to keep.
+        store: where the run is stored.
     """
 
-    def __init__(self, inspector: PyTorchInspector, store: StoreVisualizer) -> None:
-        self._inspector, self._store = inspector, store
-        engine: Engine | None = inspector.state.engine
-        if engine is not None:
-            engine.recent_rows = RecentRows(STEPS)
+    def __init__(self, inspector: PyTorchInspector, engine: Engine, store: StoreVisualizer) -> None:
+        self._inspector, self._engine, self._store = inspector, engine, store
+        self._rows = engine.recent_rows = RecentRows(STEPS)
         self._give_up_signal = _when_asked_to_end(self)
 
     def dump(self, reason: str, error: BaseException | None = None) -> Path | None:
         """Write what is known of the last steps; the file, or None if there is no folder for it."""
         state = self._inspector.state
         try:
-            if state.engine is not None:
-                state.engine.settle()
+            self._engine.settle()
         except Exception as failure:  # a device that has failed cannot be read, but what was read before is here
             reason = f"{reason}; numbers since the last tick could not be read: {Failure.of(failure).line}"
         folder = self._store.path
@@ -65,19 +63,17 @@ class FlightRecorder:
 
     def _record(self, reason: str, error: BaseException | None) -> FlightRecord:
         state = self._inspector.state
-        engine = state.engine
-        if engine is not None and engine.recent_rows is not None:
-            infos, rows = engine.recent_rows.read()
-        else:
-            infos, rows = RecentRows(STEPS).read()
-        meters = [] if engine is None else [engine.meters[number] for number in infos[:, METER]]
+        infos, rows = self._rows.read()
+        meters = [self._engine.meters[number] for number in infos[:, METER]]
+        # a row knows how many steps had ended when it was measured: of parameters the last of these is meant
+        ends = np.array([state.steps_have_ends and not meter.is_between_steps for meter in meters], np.int64)
         return FlightRecord(
             reason=reason,
             step=state.step,
             time=time.time(),
             error="" if error is None else "\n".join(Failure.of(error).traceback),
             rank=self._store.writer.rank,
-            steps=infos[:, STEP],
+            steps=infos[:, STEP] + ends,
             layers=tuple(meter.name for meter in meters),
             tensors=tuple(meter.what for meter in meters),
             columns=tuple(column.name for column in Column),

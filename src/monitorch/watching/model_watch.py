@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -32,11 +33,12 @@ from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from ..inspector.module_tree import unwrap
 from ..lens import AbstractLens
-from ..store import DEFAULT_FOLDER
+from ..store import DEFAULT_FOLDER, Failure
 from ..store.status import uncaught
 from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
 from ..visualizer.store_visualizer import StoreVisualizer
+from .flight_recorder import FlightRecorder
 from .run_options import RunOptions
 from .standard_lenses import standard_lenses
 
@@ -55,7 +57,7 @@ NO_LOSS = (
     "or call watched.push_loss(loss)"
 )
 
-CLOSING = "closing the watch"
+CLOSING, DUMPING = "closing the watch", "writing a flight record"
 COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
 
 
@@ -98,9 +100,9 @@ def watch(
             With it, the standard lenses compare tensors exactly; else only while copies of them take little memory.
         budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
         head_start: how many seconds observing may cost before that; 0 if only a budget is given.
-        tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow; later,
-            and from the beginning if only a budget is given, by time, at least 0.25 seconds apart, so that ticks take at
-            most one percent of it.
+        tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow;
+            later, and from the beginning if only a budget is given, by time, at least 0.25 seconds apart, so that ticks
+            take at most one percent of it.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
         run: name of the run; the date and time if None. A name that is taken gets a number.
         folder: the folder that holds all runs.
@@ -207,6 +209,7 @@ class Watch(DisplaysRun):
         # a function that trains may return, and its model go, before anybody closes the watch; this keeps it alive
         self._with_model = weakref.finalize(root, _close_with_model, self)
         self._with_model.atexit = False
+        self._recorder = self._new_recorder()
         self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
         self._call_off = _close_at_exit(self)
 
@@ -268,6 +271,19 @@ class Watch(DisplaysRun):
     def records(self) -> list[Record]:
         """The numbers of the last tick, one by one; also after the watch is closed."""
         return self.inspector.records()
+
+    def dump(self, reason: str = "asked for") -> Path | None:
+        """Write the rows of the last observed steps and the last losses into the folder of the run.
+
+        This happens by itself when an exception ends the run, and at SIGTERM. ``monitorch.store.read_flight_record``
+        reads the file that this returns; None if the run is not stored.
+        """
+        try:
+            if self._is_open("dump") and self._recorder is not None:
+                return self._recorder.dump(reason)
+        except Exception as error:
+            tell(self.inspector.state, DUMPING, error)
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the run; save it with your checkpoint."""
@@ -440,8 +456,23 @@ class Watch(DisplaysRun):
             if self.inspector.state.attached and self._is_something_left(alone=alone):
                 self._tick()
         finally:
+            if error is not None:
+                self._dump(error)
             self._closed = True
             self._leave(error)
+
+    def _new_recorder(self) -> FlightRecorder | None:
+        stores = getattr(self.visualizer, "parts", (self.visualizer,))
+        store = next((part for part in stores if isinstance(part, StoreVisualizer)), None)
+        engine = self.inspector.state.engine
+        return None if store is None or engine is None else FlightRecorder(self.inspector, engine, store)
+
+    def _dump(self, error: BaseException) -> None:
+        try:
+            if self._recorder is not None:
+                self._recorder.dump(f"the run was ended by {Failure.of(error).line}", error)
+        except Exception as failure:
+            tell(self.inspector.state, DUMPING, failure)
 
     def _is_something_left(self, *, alone: bool) -> bool:
         if not self._is_joint:
@@ -453,6 +484,8 @@ class Watch(DisplaysRun):
 
     def _leave(self, error: BaseException | None) -> None:
         self._call_off()
+        if self._recorder is not None:
+            self._recorder.close()
         if left := self._with_model.detach():
             _watches.pop(left[0], None)
         visualizer = self.inspector.visualizer

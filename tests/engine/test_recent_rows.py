@@ -1,0 +1,53 @@
+"""The rows of the last observed steps."""
+
+import numpy as np
+import pytest
+
+from monitorch.engine.buffers import METER, STEP, Info
+from monitorch.engine.columns import WIDTH
+from monitorch.engine.recent_rows import RecentRows
+
+# the steps of the rows of each tick
+TICKS = {
+    "nothing": [],
+    "a tick without rows": [[]],
+    "fewer steps than are kept": [[1, 1, 2]],
+    "one tick with many steps": [[1, 1, 2, 3, 3, 4, 5, 6]],
+    "one step per tick": [[1], [2], [3], [4], [5]],
+    "steps that are far apart": [[1, 1], [100], [], [205, 206], [300]],
+    "a step in two ticks": [[1, 2], [2, 3], [3, 3, 4]],
+    "random": [np.sort(np.random.default_rng(seed).integers(9 * seed, 9 * seed + 9, 20)).tolist() for seed in range(9)],
+}
+
+
+@pytest.mark.parametrize("kept", [1, 3, 100])
+@pytest.mark.parametrize("ticks", TICKS.values(), ids=TICKS)
+def test_those_of_the_last_steps_are_kept_in_their_order(ticks, kept):
+    recent, everything = RecentRows(kept), []
+    for steps in ticks:
+        numbers = np.random.default_rng(len(everything)).normal(size=(len(steps), WIDTH))
+        infos = np.array([Info(meter, step) for meter, step in enumerate(steps)], np.int64).reshape(
+            -1, len(Info._fields)
+        )
+        recent.keep(infos, numbers)
+        everything += [
+            (step, meter, row.tolist()) for meter, (step, row) in enumerate(zip(steps, numbers, strict=True))
+        ]
+        last = sorted({step for step, _, _ in everything})[-kept:]
+        infos, rows = recent.read()
+        found = list(zip(infos[:, STEP].tolist(), infos[:, METER].tolist(), rows.tolist(), strict=True))
+        assert found == [row for row in everything if row[0] in last]
+
+
+def test_rows_are_copied():
+    recent, rows = RecentRows(2), np.ones((1, WIDTH))
+    recent.keep(np.array([Info(0, 1)]), rows)
+    rows[:] = 5.0
+    assert recent.read()[1].tolist() == [[1.0] * WIDTH]
+
+
+def test_memory_is_bounded():
+    recent = RecentRows(3)
+    for step in range(1000):
+        recent.keep(np.array([Info(0, step)]), np.ones((1, WIDTH)))
+        assert len(recent._parts) <= 4

@@ -1,0 +1,260 @@
+"""What is left of the last steps when something goes wrong."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import monitorch
+from monitorch import MonitorchWarning
+from monitorch.store import flight_records, open_run, read_flight_record
+from monitorch.watching import flight_recorder
+from monitorch.watching.flight_recorder import STEPS
+
+
+class Training:
+    """A model in training that knows what its rows and losses have to be."""
+
+    def __init__(self, folder):
+        torch.manual_seed(0)
+        self.folder = folder
+        self.model, self.loss_fn = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), nn.MSELoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.losses, self.squares, self.norms = [], [], []
+
+    def watch(self, **options):
+        arguments = {"loss_fn": self.loss_fn, "folder": self.folder, "run": "run", "every": 1, **options}
+        return monitorch.watch(self.model, self.optimizer, **arguments)
+
+    def run(self, steps, parts=1):
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            losses = []
+            for _ in range(parts):
+                inputs = torch.randn(5, 3)
+                output = self.model(inputs)
+                loss = self.loss_fn(output, torch.ones(5, 1))
+                loss.backward()
+                losses.append(loss.item())
+            self.squares.append(float((output.detach().double() ** 2).sum()))
+            self.losses.append(np.mean(losses))
+            self.optimizer.step()
+            self.norms.append(float((self.model[0].weight.detach().double() ** 2).sum()))
+
+    @property
+    def records(self):
+        return [read_flight_record(path) for path in flight_records(self.folder / "run")]
+
+
+@pytest.fixture
+def training(tmp_path):
+    return Training(tmp_path)
+
+
+def numbers(record, layer, tensor, column="SQUARES"):
+    """By step."""
+    place = record.columns.index(column)
+    chosen = zip(record.steps.tolist(), record.layers, record.tensors, record.rows[:, place].tolist(), strict=True)
+    return {step: number for step, *of, number in chosen if of == [layer, tensor]}
+
+
+@pytest.mark.parametrize("steps", [1, 4, STEPS, 25])
+def test_rows_of_the_last_steps_and_all_losses_are_written_when_asked_for(training, steps):
+    with training.watch(tick_every=7) as watched:
+        training.run(steps)
+        path = watched.dump("I want to know")
+    (record,) = training.records
+    assert path == training.folder / "run" / f"flight_{steps}.npz"
+    assert (record.reason, record.step, record.error, record.rank) == ("I want to know", steps, "", 0)
+    last = range(max(1, steps - STEPS + 1), steps + 1)
+    assert numbers(record, "2", "output") == pytest.approx({step: training.squares[step - 1] for step in last})
+    assert set(numbers(record, "0", "update weight")) == set(numbers(record, "0", "gradient bias")) == set(last)
+    seen, losses = record.losses["train_loss"]
+    assert seen.tolist() == list(range(1, steps + 1))
+    assert losses == pytest.approx(training.losses)
+
+
+def test_parameters_are_those_after_the_step(training):
+    with training.watch(tick_every=2) as watched:
+        training.run(6)
+        watched.dump()
+    found = numbers(training.records[0], "0", "parameter weight")
+    assert found == pytest.approx({step: training.norms[step - 1] for step in (2, 4, 6)})
+
+
+@pytest.mark.parametrize("options", [{"every": None}, {"every": None, "budget": 0.01}, {"every": 5}], ids=str)
+def test_losses_are_those_of_all_steps_whichever_are_observed(training, options):
+    with training.watch(**options) as watched:
+        training.run(60)
+        watched.dump()
+    steps, losses = training.records[0].losses["train_loss"]
+    assert steps.tolist() == list(range(1, 61))
+    assert losses == pytest.approx(training.losses)
+
+
+def test_the_loss_of_a_step_is_the_mean_of_its_parts_and_asking_changes_no_number(training):
+    with training.watch(tick_every=5) as watched:
+        training.run(2, parts=3)
+        training.optimizer.zero_grad()
+        losses = []
+        for _ in range(3):
+            loss = training.loss_fn(training.model(torch.randn(5, 3)), torch.ones(5, 1))
+            loss.backward()
+            losses.append(loss.item())
+            watched.dump()
+        training.optimizer.step()
+        training.losses.append(np.mean(losses))
+        training.run(2)
+        shown = [r.value for r in watched.records() if (r.tag, r.statistic) == ("Loss", "train_loss mean")]
+    assert shown == pytest.approx([np.mean(training.losses)])
+    assert training.records[2].losses["train_loss"][1] == pytest.approx(training.losses[:3])
+    assert training.records[0].losses["train_loss"][1][-1] == pytest.approx(losses[0])
+
+
+def test_losses_that_are_pushed_are_there(training):
+    with training.watch(loss_fn=None) as watched:
+        for value in (3.0, 2.0):
+            training.run(1)
+            watched.push_loss(value)
+        watched.dump()
+    steps, losses = training.records[0].losses["train_loss"]
+    assert (steps.tolist(), losses.tolist()) == ([1, 2], [3.0, 2.0])
+
+
+def fail(training, error):
+    with training.watch():
+        training.run(12)
+        training.model(torch.randn(5, 3))
+        raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("the data has ended"), KeyboardInterrupt()], ids=repr)
+def test_an_exception_writes_them_with_its_text(training, error):
+    with pytest.raises(type(error)):
+        fail(training, error)
+    (record,) = training.records
+    assert record.reason == f"the run was ended by {type(error).__name__}" + (f": {error}" if str(error) else "")
+    assert "raise error" in record.error
+    assert record.step == 12
+    assert set(numbers(record, "2", "output")) == {*range(4, 14)}  # the last pass, too
+    with open_run(training.folder / "run") as run:
+        assert run.status == "crashed"
+
+
+def test_a_run_that_ends_well_leaves_none(training):
+    with training.watch():
+        training.run(3)
+    assert training.records == []
+
+
+def test_numbers_that_cannot_be_read_any_more_do_not_keep_the_others_from_being_written(training, monkeypatch):
+    with training.watch(tick_every=5) as watched:
+        training.run(7)
+
+        def settle(engine):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(flight_recorder.Engine, "settle", settle)
+            watched.dump("why")
+    (record,) = training.records
+    told = "why; numbers since the last tick could not be read: RuntimeError: CUDA error: device-side assert triggered"
+    assert record.reason == told
+    assert set(numbers(record, "2", "output")) == {1, 2, 3, 4, 5}
+
+
+def test_a_full_disk_is_told_once_and_training_goes_on(training, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(flight_recorder, "write_flight_record", full)
+    with training.watch() as watched:
+        training.run(2)
+        with pytest.warns(MonitorchWarning, match="No space left"):
+            assert watched.dump() is None
+        assert watched.dump() is None
+        training.run(2)
+    assert training.records == []
+
+
+def test_without_a_stored_run_there_is_nowhere_to_write(training):
+    before = signal.getsignal(signal.SIGTERM)
+    with monitorch.watch(training.model, training.optimizer, visualizer="dummy") as watched:
+        training.run(2)
+        assert watched.dump() is None
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_closed_watch_writes_nothing_and_says_so(training):
+    with training.watch() as watched:
+        training.run(2)
+    with pytest.warns(MonitorchWarning, match="closed"):
+        assert watched.dump() is None
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None], ids=str)
+def test_the_handler_of_the_user_is_back_after_the_run(training, before):
+    found = signal.signal(signal.SIGTERM, before)
+    try:
+        with training.watch():
+            assert signal.getsignal(signal.SIGTERM) is not before
+        assert signal.getsignal(signal.SIGTERM) == before
+        with training.watch():
+            signal.signal(signal.SIGTERM, found)  # somebody else's
+        assert signal.getsignal(signal.SIGTERM) is found
+    finally:
+        signal.signal(signal.SIGTERM, found)
+
+
+def test_a_watch_in_another_thread_leaves_signals_alone(training):
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with training.watch() as watched:
+            training.run(2)
+            seen.append((signal.getsignal(signal.SIGTERM), watched.dump()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(before, training.folder / "run" / "flight_2.npz")]
+
+
+HANDLERS = {
+    "none": ("", -signal.SIGTERM, ""),
+    "one that goes on": ("signal.signal(signal.SIGTERM, lambda *_: print('mine'))", 0, "mine\nended\n"),
+    "one that exits": ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))", 3, ""),
+    "ignored": ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0, "ended\n"),
+}
+
+
+@pytest.mark.parametrize(("handler", "code", "printed"), HANDLERS.values(), ids=HANDLERS)
+def test_a_program_that_is_asked_to_end_leaves_them_and_ends_as_it_would_without(training, handler, code, printed):
+    program = f"""
+        import os, signal, sys
+        from pathlib import Path
+        from tests.watching.test_flight_recorder import Training
+
+        {handler}
+        training = Training(Path(sys.argv[1]))
+        with training.watch():
+            training.run(12)
+            os.kill(os.getpid(), signal.SIGTERM)
+            training.run(1)
+        print("ended")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(training.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    said = "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("monitorch:"))
+    assert (done.returncode, said) == (code, printed), done.stderr
+    record = training.records[0]
+    assert record.reason == flight_recorder.ASKED_TO_END
+    assert (record.step, len(record.losses["train_loss"][0])) == (12, 12)
+    with open_run(training.folder / "run") as run:  # all that was shown before is in the run as well
+        assert run.last_step >= 10
