@@ -106,6 +106,17 @@ def show_gradient_activations(tape):
     return *small, worst("Warning Gradient Activations", *small)
 
 
+def show_gradient_norm(tape):
+    series = [found for p in ("weight", "bias") for found in tape.new(tape.gradients[p]).values()]
+    squares = [[np.sum(now.astype(float) ** 2) for _, now in pairs] for pairs in series]
+    norms = np.sqrt(np.sum(squares, axis=0))
+    lines = (
+        {"gradient_norm mean": norms.mean()},
+        {("gradient_norm min", "gradient_norm max"): (norms.min(), norms.max())},
+    )
+    return [("Gradient Norm", *({"Gradient Norm": found} for found in lines))]
+
+
 def show_parameter_norms(tape):
     norms = {p: each_parameter(tape, p.lower(), np.linalg.norm) for p in ("Weight", "Bias")}
     small = [(f"{p} Norm", values, None) for p, values in norms.items()]
@@ -138,6 +149,7 @@ CASES = {
         lambda t: lens.Attribute(next(name for name, _ in t.model.named_parameters() if name.endswith("weight"))),
         show_first_weight,
     ),
+    "GradientNorm": Case(lambda t: lens.GradientNorm(), show_gradient_norm),
     "LossMetrics": Case(
         lambda t: lens.LossMetrics(loss_fn=t.loss_fn, metrics="score", metrics_range="std"), show_losses
     ),

@@ -35,22 +35,25 @@ class Scale(nn.Module):
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (nn.Sequential(nn.Linear(3, 1), nn.ReLU()), f"LossMetrics {RATES} OutputGradientGeometry {PARAMETERS}"),
+        (
+            nn.Sequential(nn.Linear(3, 1), nn.ReLU()),
+            f"LossMetrics GradientNorm {RATES} OutputGradientGeometry {PARAMETERS}",
+        ),
         (
             nn.Sequential(nn.Linear(3, 1), nn.Dropout()),
-            f"LossMetrics {RATES} OutputGradientGeometry {PARAMETERS}",
+            f"LossMetrics GradientNorm {RATES} OutputGradientGeometry {PARAMETERS}",
         ),
-        (nn.Linear(3, 1), f"LossMetrics OutputNorm OutputGradientGeometry {PARAMETERS}"),
+        (nn.Linear(3, 1), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
         (nn.LayerNorm(3, elementwise_affine=False), "LossMetrics OutputGradientGeometry"),
-        (Own(), f"LossMetrics OutputNorm OutputGradientGeometry {PARAMETERS}"),
-        (nn.Sequential(Own(), nn.ReLU()), f"LossMetrics {RATES} OutputGradientGeometry {PARAMETERS}"),
-        (nn.LazyLinear(3), f"LossMetrics OutputNorm OutputGradientGeometry {PARAMETERS}"),
+        (Own(), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
+        (nn.Sequential(Own(), nn.ReLU()), f"LossMetrics GradientNorm {RATES} OutputGradientGeometry {PARAMETERS}"),
+        (nn.LazyLinear(3), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
         (nn.ReLU(), f"LossMetrics {RATES}"),
         (nn.Sequential(nn.ReLU(), nn.Tanh()), f"LossMetrics {RATES}"),
         (nn.Sequential(nn.Flatten()), "LossMetrics OutputGradientGeometry"),
         (nn.Sequential(), "LossMetrics OutputGradientGeometry"),
-        (nn.LSTM(3, 1), f"LossMetrics OutputNorm OutputGradientGeometry {PARAMETERS}"),
-        (Scale(), f"LossMetrics {RATES} {PARAMETERS}"),
+        (nn.LSTM(3, 1), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
+        (Scale(), f"LossMetrics GradientNorm {RATES} {PARAMETERS}"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

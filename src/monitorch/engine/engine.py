@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..numerical.waiting import HostCopy
 from .allocation import Allowance
-from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, TAG, Buffers, Chunk, Entry, Infos
+from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, STEP, TAG, Buffers, Chunk, Entry, Infos
 from .columns import FOLLOWS, UNIT
 from .compilation import spare_the_compiler
 from .gradients import GradientTap
@@ -298,7 +298,7 @@ class Engine:
             return
         with self._lock:
             rows[:, UNIT] *= np.array([meter.share for meter in self.meters])[infos[:, METER]]
-            table = RowTable(infos[:, METER], rows, self._last)
+            table = RowTable(infos[:, METER], rows, self._last, infos[:, STEP])
             if table.is_broken.any():
                 self.state.notice("numbers that are not finite")
             tags = infos[table.order, TAG]

@@ -49,11 +49,13 @@ class RowTable:
         owners: the owner of each row.
         numbers: the rows, in the order in which they were measured.
         last: the last rows of earlier tables; these rows become the last ones.
+        steps: how many steps had ended when each was measured; None where nobody counts.
     """
 
-    def __init__(self, owners: Places, numbers: Numbers, last: LastRows) -> None:
+    def __init__(self, owners: Places, numbers: Numbers, last: LastRows, steps: Places | None = None) -> None:
         order = np.argsort(owners, kind="stable")
         self.order, self.owners, self.numbers = order, owners[order], numbers[order]
+        self.steps = np.zeros(len(order), np.int64) if steps is None else steps[order]
         last.grow(int(self.owners[-1]) + 1 if len(order) else 0)
         self._starts = group_starts(self.owners)
         self._first_owners = self.owners[self._starts]
@@ -124,6 +126,11 @@ class Rows:
     def is_broken(self) -> Mask:
         """Which rows are of tensors with elements that are not finite."""
         return self._table.is_broken[self._chosen]
+
+    @property
+    def steps(self) -> Places:
+        """How many steps had ended when each row was measured: those of one step have the same number."""
+        return self._table.steps[self._chosen]
 
     def before(self, column: Column) -> Numbers:
         """The same column of the row before each, whether that was observed or not; 0 if there was none."""

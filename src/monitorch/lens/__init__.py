@@ -2,6 +2,7 @@
 
 from .abstract_lens import AbstractLens
 from .attribute import Attribute
+from .gradient_norm import GradientNorm
 from .loss_metrics import LossMetrics
 from .output_activation import OutputActivation
 from .output_gradient_geometry import OutputGradientGeometry
@@ -15,6 +16,7 @@ from .parameter_update_geometry import ParameterUpdateGeometry
 __all__ = [
     "AbstractLens",
     "Attribute",
+    "GradientNorm",
     "LossMetrics",
     "OutputActivation",
     "OutputGradientGeometry",

@@ -10,6 +10,7 @@ from ..engine.parameters import own_parameters
 from ..inspector.module_tree import walk
 from ..lens import (
     AbstractLens,
+    GradientNorm,
     LossMetrics,
     OutputActivation,
     OutputGradientGeometry,
@@ -29,18 +30,23 @@ def standard_lenses(
     depth: Any = -1,
     correlation: str = "auto",
 ) -> list[AbstractLens]:
-    """The lenses of ``lenses="standard"``: those that have something to show for this model.
+    r"""The lenses of ``lenses="standard"``: those that have something to show for this model.
 
     ``correlation`` says how they compare tensors: by default exactly, while copies of all of them take little memory.
 
-    >>> [type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))]
-    ['LossMetrics', 'OutputNorm', 'OutputGradientGeometry', 'ParameterGradientGeometry', 'ParameterNorm']
+    >>> print(*(type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))), sep="\n")
+    LossMetrics
+    GradientNorm
+    OutputNorm
+    OutputGradientGeometry
+    ParameterGradientGeometry
+    ParameterNorm
     """
     layers = walk(model, depth if isinstance(depth, int) else -1)
     leaves = [layer.module for layer in layers if layer.is_leaf]
     # of any class: outputs of layers with own parameters are shown beside outputs of activations
     weighted = dict.fromkeys(type(layer.module) for layer in layers if own_parameters(layer.module))
-    chosen: list[AbstractLens] = [LossMetrics(loss_fn=loss_fn)]
+    chosen: list[AbstractLens] = [LossMetrics(loss_fn=loss_fn), *([GradientNorm()] if weighted else [])]
     if weighted or any(map(isactivation, leaves)):
         chosen.append(OutputNorm(include=weighted))
     if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):

@@ -1,0 +1,44 @@
+"""The norm of the gradient of the whole model."""
+
+from collections.abc import Mapping
+
+from ..numerical.series import Accumulator
+from ..preprocessor.global_norm import GlobalNorm
+from . import options
+from .options import ALL, Strings
+from .parameter_gradient_lens import ParameterGradientLens
+from .views import NamedLines
+
+
+class GradientNorm(ParameterGradientLens):
+    """Norm of the gradient of all parameters together, in each observed step.
+
+    It is the root of the sum of the squares of all gradients, the number that ``clip_grad_norm_`` returns: with
+    ``optimizer=`` as the optimizer uses them, so after clipping it is at most the threshold;
+    ``gradient="before_clip"`` shows what was clipped. A parameter that is used twice counts once.
+
+    It is computed from what other lenses measure of each gradient, so beside one of these it costs nothing in a step.
+
+    How to read it: a jump by a factor of ten or more comes before most loss spikes. A slow rise with a falling loss is
+    common. Towards 0 while the loss stays high: nothing reaches the parameters any more.
+
+    Args:
+        inplace: keep only running moments, instead of every sample.
+        line_aggregation: how the steps of a tick are aggregated to one number.
+        range_aggregation: which bands to show beside it.
+    """
+
+    def __init__(
+        self,
+        inplace: bool = True,
+        *,
+        line_aggregation: Strings = "mean",
+        range_aggregation: Strings | None = ("min-max",),
+    ) -> None:
+        lines = options.points("line_aggregation", line_aggregation, inplace)
+        bands = options.ranges("range_aggregation", range_aggregation, inplace)
+        self._norm = GlobalNorm(inplace)
+        super().__init__({ALL: self._norm}, [NamedLines("Gradient Norm", self._named, lines, bands)])
+
+    def _named(self, step: int | None) -> Mapping[str, Accumulator]:
+        return {} if step is not None else {f"gradient_{name}": norms for name, norms in self._norm.norms.items()}

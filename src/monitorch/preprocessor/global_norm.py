@@ -1,0 +1,63 @@
+"""The norm of all gradients of a step together."""
+
+import math
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from ..engine.columns import SQUARES, UNIT
+from ..engine.meter import Request
+from ..engine.rows import Rows
+from ..numerical.series import Accumulator, Series
+from .accumulating import AccumulatingPreprocessor, Kept
+
+ALL_OF_THEM = ("all tensors",)
+"""The key of the only accumulator; no layer has it, since their names are strings."""
+
+
+@dataclass
+class KeptSums(Kept):
+    """Also the sum of squares of each step, until somebody reads."""
+
+    sums: dict[int, float] = field(default_factory=dict)
+
+
+class GlobalNorm(AccumulatingPreprocessor):
+    """One sample for each step: the root of the sum of the squares of all tensors that were measured in it.
+
+    Args:
+        inplace: keep only running moments, instead of every sample.
+    """
+
+    statistics = ("norm",)
+
+    def request(self) -> Request:
+        """What gatherers should measure for it."""
+        return Request()
+
+    @property
+    def norms(self) -> dict[str, Accumulator]:
+        """The samples under ``"norm"``, if there are any."""
+        found = self._kept.series.values()
+        return {"norm": found[ALL_OF_THEM]} if ALL_OF_THEM in found else {}
+
+    @np.errstate(all="ignore")
+    def _fold(self, rows: Rows) -> None:
+        exists, sums = ~rows.is_baseline, cast("KeptSums", self._kept).sums
+        squares = np.where(rows.is_broken, math.nan, rows[SQUARES] * rows[UNIT] ** 2)
+        steps, places = np.unique(rows.steps[exists], return_inverse=True)
+        for step, total in zip(steps.tolist(), np.bincount(places, squares[exists]).tolist(), strict=True):
+            sums[step] = sums.get(step, 0.0) + total
+
+    def _new_kept(self) -> KeptSums:
+        kept = KeptSums(Series(self.inplace, self._width, self._places))
+        kept.series.before_reading = lambda: self._bring(kept)
+        return kept
+
+    def _bring(self, kept: Kept) -> None:
+        """The rows of a step may come in several parts: only when somebody reads they are all here."""
+        super()._bring(kept)
+        sums = cast("KeptSums", kept).sums
+        for step in sorted(sums):
+            kept.series.add(ALL_OF_THEM, math.sqrt(sums.pop(step)))
