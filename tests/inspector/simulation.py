@@ -22,6 +22,8 @@ class Prices:
     hooks: tuple[float, float, float] = (0.0, 0.0, 0.0)
     kernels: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """How much longer a step takes besides the time inside hooks."""
+    resting: float | None = None
+    """Hooks of an idle step that is quiet or comes after another one, if these are fewer: those of layers are off."""
     switch: float = 0.0
     """To put hooks on, or to take them off."""
     tick: float = 0.0
@@ -110,8 +112,10 @@ class Simulation:
         bare = self.bare(number) if callable(self.bare) else self.bare
         self.trained += bare
         self.pass_time(bare + self.prices.kernels[phase])
-        hooks = self.prices.hooks[phase]
-        seen = hooks / QUIET if self.quiet and self.state.is_quiet else hooks  # the rest is what calling them takes
+        is_quiet = self.quiet and self.state.is_quiet
+        is_resting = phase == IDLE and (is_quiet or self.phases[-1:] == [IDLE]) and self.prices.resting is not None
+        hooks = self.prices.resting if is_resting else self.prices.hooks[phase]
+        seen = hooks / QUIET if is_quiet else hooks  # the rest is what calling them takes
         self.in_hook(seen)
         self.pass_time(hooks - seen)
         self.phases.append(phase)

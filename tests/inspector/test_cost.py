@@ -31,6 +31,7 @@ CASES = {
     "10 s, dear": (10.0, observing(9.0), ALLOWANCE, 20_000),
     "ticks": (0.001, observing(0.002, switch=0.0002, tick=0.004, store=0.006), ALLOWANCE, 20),
     "idle hooks": (0.001, Prices(hooks=(0.00001, 0.0005, 0.001), tick=0.01), ALLOWANCE, 20),
+    "resting": (0.04, Prices(hooks=(0.004, 0.003, 0.006), resting=0.00003, kernels=(0, 0.003, 0.004)), ALLOWANCE, 60),
     "kernels": (0.01, Prices(kernels=(0.0, 0.002, 0.004)), ALLOWANCE, 60),
     "budget": (0.01, observing(0.004, tick=0.005), {"budget": 0.02}, 60),
     "budget, cheap": (0.01, observing(0.0001), {"budget": 0.02}, 60),
@@ -53,7 +54,7 @@ def test_the_shown_overhead_is_what_was_added(case, how):
     assert run.cost.bare == pytest.approx(run.trained, rel=0.02)
 
 
-@pytest.mark.parametrize("case", ["1 ms", "40 ms", "10 s", "ticks", "kernels", "budget", "every third"])
+@pytest.mark.parametrize("case", ["1 ms", "40 ms", "10 s", "ticks", "resting", "kernels", "budget", "every third"])
 @pytest.mark.parametrize("quiet", [False, True])
 def test_the_shown_overhead_is_true_on_a_device(case, quiet, device):
     bare, prices, options, seconds = CASES[case]

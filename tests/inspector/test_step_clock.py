@@ -357,17 +357,33 @@ def test_an_idle_step_on_a_device_counts_without_what_it_noticed_of_hooks(device
     assert clock.usual(IDLE) == 0.75
 
 
-def test_hooks_of_quiet_steps_on_a_device_are_not_taken_for_those_of_others(device):
+@pytest.mark.parametrize("where", [None, "cuda"])
+def test_hooks_of_quiet_steps_are_counted_and_not_taken_for_those_of_others(where, device):
     time = Time()
-    clock = StepClock("cuda", clock=time)
+    clock = StepClock(where, clock=time)
+    clock.mark()
     for _ in range(9):
         clock.spent = 0.5
+        time.now += 1.0
         end_on(device, clock, 1.0)
     device.done = device.submitted
-    assert clock.usual(IDLE) == 0.5
-    assert clock.usual_in_hooks(IDLE) == 0.5
+    assert (clock.usual(IDLE), clock.usual_in_hooks(IDLE)) == (0.5, 0.5)
     for _ in range(20):
         clock.spent = 0.001
+        time.now += 1.0
         clock.end_quietly(time())
-    assert clock.usual_in_hooks(IDLE) == QUIET * 0.001
-    assert (clock.quiet_steps, clock.usual(IDLE)) == (20, 0.5)
+    assert clock.take_quiet_steps() == (20, pytest.approx(20 * QUIET * 0.001))
+    assert clock.take_quiet_steps() == (0, 0.0)
+    assert clock.usual_in_hooks(IDLE) == 0.5
+    assert clock.usual(IDLE) == pytest.approx(0.5 if where else 1.0 - QUIET * 0.001)
+
+
+def test_a_step_that_is_skipped_has_its_hooks_and_no_duration(steps):
+    begin = steps.clock.enter()
+    steps.time.now += 0.25
+    steps.clock.leave(begin)
+    assert steps.clock.skip() == 0.25
+    assert steps.end(1.0) == 0.0
+    assert steps.clock.usual(IDLE) is None
+    steps.end(2.0)
+    assert steps.clock.usual(IDLE) == 2.0

@@ -162,8 +162,7 @@ class Cadence:
             self._busy_at = step
         is_one_of_many = coming == Phase.IDLE and (step - self._busy_at) % MEASURED > 1
         if is_one_of_many and not self.clock.waits and not self.cost.is_lower_bound:
-            self.clock.interrupt()  # events cost time: some idle steps are enough
-            self.cost.end_step(phase, 0.0)
+            self.cost.end_step(phase, self.clock.skip())  # events cost time: some idle steps are enough
             return
         self.cost.end_step(phase, self.clock.end(phase))
         if phase != Phase.IDLE:

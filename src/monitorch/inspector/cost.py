@@ -15,8 +15,9 @@ BLOCK = 1.0
 class Cost:
     """Adds up the seconds that observing takes, and those that the same steps take without it.
 
-    An observed step costs what it takes longer than idle ones: hooks and kernels. Time of which the clock knows
-    nothing comes to :meth:`spend`: ticks, threads that store numbers, and hooks that are put on and off.
+    An observed step costs what it takes longer than idle ones: hooks and kernels. An idle one costs the time inside
+    its hooks. Time of which the clock knows nothing comes to :meth:`spend`: ticks, threads that store numbers, and hooks
+    that are put on and off.
 
     Where no step is idle there is nothing to compare with. Then it is the least that observing can have cost: the time
     inside hooks, and on CUDA that of their kernels.
@@ -74,7 +75,9 @@ class Cost:
         """A step of this phase has ended, with this time inside hooks."""
         self._unpaid[phase] += 1
         evaluated, self.has_evaluated = self.has_evaluated, False
-        if evaluated:
+        if phase == Phase.IDLE:
+            self._elsewhere.append(in_hooks)
+        elif evaluated:
             self.spent += max(0.0, in_hooks - self._clock.usual_in_hooks(phase))
 
     @property
@@ -93,9 +96,9 @@ class Cost:
 
     def price(self, phase: Phase) -> float | None:
         """What a step of this phase costs; None while not known."""
-        in_hooks, extra = self._clock.usual_in_hooks(phase), self._clock.usual_extra(phase)
         if phase == Phase.IDLE:
-            return in_hooks * self._clock.host_share
+            return 0.0  # its hooks are counted as they are
+        in_hooks, extra = self._clock.usual_in_hooks(phase), self._clock.usual_extra(phase)
         if extra is None:
             took, bare = self._clock.usual(phase), self.bare_step
             extra = None if took is None or bare is None else took - bare
@@ -104,9 +107,9 @@ class Cost:
     def settle(self) -> None:
         """Bring the sums up to date."""
         elsewhere, self._elsewhere = self._elsewhere, []
-        self.spent += sum(elsewhere) * self._clock.host_share
-        self._unpaid[Phase.IDLE] += self._clock.quiet_steps
-        self._clock.quiet_steps = 0
+        quiet_steps, in_quiet_hooks = self._clock.take_quiet_steps()
+        self.spent += (sum(elsewhere) + in_quiet_hooks) * self._clock.host_share
+        self._unpaid[Phase.IDLE] += quiet_steps
         bare = self.bare_step
         if bare is None:
             return

@@ -77,8 +77,7 @@ class StepClock:
         self.spent = 0.0
         """Seconds that hooks have taken in the current step so far."""
         self._is_in_hook = False
-        self.quiet_steps = 0
-        """How many steps ended by :meth:`end_quietly` since this was last set to 0."""
+        self._quiet_steps, self._in_quiet_hooks = 0, 0.0
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._spans: list[tuple[Any, Any]] | None = None
         self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]]]] = deque(maxlen=KEPT)
@@ -121,15 +120,26 @@ class StepClock:
         return spent
 
     def end_quietly(self, now: float) -> None:
-        """The same for an idle step before another one; on a device only its hooks are, since events cost time."""
-        self.quiet_steps += 1
+        """The same for an idle step before another one; on a device it is not measured, since events cost time."""
         spent, self.spent = QUIET * self.spent, 0.0
-        self._in_hooks[Phase.IDLE].append(spent)
+        self._quiet_steps, self._in_quiet_hooks = self._quiet_steps + 1, self._in_quiet_hooks + spent
         if self._device is None and self._began is not None:
             self._durations[Phase.IDLE].append(max(0.0, now - self._began - spent))
             self._began = now
         else:
             self._began = None
+
+    def take_quiet_steps(self) -> tuple[int, float]:
+        """How many steps have ended quietly since the last call, and the time inside their hooks."""
+        found = self._quiet_steps, self._in_quiet_hooks
+        self._quiet_steps, self._in_quiet_hooks = 0, 0.0
+        return found
+
+    def skip(self) -> float:
+        """A step ends that is not measured; returns the time that hooks took in it."""
+        self.interrupt()
+        spent, self.spent = self.spent, 0.0
+        return spent
 
     def enter(self) -> Any:
         """A hook begins; pass what this returns to :meth:`leave`."""
