@@ -63,6 +63,7 @@ from monitorch.engine.torch_private import (
     mark_constant,
     mark_static,
     may_have_graphs,
+    norm_all,
     number_of_graphs,
     processes_sharding,
     running_parallel,
@@ -489,6 +490,13 @@ def test_all_tensors_are_copied_into_others_of_any_shape_and_dtype():
     assert [copy.data_ptr() for copy in copies] == addresses
     copy_all(copies[:1], [torch.full((3,), 2.0, dtype=torch.bfloat16)])
     assert copies[0].tolist() == [2, 2, 2]
+
+
+def test_norms_of_many_tensors_are_computed_in_the_wanted_dtype():
+    tensors = [torch.full((3, 4), 300.0, dtype=torch.float16), torch.tensor([3.0, 4.0]), torch.zeros(0), torch.ones(())]
+    found = norm_all(tensors, 2, dtype=torch.float64)
+    assert [norm.dtype for norm in found] == [torch.float64] * 4
+    assert [norm.item() for norm in found] == pytest.approx([300 * 12**0.5, 5, 0, 1])  # 1039 squared is no float16
 
 
 def test_fake_tensors_are_known_though_they_have_a_device():

@@ -103,6 +103,7 @@ class Tape:
         self.model, self._probes, self._ticked = model, [], {}
         self.outputs, self.output_gradients = defaultdict(list), defaultdict(list)
         self.gradients, self.updates = defaultdict(lambda: defaultdict(list)), defaultdict(lambda: defaultdict(list))
+        self.weights = defaultdict(lambda: defaultdict(list))  # before each step
         self.losses = {"train_loss": [], "val_loss": []}
         for name, module in model.named_modules():
             if not list(module.children()):
@@ -111,6 +112,7 @@ class Tape:
     def tick(self):
         """Begin a new tick."""
         series = (self.outputs, self.output_gradients, *self.gradients.values(), *self.updates.values())
+        series += (*self.weights.values(),)
         self._ticked = {id(arrays): len(arrays) for kept in series for arrays in kept.values()}
         self.losses = {"train_loss": [], "val_loss": []}
 
@@ -133,6 +135,7 @@ class Tape:
         optimizer.step()
         for layer, short, parameter in self._parameters():
             self.updates[short][layer].append(as_array(parameter) - before[layer, short])
+            self.weights[short][layer].append(before[layer, short])
         self.losses["train_loss"].append(float(loss.detach()))
 
     def parameters(self, short):

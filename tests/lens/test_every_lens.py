@@ -21,12 +21,15 @@ from tests.defaults import default_dtype
 LENSES = [name for name in lens.__all__ if name != "AbstractLens"]
 
 
+MINMAX = "min", "max"
+
+
 def lines_and_bands(samples_by_layer):
     values, ranges = {}, {}
     for layer, samples in samples_by_layer.items():
         mean, std = np.mean(samples), np.std(samples)
         values[layer] = {"mean": mean}
-        ranges[layer] = {("-σ", "+σ"): (mean - std, mean + std), ("min", "max"): (np.min(samples), np.max(samples))}
+        ranges[layer] = {("-σ", "+σ"): (mean - std, mean + std), MINMAX: (np.min(samples), np.max(samples))}
     return values, ranges
 
 
@@ -135,6 +138,21 @@ def show_first_weight(tape):
     return [("Weight", *lines_and_bands({layer: [np.linalg.norm(weight) for weight in weights]}))]
 
 
+def show_update_ratios(tape):
+    for short in ("weight", "bias"):
+        updates, weights = tape.new(tape.updates[short]), tape.new(tape.weights[short])
+        ratios = {
+            layer: [np.linalg.norm(way) / np.linalg.norm(weight) for (_, way), (_, weight) in zip(*pairs, strict=True)]
+            for layer, pairs in ((layer, (updates[layer], weights[layer])) for layer in updates)
+        }
+        values, ranges = lines_and_bands(ratios)
+        yield (
+            f"{short.title()} Update Ratio",
+            values,
+            {layer: {MINMAX: found[MINMAX]} for layer, found in ranges.items()},
+        )
+
+
 class Case(NamedTuple):
     """How to make a lens for (model, optimizer, loss_fn), and what it shows."""
 
@@ -168,6 +186,7 @@ CASES = {
     "ParameterUpdateGeometry": Case(
         lambda t: lens.ParameterUpdateGeometry(t.optimizer), partial(parameter_geometry, "Update", "updates")
     ),
+    "UpdateRatio": Case(lambda t: lens.UpdateRatio(t.optimizer), lambda tape: list(show_update_ratios(tape))),
 }
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from monitorch import lens
 from monitorch.errors import OptionError
 
-NO_OPTIMIZER = {lens.ParameterUpdateGeometry: (None,)}
+NO_OPTIMIZER = {lens.ParameterUpdateGeometry: (None,), lens.UpdateRatio: (None,)}
 GEOMETRIES = [lens.OutputGradientGeometry, lens.ParameterGradientGeometry, lens.ParameterUpdateGeometry]
 RATES = [lens.OutputActivation, lens.ParameterGradientActivation]
 WITH_PARAMETERS = [

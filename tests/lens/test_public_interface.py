@@ -27,6 +27,8 @@ SIGNATURES = {
     "ParameterGradientGeometry": f"{GEOMETRY}, {PARAMETERS}, {LINES}, *, correlation='exact'",
     "ParameterGradientActivation": f"inplace=True, warning_plot=True, {PARAMETERS}, {RATES}, *, eps=0.0",
     "ParameterUpdateGeometry": f"optimizer, {GEOMETRY}, {PARAMETERS}, {LINES}, *, correlation='exact'",
+    "UpdateRatio": f"optimizer, inplace=True, {PARAMETERS}, *, log_scale=True, line_aggregation='mean', "
+    "range_aggregation='min-max', updates='exact'",
     "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
     "aggregation_method='mean'",
     "ParameterCond": "inplace=True, parameters='weight', *, log_scale=False, aggregation_method='mean'",
@@ -36,6 +38,7 @@ METHODS = {
     "ParameterNorm": {"collect_data": "(self)"},
     "ParameterCond": {"collect_data": "(self)"},
     "ParameterUpdateGeometry": {"inspect_update": "(self)"},
+    "UpdateRatio": {"inspect_update": "(self)"},
 }
 
 

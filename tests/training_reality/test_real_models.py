@@ -18,9 +18,9 @@ def every_lens(model, optimizer):
     """One of each kind, on all parameters by whatever name."""
     *_, last = paths = [name for name, _ in model.named_parameters()]
     names = sorted({path.rpartition(".")[2] for path in paths})
-    special = {"Attribute": [last], "ParameterUpdateGeometry": [optimizer]}
+    special = {"Attribute": [last], "ParameterUpdateGeometry": [optimizer], "UpdateRatio": [optimizer]}
     kinds = [name for name in lens.__all__ if name != "AbstractLens"]
-    options = {name: {"parameters": names} if name.startswith("Parameter") else {} for name in kinds}
+    options = {name: {"parameters": names} if name.startswith(("Parameter", "Update")) else {} for name in kinds}
     return [getattr(lens, name)(*special.get(name, ()), **options[name]) for name in kinds]
 
 

@@ -57,6 +57,7 @@ def every_lens(optimizer, loss_fn):
         "Attribute": lambda: lens.Attribute("0.weight"),
         "LossMetrics": lambda: lens.LossMetrics(loss_fn=loss_fn, metrics="score"),
         "ParameterUpdateGeometry": lambda: lens.ParameterUpdateGeometry(optimizer),
+        "UpdateRatio": lambda: lens.UpdateRatio(optimizer),
     }
     makers = (special.get(name, getattr(lens, name)) for name in lens.__all__)
     return [make() for make in makers if make is not None]

@@ -8,7 +8,7 @@ from monitorch import PyTorchInspector
 from monitorch.engine import allocation
 from monitorch.watching.standard_lenses import standard_lenses
 
-PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry ParameterNorm"
+PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry UpdateRatio ParameterNorm"
 RATES = "OutputNorm OutputActivation"
 
 
@@ -75,16 +75,18 @@ def test_outputs_of_every_layer_with_parameters_are_shown_whatever_its_class():
     assert norms.keys() == {"0", "1.0"}
 
 
-def test_one_lens_for_each_optimizer():
+def test_two_lenses_for_each_optimizer():
     model = nn.Linear(2, 1)
     optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
     lenses = standard_lenses(model, optimizers)
-    assert [lens.optimizer for lens in lenses if hasattr(lens, "optimizer")] == optimizers
+    assert [lens.optimizer for lens in lenses if hasattr(lens, "optimizer")] == [
+        o for o in optimizers for _ in range(2)
+    ]
 
 
 def test_updates_need_an_optimizer():
     names = [type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))]
-    assert "ParameterUpdateGeometry" not in names
+    assert not {"ParameterUpdateGeometry", "UpdateRatio"} & {*names}
 
 
 @pytest.mark.parametrize(("depth", "found"), [(0, False), (1, True), (-1, True), ("all", True)])

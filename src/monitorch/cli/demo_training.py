@@ -58,6 +58,7 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable
         lens.ParameterGradientGeometry(parameters="weight"),
         lens.ParameterGradientActivation(parameters="weight"),
         lens.ParameterUpdateGeometry(optimizer, parameters="weight"),
+        lens.UpdateRatio(optimizer, parameters="weight"),
         lens.ParameterNorm(parameters="weight"),
         lens.ParameterCond(log_scale=True),
     ]

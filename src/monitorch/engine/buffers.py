@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import SkippedSample
+from ..numerical.norms import as_dense, as_real
 from ..numerical.precision import difference, wide_dtype_of
 from ..numerical.waiting import HostCopy, Pending
 from .allocation import is_capturing, lasting
-from .columns import FOLLOWS, UNIT, WIDTH
+from .columns import FOLLOWS, SQUARES, UNIT, WEIGHT, WIDTH
 from .distributed_tensors import OWN
 from .kernels import fused, fused_many, host, reference
 from .loss_scale import Correction
 from .meter import Meter
 from .rows import Numbers
+from .torch_private import norm_all
 
 CAPACITY = 1 << 15
 """How many rows are kept before they are folded: limits memory between two ticks."""
@@ -171,6 +173,20 @@ class HostBuffer(Buffer):
             except Exception as error:
                 meter.fail(error, x)
 
+    def weigh(self, entries: Sequence[Entry]) -> None:
+        """Let meters know how large many parameters are before a step; no rows are written."""
+        try:
+            self._weigh(entries)
+        except Exception:  # found again with the tensor that it comes from
+            for entry in entries:
+                entry[0].guarded(self._weigh, [entry])
+
+    def _weigh(self, entries: Sequence[Entry]) -> None:
+        rows = host.lengths([as_dense(entry[2]) for entry in entries])
+        squares = rows[:, SQUARES] * rows[:, UNIT] ** 2
+        for entry, weight in zip(entries, squares.tolist(), strict=True):
+            entry[0].weight = weight
+
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved."""
         for meter, info, x, follows in sorted(entries, key=_size):
@@ -181,10 +197,13 @@ class HostBuffer(Buffer):
 
     def _update(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
         if meter.comparison.sketched:
-            self._write(info, host.sketched_update(x.detach(), sketch_of(meter), follows))
-            return
-        before = x if meter.before is None else meter.before
-        self._write(info, host.update(x, before, meter.comparison.previous, follows, meter.wanted))
+            row = host.sketched_update(x.detach(), sketch_of(meter), follows)
+        else:
+            before = x if meter.before is None else meter.before
+            row = host.update(x, before, meter.comparison.previous, follows, meter.wanted)
+        if isinstance(meter.weight, float):
+            row = (*row[:WEIGHT], meter.weight, *row[WEIGHT + 1 :])
+        self._write(info, row)
 
     def _write(self, info: Info, row: tuple[float, ...], alive: Tensor | None = None) -> None:
         if self._correction is not None:
@@ -324,25 +343,40 @@ class DeviceBuffer(Buffer):
             for meter, _, x, _ in group:
                 reference.keep_sketch(x, sketch_of(meter))
 
+    def weigh(self, entries: Sequence[Entry]) -> None:
+        """Let meters know how large many parameters are before a step; no rows are written."""
+        norms = norm_all([as_real(entry[2]) for entry in entries], 2, dtype=self.block.dtype)
+        for entry, weight in zip(entries, torch.stack(norms).square_().unbind(), strict=True):
+            entry[0].weight = weight
+
+    def _write_weights(self, meters: Sequence[Meter], first: int) -> None:
+        """Put the sizes of parameters before the step into the rows of their updates, which begin here."""
+        weights = [meter.weight for meter in meters]
+        if any(weight is not None for weight in weights):
+            none = self.block.new_zeros(())
+            column = [weight if isinstance(weight, Tensor) else none for weight in weights]
+            self.block[first : first + len(meters), WEIGHT] = torch.stack(column)
+
     def updates(self, entries: Sequence[Entry]) -> None:
         """Measure how far many parameters have moved in a constant number of launches."""
         for key, group in self._groups(entries):
             if key is SKETCHED:
                 meters, infos, measured, flags = zip(*group, strict=True)
-                states = [sketch_of(meter) for meter in meters]
-                self._many_for(fused_many.ManySketches, meters)(
-                    measured, states, flags, self.block, self._reserve(infos)
-                )
+                states, first = [sketch_of(meter) for meter in meters], self._reserve(infos)
+                self._many_for(fused_many.ManySketches, meters)(measured, states, flags, self.block, first)
+                self._write_weights(meters, first)
                 continue
             if key is ALONE:
                 for meter, info, x, follows in group:
                     self.geometry(meter, info, x.detach(), follows)
+                    self._write_weights([meter], len(self) - 1)
                 continue
             meters, infos, measured, flags = zip(*group, strict=True)
             previous = [meter.comparison.previous for meter in meters] if key[0] else None
             before = [meter.before for meter in meters]
-            many = self._many_for(fused_many.ManyUpdates, meters)
-            many(measured, before, previous, flags, self.block, self._reserve(infos))
+            many, first = self._many_for(fused_many.ManyUpdates, meters), self._reserve(infos)
+            many(measured, before, previous, flags, self.block, first)
+            self._write_weights(meters, first)
 
     def _many_for(self, kind: Any, meters: Sequence[Meter]) -> Any:
         """The cached tables of an earlier launch for the same tensors; making them costs time."""

@@ -12,7 +12,11 @@ EVERYWHERE, OF_OUTPUTS = "all", "outputs"
 RATED = "where rates are wanted: Request(rates=...)"
 COMPARED = "where tensors are compared: Request(correlation=...)"
 ON_REQUEST = "where it is wanted: Request(columns=...)"
-"""Which rows have a column; those of the last kind cost time and are filled only for those who ask for them."""
+OF_UPDATES = "updates, where it is wanted: Request(columns=...)"
+"""Which rows have a column; those of the last two kinds cost time and are filled only for those who ask for them.
+
+All kernels fill all columns, except those of updates: these are known before the step, and the buffers add them.
+"""
 
 
 class Merge(Enum):
@@ -57,6 +61,7 @@ class Column(IntEnum):
     SIZE = "number of elements", EVERYWHERE
     NONFINITE = "how many elements are NaN or infinite; NaN if not known", EVERYWHERE
     LARGEST = "largest absolute value of a finite element; NaN if not known", ON_REQUEST, 0, Merge.LARGEST
+    WEIGHT = "sum of the squares of the parameter before the step, in no unit", OF_UPDATES
 
 
 WIDTH = len(Column)
@@ -80,4 +85,4 @@ def has(wanted: int, column: Column) -> bool:
     return bool(wanted >> column & 1)
 
 
-SQUARES, DOT, UNIT, FOLLOWS, NORMS, BATCH, ACTIVE, DEAD, CHANNELS, SIZE, NONFINITE, LARGEST = Column
+SQUARES, DOT, UNIT, FOLLOWS, NORMS, BATCH, ACTIVE, DEAD, CHANNELS, SIZE, NONFINITE, LARGEST, WEIGHT = Column

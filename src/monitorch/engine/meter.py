@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import OptionError, SkippedSample
 from ..numerical.precision import UNIT_DTYPES, difference_dtype, wide_dtype_of
 from .allocation import Allowance, is_capturing, lasting
-from .columns import COMPARED, ON_REQUEST, RATED, Column, bits
+from .columns import COMPARED, OF_UPDATES, ON_REQUEST, RATED, WEIGHT, Column, bits
 from .graph import GraphCallback
 from .kernels.reference import SKETCH as BUCKETS
 from .passes import ALL_PASSES
@@ -50,7 +50,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse columns that are asked for in another way."""
-        choices = [column.name for column in Column if column.of == ON_REQUEST]
+        choices = [column.name for column in Column if column.of in (ON_REQUEST, OF_UPDATES)]
         for column in self.columns:
             if column.name not in choices:
                 rule = f"choose from {', '.join(choices)}; {column.name} is in rows of: {column.of}"
@@ -59,7 +59,8 @@ class Request:
     @property
     def lacks(self) -> frozenset[Column]:
         """The columns that rows do not have for this request."""
-        kinds = {RATED: self.rates is not None, COMPARED: self.correlation is not None, ON_REQUEST: False}
+        kinds = {RATED: self.rates is not None, COMPARED: self.correlation is not None}
+        kinds |= {ON_REQUEST: False, OF_UPDATES: False}
         return frozenset(column for column in Column if not kinds.get(column.of, True)) - self.columns
 
     def channel_dim(self, name: str, *, in_graph: bool = False) -> int | None:
@@ -254,6 +255,8 @@ class Meter:
         self.subscriptions: list[Subscription] = []
         self.before: Tensor | None = None
         """For updates: the tensor as it was before the step, unless only its sketch is kept."""
+        self.weight: float | Tensor | None = None
+        """For updates: the sum of its squares before the step, if that is wanted."""
         self.reader: Any = None
         """The function that measures tensors like the last one; chosen by the buffer of their device."""
         self.group: Any = None
@@ -291,7 +294,8 @@ class Meter:
         self.rates, self.compares = request.rates is not None, request.correlation is not None
         self.eps = request.rates[0] if request.rates else 0.0
         self.passes, self.index = request.passes, request.output_index
-        self.exact_death, self.wanted = request.exact_death, bits(request.columns)
+        self.exact_death, self.wanted = request.exact_death, bits(request.columns - {WEIGHT})
+        self.weighs = WEIGHT in request.columns
         self.reader = self.group = None
         self.__dict__.pop("channel_dim", None)
 

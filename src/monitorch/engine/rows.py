@@ -39,7 +39,8 @@ class LastRows:
     def set(self, owner: int, row: Sequence[float]) -> None:
         """Continue after a saved row."""
         self.grow(owner + 1)
-        self.numbers[owner], self.known[owner] = row, True
+        self.numbers[owner, : len(row)] = row  # older releases had fewer columns
+        self.known[owner] = True
 
 
 class RowTable:

@@ -191,6 +191,9 @@ content_of: Callable[[Tensor], int] = attrgetter("_cdata")
 copy_all: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
 """Copy the tensors of the second list into those of the first, with few launches; ``Tensor.copy_`` takes one each."""
 
+norm_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
+"""The Euclidean norms of many tensors, with few launches; ``torch.linalg.vector_norm`` takes one each."""
+
 
 FakeTensor = fake_tensor.FakeTensor
 """Tensors without data that have a real device, so that the public ``is_meta`` does not tell them apart."""

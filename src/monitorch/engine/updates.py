@@ -86,7 +86,8 @@ class UpdateTap:
             self.rest()
             return
         self._tag = BASELINE if self.state.is_baseline else 0
-        owned, copies, originals, sketched = Owned(self._optimizer), list[Tensor](), list[Tensor](), list[Entry]()
+        owned, copies, originals = Owned(self._optimizer), list[Tensor](), list[Tensor]()
+        sketched, weighed = list[Entry](), list[Entry]()
         for watched in self._watched.values():
             tensor = watched.find()
             if tensor is not None and tensor in owned:  # its steps do not change others
@@ -100,11 +101,13 @@ class UpdateTap:
                     copies.append(watched.before)
                     originals.append(local)
                 sketched += [(meter, NOWHERE, local, False) for meter in kept if meter.comparison.sketched]
+                weighed += [(meter, NOWHERE, local, False) for meter in kept if meter.weighs and not self._tag]
                 self._moving.append((tensor, kept))
         if copies:
             with torch.no_grad():
                 copy_all(copies, originals)
         self._engine.measure_together("keep_sketches", sketched)
+        self._engine.measure_together("weigh", weighed)
 
     def _keeps(self, meter: Meter, local: Tensor) -> bool:
         """Whether a meter measures this step; makes room for what it keeps."""

@@ -12,6 +12,7 @@ from .parameter_gradient_activation import ParameterGradientActivation
 from .parameter_gradient_geometry import ParameterGradientGeometry
 from .parameter_norm import ParameterNorm
 from .parameter_update_geometry import ParameterUpdateGeometry
+from .update_ratio import UpdateRatio
 
 __all__ = [
     "AbstractLens",
@@ -26,4 +27,5 @@ __all__ = [
     "ParameterGradientGeometry",
     "ParameterNorm",
     "ParameterUpdateGeometry",
+    "UpdateRatio",
 ]

@@ -6,8 +6,10 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.optim import Optimizer
 
 from ..engine.meter import AUTO, EXACT, SKETCH
+from ..engine.optimizers import unwrap_optimizer
 from ..errors import OptionError
 from ..numerical.extraction import INPLACE_POINTS, INPLACE_RANGES, POINTS, RANGES
 from . import module_distinction
@@ -104,11 +106,20 @@ def not_negative(option: str, value: float) -> None:
         raise OptionError(f"{option} takes a number of at least 0, not {value!r}")
 
 
-def correlation(value: str) -> str:
-    """How consecutive tensors are compared."""
+def comparison(option: str, value: str) -> str:
+    """What is kept of a tensor to compare it with another."""
     if value not in (EXACT, SKETCH, AUTO):
-        raise OptionError.unknown("correlation", value, (EXACT, SKETCH, AUTO))
+        raise OptionError.unknown(option, value, (EXACT, SKETCH, AUTO))
     return value
+
+
+def optimizer(value: Any) -> Optimizer | None:
+    """The optimizer whose steps are measured, without the wrappers of other libraries; or None."""
+    found: Optimizer | None = unwrap_optimizer(value).optimizer
+    if found is not None and (isinstance(found, type) or not hasattr(found, "register_step_post_hook")):
+        cure = "pass None and call inspect_update() after each step"
+        raise OptionError(f"{found!r} is not a torch.optim.Optimizer object: {cure}")
+    return found
 
 
 class LayerChoice:

@@ -49,7 +49,7 @@ class OutputGradientGeometry(OutputLens):
         output_index: int | str | None = None,
         correlation: str = "exact",
     ) -> None:
-        how = options.correlation(correlation)
+        how = options.comparison("correlation", correlation)
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         geometry = OutputGradientGeometryPreprocessor(

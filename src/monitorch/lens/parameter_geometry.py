@@ -25,7 +25,7 @@ class ParameterGeometry(ParameterLens):
         *,
         correlation: str = "exact",
     ) -> None:
-        how = options.correlation(correlation)
+        how = options.comparison("correlation", correlation)
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         geometries = {

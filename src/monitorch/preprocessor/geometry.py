@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.allocation import renewed
-from ..engine.columns import DOT, FOLLOWS, SIZE, SQUARES, UNIT
+from ..engine.columns import DOT, FOLLOWS, SIZE, SQUARES, UNIT, WEIGHT
 from ..engine.kernels import reference
 from ..engine.meter import EXACT, Request, through_row
 from ..engine.rows import Rows
@@ -79,10 +79,16 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
         return (found, cosines(rows, self.eps)) if self.correlation else found
 
     @torch.no_grad()
-    def measure(self, name: str, tensor: Tensor) -> None:
-        """Take one tensor, and keep a copy to compare the next one with."""
+    def measure(self, name: str, tensor: Tensor, weight: Tensor | None = None) -> None:
+        """Take one tensor, and keep a copy to compare the next one with.
+
+        ``weight``: for a change, the sum of the squares of what has changed, if it is wanted.
+        """
         previous = self._previous.get(name)
-        self._take_row(name, reference.geometry(tensor, previous if comparable(previous, tensor) else None, None))
+        row = reference.geometry(tensor, previous if comparable(previous, tensor) else None, None)
+        if weight is not None:
+            row[WEIGHT] = weight
+        self._take_row(name, row)
         if self.correlation:
             self._previous[name] = renewed(previous, tensor)
 

@@ -1,16 +1,21 @@
-"""Length and direction of the changes of a tensor."""
+"""Length and direction of the changes of a tensor, and their length as a share of its own."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..engine.allocation import renewed
+from ..engine.columns import WEIGHT
 from ..engine.meter import EXACT, Request, through_row
+from ..engine.rows import Rows
+from ..numerical.norms import as_real, l2_norm
 from .abstract import AbstractTensorPreprocessor
-from .geometry import COSINE_ERROR, NORM_ERROR, GeometryPreprocessor, comparable
+from .accumulating import Samples
+from .geometry import COSINE_ERROR, NORM_ERROR, GeometryPreprocessor, comparable, norms
 
 
 class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocessor):
@@ -40,7 +45,8 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         before = self._before.get(name)
         if before is not None and comparable(before, tensor):
             # computed in place in the old copy, which is renewed right after: allocating is slow
-            self.measure(name, torch.sub(tensor.detach(), before, out=before))
+            weight = l2_norm(as_real(before)).square() if WEIGHT in self.request().columns else None
+            self.measure(name, torch.sub(tensor.detach(), before, out=before), weight)
         self.remember(name, tensor)
 
     @torch.no_grad()
@@ -66,3 +72,27 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
         """Forget the last tensors as well."""
         self._before.clear()
         super().clear()
+
+
+class ParameterDifferenceRatio(ParameterDifferenceGeometry):
+    """Norm of each change of a tensor, divided by the norm of the tensor before it; none where that is 0.
+
+    Args:
+        inplace: keep only running moments, instead of every sample.
+        comparison: what gatherers keep during a step: an ``"exact"`` copy, a ``"sketch"``, or ``"auto"``.
+    """
+
+    statistics = ("ratio",)
+    _errors: Mapping[str, float] = {"ratio": NORM_ERROR}
+
+    def __init__(self, inplace: bool, *, comparison: str = EXACT) -> None:
+        super().__init__(correlation=False, normalize=False, inplace=inplace, comparison=comparison)
+
+    def request(self) -> Request:
+        """What gatherers should measure for it."""
+        return replace(super().request(), columns=frozenset({WEIGHT}))
+
+    def derive(self, rows: Rows) -> Samples:
+        """The ratios."""
+        weights = np.sqrt(rows[WEIGHT])
+        return np.ma.array(norms(rows, by_size=False) / weights, mask=weights == 0)

@@ -18,6 +18,7 @@ from ..lens import (
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    UpdateRatio,
 )
 from ..lens.module_distinction import isactivation, isdropout, isnotactivation
 from ..lens.options import ALL
@@ -55,6 +56,9 @@ def standard_lenses(
         chosen.append(OutputGradientGeometry(correlation=correlation))
     if weighted:
         options: dict[str, Any] = {"parameters": ALL, "correlation": correlation}
-        updates = (ParameterUpdateGeometry(optimizer, **options) for optimizer in optimizers)
-        chosen += [ParameterGradientGeometry(**options), *updates, ParameterNorm(parameters=ALL)]
+        chosen.append(ParameterGradientGeometry(**options))
+        for optimizer in optimizers:
+            chosen.append(ParameterUpdateGeometry(optimizer, **options))
+            chosen.append(UpdateRatio(optimizer, parameters=ALL, updates=correlation))
+        chosen.append(ParameterNorm(parameters=ALL))
     return chosen
