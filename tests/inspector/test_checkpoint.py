@@ -24,6 +24,7 @@ from monitorch.lens import (
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    UpdateRatio,
 )
 from monitorch.observe import EMAReducer
 from tests.inspector.fake_time import Time
@@ -51,6 +52,7 @@ class Training:
             ParameterGradientGeometry(**common),
             ParameterGradientActivation(inplace=inplace),
             ParameterUpdateGeometry(self.optimizer, **common),
+            UpdateRatio(self.optimizer, inplace, updates=correlation),
             ParameterNorm(),
         ]
         if not compiled:  # it would end the graph

@@ -17,6 +17,7 @@ from monitorch.lens import (
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    UpdateRatio,
 )
 
 
@@ -45,8 +46,8 @@ class Setting:
     def lenses(self):
         outputs = OutputNorm(include=nn.Linear), OutputActivation(), OutputGradientGeometry()
         parameters = [ParameterCond(), ParameterGradientActivation(), ParameterGradientGeometry(), ParameterNorm()]
-        updates = ParameterUpdateGeometry(self.optimizer)
-        return [LossMetrics(loss_fn=self.loss_fn), *outputs, *parameters, updates, Attribute(["enter.weight"])]
+        updates = ParameterUpdateGeometry(self.optimizer), UpdateRatio(self.optimizer)
+        return [LossMetrics(loss_fn=self.loss_fn), *outputs, *parameters, *updates, Attribute(["enter.weight"])]
 
     def watch(self, **options):
         common = {"optimizer": self.optimizer, "grad_scaler": self.scaler, "visualizer": "dummy", "on_error": "raise"}

@@ -64,6 +64,10 @@ def sample_counts(inspector):
             for what, preprocessor in geometries(lens, kind):
                 for layer, kept in preprocessor.value.items():
                     counts |= {(f"{what} {tag}", layer): one.count for tag, one in zip(GEOMETRY, kept, strict=True)}
+        elif kind == "UpdateRatio":
+            for view in lens._views:
+                series = view.source.preprocessor.value
+                counts |= {(view.tag, layer): kept.count for layer, kept in series.items()}
     return {series: count for series, count in counts.items() if count}
 
 

@@ -96,11 +96,18 @@ class Oracle:
             if name in taken and self.case.view != "backward":
                 self.parameter("Gradient", name, taken[name])
             self.parameter("Update", name, event.after[name] - event.before[name])
+            self.ratio(name, event.before[name], event.after[name])
 
     def parameter(self, what, name, tensor):
         if name in self.watched:
             layer, parameter = self.watched[name]
             self.geometry(f"{parameter} {what}".title(), layer, tensor)
+
+    def ratio(self, name, before, after):
+        if name in self.watched and before.any():
+            layer, parameter = self.watched[name]
+            ratio = (after - before).norm() / before.norm()
+            self.samples[f"{parameter} Update Ratio".title(), layer].append(ratio.item())
 
     def cut(self, what, name):
         if name in self.watched:

@@ -15,6 +15,7 @@ from monitorch.lens import (
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    UpdateRatio,
 )
 from tests.training_reality import loops
 from tests.training_reality.cases import CHECKPOINTING, COMPILED, EAGER
@@ -58,6 +59,7 @@ FAMILIES = {
     "ParameterGradientGeometry": "parameter gradients",
     "ParameterNorm": "parameter norms",
     "ParameterUpdateGeometry": "parameter updates",
+    "UpdateRatio": "parameter updates",
 }
 
 
@@ -70,6 +72,7 @@ def lenses(case, optimizers):
         ParameterGradientGeometry(**chosen, **LINES),
         ParameterNorm(**chosen, comparison_plot=False),
         *(ParameterUpdateGeometry(optimizer, **chosen, **LINES) for optimizer in optimizers),
+        *(UpdateRatio(optimizer, **chosen, **LINES) for optimizer in optimizers),
     ]
 
 
@@ -146,7 +149,8 @@ def test_the_row_says_what_is_recorded_and_since_when(run):
     recorded, begins = set(), {}
     for tick, records in enumerate(training.shown, start=1):
         recorded |= {FAMILIES[record.lens] for record in records if record.lens in FAMILIES}
-        for key in numbers(records):
+        others = [record for record in records if record.lens != "UpdateRatio"]  # a bias of 0 has none at first
+        for key in numbers(others):
             begins.setdefault(key, tick)
     assert recorded == set(case.records)
     assert max(begins.values()) == case.since

@@ -51,6 +51,10 @@ class Whole:
                     parameter -= RATE * parameter.grad
         for name, parameter in self.model.named_parameters():
             self.geometry(f"{kind(name)} Update", layer(name), parameter.detach() - before[name])
+            weight = np.linalg.norm(before[name].numpy())
+            if weight:
+                ratio = np.linalg.norm((parameter.detach() - before[name]).numpy()) / weight
+                self.samples[f"{kind(name)} Update Ratio", layer(name), ""].append(ratio)
 
     def clip(self):
         if self.clip_to is not None:

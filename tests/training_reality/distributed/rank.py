@@ -30,6 +30,7 @@ from monitorch.lens import (
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    UpdateRatio,
 )
 from tests.training_reality.distributed.cases import LAYOUTS, QUICK
 from tests.training_reality.distributed.training import (
@@ -117,6 +118,7 @@ class Run:
             ParameterGradientGeometry(**LINES),
             ParameterGradientActivation(warning_plot=False),
             ParameterUpdateGeometry(self.optimizer, **LINES),
+            UpdateRatio(self.optimizer, **LINES),
             ParameterNorm(comparison_plot=False),
         ]
         known = {"optimizer": self.optimizer, "grad_scaler": self.scaler, "gradient": self.variant.gradient}
