@@ -44,6 +44,7 @@ def watch(model, inplace):
         lens.ParameterGradientGeometry(inplace=inplace),
         lens.ParameterGradientActivation(inplace=inplace),
         lens.ParameterUpdateGeometry(optimizer, inplace=inplace),
+        lens.UpdateRatio(optimizer, inplace=inplace),
         lens.ParameterNorm(inplace=inplace),
         lens.ParameterCond(inplace=inplace),
     ]

@@ -7,7 +7,18 @@ import pytest
 import torch
 
 from monitorch.engine import buffers
-from monitorch.engine.buffers import BASELINE, METER, NOWHERE, STEP, TAG, Buffers, DeviceBuffer, HostBuffer, Info
+from monitorch.engine.buffers import (
+    BASELINE,
+    METER,
+    NOWHERE,
+    SKETCHED,
+    STEP,
+    TAG,
+    Buffers,
+    DeviceBuffer,
+    HostBuffer,
+    Info,
+)
 from monitorch.engine.columns import (
     ACTIVE,
     BATCH,
@@ -19,8 +30,10 @@ from monitorch.engine.columns import (
     SIZE,
     SQUARES,
     UNIT,
+    WEIGHT,
     WIDTH,
 )
+from monitorch.engine.kernels import reference
 from monitorch.engine.meter import Meter, Request
 from monitorch.errors import SkippedSample
 from monitorch.numerical.waiting import HostCopy
@@ -149,6 +162,81 @@ def test_updates_are_measured_from_what_was_kept_and_compared_with_the_one_befor
     cosine = read.rows[1, DOT] * units / np.prod(read.norms(meter))
     truth = (arrays[0] * arrays[1]).sum() / np.prod(lengths)
     assert cosine == pytest.approx(truth, abs=5 * 0.022 if how == "sketch" else 1e-5)
+
+
+WEIGHTS = {
+    "float32": torch.randn(70, 70),
+    "float16, whose square is none": torch.full((3, 4), 300.0, dtype=torch.float16),
+    "bfloat16": torch.randn(9).bfloat16(),
+    "float64": torch.randn(5, 5, dtype=torch.float64),
+    "complex": torch.randn(4, 4, dtype=torch.complex64),
+    "not contiguous": torch.randn(20, 30)[::2, ::3],
+    "transposed": torch.randn(20, 30).T,
+    "a scalar": torch.tensor(3.0),
+    "empty": torch.zeros(0, 3),
+    "zero": torch.zeros(5),
+    "tiny": torch.full((5,), 1e-30),
+    "huge": torch.full((5,), 1e30),
+    "not finite": torch.tensor([1.0, torch.nan]),
+}
+
+
+def test_weights_are_the_squares_of_parameters_before_a_step(filled):
+    meters = [Meter(number, name, Request(columns=frozenset({WEIGHT}))) for number, name in enumerate(WEIGHTS)]
+    quiet = Meter(len(meters), "layer", Request())
+    everything = [*zip(meters, WEIGHTS.values(), strict=True), (quiet, torch.ones(3))]
+    filled.buffer.weigh([(meter, NOWHERE, before, False) for meter, before in everything[:-1]])
+    for meter, before in everything:
+        meter.measure_updates()
+        meter.before = before.clone()
+    filled.buffer.updates([(meter, Info(meter.number, 0), before + 1, False) for meter, before in everything])
+    read = filled.read()
+    for meter, before in everything[:-1]:
+        array = before.to(torch.complex128 if before.is_complex() else torch.float64).numpy()
+        expected = pytest.approx([np.square(np.abs(array)).sum()], rel=1e-6, nan_ok=True)
+        assert read.of(meter)[:, WEIGHT].tolist() == expected, meter.name
+    assert read.of(quiet)[:, WEIGHT].tolist() == [0.0]
+
+
+class Together:
+    """Stands for a launch: measures many tensors, row after row."""
+
+    def __call__(self, measured, *others):
+        *_, block, first = others
+        for row, x in enumerate(measured, start=first):
+            block[row] = reference.geometry(x, None, None)
+
+
+@pytest.mark.parametrize("group", [SKETCHED, (False, None)], ids=["sketches", "copies"])
+def test_weights_are_written_beside_the_rows_of_one_launch(group, monkeypatch):
+    monkeypatch.setattr(buffers, "_group", lambda *_: group)
+    monkeypatch.setattr(buffers.fused_many, "ManySketches", Together)
+    monkeypatch.setattr(buffers.fused_many, "ManyUpdates", Together)
+    filled = Filled("device")
+    filled.buffer.geometry(plain(9), Info(9, 0), torch.ones(2), False)  # rows of others come first
+    requests = [Request(columns=frozenset({WEIGHT})), Request(), Request(columns=frozenset({WEIGHT}))]
+    meters = [Meter(number, "layer", request) for number, request in enumerate(requests)]
+    for step in range(2):
+        befores = [torch.randn(3 + number) for number in range(3)]
+        weighed = [(meter, NOWHERE, x, False) for meter, x in zip(meters, befores, strict=True) if meter.weighs]
+        filled.buffer.weigh(weighed)
+        for meter in meters:
+            meter.comparison.previous = torch.zeros(1)
+        pairs = zip(meters, befores, strict=True)
+        filled.buffer.updates([(meter, Info(meter.number, step), x + 1, False) for meter, x in pairs])
+        read = filled.read()
+        found = [read.of(meter)[0, WEIGHT] for meter in meters]
+        squares = [np.square(x.double().numpy()).sum() for x in befores]
+        assert found == pytest.approx([squares[0], 0.0, squares[2]], rel=1e-6)
+        assert [read.of(meter)[0, SIZE] for meter in meters] == [3, 4, 5]
+
+
+def test_a_parameter_that_cannot_be_weighed_does_not_stop_the_others(cracked):
+    buffer, told = HostBuffer(None), []
+    whole, broken = (Meter(number, "layer", Request(columns=frozenset({WEIGHT}))) for number in range(2))
+    broken.fail = lambda error, data: told.append(str(error))
+    buffer.weigh([(broken, NOWHERE, cracked(2, 3), False), (whole, NOWHERE, torch.ones(2, 3), False)])
+    assert (whole.weight, broken.weight, told) == (6.0, None, ["it fell apart"])
 
 
 def test_rows_are_given_away_once(filled):

@@ -557,4 +557,7 @@ def test_columns_that_come_otherwise_are_not_asked_for_by_name():
     with pytest.raises(OptionError, match=r"choose from LARGEST, WEIGHT; ACTIVE is in rows of: .*Request\(rates=...\)"):
         Request(columns=frozenset({Column.ACTIVE}))
     assert Column.LARGEST in Request().lacks
-    assert Request(rates=(0.0, False), correlation="exact", columns=frozenset({Column.LARGEST})).lacks == frozenset()
+    assert (
+        Request(rates=(0.0, False), correlation="exact", columns=frozenset({Column.LARGEST, Column.WEIGHT})).lacks
+        == frozenset()
+    )

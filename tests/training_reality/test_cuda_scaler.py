@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from monitorch import PyTorchInspector
-from monitorch.lens import OutputGradientGeometry, ParameterGradientGeometry, ParameterUpdateGeometry
+from monitorch.lens import OutputGradientGeometry, ParameterGradientGeometry, ParameterUpdateGeometry, UpdateRatio
 from tests.training_reality import models
 
 pytestmark = [
@@ -19,6 +19,7 @@ def test_steps_do_not_wait(gradient):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
     lenses = [OutputGradientGeometry(), ParameterGradientGeometry(), ParameterUpdateGeometry(optimizer)]
+    lenses.append(UpdateRatio(optimizer, parameters="weight"))
     known = {"optimizer": optimizer, "grad_scaler": scaler, "gradient": gradient}
     inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", on_error="raise", **known)
     x, worst = torch.randn(8, models.WIDTH, device="cuda"), torch.full((), torch.inf, device="cuda")
@@ -34,6 +35,6 @@ def test_steps_do_not_wait(gradient):
     inspector.tick_epoch()
     shown = {(record.tag, record.layer, record.statistic): record for record in inspector.records()}
     assert shown["Logged", "Logged", "skipped steps mean"].value == 1
-    for tag in ("Weight Gradient Norm", "Weight Update Norm"):
+    for tag in ("Weight Gradient Norm", "Weight Update Norm", "Weight Update Ratio"):
         assert shown[tag, "0", "mean"].nonfinite == 0
         assert shown[tag, "0", "min"].value > 0
