@@ -569,7 +569,7 @@ STANDARD = "LossMetrics OutputNorm OutputActivation OutputGradientGeometry Param
 @pytest.mark.parametrize(
     ("with_optimizer", "options", "expected"),
     [
-        (True, {}, f"{STANDARD} ParameterUpdateGeometry ParameterNorm"),
+        (True, {}, f"{STANDARD} ParameterUpdateGeometry UpdateRatio ParameterNorm"),
         (False, {}, f"{STANDARD} ParameterNorm"),
         (True, {"depth": 0}, "LossMetrics OutputGradientGeometry"),
     ],
