@@ -1,7 +1,3 @@
-import math
-
-import pytest
-
 from monitorch.cli.summary import summary_text
 from monitorch.visualizer import Record
 
@@ -22,7 +18,7 @@ def test_row_holds_the_numbers_of_its_layer():
             record("Weight Norm", "up", 9.0, statistic="+σ"),
             record("Weight Cond", "up", 12.5),
             record("Weight Gradient Norm", "up", 0.25),
-            record("Weight Update Norm", "up", 0.02),
+            record("Weight Update Ratio", "up", 0.005),
             record("Output Norm", "up", 8.0),
             record("Output Activations", "relu", 0.375, "activation_rate"),
             record("Output Activations", "relu", 0.0625, "death_rate"),
@@ -43,12 +39,6 @@ def test_layers_are_in_the_order_given_and_those_without_numbers_left_out():
 def test_samples_that_were_not_finite_are_marked():
     text = summary_text([record("Weight Gradient Norm", "up", 2.0, nonfinite=3)], ["up"], 80)
     assert rows(text)["up"] == ["2.000", "!3"]
-
-
-@pytest.mark.parametrize(("update", "expected"), [(0.5, "NaN"), (math.nan, "NaN")])
-def test_weight_of_zero_has_no_ratio(update, expected):
-    records = [record("Weight Norm", "up", 0.0), record("Weight Update Norm", "up", update)]
-    assert rows(summary_text(records, ["up"], 80))["up"] == ["0", expected]
 
 
 def test_narrow_terminal_gets_further_blocks():

@@ -8,12 +8,11 @@ from ..visualizer.table import TableColumn, number_text, percent_text, table_tex
 
 
 class _Quantity(NamedTuple):
-    """The content of a column: a statistic of a tag, or its ratio to that of another tag."""
+    """The content of a column: a statistic of a tag."""
 
     column: TableColumn
     tag: str
     statistic: str = "mean"
-    over: str | None = None
     text: Callable[[float, int], str] = number_text
 
 
@@ -22,7 +21,7 @@ _QUANTITIES = (
     _Quantity(TableColumn("weight", "cond"), "Weight Cond"),
     _Quantity(TableColumn("gradient", "norm"), "Weight Gradient Norm"),
     _Quantity(TableColumn("gradient", "rows"), "Weight Gradient Activation", "rows_used", text=percent_text),
-    _Quantity(TableColumn("update", "/weight"), "Weight Update Norm", over="Weight Norm"),
+    _Quantity(TableColumn("update", "/weight"), "Weight Update Ratio"),
     _Quantity(TableColumn("output", "norm"), "Output Norm"),
     _Quantity(TableColumn("output", "active"), "Output Activations", "activation_rate", text=percent_text),
     _Quantity(TableColumn("output", "dead"), "Output Activations", "death_rate", text=percent_text),
@@ -44,9 +43,7 @@ def summary_text(records: Iterable[Record], layers: Sequence[str], width: int) -
         for layer in layers:
             record = known.get((quantity.tag, quantity.statistic, layer))
             if record is not None:
-                whole = known[quantity.over, "mean", layer].value if quantity.over else 1.0
-                value = record.value / whole if whole else float("nan")
-                cells[layer] = quantity.text(value, record.nonfinite)
+                cells[layer] = quantity.text(record.value, record.nonfinite)
         if cells:
             columns[quantity.column] = cells
     return table_text([layer for layer in layers if any(layer in cells for cells in columns.values())], columns, width)
