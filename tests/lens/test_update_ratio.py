@@ -96,6 +96,15 @@ def test_weights_of_any_size_that_float32_holds(scale, watch):
     assert samples(lens) == pytest.approx(wide.ratios, rel=1e-4)
 
 
+def test_weights_whose_squares_no_float64_holds_have_no_ratio(watch):
+    wide = Wide(torch.full((2, 2), 1e200, dtype=torch.float64))
+    lens = UpdateRatio(wide.optimizer, inplace=False)
+    watch(wide, lens)
+    wide.weight.grad = torch.full((2, 2), 1e199, dtype=torch.float64)
+    wide.optimizer.step()
+    assert samples(lens) == []
+
+
 @pytest.mark.parametrize("updates", ["exact", "sketch"])
 def test_a_weight_of_zero_has_no_ratio_until_it_has_moved(updates, watch):
     """As that of a branch of low rank, which starts at 0 so that it changes nothing."""

@@ -181,6 +181,7 @@ class HostBuffer(Buffer):
             for entry in entries:
                 entry[0].guarded(self._weigh, [entry])
 
+    @np.errstate(over="ignore")
     def _weigh(self, entries: Sequence[Entry]) -> None:
         rows = host.lengths([as_dense(entry[2]) for entry in entries])
         squares = rows[:, SQUARES] * rows[:, UNIT] ** 2

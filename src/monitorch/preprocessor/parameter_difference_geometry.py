@@ -95,4 +95,5 @@ class ParameterDifferenceRatio(ParameterDifferenceGeometry):
     def derive(self, rows: Rows) -> Samples:
         """The ratios."""
         weights = np.sqrt(rows[WEIGHT])
-        return np.ma.array(norms(rows, by_size=False) / weights, mask=weights == 0)
+        has_none = (weights == 0) | (np.isinf(weights) & ~rows.is_broken)  # the squares of finite numbers overflow
+        return np.ma.array(norms(rows, by_size=False) / weights, mask=has_none)
