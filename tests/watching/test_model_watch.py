@@ -563,7 +563,7 @@ def test_loss_in_the_output_needs_no_loss_fn():
     assert shown.line("Loss", "Loss", "train_loss mean") == pytest.approx({1: loss.item()})
 
 
-STANDARD = "LossMetrics OutputNorm OutputActivation OutputGradientGeometry ParameterGradientGeometry"
+STANDARD = "LossMetrics GradientNorm OutputNorm OutputActivation OutputGradientGeometry ParameterGradientGeometry"
 
 
 @pytest.mark.parametrize(

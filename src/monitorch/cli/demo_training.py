@@ -52,6 +52,7 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable
 
     lenses = [
         lens.LossMetrics(loss_fn=loss_fn),
+        lens.GradientNorm(),
         lens.OutputActivation(),
         lens.OutputNorm(include=(nn.Embedding, nn.LayerNorm, nn.Linear)),
         lens.OutputGradientGeometry(),

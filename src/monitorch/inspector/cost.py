@@ -15,9 +15,9 @@ BLOCK = 1.0
 class Cost:
     """Adds up the seconds that observing takes, and those that the same steps take without it.
 
-    An observed step costs what it takes longer than idle ones: hooks and kernels. An idle one costs the time inside
-    its hooks. Time of which the clock knows nothing comes to :meth:`spend`: ticks, threads that store numbers, and hooks
-    that are put on and off.
+    An observed step costs what it takes longer than idle ones: hooks and kernels. An idle one costs the time inside its
+    hooks. Time of which the clock knows nothing comes to :meth:`spend`: ticks, threads that store numbers, and putting
+    hooks on and off.
 
     Where no step is idle there is nothing to compare with. Then it is the least that observing can have cost: the time
     inside hooks, and on CUDA that of their kernels.
