@@ -36,6 +36,19 @@ class ExchangeError(MonitorchError, RuntimeError):
     """The numbers of other processes could not be collected."""
 
 
+class TrainingStopped(MonitorchError):  # noqa: N818  # it was asked for
+    """Raised between two steps because of an event, if the option ``stop_on`` asks for it; nothing else of ours is.
+
+    Args:
+        message: which event, where and when.
+        event: the event, a :class:`monitorch.store.Event`.
+    """
+
+    def __init__(self, message: str, event: Any = None) -> None:
+        super().__init__(message)
+        self.event = event
+
+
 class MissingExtraError(MonitorchError, ImportError):
     """An optional package is needed; the message holds the pip line."""
 

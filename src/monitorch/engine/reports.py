@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Protocol
 
-from ..errors import warn
+from ..errors import TrainingStopped, warn
 
 _told_by_nobody = Counter[str]()
 """Causes that were reported without a known inspector."""
@@ -23,9 +23,10 @@ class Reports(Protocol):
 def tell(state: Reports | None, what: str, error: Exception) -> None:
     """Warn that ``what`` has failed, once per cause; with ``on_error="raise"`` raise the error instead.
 
-    Everything that torch or a training loop calls catches its errors and reports them here.
+    Everything that torch or a training loop calls catches its errors and reports them here. What the user has asked for
+    with ``stop_on`` is no error.
     """
-    if getattr(state, "on_error", "warn") == "raise":
+    if isinstance(error, TrainingStopped) or getattr(state, "on_error", "warn") == "raise":
         raise error
     cause = cause_of(error)
     if is_news(state, cause):

@@ -1,4 +1,4 @@
-"""Events of a run: what happened at a step, for the visualizers, the log and the user's own function."""
+"""Events of a run: what happened at a step, for visualizers, the log and the user's own function."""
 
 import logging
 import threading
@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from ..engine.reports import Reports, tell
-from ..errors import OptionError
+from ..engine.ranks import several_processes
+from ..engine.reports import Reports, cause_of, is_news, tell
+from ..errors import OptionError, TrainingStopped, users_line, warn
 from ..store.types import SEVERITIES, Event
 
 KEPT = 1000
-"""How many events are kept for :meth:`Events.kept`; older ones are dropped there, not in a stored run."""
+"""How many events :meth:`Events.kept` returns at most, the newest ones; a stored run has all."""
 
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 """The level of a log line, by severity."""
+
+STOPPING = (None, "warning", "error")
+"""What the option ``stop_on`` takes."""
 
 logger = logging.getLogger("monitorch")
 
@@ -25,22 +29,30 @@ logger = logging.getLogger("monitorch")
 class Events:
     """The one stream of events of an inspector; any thread may add to it.
 
-    Visualizers and the log get an event at once, from the thread that adds it, one at a time and in order.
+    Visualizers and the log get an event at once, in the thread that adds it, one at a time and in order. The user's
+    function is called between two steps, by the thread that trains, and after that training is stopped, if
+    the user has asked for it.
 
     Args:
         state: the state of the inspector, which reports errors.
 
     >>> events = Events()
     >>> events.add(12, "dead units", "warning", layer="fc1", text="no unit is active", numbers={"share": 1.0})
-    >>> events.kept()[0].text, events.kept()[0].numbers
-    ('no unit is active', {'share': 1.0})
+    >>> [event.line for event in events.kept()]
+    ['step 12: dead units: fc1: no unit is active (share 1)']
     """
 
     def __init__(self, state: Reports | None = None) -> None:
-        self._state = None if state is None else weakref.ref(state)
+        self._reports = None if state is None else weakref.ref(state)
         self._kept: deque[Event] = deque(maxlen=KEPT)
+        self._unsent: deque[Event] = deque(maxlen=KEPT)
         self._visualizers: list[weakref.ref[Any]] = []
-        self._to_show = Queue(self._show)
+        self._owner: weakref.ref[Any] | None = None
+        self._to_show, self._to_call = Queue(self._show), Queue(self._call)
+        self.stop_on: str | None = None
+        """The least severity that stops training."""
+        self.stop: Event | None = None
+        """The first event that training is to be stopped for."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Events, ()  # what happened in this run did not happen in that of a copy
@@ -74,36 +86,111 @@ class Events:
 
     def put(self, event: Event) -> None:
         """The same for an event that is made already."""
-        self._kept.append(event)
+        if several_processes():
+            self._unsent.append(event)
+        self._put(event)
+
+    def _put(self, event: Event) -> None:
         self._to_show.put(event)
+        self._to_show.hand_over()
 
     def kept(self) -> list[Event]:
         """The newest events, oldest first."""
         return list(self._kept)
 
+    def forget(self) -> None:
+        """Another run begins."""
+        self._kept.clear()
+        self._unsent.clear()
+        self.stop = None
+
     def show_in(self, visualizers: Iterable[Any]) -> None:
         """Show events from now on in those of these that have the method ``show_event``."""
         self._visualizers = [weakref.ref(one) for one in visualizers if hasattr(one, "show_event")]
 
+    def call(self, owner: Any) -> None:
+        """Pass events to ``owner.on_event`` from now on, in :meth:`call_back`.
+
+        The owner is held by a weak reference: the user's function may hold the owner and the model, and hooks on the
+        model lead here.
+        """
+        self._owner = weakref.ref(owner)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are events that the user's function has not seen."""
+        return bool(self._to_call)
+
+    def call_back(self) -> None:
+        """Call the user's function with each event that it has not seen; for the thread that trains."""
+        self._to_call.hand_over()
+
+    def raise_stop(self) -> None:
+        """Stop training, if there is an event to stop for: only between two steps."""
+        event = self.stop
+        if event is not None:
+            self.call_back()
+            self.stop = None  # whoever catches it may go on, until the next event
+            raise TrainingStopped(f"training was stopped between two steps: {event.severity} at {event.line}", event)
+
+    def receive(self, sent: Mapping[int, Iterable[Event]], own: Iterable[Event]) -> None:
+        """Add the events of other processes, by rank; one that several have found, or this one too, comes once."""
+        known = {_what(event) for event in own}
+        for rank, events in sent.items():
+            for event in events:
+                if _what(event) not in known:
+                    known.add(_what(event))
+                    numbers = {**event.numbers, "rank": rank}
+                    self._put(event._replace(body={**event.body, "numbers": numbers}))
+
+    def take_unsent(self) -> list[Event]:
+        """The events of this process that the others do not know."""
+        taken = []
+        while self._unsent:
+            taken.append(self._unsent.popleft())
+        return taken
+
+    @property
+    def _state(self) -> Reports | None:
+        return None if self._reports is None else self._reports()
+
     def _show(self, event: Event) -> None:
-        state = None if self._state is None else self._state()
-        for known in self._visualizers:
-            visualizer = known()
+        self._kept.append(event)
+        for visualizer in [found for known in self._visualizers if (found := known()) is not None]:
             try:
-                if visualizer is not None:
-                    visualizer.show_event(event)
+                visualizer.show_event(event)
             except Exception as error:
-                tell(state, f"showing an event in {type(visualizer).__name__}", error)
+                tell(self._state, f"showing an event in {type(visualizer).__name__}", error)
         try:
             logger.log(LEVELS[event.severity], "%s", event.line)
-        except Exception as error:  # a filter or handler of the user
-            tell(state, "logging an event", error)
+        except Exception as error:  # of a filter or a handler
+            tell(self._state, "logging an event", error)
+        if self._on_event is not None:
+            self._to_call.put(event)
+        if self.stop is None and self.stop_on is not None and _rank(event.severity) >= _rank(self.stop_on):
+            self.stop = event
+
+    @property
+    def _on_event(self) -> Callable[[Event], object] | None:
+        owner = None if self._owner is None else self._owner()
+        found: Callable[[Event], object] | None = None if owner is None else owner.on_event
+        return found
+
+    def _call(self, event: Event) -> None:
+        try:
+            on_event = self._on_event
+            if on_event is not None:
+                on_event(event)
+        except Exception as error:
+            if is_news(self._state, "on_event"):
+                text = f"on_event failed: {cause_of(error)}. Training goes on, and it is called with later events"
+                warn(text, stacklevel=users_line())
 
 
 class Queue:
-    """Hands events to a function, one at a time and in order, whoever brings them; nobody waits.
+    """Hands events to a function, one at a time and in order.
 
-    If another thread, or this one further up, is handing one over just now, it takes the new ones, too.
+    Nobody waits: if another thread, or this one further up, is handing one over just now, it does so with all.
     """
 
     def __init__(self, receive: Callable[[Event], None]) -> None:
@@ -111,9 +198,15 @@ class Queue:
         self._events: deque[Event] = deque()
         self._busy = threading.Lock()
 
+    def __len__(self) -> int:
+        return len(self._events)
+
     def put(self, event: Event) -> None:
-        """Hand over this event."""
+        """Keep this event until it can be handed over."""
         self._events.append(event)
+
+    def hand_over(self) -> None:
+        """Hand over all events."""
         while self._events and self._busy.acquire(blocking=False):
             try:
                 while self._events:
@@ -122,9 +215,26 @@ class Queue:
                 self._busy.release()
 
 
+def check(on_event: Any, stop_on: Any) -> None:
+    """Refuse wrong options."""
+    if on_event is not None and not callable(on_event):
+        raise OptionError(f"on_event={on_event!r} must be a function that takes an event")
+    if stop_on not in STOPPING:
+        raise OptionError.unknown("stop_on", stop_on, STOPPING)
+
+
+def _what(event: Event) -> tuple[Any, ...]:
+    """What is the same if two processes find the same."""
+    return event.step, event.kind, event.severity, event.layer, event.statistic
+
+
+def _rank(severity: str) -> int:
+    return SEVERITIES.index(severity)
+
+
 def _plain(name: str, number: Any) -> float:
     if isinstance(number, Integral):
         return int(number)
     if isinstance(number, Real):
         return float(number)
-    raise OptionError(f"numbers of an event are plain numbers: {name}={number!r} is not one")
+    raise OptionError(f"the numbers of an event are plain numbers: {name}={number!r} is none")

@@ -15,8 +15,9 @@ from ..engine.gradients import AT_STEP
 from ..engine.loss_scale import LossScale
 from ..engine.meeting import LONG_PATIENCE, Meeting
 from ..engine.ranks import several_processes
-from ..engine.reports import tell
-from ..errors import ExchangeError, OptionError, warn
+from ..engine.reports import is_news, tell
+from ..engine.torch_private import inside_backward
+from ..errors import ExchangeError, OptionError, users_line, warn
 from .cadence import Cadence
 from .events import Events
 from .step_clock import Phase
@@ -28,6 +29,7 @@ ERROR_MODES = ("warn", "raise")
 TRAINING_LOSS, EVALUATION = "the loss of training", "an evaluation"
 """What may be reported beside numbers with a name: see ``InspectorState.report``."""
 
+STOP_NEEDS_ALL = "with several processes stop_on needs all of them to agree, and this one shows only its own numbers"
 ALL_OR_NONE = "The parameters of this model are spread over several processes: watch it in each of them"
 
 
@@ -97,6 +99,8 @@ class InspectorState:
         """What measures for all lenses, while a model is attached."""
         self.events = Events(self)
         """What happened in this run."""
+        self.agreed_stop = False
+        """Whether all processes know that training is to be stopped."""
         self._finisher = TickFinisher(self.cadence.cost.spend_on_tick)
         self._followers: list[weakref.ref[Follower]] = []
         self.restart()
@@ -274,6 +278,8 @@ class InspectorState:
         step = self.step + 1
         if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.reported:
             return False
+        if self.events.waiting:
+            return False
         now = perf_counter()
         if now >= self.tick_time:
             return False
@@ -286,6 +292,31 @@ class InspectorState:
         self._between_steps = True
         for follower in self._following():
             follower.step_is_over()
+        self.call_back()
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether no step has begun that has not ended; without known ends, each training pass is a step."""
+        return self._between_steps or not self.steps_have_ends
+
+    def call_back(self) -> None:
+        """Pass events to the user's function: what that takes is not what observing costs."""
+        if self.events.waiting and not inside_backward():  # in it, some of many optimizers may have yet to step
+            begin = self.clock.begin_pause()
+            self.events.call_back()
+            self.clock.end_pause(begin)
+
+    def stop_if_asked(self) -> None:
+        """Between two steps: stop training, if an event asks for it. With several processes all stop at one tick."""
+        if self.events.stop is None or not self.is_between_steps or inside_backward():
+            return
+        if not several_processes():
+            self.events.raise_stop()
+        elif self.agreed_stop:
+            self.agreed_stop = False
+            self.events.raise_stop()
+        elif self.per_rank and is_news(self, "stop_on"):
+            warn(f"training is not stopped: {STOP_NEEDS_ALL}", stacklevel=users_line())
 
     def report(self, name: str) -> None:
         """A number has come from an evaluation, or was pushed or logged by the user."""

@@ -1,5 +1,6 @@
 """The inspector: the object that a user creates and keeps."""
 
+import atexit
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +26,15 @@ from ..lens.loss_metrics import LossMetrics
 from ..lens.options import old_names
 from ..lens.parameter_lens import warn_of_other_names
 from ..preprocessor import ExplicitCall
+from ..store import Event
 from ..visualizer.record import Record
+from ..visualizer.store_visualizer import StoreVisualizer
 from . import checkpoint
 from .arguments import check, trainer
 from .cadence import Cadence
 from .display import DisplaysRun
-from .inspector_state import TRAINING_LOSS, InspectorState
+from .events import check as check_event_options
+from .inspector_state import STOP_NEEDS_ALL, TRAINING_LOSS, InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
 from .step_counter import StepCounter
 from .tick import Tick, collect
@@ -63,6 +67,10 @@ class PyTorchInspector(DisplaysRun):
         budget: the share of training time that observing may cost, such as 0.02: steps are chosen to stay within it.
         head_start: with a budget, how many seconds observing may cost before that: the first steps are all observed.
         per_rank: with several processes, each shows its own numbers, instead of one showing those of all.
+        on_event: a function that is called with each event, a :class:`monitorch.store.Event`, between two steps, by the
+            thread that trains.
+        stop_on: ``"error"`` or ``"warning"`` raises :class:`monitorch.errors.TrainingStopped` between two steps after
+            an event of that severity or worse; None only reports.
 
     With ``MONITORCH=off`` in the environment nothing is attached and nothing recorded.
 
@@ -95,13 +103,18 @@ class PyTorchInspector(DisplaysRun):
         budget: float | None = None,
         head_start: float = 0.0,
         per_rank: bool = False,
+        on_event: Callable[[Event], object] | None = None,
+        stop_on: str | None = None,
     ) -> None:
         check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix, master_rank=master_rank)
         check(per_rank=per_rank)
+        check_event_options(on_event, stop_on)
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
         self._trainer = trainer(optimizer, grad_scaler, gradient)
         self.optimizers = self._trainer.optimizers
         self.state = InspectorState(is_active_fn, on_error, Cadence(every, budget, head_start))
+        self.on_event, self.state.events.stop_on = on_event, stop_on
+        self.state.events.call(self)
         self.state.paused = self._is_off = os.environ.get("MONITORCH", "").lower() == "off"
         self.depth, self.module_name_prefix, self.master_rank = depth, module_name_prefix, master_rank
         self.is_main_process = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == master_rank
@@ -118,6 +131,8 @@ class PyTorchInspector(DisplaysRun):
         # deleting the inspector removes its hooks: the finalizer shares what it needs, but does not hold the inspector
         weakref.finalize(self, _release_dropped, self._adopted, self._handles, self.state).atexit = False
         self.visualizer = visualizer
+        if on_event is not None:
+            _call_back_at_exit(self)
         if module is not None:
             self.attach(module)
 
@@ -132,9 +147,13 @@ class PyTorchInspector(DisplaysRun):
         if not (self.is_main_process or self.state.per_rank):
             visualizer = "dummy"
         self._visualizer = visualizers.resolve(visualizer)
-        for part in getattr(self._visualizer, "parts", (self._visualizer,)):
+        parts = getattr(self._visualizer, "parts", (self._visualizer,))
+        self.state.events.show_in(parts)
+        for part in parts:
             if getattr(part, "deferred", False):
                 part.wait_for_ticks = self.state.settle
+            if isinstance(part, StoreVisualizer):
+                part.report_event = self.state.events.put
         for lens in self._adopted:
             lens.introduce_tags(self._visualizer)
         self._adopt_lenses()
@@ -171,8 +190,11 @@ class PyTorchInspector(DisplaysRun):
     def attach(self, module: nn.Module) -> "PyTorchInspector":
         """Watch ``module``; detaches from the model before, if there is one."""
         model = unwrap(module)
+        if self.state.events.stop_on is not None and self.state.per_rank and several_processes():
+            raise OptionError(f"stop_on={self.state.events.stop_on!r} and per_rank=True: {STOP_NEEDS_ALL}")
         if self.state.attached:
             self.detach()
+        self.state.events.forget()
         self._shown_step, self._last_records = 0, []
         self.state.average_over(averaging_processes(module))
         self._adopt_lenses()
@@ -201,6 +223,8 @@ class PyTorchInspector(DisplaysRun):
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self._last_records = self.records()
+        self.state.call_back()
+        self.state.events.stop = None  # there is nothing left to stop
         _release(self._adopted, self._handles, self.state)
         self.state.meet_as("")
         self._layers = self._steps = None
@@ -227,6 +251,7 @@ class PyTorchInspector(DisplaysRun):
                 self._steps.end_step()
         except Exception as error:
             tell(self.state, "ending a step", error)
+        self.state.stop_if_asked()
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
@@ -269,19 +294,28 @@ class PyTorchInspector(DisplaysRun):
         """End an epoch: show what was recorded since the last tick. ``epoch`` is the number of this epoch."""
         if epoch is not None:
             check(epoch=epoch)
-        try:
-            self._tick(epoch, "epoch")
-        except Exception as error:
-            tell(self.state, "a tick", error)
+        self.show_tick(epoch, "epoch")
+        self.state.stop_if_asked()
 
     def tick(self, epoch: int | None = None) -> None:
         """The same for a tick that is not an epoch: the x axis of figures counts steps."""
         if epoch is not None:
             check(epoch=epoch)
+        self.show_tick(epoch)
+        self.state.stop_if_asked()
+
+    def show_tick(self, epoch: int | None = None, axis: str | None = None) -> None:
+        """The same for those who have more to do at the end of a step: an event does not stop training now.
+
+        Args:
+            epoch: the number of the tick; None for the next one.
+            axis: what ticks are counted in, ``"epoch"``, ``"step"`` or ``"tick"``; None for steps, if there is a model.
+        """
         try:
-            self._tick(epoch, "step" if self.state.attached else "tick")
+            self._tick(epoch, axis or ("step" if self.state.attached else "tick"))
         except Exception as error:
             tell(self.state, "a tick", error)
+        self.state.call_back()
 
     def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
         """Go through ``iterable`` and tick after each item, except one where the loop ends with ``break``."""
@@ -316,6 +350,11 @@ class PyTorchInspector(DisplaysRun):
         self.state.settle()
         known = [lens for lens in self._adopted if isinstance(lens, Lens)]
         return [record for lens in known for record in lens.records(self._shown_epoch)] or self._last_records
+
+    def events(self) -> list[Event]:
+        """What has happened since the model was attached: the newest 1,000 events, oldest first."""
+        self.state.settle()
+        return self.state.events.kept()
 
     def paused(self) -> AbstractContextManager[None]:
         """Record nothing inside a ``with`` block."""
@@ -478,6 +517,20 @@ class PyTorchInspector(DisplaysRun):
         if engine is not None:
             engine.gradients.follow(self.optimizers)
             self.state.begin(engine.device, compares=engine.compares)
+
+
+def _call_back_at_exit(inspector: PyTorchInspector) -> None:
+    """Pass the last events to the user's function when Python exits."""
+    known = weakref.ref(inspector)
+
+    def call_back() -> None:
+        found = known()
+        if found is not None:
+            found.state.settle()
+            found.state.call_back()
+
+    atexit.register(call_back)
+    weakref.finalize(inspector, atexit.unregister, call_back).atexit = False
 
 
 def _is_own(lens: AbstractLens) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..engine.compilation import outside_graph
 from ..engine.engine import Engine
 from ..engine.graph import GraphCallback, QuietHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
@@ -52,6 +53,7 @@ class PassHook(QuietHook):
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a pass, and count its samples."""
         clock, kind = self._counter.clock, kind_of_pass(module)
+        self._counter.act_on_events(kind)
         begin = clock.enter()
         if self._counter.begin_pass(kind) and kind == TRAINING:
             self._counter.run_statistics.count(first_input(args, kwargs))
@@ -93,6 +95,8 @@ class StepCounter:
         for optimizer in self._optimizers:
             engine.steps(optimizer).before.append(self._before_step)
             engine.steps(optimizer).after.append(self._after_step)
+        if state.events.stop_on is not None and self._optimizers:  # after the hook that has noticed the end of the step
+            self._handles.append(self._optimizers[0].register_step_post_hook(self._stop_after_step))
         if scaler is not None:
             self.run_statistics.count_skipped(0)
             steps = [engine.steps(optimizer) for optimizer in self._optimizers]
@@ -124,9 +128,21 @@ class StepCounter:
         if inside_backward():  # activation checkpointing repeats a pass that began before the model was watched
             return
         self._handles.append(module.register_forward_pre_hook(self._hook, with_kwargs=True))
+        self.act_on_events(kind_of_pass(module))
         self.begin_pass(kind_of_pass(module))
 
+    def act_on_events(self, kind: int) -> None:
+        """A pass is about to begin: if it is the first one of a step, do what could not be done after the last step."""
+        if kind == TRAINING and self._state.is_between_steps and not inside_backward():
+            self._state.call_back()
+            self._state.stop_if_asked()
+
+    @outside_graph
+    def _stop_after_step(self, *_: Any) -> None:
+        self._state.stop_if_asked()
+
     def _receive(self, _: torch.Tensor, kind: int) -> None:
+        self.act_on_events(kind)
         self.begin_pass(kind, in_graph=True)
 
     def begin_pass(self, kind: int, *, in_graph: bool = False) -> bool:

@@ -7,6 +7,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import torch.distributed as dist
+
 from ..engine.ranks import exchange, offer, several_processes
 from ..engine.reports import is_news
 from ..errors import ExchangeError, warn
@@ -15,6 +17,7 @@ from ..lens.base import Lens
 from ..lens.pushed_lens import PushedLens
 from ..numerical.waiting import HostCopy
 from ..preprocessor import ExplicitCall
+from ..store.types import Event
 from .inspector_state import InspectorState
 
 APART = "not all processes came"
@@ -50,6 +53,7 @@ def _synchronise(parts: Sequence[ExplicitCall | AbstractLens], state: InspectorS
     for part in own:
         part.start_sync(dst_rank=master_rank)
     offer(SharedCadence(state))
+    offer(SharedEvents(state, is_main=dist.get_rank() == master_rank))
     if state.engine is not None:
         state.engine.settle()
         offer(state.engine.ranks)  # last: it adds to what the other lenses have merged
@@ -82,6 +86,34 @@ class SharedCadence:
         n, steps = (max(wishes) for wishes in zip(*payloads.values(), strict=True))
         self._state.cadence.common_n, self._state.cadence.has_agreed = n, True
         self._state.steps_to_next_tick, self._state.agreed_at = steps, self._state.step
+
+
+class SharedEvents:
+    """Shows the events of all processes in one of them, and lets all stop training at the same step.
+
+    Args:
+        is_main: whether this process shows them.
+    """
+
+    def __init__(self, state: InspectorState, *, is_main: bool) -> None:
+        self._state, self._is_main = state, is_main
+
+    def payload(self) -> tuple[list[Event], Event | None]:
+        """The new events of this process, and the one for which it wants to stop."""
+        events = self._state.events
+        return events.take_unsent(), events.stop
+
+    def merge_ranks(self, payloads: dict[int, tuple[list[Event], Event | None]]) -> None:
+        """Take the events of the others, and the first one for which any process wants to stop."""
+        own = dist.get_rank()
+        if self._is_main:
+            self._state.events.receive(
+                {rank: sent for rank, (sent, _) in payloads.items() if rank != own}, payloads[own][0]
+            )
+        wishes = [stop for _, stop in payloads.values() if stop is not None]
+        if wishes and len(payloads) == dist.get_world_size():  # otherwise those that are missing would go on
+            self._state.events.stop = min(wishes, key=lambda event: event.step)
+            self._state.agreed_stop = True
 
 
 class Tick:

@@ -43,8 +43,8 @@ class Frame(NamedTuple):
 class Event(NamedTuple):
     """Something that happened; ``body`` is JSON data, ``id`` is an increasing number set by the store.
 
-    >>> event = Event(12, "not finite", "error", layer="fc1", body={"text": "NaN in its output", "numbers": {"share": 0.5}})
-    >>> event.line
+    >>> body = {"text": "NaN in its output", "numbers": {"share": 0.5}}
+    >>> Event(12, "not finite", "error", layer="fc1", body=body).line
     'step 12: not finite: fc1: NaN in its output (share 0.5)'
     """
 

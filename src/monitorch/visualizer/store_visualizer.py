@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError, StoreError, users_line, warn
 from ..statistic import Statistic
-from ..store import DEFAULT_FOLDER, WHOLE_RUN, Layer, Writer
+from ..store import DEFAULT_FOLDER, WHOLE_RUN, Event, Layer, Writer
 from ..store.run_list import numbered as numbered_names
 from ..store.run_list import ranks_of, time_name
 from ..store.tiles import absent
@@ -50,6 +52,9 @@ class StoreVisualizer(RecordSink):
 
     deferred = True
 
+    report_event: Callable[[Event], None] | None = None
+    """Set by an inspector: tells everybody of an event that is found here."""
+
     def __init__(
         self,
         folder: str | os.PathLike[str] = DEFAULT_FOLDER,
@@ -83,6 +88,8 @@ class StoreVisualizer(RecordSink):
         self._tick: dict[str, Grid] = {}
         self._grids: dict[str, Grid] = {}
         self._nonfinite: set[tuple[str, str]] = set()
+        self._early: list[Event] = []
+        self._opening = threading.Lock()
 
     @property
     def path(self) -> Path | None:
@@ -143,6 +150,20 @@ class StoreVisualizer(RecordSink):
         if self._writer is not None and not self._closed:
             self._writer.note(**facts)
 
+    def show_event(self, event: Event) -> None:
+        """Store an event, from any thread; before the first number it is kept until the run is made."""
+        with self._opening:
+            if self._writer is None:
+                self._early.append(event)
+                return
+        if not self._closed:
+            self._store_event(self._writer, event)
+
+    def _store_event(self, writer: Writer, event: Event) -> None:
+        fields = event._replace(step=event.step + self._first_step)._asdict()
+        del fields["id"]  # the store numbers them
+        writer.event(**fields)
+
     def write(self, records: Sequence[Record]) -> None:
         """Keep records until their tick is complete; after :meth:`close` they are left out, with a warning."""
         self._take(frames_of(records, self.tags))
@@ -175,7 +196,7 @@ class StoreVisualizer(RecordSink):
         for lens, grid in ticks.items():
             try:
                 values = grid.release()
-                self._tell_of_nonfinite(lens, grid, values, step + self._first_step, epoch)
+                self._tell_of_nonfinite(lens, grid, values, step, epoch)
                 names: dict[str, Any] = {"layers": grid.layers, "statistics": grid.statistics}
                 self.writer.put(lens, step + self._first_step, values, **names, epoch=epoch, time=moment)
             except Exception as error:
@@ -198,8 +219,8 @@ class StoreVisualizer(RecordSink):
         for statistic, layer in new[:room]:
             self._nonfinite.add((statistic, layer))
             body = {"reason": f"{statistic} was NaN or infinite for the first time", "lens": lens}
-            details = {"epoch": epoch, "layer": layer, "statistic": statistic, "body": body}
-            self.writer.event(step, "not finite", "error", **details)
+            event = Event(step, "not finite", "error", epoch, time.time(), layer, statistic, body)
+            (self.report_event or self.show_event)(event)
 
     @property
     def busy_seconds(self) -> float:  # type: ignore[override]
@@ -222,6 +243,8 @@ class StoreVisualizer(RecordSink):
         self._wait()
         if not self._closed:
             self.flush()
+            if self._early:
+                self._open(0)
             self._closed = True
             if self._writer is not None:
                 self._writer.close(status, error)
@@ -236,24 +259,29 @@ class StoreVisualizer(RecordSink):
         """Make the run, with the given name or, if that is taken, with a number added."""
         reason: StoreError | None = None
         options = self._options
+        writer: Writer | None = None
         for name in numbered_names(self._name or time_name()):
             if self._numbered and (self._folder / name).exists():
                 continue
             try:
-                self._writer = Writer(self._folder / name, rank=rank, **options)
+                writer = Writer(self._folder / name, rank=rank, **options)
                 break
             except StoreError as error:  # another process was faster; training must not end for that
                 reason = reason or error
                 options = {**options, "resume": False, "resume_step": None}
-        assert self._writer is not None  # there is always a free number
+        assert writer is not None  # there is always a free number
         if reason is not None and not self._numbered:
             warn(f"{reason}. This run is stored as {name!r}", stacklevel=users_line())
         asked = self._options["resume_step"]
         if not self._counts_on:
-            self._first_step = (self._writer.resumed_step or 0) if asked is None else asked
+            self._first_step = (writer.resumed_step or 0) if asked is None else asked
         if self._layers:
-            self._writer.introduce_layers(self._layers)
-        return self._writer
+            writer.introduce_layers(self._layers)
+        with self._opening:
+            self._writer, early, self._early = writer, self._early, []
+        for event in early:
+            self._store_event(writer, event)
+        return writer
 
     def _keep(self, lens: str, frame: TagFrame) -> None:
         layers = frame.layers

@@ -33,7 +33,7 @@ from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from ..inspector.module_tree import unwrap
 from ..lens import AbstractLens
-from ..store import DEFAULT_FOLDER, Failure
+from ..store import DEFAULT_FOLDER, Event, Failure
 from ..store.status import uncaught
 from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
@@ -110,7 +110,7 @@ def watch(
         capture: also keep the size of the model, the optimizers' options, the git commit, versions and the machine.
         resume: continue the run of that name, if it exists; :meth:`Watch.load_state_dict` says from which step.
         max_size: how many bytes a run may take; beyond that its oldest ticks are kept as averages only.
-        **inspector_options: further options of PyTorchInspector.
+        **inspector_options: further options of PyTorchInspector, such as ``on_event`` and ``stop_on``.
 
     >>> model, loss_fn = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)), nn.MSELoss()
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -237,6 +237,7 @@ class Watch(DisplaysRun):
                 self._regular_tick()
         except Exception as error:
             tell(self.inspector.state, "a tick", error)
+        self.inspector.state.stop_if_asked()
 
     def step(self) -> None:
         """Say that a step has ended: for optimizers that are not from torch.optim, whose steps are not noticed."""
@@ -284,6 +285,10 @@ class Watch(DisplaysRun):
         except Exception as error:
             tell(self.inspector.state, DUMPING, error)
         return None
+
+    def events(self) -> list[Event]:
+        """What has happened so far: the newest 1,000 events, oldest first; also after the watch is closed."""
+        return self.inspector.events()
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the run; save it with your checkpoint."""
@@ -414,7 +419,7 @@ class Watch(DisplaysRun):
         self.inspector.state.reported.clear()
         self.inspector.state.steps_to_next_tick = self._steps_to_next_tick()
         self._ticked_at = self._now
-        self.inspector.tick()
+        self.inspector.show_tick()
         self._last_tick = perf_counter()
         self._ticks, self._timed_ticks = self._ticks + 1, self._timed_ticks + 1
         of_ticks = self.inspector.state.cadence.cost.in_ticks / self._timed_ticks / SHARE_OF_TICKS
@@ -486,6 +491,8 @@ class Watch(DisplaysRun):
         self._call_off()
         if self._recorder is not None:
             self._recorder.close()
+        self.inspector.state.settle()
+        self.inspector.state.call_back()
         if left := self._with_model.detach():
             _watches.pop(left[0], None)
         visualizer = self.inspector.visualizer
