@@ -50,6 +50,11 @@ def several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def own_rank() -> int:
+    """The rank of this process; 0 if there is no process group."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
 def offer(participant: Participant) -> None:
     """Take part in the next exchange. Those of one class are matched in the order in which they were offered."""
     if several_processes() and not any(participant is known for known in _offered):

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from .. import visualizer as visualizers
 from ..engine.compilation import drop_graphs, warn_if_blind
 from ..engine.engine import Engine
-from ..engine.ranks import several_processes
+from ..engine.ranks import own_rank, several_processes
 from ..engine.reports import tell
 from ..engine.tensors import has_no_numbers
 from ..errors import LifecycleError, OptionError, users_line, warn
@@ -153,7 +153,7 @@ class PyTorchInspector(DisplaysRun):
             if getattr(part, "deferred", False):
                 part.wait_for_ticks = self.state.settle
             if isinstance(part, StoreVisualizer):
-                part.report_event = self.state.events.put
+                part.report_event, part.rank = self.state.events.put, own_rank()
         for lens in self._adopted:
             lens.introduce_tags(self._visualizer)
         self._adopt_lenses()

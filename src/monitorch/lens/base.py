@@ -8,9 +8,9 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 
+from ..engine.ranks import own_rank
 from ..errors import warn
 from ..gatherer.abstract_gatherer import Gatherer
 from ..preprocessor import AbstractPreprocessor
@@ -106,8 +106,7 @@ class Lens(AbstractLens):
         return [record for frame in frames for record in frame.records(moment)]
 
     def _dated(self, epoch: int, step: int) -> Moment:
-        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        return Moment(step, epoch, self._moment[1], rank, type(self).__name__)
+        return Moment(step, epoch, self._moment[1], own_rank(), type(self).__name__)
 
     def reset_epoch(self) -> None:
         """Start new accumulators."""

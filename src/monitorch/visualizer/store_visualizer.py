@@ -35,7 +35,7 @@ class StoreVisualizer(RecordSink):
     ``<tag>/nonfinite``, the number of samples that were NaN or infinite. A comparison is the statistic ``<tag>/share``
     of each layer. Numbers of the whole model, such as losses, are in the lens and layer ``"run"``.
 
-    No file is made before the first number, or before :meth:`open`.
+    No file is made before the first number or event, or before :meth:`open`.
 
     Args:
         folder: the folder that holds all runs.
@@ -54,6 +54,9 @@ class StoreVisualizer(RecordSink):
 
     report_event: Callable[[Event], None] | None = None
     """Set by an inspector: tells everybody of an event that is found here."""
+
+    rank = 0
+    """Set by an inspector: the rank of this process, for an event that comes before the first number."""
 
     def __init__(
         self,
@@ -88,7 +91,6 @@ class StoreVisualizer(RecordSink):
         self._tick: dict[str, Grid] = {}
         self._grids: dict[str, Grid] = {}
         self._nonfinite: set[tuple[str, str]] = set()
-        self._early: list[Event] = []
         self._opening = threading.Lock()
 
     @property
@@ -151,18 +153,12 @@ class StoreVisualizer(RecordSink):
             self._writer.note(**facts)
 
     def show_event(self, event: Event) -> None:
-        """Store an event, from any thread; before the first number it is kept until the run is made."""
-        with self._opening:
-            if self._writer is None:
-                self._early.append(event)
-                return
+        """Store an event, from any thread; after :meth:`close` it is left out."""
         if not self._closed:
-            self._store_event(self._writer, event)
-
-    def _store_event(self, writer: Writer, event: Event) -> None:
-        fields = event._replace(step=event.step + self._first_step)._asdict()
-        del fields["id"]  # the store numbers them
-        writer.event(**fields)
+            writer = self._writer or self._open(self.rank)
+            fields = event._replace(step=event.step + self._first_step)._asdict()
+            del fields["id"]  # the store numbers them
+            writer.event(**fields)
 
     def write(self, records: Sequence[Record]) -> None:
         """Keep records until their tick is complete; after :meth:`close` they are left out, with a warning."""
@@ -243,8 +239,6 @@ class StoreVisualizer(RecordSink):
         self._wait()
         if not self._closed:
             self.flush()
-            if self._early:
-                self._open(0)
             self._closed = True
             if self._writer is not None:
                 self._writer.close(status, error)
@@ -256,6 +250,11 @@ class StoreVisualizer(RecordSink):
         self.close("finished" if kind is None else "crashed", error)
 
     def _open(self, rank: int) -> Writer:
+        """Make the run, unless another thread just has."""
+        with self._opening:
+            return self._writer or self._make(rank)
+
+    def _make(self, rank: int) -> Writer:
         """Make the run, with the given name or, if that is taken, with a number added."""
         reason: StoreError | None = None
         options = self._options
@@ -277,10 +276,7 @@ class StoreVisualizer(RecordSink):
             self._first_step = (writer.resumed_step or 0) if asked is None else asked
         if self._layers:
             writer.introduce_layers(self._layers)
-        with self._opening:
-            self._writer, early, self._early = writer, self._early, []
-        for event in early:
-            self._store_event(writer, event)
+        self._writer = writer  # not before all is ready: another thread may use it at once
         return writer
 
     def _keep(self, lens: str, frame: TagFrame) -> None:

@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from ..cli.wording import command
 from ..engine.meeting import agree
-from ..engine.ranks import several_processes
+from ..engine.ranks import own_rank, several_processes
 from ..errors import OptionError
 from ..inspector import PyTorchInspector
 from ..store import DEFAULT_FOLDER
@@ -64,7 +63,7 @@ class RunOptions:
 
     def begin(self, store: StoreVisualizer, inspector: PyTorchInspector) -> str:
         """Create the run on disk, or fail now; returns the line that tells how to look at it, if there is one."""
-        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        rank = own_rank()
         is_active, is_main = not inspector.state.paused, inspector.is_main_process
         if inspector.state.per_rank and several_processes() and is_active:
             # each process has its own file in the folder that the first one makes
