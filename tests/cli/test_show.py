@@ -36,7 +36,8 @@ def test_sheet_shows_facts_lenses_numbers_and_events(folder, capsys):
     assert ["Lens", "[b]", "2", "3", "2", "10", "to", "20"] in rows
     assert ["run", "-", "1", "2", "10", "to", "20"] in rows
     assert ["run", "|", "0.05000"] in rows
-    assert ["warning", "20", r"spike", r"\x07", NAMES[0], "Norm/mean", "factor", "3.5"] in rows
+    assert ["warning", "20", r"spike", r"\x07", NAMES[0], "Norm/mean"] in rows
+    assert rows[rows.index(["warning", "20", r"spike", r"\x07", NAMES[0], "Norm/mean"]) + 1] == ["factor", "3.5"]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,21 @@ def test_many_layers_are_cut_short_unless_all_are_wanted(write_run, capsys):
     assert "layer040" not in text
     assert "60 layers more: --all, or --layers REGEX" in text
     assert "layer099" in show(folder, capsys, "--all")
+
+
+def test_text_and_numbers_of_an_event_are_shown_in_full_below_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = "The gradient norm is far above its median of the last hundred steps, and clipping would help."
+    with Writer(tmp_path / "told") as writer:
+        body = {"text": text, "numbers": {"norm": 812345.678, "median": 6.77e-4, "steps": 100}}
+        writer.event(4100, "spike", "error", layer="fc", body=body)
+    lines = show(tmp_path, capsys).splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("error"))
+    assert lines[start].split() == ["error", "4,100", "spike", "fc"]
+    assert max(map(len, lines[start:])) <= 60
+    below = " ".join(line.strip() for line in lines[start + 1 :])
+    assert below == f"{text} (norm 812346, median 0.000677, steps 100)"
+    assert "statistic" not in "".join(lines)
 
 
 def test_many_events_are_cut_short_unless_all_are_wanted(tmp_path, capsys):

@@ -23,6 +23,27 @@ def test_a_filter_applies_to_rows_table_and_alerts(page, site):
     page.wait(lambda: page.texts(".alert bdi") == [])
 
 
+def test_an_alert_shows_its_text_and_each_of_its_numbers(page, tmp_path, new_run, serving):
+    writer = new_run(tmp_path / "told")
+    numbers = {"norm": 812345.678, "median": 0.25, "samples_seen": 1512, "rate": float("nan")}
+    body = {"lens": "Norms", "text": "far <i>above</i> the median", "numbers": numbers}
+    writer.event(7, "spike", "warning", layer="head", body=body)
+    writer.event(9, "odd", body={"text": 5, "numbers": "none"})
+    writer.close()
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=told&{RATE}&tab=alerts")
+        assert page.texts(".alert-text") == ["5", "far <i>above</i> the median"]
+        facts = dict(zip(page.texts(".alert dt"), page.texts(".alert dd"), strict=True))
+        assert facts == {
+            "lens": "Norms",
+            "norm": "8.12e5",
+            "median": "0.25",
+            "samples seen": "1,512",
+            "rate": "NaN",
+        }
+        page.driver.get("about:blank")
+
+
 def test_an_alert_leads_to_its_layer_and_step(page, site):
     page.open(f"{site}#run=broken&{RATE}&tab=alerts")
     page.click(".alert")

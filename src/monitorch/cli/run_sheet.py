@@ -151,22 +151,42 @@ def _print_events(console: Console, events: Sequence[Event], everything: bool) -
     if not events:
         return
     shown = events if everything else events[-_MOST_EVENTS:]
-    console.print(event_table(console, shown))
+    console.print(event_table(console, shown, wrapped=True))
     if len(events) > len(shown):
         console.print(words(f"{count_text(len(events) - len(shown), 'earlier event')}: --all", QUIET))
 
 
-def event_table(console: Console, events: Iterable[Event]) -> Sheet:
-    """What happened, when and where."""
-    rows = (
+def event_table(console: Console, events: Sequence[Event], *, wrapped: bool = False) -> Sheet:
+    """What happened, when and where, and below each event its text and numbers.
+
+    Args:
+        console: where it will be shown.
+        events: the events.
+        wrapped: show long texts on several lines, instead of the beginning of each on one.
+    """
+    rows = [
         (
             words(event.severity, SEVERITIES.get(event.severity, QUIET)),
             f"{event.step:,}",
             event.kind,
             event.layer or "",
             event.statistic or "",
-            _line(event.body),
         )
         for event in events
+    ]
+    headings = ("event", "step", "what", "layer", "statistic")
+    shown = len(headings) if any(event.statistic for event in events) else -1
+    return table(
+        console,
+        headings[:shown],
+        [row[:shown] for row in rows],
+        numbers=("step",),
+        notes=[_more(event) for event in events],
+        wrapped=wrapped,
     )
-    return table(console, ("event", "step", "what", "layer", "statistic", "more"), rows, numbers=("step",))
+
+
+def _more(event: Event) -> str:
+    """Text and numbers of an event, and what else was stored with it."""
+    rest = {name: value for name, value in event.body.items() if name not in ("text", "numbers")}
+    return "; ".join(filter(None, [event.details, _line(rest)]))

@@ -76,6 +76,7 @@ def table(
     numbers: Sequence[str] = (),
     curves: Sequence[str] = (),
     notes: Sequence[str] = (),
+    wrapped: bool = False,
 ) -> Sheet:
     """A plain table, with only a line below the headings.
 
@@ -89,6 +90,7 @@ def table(
         numbers: headings of the columns that are aligned right.
         curves: headings of other columns that are never cut.
         notes: a text below each row; none where it is empty.
+        wrapped: show a long text on several lines; else it is cut.
     """
     lines = [[cell if isinstance(cell, Text) else words(cell) for cell in row] for row in rows]
     wanted = {name: max([len(name), *(line[place].cell_len for line in lines)]) for place, name in enumerate(headings)}
@@ -112,9 +114,10 @@ def table(
     for place in range(len(lines)):
         made += _drawn({name: column[place] for name, column in columns.items()}, groups, widths, numbers)
         if notes and notes[place]:
-            note = words(_INDENT + notes[place], QUIET)
-            note.truncate(console.width, overflow="ellipsis")
-            made.append(note)
+            note, room = words(notes[place], QUIET), console.width - len(_INDENT)
+            if not wrapped:
+                note.truncate(room, overflow="ellipsis")
+            made += _indented(list(note.wrap(console, room)), True)
     return Sheet(made, len(groups))
 
 

@@ -44,7 +44,7 @@ class Screen:
         if self._whole:
             head += [self._whole_run(), Text()]
         tail: list[RenderableType] = [Text(), event_table(self._console, self._events)] if self._events else []
-        used = len(head) + min(len(self._whole), _MOST_OF_RUN) + (len(self._events) + 3 if self._events else 0) + 4
+        used = len(head) + min(len(self._whole), _MOST_OF_RUN) + (2 * len(self._events) + 3 if self._events else 0) + 4
         room = _MOST_LAYERS if height is None else max(min(height - used, _MOST_LAYERS), 1)
         body: list[RenderableType] = [words("no numbers yet", QUIET)]
         if self._rows:

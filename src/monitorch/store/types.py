@@ -70,11 +70,15 @@ class Event(NamedTuple):
         return found
 
     @property
+    def details(self) -> str:
+        """Text and numbers in one line."""
+        numbers = ", ".join(f"{name} {number:.6g}" for name, number in self.numbers.items())
+        return f"{self.text} ({numbers})".lstrip() if numbers else self.text
+
+    @property
     def line(self) -> str:
         """The event in one line, as in a log."""
-        parts = [f"step {self.step}", self.kind, *filter(None, [self.layer, self.text])]
-        numbers = ", ".join(f"{name} {number:.6g}" for name, number in self.numbers.items())
-        return ": ".join(parts) + (f" ({numbers})" if numbers else "")
+        return ": ".join(filter(None, [f"step {self.step}", self.kind, self.layer, self.details]))
 
 
 class Meta(NamedTuple):

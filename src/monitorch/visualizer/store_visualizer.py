@@ -214,7 +214,7 @@ class StoreVisualizer(RecordSink):
         new = [found for found in grid.nonfinite(values) if found not in self._nonfinite] if room else []
         for statistic, layer in new[:room]:
             self._nonfinite.add((statistic, layer))
-            body = {"reason": f"{statistic} was NaN or infinite for the first time", "lens": lens}
+            body = {"text": f"{statistic} was NaN or infinite for the first time", "lens": lens}
             event = Event(step, "not finite", "error", epoch, time.time(), layer, statistic, body)
             (self.report_event or self.show_event)(event)
 

@@ -37,13 +37,12 @@ export class AlertsTab {
 
   /** @param {RunEvent} event */
   item(event) {
-    const keys = [
-      ...FIRST.filter((key) => key in event.body),
-      ...Object.keys(event.body).filter((key) => !FIRST.includes(key)),
-    ];
-    const facts = keys.flatMap((key) => [
-      element("dt", { text: key.replaceAll("_", " ") }),
-      element("dd", { text: shownValue(event.body[key]) }),
+    const { text, numbers, ...others } = event.body;
+    const known = Object.entries({ ...others, ...(typeof numbers === "object" ? numbers : {}) });
+    const first = FIRST.flatMap((key) => known.filter(([name]) => name === key));
+    const facts = [...first, ...known.filter(([name]) => !FIRST.includes(name))].flatMap(([name, value]) => [
+      element("dt", { text: name.replaceAll("_", " ") }),
+      element("dd", { text: shownValue(value) }),
     ]);
     return element(
       "button",
@@ -55,6 +54,7 @@ export class AlertsTab {
         element("span", { class: "muted", text: `step ${count(event.step)}` }),
       ),
       event.layer ? element("bdi", { class: "mono", text: event.layer }) : null,
+      text ? element("span", { class: "alert-text", text: String(text) }) : null,
       facts.length ? element("dl", {}, ...facts) : null,
     );
   }
@@ -81,6 +81,6 @@ function errorItem({ type, message, traceback }) {
 
 /** @param {unknown} value */
 function shownValue(value) {
-  if (typeof value === "number") return number(value);
+  if (typeof value === "number") return Number.isSafeInteger(value) ? count(value) : number(value);
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
