@@ -7,6 +7,7 @@ import pytest
 from monitorch import MonitorchWarning
 from monitorch.engine import reports
 from monitorch.engine.reports import cause_of, tell
+from monitorch.errors import TrainingStopped
 from monitorch.inspector import InspectorState
 
 
@@ -24,6 +25,13 @@ def test_without_a_state_it_is_told_once_all_the_same(monkeypatch):
     with pytest.warns(MonitorchWarning, match="counting failed"):
         tell(None, "counting", ValueError("three"))
     tell(None, "counting", ValueError("three"))
+
+
+def test_training_that_was_asked_to_stop_stops():
+    error = TrainingStopped("at step 3")
+    with pytest.raises(TrainingStopped) as caught:
+        tell(InspectorState(on_error="warn"), "counting", error)
+    assert caught.value is error
 
 
 def test_errors_go_on_where_they_are_asked_for():

@@ -12,7 +12,7 @@ from torch import nn
 from monitorch import PyTorchInspector, lens
 from monitorch.errors import MonitorchWarning, OptionError, StoreError
 from monitorch.statistic import Statistic
-from monitorch.store import WHOLE_RUN, Layer, list_runs, open_run
+from monitorch.store import WHOLE_RUN, Event, Layer, list_runs, open_run
 from monitorch.visualizer import Record, StoreVisualizer, TagAttributes, TagType
 from monitorch.visualizer.frame import Moment, TagFrame
 from monitorch.visualizer.record_sink import RecordSink
@@ -514,3 +514,78 @@ def test_statistics_that_turn_out_to_be_estimates_say_so_in_the_store(tmp_path):
         axis, _ = run.series("L", "Norm/mean", "fc")
     assert stored["Norm/mean"] == 0.02
     assert axis.step.tolist() == [1, 2, 3]
+
+
+# --- events ---
+
+
+def test_an_event_is_stored_before_and_between_numbers(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.show_event(Event(1, "early", "warning", 2, 3.5, "fc", "Norm", {"text": "why", "numbers": {"x": 1.5}}))
+        store.write([record(2)])
+        store.show_event(Event(3, "late"))
+    with open_run(tmp_path / "a") as run:
+        early, late = run.events()
+        assert early._replace(id=0) == Event(
+            1, "early", "warning", 2, 3.5, "fc", "Norm", {"text": "why", "numbers": {"x": 1.5}}
+        )
+        assert (early.text, early.numbers, late.step) == ("why", {"x": 1.5}, 3)
+
+
+def test_a_run_may_have_events_and_no_numbers(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.show_event(Event(1, "alone"))
+    with open_run(tmp_path / "a") as run:
+        assert [event.kind for event in run.events()] == ["alone"]
+
+
+def test_events_of_a_run_that_goes_on_count_from_its_last_step(tmp_path):
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.write([record(7)])
+    with StoreVisualizer(tmp_path, "a", resume=True) as store:
+        store.show_event(Event(2, "second part"))
+        store.write([record(2, math.nan)])
+    with open_run(tmp_path / "a") as run:
+        assert [(event.kind, event.step) for event in run.events()] == [("second part", 9), ("not finite", 9)]
+
+
+def test_an_event_after_the_end_is_left_out(tmp_path):
+    store = StoreVisualizer(tmp_path, "a")
+    store.close()
+    store.show_event(Event(1, "too late"))
+    assert list_runs(tmp_path) == []
+
+
+def test_threads_that_come_with_the_first_events_and_numbers_make_one_run(tmp_path):
+    store, ready = StoreVisualizer(tmp_path, "a"), threading.Barrier(5)
+
+    def add(step):
+        ready.wait()
+        store.show_event(Event(step, "kind"))
+
+    workers = [threading.Thread(target=add, args=(step,)) for step in range(4)]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    store.write([record(1)])
+    for worker in workers:
+        worker.join()
+    store.close()
+    assert [info.name for info in list_runs(tmp_path)] == ["a"]
+    with open_run(tmp_path / "a") as run:
+        assert sorted(event.step for event in run.events()) == [0, 1, 2, 3]
+        assert run.last_step == 1
+
+
+def test_what_a_store_finds_is_told_to_everybody(tmp_path):
+    told = []
+    with StoreVisualizer(tmp_path, "a") as store:
+        inspector = PyTorchInspector([], visualizer=store, on_event=told.append)
+        store.write([record(2, math.nan)])
+        store.flush()
+        assert [(event.kind, event.step, event.layer) for event in inspector.events()] == [("not finite", 2, "fc")]
+        assert inspector.events()[0].text == "Norm was NaN or infinite for the first time"
+        inspector.tick()
+    assert told == inspector.events()
+    with open_run(tmp_path / "a") as run:
+        assert [event._replace(id=0) for event in run.events()] == told

@@ -18,8 +18,9 @@ from torch._dynamo.utils import counters
 
 import monitorch
 from monitorch.engine import allocation
-from monitorch.errors import MonitorchWarning, OptionError
+from monitorch.errors import MonitorchWarning, OptionError, TrainingStopped
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
+from monitorch.store import open_run
 from monitorch.visualizer.record_sink import RecordSink
 from monitorch.watching import model_watch
 
@@ -1176,3 +1177,107 @@ def test_losses_and_reported_numbers_are_the_same_whichever_steps_are_observed(o
     found, observed = numbers_of_the_run(pushes, **options)
     assert found == expected
     assert observed < all_observed or not are_rare
+
+
+# --- events ---
+
+
+def test_a_watch_passes_events_on_and_keeps_them(training):
+    told = []
+    with training.watch(training.optimizer, on_event=told.append) as watched:
+        training.run(2)
+        watched.inspector.state.events.add(2, "first", "warning", layer="0")
+        training.run(1)
+        assert [event.kind for event in told] == ["first"]
+        watched.inspector.state.events.add(3, "second")
+    assert [event.kind for event in told] == ["first", "second"]
+    assert watched.events() == told
+
+
+def test_the_function_may_close_the_watch(training):
+    told = []
+
+    def on_event(event):
+        told.append(event.kind)
+        watched.close()
+
+    watched = training.watch(training.optimizer, on_event=on_event)
+    training.run(2)
+    for kind in ("first", "second"):
+        watched.inspector.state.events.add(2, kind)
+    training.run(2)
+    assert told == ["first", "second"]
+    assert training.count_hooks() == 0
+
+
+def test_events_are_told_when_training_fails(training):
+    told = []
+
+    def train():
+        with training.watch(training.optimizer, on_event=told.append) as watched:
+            training.run(2)
+            watched.inspector.state.events.add(2, "just before")
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        train()
+    assert [event.kind for event in told] == ["just before"]
+
+
+def test_a_run_that_an_event_stops_is_marked_as_crashed_and_has_the_event(training, tmp_path):
+    told = []
+
+    def train():
+        options = {"visualizer": None, "folder": tmp_path, "run": "run", "on_event": told.append, "stop_on": "error"}
+        with training.watch(training.optimizer, loss_fn=training.loss_fn, **options) as watched:
+            training.run(5)
+            watched.inspector.state.events.add(5, "too hot", "error", layer="2")
+            training.run(5)
+
+    with pytest.raises(TrainingStopped, match="error at step 5: too hot: 2"):
+        train()
+    assert [event.kind for event in told] == ["too hot"]
+    assert len(training.losses) == 5
+    with open_run(tmp_path / "run") as run:
+        assert [(event.kind, event.step, event.layer) for event in run.events()] == [("too hot", 5, "2")]
+        assert (run.status, run.error.type) == ("crashed", "TrainingStopped")
+
+
+def test_a_tick_of_the_user_stops_training_and_closing_does_not(training):
+    watched = training.watch(training.optimizer, stop_on="warning")
+    training.run(5)
+    watched.inspector.state.events.add(5, "odd", "warning")
+    with pytest.raises(TrainingStopped, match="warning at step 5: odd"):
+        watched.tick()
+    watched.inspector.state.events.add(5, "odd", "warning")
+    watched.close()
+    assert len(watched.events()) == 2
+
+
+def test_steps_of_the_user_stop_training(training):
+    watched = training.watch(stop_on="error")
+    training.run(1)
+    watched.step()
+    watched.inspector.state.events.add(1, "odd", "error")
+    with pytest.raises(TrainingStopped):
+        watched.step()
+    watched.close()
+
+
+def test_a_tick_at_the_end_of_a_step_is_complete_before_training_stops(training):
+    """A tick that finds the event is not cut short: the next ones come when they would have come."""
+
+    class Judge(Collector):
+        def flush(self):
+            super().flush()
+            if self.ticks == 2:
+                watched.inspector.state.events.add(8, "judged", "error")
+
+    training.shown = judge = Judge()
+    watched = training.watch(training.optimizer, stop_on="error")
+    with pytest.raises(TrainingStopped, match="step 8: judged"):
+        training.run(20)
+    assert len(training.losses) == 8
+    training.run(8)
+    assert judge.ticks == 4
+    watched.close()

@@ -48,7 +48,9 @@ class Events:
         self._unsent: deque[Event] = deque(maxlen=KEPT)
         self._visualizers: list[weakref.ref[Any]] = []
         self._owner: weakref.ref[Any] | None = None
-        self._to_show, self._to_call = Queue(self._show), Queue(self._call)
+        self._to_show = Queue(self._show)
+        self.waiting = Queue(self._call)
+        """Events that the user's function has not seen."""
         self.stop_on: str | None = None
         """The least severity that stops training."""
         self.stop: Event | None = None
@@ -91,7 +93,7 @@ class Events:
         self._put(event)
 
     def _put(self, event: Event) -> None:
-        self._to_show.put(event)
+        self._to_show.append(event)
         self._to_show.hand_over()
 
     def kept(self) -> list[Event]:
@@ -116,14 +118,9 @@ class Events:
         """
         self._owner = weakref.ref(owner)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there are events that the user's function has not seen."""
-        return bool(self._to_call)
-
     def call_back(self) -> None:
         """Call the user's function with each event that it has not seen; for the thread that trains."""
-        self._to_call.hand_over()
+        self.waiting.hand_over()
 
     def raise_stop(self) -> None:
         """Stop training, if there is an event to stop for: only between two steps."""
@@ -166,7 +163,7 @@ class Events:
         except Exception as error:  # of a filter or a handler
             tell(self._state, "logging an event", error)
         if self._on_event is not None:
-            self._to_call.put(event)
+            self.waiting.append(event)
         if self.stop is None and self.stop_on is not None and _rank(event.severity) >= _rank(self.stop_on):
             self.stop = event
 
@@ -187,30 +184,23 @@ class Events:
                 warn(text, stacklevel=users_line())
 
 
-class Queue:
-    """Hands events to a function, one at a time and in order.
+class Queue(deque[Event]):
+    """Events on their way to a function, which gets them one at a time and in order.
 
     Nobody waits: if another thread, or this one further up, is handing one over just now, it does so with all.
     """
 
     def __init__(self, receive: Callable[[Event], None]) -> None:
+        super().__init__()
         self._receive = receive
-        self._events: deque[Event] = deque()
         self._busy = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def put(self, event: Event) -> None:
-        """Keep this event until it can be handed over."""
-        self._events.append(event)
 
     def hand_over(self) -> None:
         """Hand over all events."""
-        while self._events and self._busy.acquire(blocking=False):
+        while self and self._busy.acquire(blocking=False):
             try:
-                while self._events:
-                    self._receive(self._events.popleft())
+                while self:
+                    self._receive(self.popleft())
             finally:
                 self._busy.release()
 

@@ -133,7 +133,8 @@ class StepCounter:
 
     def act_on_events(self, kind: int) -> None:
         """A pass is about to begin: if it is the first one of a step, do what could not be done after the last step."""
-        if kind == TRAINING and self._state.is_between_steps and not inside_backward():
+        events = self._state.events
+        if (events.waiting or events.stop is not None) and kind == TRAINING and self._state.is_between_steps:
             self._state.call_back()
             self._state.stop_if_asked()
 

@@ -73,7 +73,7 @@ class Event(NamedTuple):
     def details(self) -> str:
         """Text and numbers in one line."""
         numbers = ", ".join(f"{name} {number:.6g}" for name, number in self.numbers.items())
-        return f"{self.text} ({numbers})".lstrip() if numbers else self.text
+        return f"{self.text} ({numbers})" if self.text and numbers else self.text or numbers
 
     @property
     def line(self) -> str:
