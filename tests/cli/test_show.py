@@ -106,6 +106,21 @@ def test_text_and_numbers_of_an_event_are_shown_in_full_below_it(tmp_path, capsy
     assert "statistic" not in "".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("body", "below"),
+    [
+        ({"text": 5, "numbers": "none"}, "5"),
+        ({"numbers": {"a": "high", "b": None, "c": True, "d": 0.5}}, "a high, b None, c 1, d 0.5"),
+        ({"numbers": [1], "other": [1, 2]}, "other [1, 2]"),
+        ({"text": None}, "None"),
+    ],
+)
+def test_an_event_with_an_unusual_body_is_shown_all_the_same(tmp_path, capsys, body, below):
+    with Writer(tmp_path / "odd") as writer:
+        writer.event(4, "odd", body=body)
+    assert show(tmp_path, capsys).splitlines()[-1].strip() == below
+
+
 def test_many_events_are_cut_short_unless_all_are_wanted(tmp_path, capsys):
     with Writer(tmp_path / "loud") as writer:
         for step in range(30):

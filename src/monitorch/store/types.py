@@ -66,13 +66,14 @@ class Event(NamedTuple):
     @property
     def numbers(self) -> Mapping[str, float]:
         """The numbers that belong to it, by name."""
-        found: Mapping[str, float] = self.body.get("numbers", {})
-        return found
+        found = self.body.get("numbers")
+        return found if isinstance(found, Mapping) else {}
 
     @property
     def details(self) -> str:
         """Text and numbers in one line."""
-        numbers = ", ".join(f"{name} {number:.6g}" for name, number in self.numbers.items())
+        known = self.numbers.items()  # the body of a stored event may be anything
+        numbers = ", ".join(f"{k} {v:.6g}" if isinstance(v, (int, float)) else f"{k} {v}" for k, v in known)
         return f"{self.text} ({numbers})" if self.text and numbers else self.text or numbers
 
     @property
