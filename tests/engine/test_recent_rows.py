@@ -39,15 +39,20 @@ def test_those_of_the_last_steps_are_kept_in_their_order(ticks, kept):
         assert found == [row for row in everything if row[0] in last]
 
 
-def test_rows_are_copied():
-    recent, rows = RecentRows(2), np.ones((1, WIDTH))
-    recent.keep(np.array([Info(0, 1)]), rows)
-    rows[:] = 5.0
-    assert recent.read()[1].tolist() == [[1.0] * WIDTH]
+def test_those_before_a_step_are_there_though_it_was_long_before_the_tick():
+    recent = RecentRows(3)
+    recent.keep(np.array([Info(0, step) for step in range(5)]), np.ones((5, WIDTH)))
+    recent.keep(np.array([Info(0, step) for step in range(5, 100)]), np.ones((95, WIDTH)))
+    assert recent.read(until=40)[0][:, STEP].tolist() == [38, 39, 40]
+    assert recent.read(until=6)[0][:, STEP].tolist() == [4, 5, 6]
+    assert recent.read(until=1)[0][:, STEP].tolist() == []  # long ago
+    recent.keep(np.array([Info(0, 100)]), np.ones((1, WIDTH)))
+    assert recent.read(until=40)[0][:, STEP].tolist() == []
+    assert recent.read()[0][:, STEP].tolist() == [98, 99, 100]
 
 
 def test_memory_is_bounded():
     recent = RecentRows(3)
     for step in range(1000):
         recent.keep(np.array([Info(0, step)]), np.ones((1, WIDTH)))
-        assert len(recent._parts) <= 4
+        assert len(recent._parts) <= 5

@@ -25,25 +25,42 @@ class RecentRows:
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self._parts: deque[tuple[set[int], Infos, Numbers]] = deque()
+        self._parts: deque[tuple[Infos, Numbers]] = deque()
 
     def keep(self, infos: Infos, rows: Numbers) -> None:
-        """Add rows, which are newer than those before, and forget what is too old."""
+        """Add rows, which are newer than those before.
+
+        The newest ones are kept as they are, however many: somebody may find out that the first of them matters. So only
+        what is too old for that one is forgotten.
+        """
         if not len(infos):
             return
-        newest = np.unique(infos[:, STEP])[-self.steps :]
-        is_recent = infos[:, STEP] >= newest[0]
-        self._parts.append((set(newest.tolist()), infos[is_recent], rows[is_recent]))
-        while sum(step > max(self._parts[0][0]) for step in self._known()) >= self.steps:
-            self._parts.popleft()
+        newer = set[int]()
+        for place in reversed(range(len(self._parts))):
+            own, numbers = self._parts[place]
+            if sum(step > own[:, STEP].max() for step in newer) >= self.steps:
+                del self._parts[place]
+            else:
+                self._parts[place] = _last_steps(own, numbers, self.steps)
+                newer |= set(self._parts[place][0][:, STEP].tolist())
+        self._parts.append((infos, rows))
 
-    def _known(self) -> set[int]:
-        return set().union(*(steps for steps, _, _ in self._parts))
+    def read(self, until: int | None = None) -> tuple[Infos, Numbers]:
+        """Where each row comes from, see ``Info``, and the rows, in the order in which they were measured.
 
-    def read(self) -> tuple[Infos, Numbers]:
-        """Where each row comes from, see ``Info``, and the rows, in the order in which they were measured."""
+        Args:
+            until: the last step that is wanted.
+        """
         if not self._parts:
             return np.zeros((0, len(Info._fields)), np.int64), np.zeros((0, WIDTH))
-        infos, rows = (np.concatenate(arrays) for arrays in list(zip(*self._parts, strict=True))[1:])
-        is_recent = infos[:, STEP] >= np.unique(infos[:, STEP])[-self.steps :][0]
-        return infos[is_recent], rows[is_recent]
+        infos, rows = (np.concatenate(arrays) for arrays in zip(*list(self._parts), strict=True))
+        if until is not None:
+            is_wanted = infos[:, STEP] <= until
+            infos, rows = infos[is_wanted], rows[is_wanted]
+        return _last_steps(infos, rows, self.steps)
+
+
+def _last_steps(infos: Infos, rows: Numbers, count: int) -> tuple[Infos, Numbers]:
+    """Copies of the rows of the last so many steps."""
+    is_recent = infos[:, STEP] >= np.unique(infos[:, STEP])[-count:].min(initial=np.iinfo(np.int64).max)
+    return infos[is_recent], rows[is_recent]

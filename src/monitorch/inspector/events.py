@@ -47,6 +47,7 @@ class Events:
         self._kept: deque[Event] = deque(maxlen=KEPT)
         self._unsent: deque[Event] = deque(maxlen=KEPT)
         self._visualizers: list[weakref.ref[Any]] = []
+        self._others: list[weakref.ref[Any]] = []
         self._owner: weakref.ref[Any] | None = None
         self._to_show = Queue(self._show)
         self.waiting = Queue(self._call)
@@ -110,6 +111,10 @@ class Events:
         """Show events from now on in those of these that have the method ``show_event``."""
         self._visualizers = [weakref.ref(one) for one in visualizers if hasattr(one, "show_event")]
 
+    def also_show_in(self, other: Any) -> None:
+        """Call ``other.show_event`` with each event, too, whatever the visualizers are."""
+        self._others.append(weakref.ref(other))
+
     def call(self, owner: Any) -> None:
         """Pass events to ``owner.on_event`` from now on, in :meth:`call_back`.
 
@@ -153,7 +158,7 @@ class Events:
 
     def _show(self, event: Event) -> None:
         self._kept.append(event)
-        for visualizer in [found for known in self._visualizers if (found := known()) is not None]:
+        for visualizer in [found for known in (*self._visualizers, *self._others) if (found := known()) is not None]:
             try:
                 visualizer.show_event(event)
             except Exception as error:

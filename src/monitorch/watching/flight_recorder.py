@@ -19,6 +19,7 @@ from ..engine.recent_rows import RecentRows
 from ..engine.reports import tell
 from ..inspector import PyTorchInspector
 from ..lens import LossMetrics
+from ..store import Event
 from ..store.failure import Failure
 from ..store.flight_record import FlightRecord, write_flight_record
 from ..visualizer.store_visualizer import StoreVisualizer
@@ -41,10 +42,15 @@ class FlightRecorder:
     def __init__(self, inspector: PyTorchInspector, engine: Engine, store: StoreVisualizer) -> None:
         self._inspector, self._engine, self._store = inspector, engine, store
         self._rows = engine.recent_rows = RecentRows(STEPS)
+        self._known_kinds = set[str]()
+        inspector.state.events.also_show_in(self)
         self._give_up_signal = _when_asked_to_end(self)
 
-    def dump(self, reason: str, error: BaseException | None = None) -> Path | None:
-        """Write what is known of the last steps; the file, or None if there is no folder for it."""
+    def dump(self, reason: str, error: BaseException | None = None, step: int | None = None) -> Path | None:
+        """Write what is known of the last steps, until now or until this one.
+
+        Returns the file; None if there is no folder for it.
+        """
         state = self._inspector.state
         try:
             self._engine.settle()
@@ -53,23 +59,29 @@ class FlightRecorder:
         folder = self._store.path
         if folder is None:
             return None
-        path = write_flight_record(folder, self._record(reason, error))
+        path = write_flight_record(folder, self._record(reason, error, step))
         state.events.add(state.step, "flight record", text=f"{reason}: the last steps are in {path.name}")
         return path
+
+    def show_event(self, event: Event) -> None:
+        """Write a record of the steps before, if it is an error and the first of its kind."""
+        if event.severity == "error" and event.kind not in self._known_kinds:
+            self._known_kinds.add(event.kind)
+            self.dump(event.line, step=event.step)
 
     def close(self) -> None:
         """Do not wait for a signal any more."""
         self._give_up_signal()
 
-    def _record(self, reason: str, error: BaseException | None) -> FlightRecord:
+    def _record(self, reason: str, error: BaseException | None, step: int | None) -> FlightRecord:
         state = self._inspector.state
-        infos, rows = self._rows.read()
+        infos, rows = self._rows.read(None if step is None else step - state.steps_have_ends)
         meters = [self._engine.meters[number] for number in infos[:, METER]]
         # a row knows how many steps had ended when it was measured: of parameters the last of these is meant
         ends = np.array([state.steps_have_ends and not meter.is_between_steps for meter in meters], np.int64)
         return FlightRecord(
             reason=reason,
-            step=state.step,
+            step=state.step if step is None else step,
             time=time.time(),
             error="" if error is None else "\n".join(Failure.of(error).traceback),
             rank=self._store.writer.rank,
