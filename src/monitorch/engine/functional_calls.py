@@ -165,12 +165,15 @@ class FunctionalCalls:
     def _find(self, path: str) -> tuple[nn.Module | None, list[CallListener]]:
         """The innermost module that runs and that somebody listens to; ``path`` leads from there into its graph."""
         for called in _calling_modules(sys._getframe()):
-            for module in (*_down(called, path), called):
-                known, listeners = self._listeners.get(id(module), (None, []))
-                if known is not None and known() is module and listeners:
-                    return module, listeners
-            path = ""
+            if self._listeners_of(called):  # not a module that the compiler made
+                for module in (*_down(called, path), called):
+                    if listeners := self._listeners_of(module):
+                        return module, listeners
         return None, []
+
+    def _listeners_of(self, module: nn.Module) -> list[CallListener]:
+        known, listeners = self._listeners.get(id(module), (None, []))
+        return listeners if known is not None and known() is module else []
 
 
 class Listening:
