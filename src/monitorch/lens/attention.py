@@ -27,9 +27,9 @@ class Attention(Lens):
 
     Seen are calls of ``scaled_dot_product_attention``, of ``softmax`` over the last dimension of a tensor with four,
     and of ``multi_head_attention_forward``, which ``nn.MultiheadAttention`` calls: the models of torch and of Hugging
-    Face, and most that are written by hand, also inside ``torch.compile(model)``. Not seen are the flash-attn package,
-    flex attention, and a model that is called inside a larger compiled function, with a warning. What is below -5000 in
-    a mask counts as masked.
+    Face, and most that are written by hand, also inside ``torch.compile(model)``. Not seen are the flash-attn package
+    and flex attention; **inside compiled graphs** also not what is checkpointed, nor, with a warning, a model that is
+    called inside a larger compiled function. What is below -5000 in a mask counts as masked.
 
     Each observed step costs one matrix product of 128 queries with the keys of up to eight sequences in each layer, a
     pass over all queries and keys for their norms, and about a microsecond per torch call. ``nn.MultiheadAttention``
