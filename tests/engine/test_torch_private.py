@@ -24,6 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the backend "fake"
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -34,6 +35,7 @@ from monitorch.engine.torch_private import (
     CHECKPOINTED_INSIDE,
     COMPILED_INSIDE,
     COMPILER_FILES,
+    MODULE_CALL,
     NO_TASK,
     PIPELINE_STAGE,
     STEP_PRE_HOOKS,
@@ -65,7 +67,9 @@ from monitorch.engine.torch_private import (
     may_have_graphs,
     norm_all,
     number_of_graphs,
+    path_in_graph,
     processes_sharding,
+    remove_mode,
     running_parallel,
     running_steps,
     skip_frame,
@@ -247,6 +251,67 @@ def test_the_function_inside_a_compiled_one_is_found():
     assert without_compiler(torch.compile(halved, backend="eager")) is halved
     assert without_compiler(halved) is None
     assert without_compiler(None) is None
+
+
+class Paths(nn.Module):
+    """Keeps where in a graph the compiler traces it."""
+
+    found = []  # noqa: RUF012
+
+    def forward(self, x):
+        return x + len(note(path_in_graph()))
+
+
+@mark_constant
+def note(path):
+    Paths.found.append(path)
+    return path
+
+
+@compiling
+def test_the_path_in_a_graph_leads_from_where_it_begins_to_the_module_that_is_traced():
+    Paths.found.clear()
+    model = nn.Sequential(nn.Sequential(nn.ReLU(), Paths()), Paths())
+    torch.compile(model, backend="eager", fullgraph=True)(X)
+    assert Paths.found == ["0.1", "1"]
+    assert path_in_graph() == ""
+
+
+# modes of torch functions
+
+
+class PassBy(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("removed", range(4))
+def test_a_mode_is_removed_from_among_others_which_keep_their_order(removed):
+    modes = [PassBy() for _ in range(4)]
+    others = [mode for mode in modes[:3] if mode is not modes[removed]]
+    for mode in modes[:3]:
+        mode.__enter__()
+    remove_mode(modes[removed])  # the last one is not on
+    left = []
+    while torch._C._len_torch_function_stack():
+        left.insert(0, torch._C._pop_torch_function_stack())
+    assert left == others
+
+
+def test_the_code_of_a_module_call_runs_while_a_module_runs():
+    class Runs(nn.Module):
+        def forward(self):
+            frame, found = sys._getframe(), []
+            while frame is not None:
+                found += [frame.f_locals["self"]] if frame.f_code is MODULE_CALL else []
+                frame = frame.f_back
+            return found
+
+    inner = Runs()
+    outer = nn.Sequential()
+    outer.forward = lambda: inner()
+    assert inner() == [inner]
+    assert outer() == [inner, outer]
 
 
 # tracers and transforms

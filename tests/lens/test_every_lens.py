@@ -153,16 +153,52 @@ def show_update_ratios(tape):
         )
 
 
+class Mix(nn.Module):
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+class Attending(nn.Module):
+    """A model with attention among the entries of its last batch; one entry has nothing to choose from."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.seen, self.mix = inner, nn.Identity(), Mix()
+
+    def forward(self, inputs):
+        return self.mix(self.seen(self.inner(inputs))[None, None])[0, 0]
+
+
+def show_attention(tape):
+    entropies, largest, bounds = [], [], []
+    for _, found in tape.new(tape.outputs).get("seen", []):
+        logits = found @ found.T / np.sqrt(found.shape[1])
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        weights /= weights.sum(1, keepdims=True)
+        if len(found) > 1:
+            entropies.append(np.mean(-(weights * np.log(weights)).sum(1) / np.log(len(found))))
+            largest.append(logits.max())
+            bounds.append((np.linalg.norm(found, axis=1).max() ** 2) / np.sqrt(found.shape[1]))
+    return (
+        ("Attention Entropy", *lines_and_bands({"mix": entropies})),
+        ("Attention Entropy Error", {"mix": {"mean": 0.0}}, None),
+        ("Attention Largest Logit", {"mix": {"max": np.max(largest)}}, None),
+        ("Attention Logit Bound", {"mix": {"max": np.max(bounds)}}, None),
+    )
+
+
 class Case(NamedTuple):
     """How to make a lens for (model, optimizer, loss_fn), and what it shows."""
 
     build: object
     show: object
     samples_at_tick: bool = False  # looks at the model itself at a tick, so that no tick is empty
+    wrap: object = lambda model: model  # makes a model that it can look at
 
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.Flatten, nn.Unflatten, nn.Dropout)
 CASES = {
+    "Attention": Case(lambda t: lens.Attention(), show_attention, wrap=Attending),
     "Attribute": Case(
         lambda t: lens.Attribute(next(name for name, _ in t.model.named_parameters() if name.endswith("weight"))),
         show_first_weight,
@@ -194,6 +230,17 @@ CASES = {
 def case(request):
     assert request.param in CASES, f"{request.param} is exported: give it an entry in CASES"
     return CASES[request.param]
+
+
+@pytest.fixture
+def situation(situation, case):
+    model, batches = situation
+    return case.wrap(model), batches
+
+
+@pytest.fixture
+def new_net(new_net, case):
+    return lambda **extra: case.wrap(new_net(**extra))
 
 
 def numbers(calls):

@@ -17,6 +17,7 @@ from .allocation import Allowance
 from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, STEP, TAG, Buffers, Chunk, Entry, Infos
 from .columns import FOLLOWS, UNIT
 from .compilation import spare_the_compiler
+from .functional_calls import FunctionalCalls
 from .gradients import GradientTap
 from .loss_scale import Correction, StepScales
 from .meter import Measured, Meter, Reporter, Request, Subscriber, Subscription, find_meter, request_of
@@ -66,6 +67,7 @@ class Engine:
         self._lock = RLock()
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
+        self.calls = FunctionalCalls(self)
         self.backward = TrainingBackward(model, state, lambda: self.gradients.hooked)
         self.step_scales = StepScales()
         self._outputs: dict[int, OutputTap] = {}
@@ -201,6 +203,7 @@ class Engine:
         """Nothing is recorded until :meth:`wake`: take the hooks off, so that idle steps cost nothing."""
         self.is_awake = False
         self.gradients.rest()
+        self.calls.rest()
         for updates in self._updates.values():
             updates.rest()
         for tap in self._outputs.values():
@@ -357,6 +360,7 @@ class Engine:
     def refresh(self) -> None:
         """Follow parameters that were replaced, and remove hooks that are no longer needed."""
         self.gradients.refresh()
+        self.calls.refresh()
         for place, updates in list(self._updates.items()):
             updates.refresh()
             if not updates.meters:
@@ -371,4 +375,5 @@ class Engine:
             tap.close()
         for steps in self._steps.values():
             steps.remove()
+        self.calls.close()
         self._outputs, self._updates, self._steps = {}, {}, {}

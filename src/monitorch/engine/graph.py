@@ -11,7 +11,7 @@ compute the gradient of a leaf, and that computation passes the gradient of the 
 import itertools
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
@@ -27,13 +27,20 @@ from .state import QuietSteps
 from .torch_private import is_traced, mark_static
 
 Receiver = Callable[..., None]
-"""Takes a tensor, the kind of the pass and, except for ``pass_outside``, which part of it this process has."""
+"""Takes a tensor, the kind of the pass and, except for ``pass_outside``, which part of it this process has.
+
+For ``pass_call``: what was called with what, whether gradients are enabled, and where in the graph.
+"""
 
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
 _library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
 _library.define("backward(Tensor x, Tensor key, int part) -> Tensor")
 # never part of a CUDA graph, which would run without calling back
 _library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
+_library.define(
+    "call(str what, Tensor?[] tensors, float[] numbers, Tensor(a!) key, bool has_grad, str path) -> ()",
+    tags=(torch.Tag.cudagraph_unsafe,),
+)
 
 
 class GraphCallback:
@@ -64,6 +71,13 @@ class GraphCallback:
     def pass_outside(self, kind: int, x: Tensor | None = None) -> None:
         """Put an operator into the graph that calls back at each run, even if the rest is a CUDA graph."""
         torch.ops.monitorch.outside((self.anchor if x is None else x).detach(), self.forward_key, kind)
+
+    def pass_call(
+        self, what: str, tensors: Sequence[Tensor | None], numbers: Sequence[float], has_grad: bool, path: str
+    ) -> None:
+        """Put an operator into the graph that passes on what a function was called with, and where in the graph."""
+        own = [None if x is None else x.detach() for x in tensors]
+        torch.ops.monitorch.call(what, own, [float(x) for x in numbers], self.forward_key, has_grad, path)
 
     def hold(self, *memory: Any) -> None:
         """Keep the memory that a CUDA graph writes to, as long as its backward pass may use a key of this callback."""
@@ -223,6 +237,16 @@ def _outside(x: Tensor, key: Tensor, kind: int) -> None:
         tell(None if found is None else found.state, "noticing that a compiled graph runs", error)
 
 
+def _call(what: str, tensors: list[Any], numbers: list[float], key: Tensor, has_grad: bool, path: str) -> None:
+    found = None
+    try:
+        found = _find(key)
+        if found is not None:
+            found.receive((what, tensors, numbers), has_grad, path)
+    except Exception as error:
+        tell(None if found is None else found.state, "looking at a call inside a compiled graph", error)
+
+
 def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
     found = None
     try:
@@ -240,7 +264,9 @@ def _backward_fake(x: Tensor, key: Tensor, part: int) -> Tensor:
 
 _library.impl("forward", _forward, "CompositeExplicitAutograd")
 _library.impl("outside", _outside, "CompositeExplicitAutograd")
+_library.impl("call", _call, "CompositeExplicitAutograd")
 _library.impl("backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("monitorch::forward", lambda x, key, kind, part: None, lib=_library)
 torch.library.register_fake("monitorch::outside", lambda x, key, kind: None, lib=_library)
+torch.library.register_fake("monitorch::call", lambda *_: None, lib=_library)
 torch.library.register_fake("monitorch::backward", _backward_fake, lib=_library)

@@ -55,15 +55,20 @@ class RecomputationFilter:
         """Whether the running pass counts; call this once per pass."""
         if has_grad is None:
             has_grad = torch.is_grad_enabled()
-        will_be_repeated = not has_grad and getattr(self._state, "pass_has_grad", True) and _inside_function()
+        is_first = not has_grad and will_be_repeated(self._state)
         if not inside_backward():
-            self._to_repeat += will_be_repeated
-            return not will_be_repeated
-        if will_be_repeated:  # one checkpoint inside another
+            self._to_repeat += is_first
+            return not is_first
+        if is_first:  # one checkpoint inside another
             return False
         repeats = self._to_repeat > 0 and isinstance(backward_node(), BackwardCFunction)
         self._to_repeat -= repeats
         return repeats
+
+
+def will_be_repeated(state: Any) -> bool:
+    """Whether reentrant checkpointing runs a part of the model without gradients now, and with them in backward."""
+    return getattr(state, "pass_has_grad", True) and _inside_function()
 
 
 def _inside_function() -> bool:

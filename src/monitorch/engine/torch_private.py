@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
 from torch._subclasses import fake_tensor
 from torch.autograd import Variable, forward_ad
 from torch.autograd.function import BackwardCFunction
@@ -24,6 +24,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -98,6 +99,36 @@ def may_have_graphs(code: CodeType) -> bool:
 def without_compiler(function: Any) -> Any:
     """What ``torch.compile`` has wrapped to make this function, or None; ``__wrapped__`` may be another decorator's."""
     return getattr(function, "_torchdynamo_orig_callable", None)
+
+
+def path_in_graph() -> str:
+    """While the compiler traces: the module whose call is being traced, as a path from where the graph begins.
+
+    Nothing public tells: hooks of modules would, but cost every call of every module.
+    """
+    try:
+        tracer: Any = sys.modules["torch._dynamo.symbolic_convert"].InstructionTranslator.current_tx()
+        modules = list(tracer.output.current_tx.nn_module_stack.values())
+        return str(modules[-1][0]).partition(".")[2] if modules else ""
+    except Exception:  # another release: the module where the graph begins is told from its frame
+        return ""
+
+
+mark_constant(path_in_graph)
+
+
+# modes of torch functions
+
+
+def remove_mode(mode: TorchFunctionMode) -> None:
+    """Take a mode off in this thread, also from below others, if it is on; public is only taking off the last one."""
+    modes: Any = overrides
+    if any(known is mode for known in modes._get_current_function_mode_stack()):
+        above = []
+        while (last := modes._pop_mode()) is not mode:
+            above.append(last)
+        for other in reversed(above):
+            modes._push_mode(other)
 
 
 # tracers and transforms
@@ -175,6 +206,12 @@ def is_graph_function(context: BackwardCFunction) -> bool:
     """Whether this is the context of a compiled graph, which runs as an autograd function; no flag tells them apart."""
     kind: type = type(context)._forward_cls  # type: ignore[attr-defined]
     return kind.__module__.startswith("torch._functorch.")
+
+
+# modules
+
+MODULE_CALL = nn.Module._call_impl.__code__
+"""The code that runs while a module is called; no public name tells which modules are running."""
 
 
 # tensors

@@ -57,6 +57,7 @@ class PassHook(QuietHook):
         begin = clock.enter()
         if self._counter.begin_pass(kind) and kind == TRAINING:
             self._counter.run_statistics.count(first_input(args, kwargs))
+        self._counter.begin_calls(module)
         clock.leave(begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -145,6 +146,11 @@ class StepCounter:
     def _receive(self, _: torch.Tensor, kind: int) -> None:
         self.act_on_events(kind)
         self.begin_pass(kind, in_graph=True)
+        self._engine.calls.miss()
+
+    def begin_calls(self, module: nn.Module) -> None:
+        """Look at calls of functions inside the model until it has run."""
+        self._engine.calls.begin(module)
 
     def begin_pass(self, kind: int, *, in_graph: bool = False) -> bool:
         """Begin a pass, unless it is repeated, or a repetition; tells whether it is one."""

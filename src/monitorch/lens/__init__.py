@@ -1,6 +1,7 @@
 """Lenses: each shows one aspect of a model in training."""
 
 from .abstract_lens import AbstractLens
+from .attention import Attention
 from .attribute import Attribute
 from .gradient_norm import GradientNorm
 from .loss_metrics import LossMetrics
@@ -16,6 +17,7 @@ from .update_ratio import UpdateRatio
 
 __all__ = [
     "AbstractLens",
+    "Attention",
     "Attribute",
     "GradientNorm",
     "LossMetrics",

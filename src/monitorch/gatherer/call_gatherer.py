@@ -1,0 +1,38 @@
+"""Calls of torch functions that a module makes in its forward pass."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ..engine.functional_calls import Content
+from .abstract_gatherer import Gatherer, GathererState
+
+
+class CallGatherer(Gatherer):
+    """Passes on the calls that a module makes of the functions which its preprocessor reads.
+
+    Args:
+        preprocessors: one preprocessor, with ``readers``, ``passes()`` and ``process_call(name, content)``.
+
+    The others are those of every gatherer.
+    """
+
+    def __init__(
+        self, module: nn.Module, preprocessors: Sequence[Any], name: str, inspector_state: GathererState
+    ) -> None:
+        super().__init__(preprocessors, name, inspector_state)
+        (preprocessor,) = preprocessors
+        self.readers, self.passes = preprocessor.readers, preprocessor.passes()
+        engine = getattr(inspector_state, "engine", None)
+        if engine is not None:
+            self._handles.append(engine.calls.listen(module, self))
+
+    def __call__(self, content: Content) -> None:
+        """Pass on one call."""
+        self._hand_over(content)
+
+    take_call = __call__
+
+    def _process(self, preprocessor: Any, content: Content) -> None:
+        preprocessor.process_call(self.name, content)

@@ -1,0 +1,306 @@
+"""How attention spreads its weights over keys, and how large its logits are."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..engine.functional_calls import Content
+from ..engine.passes import ALL_PASSES, TRAINING_PASSES
+from ..errors import SkippedSample
+from ..numerical.extraction import extract_points
+from .accumulating import AccumulatingPreprocessor
+
+SEQUENCES, QUERIES = 8, 128
+"""How many sequences of a batch are looked at, and how many of their queries together; all heads of each."""
+MASKED = -5000.0
+"""What is below this in a mask or among logits is no number but a mask: people write -1e4, -1e9 and -inf."""
+STEPS = (1.0, 2.0, 5.0, 10.0)
+"""A stated error is one of these times a power of ten: it changes seldom."""
+
+PRODUCT, SOFTMAX, PROJECTION = "scaled dot product", "softmax", "multi-head attention"
+
+
+def _read_product(
+    _: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Content:
+    return PRODUCT, (query, key, attn_mask), (is_causal, math.nan if scale is None else scale)
+
+
+def _read_softmax(_: Tensor, input: Tensor, dim: int | None = None, *others: Any, **named: Any) -> Content | None:
+    is_attention = input.dim() == 4 and (dim == -1 or dim == 3)
+    return (SOFTMAX, (input,), ()) if is_attention else None
+
+
+def _read_projection(
+    _: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    *others: Any,
+    **named: Any,
+) -> Content:
+    weights = (q_proj_weight, k_proj_weight) if use_separate_proj_weight else (in_proj_weight, None)
+    tensors = (query, key, *weights, in_proj_bias, bias_k, static_k, attn_mask, key_padding_mask)
+    return PROJECTION, tensors, (num_heads, add_zero_attn)
+
+
+READERS = {
+    functional.scaled_dot_product_attention: _read_product,
+    functional.softmax: _read_softmax,
+    torch.softmax: _read_softmax,
+    Tensor.softmax: _read_softmax,
+    functional.multi_head_attention_forward: _read_projection,
+}
+"""The functions that compute attention, and what is taken from their calls."""
+
+
+class AttentionWeights(AccumulatingPreprocessor):
+    """Entropy of attention weights and size of logits, from calls of the functions that compute them.
+
+    Args:
+        inplace: keep only running moments, instead of every sample.
+        record_eval: record evaluation passes too, not only those of training.
+        evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
+    """
+
+    statistics = ("entropy", "entropy error", "largest logit", "logit bound")
+    readers = READERS
+
+    def __init__(
+        self, inplace: bool = True, record_eval: bool = False, evaluation_from_grad: bool | None = None
+    ) -> None:
+        super().__init__(inplace)
+        self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
+        self._stated = 0.0
+
+    def passes(self) -> frozenset[int]:
+        """The passes to measure, as ``kind_of_pass`` numbers them."""
+        return ALL_PASSES if self.record_eval else TRAINING_PASSES[self.evaluation_from_grad]
+
+    def error(self, statistic: str) -> float | None:
+        """The largest standard error of an entropy so far, rounded up; None while all queries were looked at."""
+        if statistic == "entropy":
+            errors = extract_points(self.series("entropy error"), "mean")
+            self._stated = max(self._stated, _rounded_up(float(np.max(errors[np.isfinite(errors)], initial=0.0))))
+        return self._stated or None if statistic == "entropy" else None
+
+    def clear(self) -> None:
+        """Forget the model, and how good its estimates were."""
+        super().clear()
+        self._stated = 0.0
+
+    def process_call(self, name: str, content: Content) -> None:
+        """Take one call; no tensor of it is changed or kept."""
+        what, tensors, numbers = content
+        for x in tensors:
+            if x is not None and (type(x) not in (Tensor, nn.Parameter) or x.is_nested):
+                raise SkippedSample(f"attention over a {type(x).__name__} or a nested tensor is not measured")
+        first = next(x for x in tensors if x is not None)
+        with torch.no_grad(), torch.autocast(first.device.type, enabled=False):
+            measured = _MEASURE[what](*tensors, *numbers)
+            if measured is not None:
+                self._record(name, *measured)
+
+
+class _Sampled(NamedTuple):
+    """Which queries are looked at: some positions of some sequences, both spread evenly."""
+
+    rows: Tensor
+    positions: Tensor
+    """Of each of these sequences."""
+    share_of_rows: float
+    share_of_positions: float
+
+    @classmethod
+    def of(cls, batch: int, length: int, device: torch.device) -> "_Sampled":
+        count = min(batch, SEQUENCES)
+        each = min(length, max(1, QUERIES // count))
+        rows = torch.arange(count, dtype=torch.int64, device=device)
+        inside = torch.arange(each, dtype=torch.int64, device=device) * 1024
+        shift = rows * 633 % 1024  # another one for each sequence, so that together they are at all positions
+        positions = (inside + shift[:, None]) * length // (each * 1024)
+        return cls(rows * batch // count, positions, count / batch, each / length)
+
+    def pick(self, x: Tensor) -> Tensor:
+        """Of (sequences, heads, queries, ...) the chosen queries: (chosen sequences, heads, chosen queries, ...)."""
+        return x[self.rows[:, None], :, self.positions].transpose(1, 2)
+
+
+def _measure_product(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: float, scale: float
+) -> tuple[Tensor, ...] | None:
+    """Entropy with its error, and the largest logit with its bound, of (sequences, heads, positions, features)."""
+    if query.dim() < 2 or not query.numel() or key.shape[-2] < 2:
+        return None  # with one key there is nothing to choose
+    if mask is not None:
+        mask = _four(mask.expand(*query.shape[:-1], key.shape[-2]))
+    query, key = _four(query), _four(key)
+    batch, heads, length, size = query.shape
+    groups, keys = key.shape[1], key.shape[2]
+    scale = 1 / math.sqrt(size) if math.isnan(scale) else scale
+    sampled = _Sampled.of(batch, length, query.device)
+    some = sampled.pick(query).float()
+    chosen = (key if len(sampled.rows) == batch else key[sampled.rows]).float()
+    # heads that share keys are multiplied with them together
+    product = some.reshape(len(some), groups, -1, size) @ chosen.transpose(-1, -2)
+    logits = product.view(len(some), heads, -1, keys) * scale
+    allowed = torch.ones((), dtype=torch.bool, device=query.device)
+    if is_causal:
+        places = torch.arange(keys, dtype=torch.int64, device=query.device)
+        allowed = places <= sampled.positions[:, None, :, None]
+    norms = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(-1) for x in (query, key)]
+    bound = (norms[0].view(batch, groups, -1) * norms[1][:, :, None]).amax() * abs(scale)
+    if mask is not None and mask.dtype == torch.bool:
+        allowed = allowed & sampled.pick(mask)
+    elif mask is not None:
+        added = sampled.pick(mask).float()
+        logits, allowed, bound = logits + added, allowed & (added > MASKED), bound + mask.amax()
+    return *_entropy(logits, allowed, sampled), logits.masked_fill(~allowed, -math.inf).amax(), bound
+
+
+def _measure_softmax(logits: Tensor) -> tuple[Tensor, ...] | None:
+    """The same of the logits themselves: then the largest one is known, and is its own bound."""
+    if not logits.numel() or logits.shape[-1] < 2:
+        return None
+    sampled, largest = _Sampled.of(logits.shape[0], logits.shape[2], logits.device), logits.amax().float()
+    some = sampled.pick(logits).float()
+    return *_entropy(some, some > MASKED, sampled), largest, largest
+
+
+def _measure_projection(
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor | None,
+    bias: Tensor | None,
+    extra_key: Tensor | None,
+    static_key: Tensor | None,
+    mask: Tensor | None,
+    padding: Tensor | None,
+    heads: float,
+    has_zero_key: float,
+) -> tuple[Tensor, ...] | None:
+    """The same from what ``multi_head_attention_forward`` is called with: positions come first."""
+    heads = int(heads)
+    if query.dim() == 2:
+        query, key = query[:, None], key[:, None]
+        padding = None if padding is None else padding[None]
+    size, batch = query.shape[-1], query.shape[1]
+    if key_weight is None:
+        query_weight, key_weight = query_weight[:size], query_weight[size : 2 * size]
+    biases = (None, None) if bias is None else (bias[:size].float(), bias[size : 2 * size].float())
+    query = _by_head(functional.linear(query.float(), query_weight.float(), biases[0]), heads)
+    if static_key is not None:
+        keys = static_key.float().view(batch, heads, -1, size // heads)
+    else:
+        projected = functional.linear(key.float(), key_weight.float(), biases[1])
+        if extra_key is not None:
+            projected = torch.cat([projected, extra_key.float().expand(1, batch, size)])
+        keys = _by_head(projected, heads)
+    if has_zero_key:
+        keys = functional.pad(keys, (0, 0, 0, 1))
+    if mask is not None:
+        mask = _added(mask)
+        mask = mask.view(batch, heads, *mask.shape[-2:]) if mask.dim() == 3 else mask[None, None]
+        mask = functional.pad(mask, (0, keys.shape[2] - mask.shape[-1]))
+    if padding is not None:
+        padding = functional.pad(_added(padding), (0, keys.shape[2] - padding.shape[-1]))[:, None, None]
+        mask = padding if mask is None else mask + padding
+    return _measure_product(query, keys, mask, 0.0, math.nan)
+
+
+_MEASURE: dict[str, Any] = {
+    PRODUCT: _measure_product,
+    SOFTMAX: _measure_softmax,
+    PROJECTION: _measure_projection,
+}
+
+
+def _four(x: Tensor) -> Tensor:
+    """As (sequences, heads, positions, ...), whatever comes before the positions."""
+    if x.dim() == 3:  # people who write (sequences * heads, positions, features) mean one head each
+        return x[:, None]
+    return x.reshape(-1, *x.shape[-3:]) if x.dim() > 3 else x[None, None]
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    """From (positions, sequences, features) to (sequences, heads, positions, features of a head)."""
+    return x.view(*x.shape[:-1], heads, -1).permute(1, 2, 0, 3)
+
+
+def _added(mask: Tensor) -> Tensor:
+    """A mask that is added to logits, from one that is true where a key is masked."""
+    if mask.dtype != torch.bool:
+        return mask.float()
+    return torch.zeros_like(mask, dtype=torch.float32).masked_fill(mask, -math.inf)
+
+
+def _entropy(logits: Tensor, allowed: Tensor, sampled: _Sampled) -> tuple[Tensor, Tensor]:
+    """Mean of H / ln(keys) over the chosen queries that have a choice, and its standard error."""
+    logs = logits.masked_fill(~allowed, -math.inf).log_softmax(-1)
+    spread = -(logs.exp() * logs.masked_fill(~allowed, 0.0)).sum(-1)
+    keys = allowed.expand(logits.shape).sum(-1)
+    counts = keys >= 2
+    share = torch.where(counts, spread / keys.clamp_min(2).log(), 0.0)  # (sequences, heads, queries)
+    number, total = counts.sum(1), share.sum(1)
+    mean = total.sum() / number.sum()
+    return mean, _standard_error(total / number.clamp_min(1), number > 0, mean, sampled)
+
+
+def _standard_error(numbers: Tensor, counts: Tensor, mean: Tensor, sampled: _Sampled) -> Tensor:
+    """Of a mean over some positions of some sequences: how sequences differ, and how positions differ inside of them.
+
+    Positions are spread evenly, which is at least as good as drawing them.
+    """
+    each = counts.sum(1)
+    means = (numbers * counts).sum(1) / each.clamp_min(1)
+    inside = ((numbers - means[:, None]).square() * counts).sum(1) / (each - 1).clamp_min(1)
+    rows = (each > 0).sum()
+    between = ((means - mean).square() * (each > 0)).sum() / (rows - 1).clamp_min(1)
+    first = (1 - sampled.share_of_rows) * between / rows
+    second = sampled.share_of_rows * (1 - sampled.share_of_positions) * inside.sum() / rows / each.sum()
+    return (first + second).sqrt()
+
+
+def _rounded_up(error: float) -> float:
+    """The next larger of 1, 2, 5, 10, 20 ... in any power of ten; 0 stays 0.
+
+    >>> _rounded_up(0.0031), _rounded_up(0.01), _rounded_up(0.0)
+    (0.005, 0.01, 0.0)
+    """
+    if error <= 0:
+        return 0.0
+    unit = 10.0 ** math.floor(math.log10(error))
+    return float(f"{next((step for step in STEPS if step * unit >= error * (1 - 1e-9)), 10.0) * unit:.0e}")
