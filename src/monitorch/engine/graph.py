@@ -27,13 +27,20 @@ from .state import QuietSteps
 from .torch_private import is_traced, mark_static
 
 Receiver = Callable[..., None]
-"""Takes a tensor, the kind of the pass and, except for ``pass_outside``, which part of it this process has."""
+"""Takes a tensor, the kind of the pass and, except outside of CUDA graphs, which part of it this process has.
+
+What ``pass_named`` passes on is a dictionary of tensors.
+"""
+
+_BETWEEN = "\n"
+"""What is between names; they are one argument of an operator."""
 
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
 _library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
 _library.define("backward(Tensor x, Tensor key, int part) -> Tensor")
 # never part of a CUDA graph, which would run without calling back
 _library.define("outside(Tensor x, Tensor(a!) key, int kind) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
+_library.define("named(Tensor[] xs, Tensor(a!) key, int kind, str names) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
 
 
 class GraphCallback:
@@ -64,6 +71,11 @@ class GraphCallback:
     def pass_outside(self, kind: int, x: Tensor | None = None) -> None:
         """Put an operator into the graph that calls back at each run, even if the rest is a CUDA graph."""
         torch.ops.monitorch.outside((self.anchor if x is None else x).detach(), self.forward_key, kind)
+
+    def pass_named(self, kind: int, named: dict[str, Tensor]) -> None:
+        """The same for several tensors, which are passed on together."""
+        tensors = [x.detach() for x in named.values()]
+        torch.ops.monitorch.named(tensors, self.forward_key, kind, _BETWEEN.join(named))
 
     def hold(self, *memory: Any) -> None:
         """Keep the memory that a CUDA graph writes to, as long as its backward pass may use a key of this callback."""
@@ -223,6 +235,16 @@ def _outside(x: Tensor, key: Tensor, kind: int) -> None:
         tell(None if found is None else found.state, "noticing that a compiled graph runs", error)
 
 
+def _named(xs: list[Tensor], key: Tensor, kind: int, names: str) -> None:
+    found = None
+    try:
+        found = _find(key)
+        if found is not None:
+            found.receive(dict(zip(names.split(_BETWEEN), xs, strict=True)), kind)
+    except Exception as error:
+        tell(None if found is None else found.state, "looking at the inputs of a compiled graph", error)
+
+
 def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
     found = None
     try:
@@ -240,7 +262,9 @@ def _backward_fake(x: Tensor, key: Tensor, part: int) -> Tensor:
 
 _library.impl("forward", _forward, "CompositeExplicitAutograd")
 _library.impl("outside", _outside, "CompositeExplicitAutograd")
+_library.impl("named", _named, "CompositeExplicitAutograd")
 _library.impl("backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("monitorch::forward", lambda x, key, kind, part: None, lib=_library)
 torch.library.register_fake("monitorch::outside", lambda x, key, kind: None, lib=_library)
+torch.library.register_fake("monitorch::named", lambda xs, key, kind, names: None, lib=_library)
 torch.library.register_fake("monitorch::backward", _backward_fake, lib=_library)
