@@ -90,3 +90,16 @@ def test_operators_are_what_the_compiler_takes_them_for(callback):
 def test_the_operator_outside_of_cuda_graphs_is_what_the_compiler_takes_it_for():
     callback = GraphCallback(CPU, lambda x, kind: None, None)
     torch.library.opcheck(torch.ops.monitorch.outside.default, (torch.randn(2), callback.forward_key, 3))
+    two = [torch.randn(2), torch.ones(3, dtype=torch.int64)]
+    torch.library.opcheck(torch.ops.monitorch.named.default, (two, callback.forward_key, 3, "input.0\ninput.1"))
+
+
+def test_several_tensors_arrive_together_by_name():
+    received = []
+    callback = GraphCallback(CPU, lambda named, kind: received.append((named, kind)), None)
+    sent = {"input.x y": torch.ones(2, requires_grad=True), "input.1": torch.tensor([7])}
+    callback.pass_named(3, sent)
+    [(named, kind)] = received
+    assert kind == 3
+    assert list(named) == list(sent)
+    assert all(torch.equal(named[name], sent[name]) and not named[name].requires_grad for name in sent)

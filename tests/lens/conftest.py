@@ -75,11 +75,13 @@ def train():
         losses = []
         for inputs, targets in batches:
             optimizer.zero_grad()
-            loss = (loss_fn or nn.functional.mse_loss)(model(inputs), targets)
+            output = model(inputs)
+            loss = (loss_fn or nn.functional.mse_loss)(output, targets)
             loss.backward()
             if tape is None:
                 optimizer.step()
             else:
+                tape.data.append(tuple(map(as_array, (inputs, output, targets))))
                 tape.step(optimizer, loss)
             losses.append(loss.detach())
             after_step(loss)
@@ -105,6 +107,7 @@ class Tape:
         self.gradients, self.updates = defaultdict(lambda: defaultdict(list)), defaultdict(lambda: defaultdict(list))
         self.weights = defaultdict(lambda: defaultdict(list))  # before each step
         self.losses = {"train_loss": [], "val_loss": []}
+        self.data = []  # input of the model, output and target of each step
         for name, module in model.named_modules():
             if not list(module.children()):
                 module.register_forward_hook(lambda module, _, output, name=name: self._note(name, module, output))
@@ -115,6 +118,7 @@ class Tape:
         series += (*self.weights.values(),)
         self._ticked = {id(arrays): len(arrays) for kept in series for arrays in kept.values()}
         self.losses = {"train_loss": [], "val_loss": []}
+        self.data = []
 
     def new(self, kept):
         """Arrays since the tick in model order, with those before: ``{layer: [(before or None, now), ...]}``."""

@@ -130,6 +130,15 @@ def show_conditions(tape):
     return [("Weight Cond", each_parameter(tape, "weight", lambda array: np.linalg.cond(rows(array))), None)]
 
 
+def show_spectra(tape):
+    """By singular values; enough iterations find the largest one."""
+    matrices = {layer: rows(array) for layer, array in tape.parameters("weight").items()}
+    singular = {layer: np.linalg.svd(matrix, compute_uv=False) for layer, matrix in matrices.items()}
+    norms = {layer: {"mean": found[0]} for layer, found in singular.items()}
+    ranks = {layer: {"mean": np.sum(found**2) / found[0] ** 2} for layer, found in singular.items()}
+    return ("Weight Spectral Norm", norms, None), ("Weight Stable Rank", ranks, None)
+
+
 def show_first_weight(tape):
     """After each pass in train mode: the weight as it was before each step, and in the pass after the last one."""
     layer, last = next(iter(tape.parameters("weight").items()))
@@ -187,6 +196,55 @@ def show_attention(tape):
     )
 
 
+def spread_of(array):
+    """The largest standard deviation of a column over the smallest, and how many columns are constant."""
+    stds = array.std(axis=0)[np.ptp(array, axis=0) > 0]
+    return stds.max() / stds.min() if len(stds) else 1.0, array.shape[1] - len(stds)
+
+
+def with_band(tag, series):
+    """The mean of samples, with a band from the smallest to the largest."""
+    values, ranges = lines_and_bands(series)
+    return tag, values, {layer: {("min", "max"): found["min", "max"]} for layer, found in ranges.items()}
+
+
+def low_and_high(tag, series):
+    found = {layer: {"min": min(x.min() for x in xs), "max": max(x.max() for x in xs)} for layer, xs in series.items()}
+    return tag, found, None
+
+
+def moments(what, series):
+    """What is shown of all floating data."""
+    means = {layer: [x.mean() for x in arrays] for layer, arrays in series.items()}
+    stds = {layer: [x.std() for x in arrays] for layer, arrays in series.items()}
+    nonfinite = {layer: {"max": 0} for layer in series}
+    moments = [with_band(f"{what} Mean", means), with_band(f"{what} Std", stds), low_and_high(f"{what} Range", series)]
+    return *moments, (f"{what} Nonfinite Elements", nonfinite, None)
+
+
+def show_inputs(tape):
+    inputs = [data[0] for data in tape.data]
+    *small, nonfinite = moments("Input", {"input": inputs})
+    spreads, constant = zip(*map(spread_of, inputs), strict=True)
+    spread = with_band("Input Feature Spread", {"input": spreads})
+    return *small, spread, ("Input Constant Features", {"input": {"mean": np.mean(constant)}}, None), nonfinite
+
+
+def show_targets(tape):
+    _, outputs, targets = zip(*tape.data, strict=True)
+    row_sums = low_and_high("Output Row Sum", {"output": [output.sum(axis=1) for output in outputs]})
+    no_classes = [
+        ("Class Perplexity Of Batch", {}, {}),
+        *((f"Class{tag}", {}, None) for tag in ("es", " Ratio", " Shares")),
+    ]
+    return (
+        *moments("Loss Input", {"output": outputs, "target": targets}),
+        row_sums,
+        *no_classes,
+        ("Ignored Targets", {}, {}),
+    )
+
+
 class Case(NamedTuple):
     """How to make a lens for (model, optimizer, loss_fn), and what it shows."""
 
@@ -204,6 +262,9 @@ CASES = {
         show_first_weight,
     ),
     "GradientNorm": Case(lambda t: lens.GradientNorm(), show_gradient_norm),
+    "InputStatistics": Case(lambda t: lens.InputStatistics(), show_inputs),
+    "SpectralNorm": Case(lambda t: lens.SpectralNorm(iterations=500), show_spectra, samples_at_tick=True),
+    "TargetStatistics": Case(lambda t: lens.TargetStatistics(t.loss_fn), show_targets),
     "LossMetrics": Case(
         lambda t: lens.LossMetrics(loss_fn=t.loss_fn, metrics="score", metrics_range="std"), show_losses
     ),

@@ -32,6 +32,9 @@ SIGNATURES = {
     "range_aggregation='min-max', updates='exact'",
     "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
     "aggregation_method='mean'",
+    "InputStatistics": "",
+    "SpectralNorm": "parameters='weight', *, iterations=10, largest_svd=0, log_scale=False",
+    "TargetStatistics": "loss_fn, *, classes=10",
     "ParameterCond": "inplace=True, parameters='weight', *, log_scale=False, aggregation_method='mean'",
 }
 METHODS = {

@@ -19,8 +19,10 @@ def every_lens(model, optimizer):
     *_, last = paths = [name for name, _ in model.named_parameters()]
     names = sorted({path.rpartition(".")[2] for path in paths})
     special = {"Attribute": [last], "ParameterUpdateGeometry": [optimizer], "UpdateRatio": [optimizer]}
-    kinds = [name for name in lens.__all__ if name != "AbstractLens"]
-    options = {name: {"parameters": names} if name.startswith(("Parameter", "Update")) else {} for name in kinds}
+    kinds = [name for name in lens.__all__ if name not in ("AbstractLens", "TargetStatistics")]  # they have no loss_fn
+    options = {
+        name: {"parameters": names} if name.startswith(("Parameter", "Spectral", "Update")) else {} for name in kinds
+    }
     return [getattr(lens, name)(*special.get(name, ()), **options[name]) for name in kinds]
 
 

@@ -58,6 +58,7 @@ def every_lens(optimizer, loss_fn):
         "LossMetrics": lambda: lens.LossMetrics(loss_fn=loss_fn, metrics="score"),
         "ParameterUpdateGeometry": lambda: lens.ParameterUpdateGeometry(optimizer),
         "UpdateRatio": lambda: lens.UpdateRatio(optimizer),
+        "TargetStatistics": lambda: lens.TargetStatistics(loss_fn),
     }
     makers = (special.get(name, getattr(lens, name)) for name in lens.__all__)
     return [make() for make in makers if make is not None]
@@ -161,7 +162,7 @@ def test_model_as_a_whole_is_one_lens_with_one_layer(trained):
 
 def test_run_knows_its_layers_in_the_order_of_the_model_and_its_facts(trained):
     run, _ = trained
-    assert [layer.name for layer in run.layers] == ["0", "1", "2"]
+    assert [layer.name for layer in run.layers] == ["0", "1", "2", "input", "output", "target"]
     assert (run.name, run.status, run.last_step) == ("all", "finished", 15)
     assert run.meta["config"] == {"lr": 0.1}
     assert {"torch", "numpy", "python", "monitorch"} <= set(run.meta["versions"])

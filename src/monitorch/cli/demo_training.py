@@ -53,6 +53,8 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable
     lenses = [
         lens.LossMetrics(loss_fn=loss_fn),
         lens.GradientNorm(),
+        lens.InputStatistics(),
+        lens.TargetStatistics(loss_fn),
         lens.OutputActivation(),
         lens.OutputNorm(include=(nn.Embedding, nn.LayerNorm, nn.Linear)),
         lens.OutputGradientGeometry(),
@@ -62,6 +64,7 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable
         lens.UpdateRatio(optimizer, parameters="weight"),
         lens.ParameterNorm(parameters="weight"),
         lens.ParameterCond(log_scale=True),
+        lens.SpectralNorm(),
     ]
     inspector = PyTorchInspector(lenses, module=model, visualizer=visualizer, optimizer=optimizer)
 

@@ -19,6 +19,7 @@ from .columns import FOLLOWS, UNIT
 from .compilation import spare_the_compiler
 from .functional_calls import FunctionalCalls
 from .gradients import GradientTap
+from .inputs import InputTap, LossTap
 from .loss_scale import Correction, StepScales
 from .meter import Measured, Meter, Reporter, Request, Subscriber, Subscription, find_meter, request_of
 from .optimizers import OptimizerSteps
@@ -68,6 +69,9 @@ class Engine:
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
         self.calls = FunctionalCalls(self)
+        self.inputs = InputTap(state)
+        self.losses: list[LossTap] = []
+        """The taps on loss modules."""
         self.backward = TrainingBackward(model, state, lambda: self.gradients.hooked)
         self.step_scales = StepScales()
         self._outputs: dict[int, OutputTap] = {}
@@ -77,7 +81,7 @@ class Engine:
         """Called with the first layer that runs, if no pass of the model was noticed before."""
         self.is_awake = True
         """Whether hooks are where they measure; on idle steps they are not."""
-        self._resting: set[OutputTap] = set()
+        self._resting: set[OutputTap | LossTap] = set()
 
     @classmethod
     def of(cls, model: nn.Module, state: State) -> "Engine":
@@ -206,11 +210,12 @@ class Engine:
         self.calls.rest()
         for updates in self._updates.values():
             updates.rest()
-        for tap in self._outputs.values():
+        taps: list[OutputTap | LossTap] = [*self._outputs.values(), *self.losses]
+        for tap in taps:
             if tap.is_eager:
                 self.send_to_rest(tap)
 
-    def send_to_rest(self, tap: OutputTap) -> None:
+    def send_to_rest(self, tap: OutputTap | LossTap) -> None:
         """Take the hook of one module off; not once torch.compile is used, which would make a graph without it."""
         if not number_of_graphs():
             self._resting.add(tap)
@@ -227,7 +232,7 @@ class Engine:
             self._resting.pop().wake()
         self.gradients.wake()
 
-    def forget(self, tap: OutputTap) -> None:
+    def forget(self, tap: OutputTap | LossTap) -> None:
         """A tap was closed: do not wake it."""
         self._resting.discard(tap)
 

@@ -27,10 +27,14 @@ from .state import QuietSteps
 from .torch_private import is_traced, mark_static
 
 Receiver = Callable[..., None]
-"""Takes a tensor, the kind of the pass and, except for ``pass_outside``, which part of it this process has.
+"""Takes a tensor, the kind of the pass and, except outside of CUDA graphs, which part of it this process has.
 
-For ``pass_call``: what was called with what, whether gradients are enabled, and where in the graph.
+What ``pass_named`` passes on is a dictionary of tensors; ``pass_call`` says what was called with what, whether
+gradients are enabled, and where in the graph.
 """
+
+_BETWEEN = "\n"
+"""What is between names; they are one argument of an operator."""
 
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
 _library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
@@ -41,6 +45,7 @@ _library.define(
     "call(str what, Tensor?[] tensors, float[] numbers, Tensor(a!) key, bool has_grad, str path) -> ()",
     tags=(torch.Tag.cudagraph_unsafe,),
 )
+_library.define("named(Tensor[] xs, Tensor(a!) key, int kind, str names) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
 
 
 class GraphCallback:
@@ -78,6 +83,11 @@ class GraphCallback:
         """Put an operator into the graph that passes on what a function was called with, and where in the graph."""
         own = [None if x is None else x.detach() for x in tensors]
         torch.ops.monitorch.call(what, own, [float(x) for x in numbers], self.forward_key, has_grad, path)
+
+    def pass_named(self, kind: int, named: dict[str, Tensor]) -> None:
+        """The same as :meth:`pass_outside` for several tensors, which are passed on together."""
+        tensors = [x.detach() for x in named.values()]
+        torch.ops.monitorch.named(tensors, self.forward_key, kind, _BETWEEN.join(named))
 
     def hold(self, *memory: Any) -> None:
         """Keep the memory that a CUDA graph writes to, as long as its backward pass may use a key of this callback."""
@@ -247,6 +257,16 @@ def _call(what: str, tensors: list[Any], numbers: list[float], key: Tensor, has_
         tell(None if found is None else found.state, "looking at a call inside a compiled graph", error)
 
 
+def _named(xs: list[Tensor], key: Tensor, kind: int, names: str) -> None:
+    found = None
+    try:
+        found = _find(key)
+        if found is not None:
+            found.receive(dict(zip(names.split(_BETWEEN), xs, strict=True)), kind)
+    except Exception as error:
+        tell(None if found is None else found.state, "looking at the inputs of a compiled graph", error)
+
+
 def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
     found = None
     try:
@@ -265,8 +285,10 @@ def _backward_fake(x: Tensor, key: Tensor, part: int) -> Tensor:
 _library.impl("forward", _forward, "CompositeExplicitAutograd")
 _library.impl("outside", _outside, "CompositeExplicitAutograd")
 _library.impl("call", _call, "CompositeExplicitAutograd")
+_library.impl("named", _named, "CompositeExplicitAutograd")
 _library.impl("backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("monitorch::forward", lambda x, key, kind, part: None, lib=_library)
 torch.library.register_fake("monitorch::outside", lambda x, key, kind: None, lib=_library)
 torch.library.register_fake("monitorch::call", lambda *_: None, lib=_library)
+torch.library.register_fake("monitorch::named", lambda xs, key, kind, names: None, lib=_library)
 torch.library.register_fake("monitorch::backward", _backward_fake, lib=_library)

@@ -20,7 +20,10 @@ from .torch_private import NO_TASK, backward_node, graph_task, inside_backward, 
 ALL_PASSES = frozenset(range(4))
 """All kinds of forward passes, as :func:`kind_of_pass` numbers them."""
 
-TRAINING_PASSES = {True: frozenset({2, 3}), False: frozenset({1, 3}), None: frozenset({3})}
+TRAINING = 3
+"""What :func:`kind_of_pass` returns in train mode with gradients enabled."""
+
+TRAINING_PASSES = {True: frozenset({2, TRAINING}), False: frozenset({1, TRAINING}), None: frozenset({TRAINING})}
 """The kinds that are part of training.
 
 ``True``: those with gradients enabled. ``False``: those of modules in train mode. ``None``: those with both.

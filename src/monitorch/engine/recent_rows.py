@@ -30,8 +30,8 @@ class RecentRows:
     def keep(self, infos: Infos, rows: Numbers) -> None:
         """Add rows, which are newer than those before.
 
-        The newest ones are kept as they are, however many: somebody may find out that the first of them matters. So only
-        what is too old for that one is forgotten.
+        The newest ones are kept as they are, however many: somebody may find out that the first of them matters. So
+        only what is too old for that one is forgotten.
         """
         if not len(infos):
             return

@@ -27,6 +27,25 @@ def _tensors_of(parts: Iterable[Any]) -> Iterator[Tensor]:
         yield from tensors_in(part)
 
 
+def named_tensors(data: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """The same with names: those of parts come after the name of the whole.
+
+    >>> list(dict(named_tensors({"a": [torch.ones(1), torch.ones(1)]}, "x")))
+    ['x.a.0', 'x.a.1']
+    """
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(data, Tensor):
+        yield name, data
+    elif isinstance(data, (list, tuple)):
+        parts = enumerate(data)
+    elif isinstance(data, Mapping):
+        parts = data.items()
+    elif dataclasses.is_dataclass(data) and not isinstance(data, type):
+        parts = ((field.name, getattr(data, field.name)) for field in dataclasses.fields(data))
+    for key, part in parts:
+        yield from named_tensors(part, f"{name}.{key}")
+
+
 def pick_tensor(output: Any, index: int | str | None = None) -> Tensor | None:
     """The first floating tensor of a module's output, or of its part ``index``; a plain tensor has no parts.
 

@@ -10,9 +10,10 @@ from torch.optim import Optimizer
 from ..engine.compilation import outside_graph
 from ..engine.engine import Engine
 from ..engine.graph import GraphCallback, QuietHook
+from ..engine.inputs import NamedTensors
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.optimizers import Owned
-from ..engine.passes import RecomputationFilter, kind_of_pass
+from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news
 from ..engine.tensors import first_input
 from ..engine.torch_private import inside_backward
@@ -22,9 +23,6 @@ from .inspector_state import InspectorState
 from .preparation import Preparation
 from .run_statistics import RunStatistics
 from .scaler_steps import ScalerSteps
-
-TRAINING = 3
-"""What ``kind_of_pass`` returns for a pass in train mode with gradients enabled."""
 
 STEPLESS = 4
 """After this many training passes without an optimizer step, changed parameters mean that another optimizer steps."""
@@ -57,12 +55,17 @@ class PassHook(QuietHook):
         begin = clock.enter()
         if self._counter.begin_pass(kind) and kind == TRAINING:
             self._counter.run_statistics.count(first_input(args, kwargs))
+            self._counter.inputs.take(args, kwargs)
         self._counter.begin_calls(module)
         clock.leave(begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Leave an operator in the graph that calls back whenever it runs."""
-        self._callback.pass_outside(kind_of_pass(module))
+        """Leave an operator in the graph that calls back whenever it runs, with the inputs if somebody reads them."""
+        kind, named = kind_of_pass(module), self._counter.inputs.in_graph(args, kwargs)
+        if named and kind == TRAINING and self._state.observing:
+            self._callback.pass_named(kind, named)
+        else:
+            self._callback.pass_outside(kind)
 
 
 class StepCounter:
@@ -78,7 +81,7 @@ class StepCounter:
 
     def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, trainer: Trainer) -> None:
         self._state, self._engine, self._optimizers = state, engine, trainer.optimizers
-        self.clock = state.clock
+        self.clock, self.inputs = state.clock, engine.inputs
         self._model = weakref.ref(model)
         state.gradient = trainer.gradient
         scaler = trainer.grad_scaler
@@ -143,9 +146,10 @@ class StepCounter:
     def _stop_after_step(self, *_: Any) -> None:
         self._state.stop_if_asked()
 
-    def _receive(self, _: torch.Tensor, kind: int) -> None:
+    def _receive(self, found: torch.Tensor | NamedTensors, kind: int) -> None:
         self.act_on_events(kind)
-        self.begin_pass(kind, in_graph=True)
+        if self.begin_pass(kind, in_graph=True) and isinstance(found, dict):
+            self.inputs.receive(found)
         self._engine.calls.miss()
 
     def begin_calls(self, module: nn.Module) -> None:

@@ -4,6 +4,7 @@ from .abstract_lens import AbstractLens
 from .attention import Attention
 from .attribute import Attribute
 from .gradient_norm import GradientNorm
+from .input_statistics import InputStatistics
 from .loss_metrics import LossMetrics
 from .output_activation import OutputActivation
 from .output_gradient_geometry import OutputGradientGeometry
@@ -13,6 +14,8 @@ from .parameter_gradient_activation import ParameterGradientActivation
 from .parameter_gradient_geometry import ParameterGradientGeometry
 from .parameter_norm import ParameterNorm
 from .parameter_update_geometry import ParameterUpdateGeometry
+from .spectral_norm import SpectralNorm
+from .target_statistics import TargetStatistics
 from .update_ratio import UpdateRatio
 
 __all__ = [
@@ -20,6 +23,7 @@ __all__ = [
     "Attention",
     "Attribute",
     "GradientNorm",
+    "InputStatistics",
     "LossMetrics",
     "OutputActivation",
     "OutputGradientGeometry",
@@ -29,5 +33,7 @@ __all__ = [
     "ParameterGradientGeometry",
     "ParameterNorm",
     "ParameterUpdateGeometry",
+    "SpectralNorm",
+    "TargetStatistics",
     "UpdateRatio",
 ]

@@ -106,6 +106,13 @@ def not_negative(option: str, value: float) -> None:
         raise OptionError(f"{option} takes a number of at least 0, not {value!r}")
 
 
+def whole(option: str, value: int, least: int) -> int:
+    """A whole number of at least this."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{option} takes a whole number of at least {least}, not {value!r}")
+    return value
+
+
 def comparison(option: str, value: str) -> str:
     """What is kept of a tensor to compare it with another."""
     if value not in (EXACT, SKETCH, AUTO):

@@ -21,6 +21,7 @@ from ..visualizer.abstract_visualizer import TagAttributes, TagType
 from ..visualizer.frame import Counts, Numbers, TagFrame
 
 __all__ = [
+    "ComputedLines",
     "LayerLines",
     "LayerRates",
     "NamedLines",
@@ -158,6 +159,30 @@ class LayerLines(View):
             rows += found.edges(band)
         counts = np.broadcast_to(found.nonfinite(), (len(rows), len(found.layers)))
         return TagFrame(self.tag, self.type, found.layers, self.statistics, np.stack(rows), counts, banded=banded)
+
+
+class ComputedLines(View):
+    """Lines of numbers that are no aggregates of samples.
+
+    Args:
+        compute: returns the numbers by layer, then by line.
+    """
+
+    def __init__(self, tag: str, compute: Callable[[], Mapping[str, Mapping[str, float]]], **look: Any) -> None:
+        super().__init__(tag, **look)
+        self.compute = compute
+
+    def read(self, layers: Sequence[str]) -> TagFrame:
+        """Compute the numbers."""
+        found = self.compute()
+        shown = tuple(layer for layer in layers if layer in found)
+        lines = dict.fromkeys(line for layer in shown for line in found[layer])
+        if not lines:
+            return TagFrame.empty(self.tag, self.type)
+        values = np.array([[found[layer].get(line, math.nan) for layer in shown] for line in lines])
+        measured = np.array([[line in found[layer] for layer in shown] for line in lines])
+        statistics = tuple(self._lines(tuple(lines)))
+        return TagFrame(self.tag, self.type, shown, statistics, values, measured=measured)
 
 
 class LayerRates(View):

@@ -51,6 +51,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     statistics: tuple[str, ...] = ("value",)
     """The names of the numbers of a sample; those that a class declares itself replace the ones it would inherit."""
+    _kept_type = Kept
     is_estimated = False
     """Whether a gatherer has compared sketches of tensors for it, instead of the tensors."""
 
@@ -179,7 +180,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return _shown.kept.get(id(self), self._present)
 
     def _new_kept(self) -> Kept:
-        kept = Kept(Series(self.inplace, self._width, self._places))
+        kept = self._kept_type(Series(self.inplace, self._width, self._places))
         kept.series.before_reading = lambda: self._bring(kept)
         return kept
 
@@ -264,3 +265,25 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     def _merge(self, values: dict[Any, Any]) -> None:
         """Add other accumulators to those of the same keys."""
         self._kept.series.merge(values)
+
+
+class SeparateStatistics(AccumulatingPreprocessor):
+    """Keeps each statistic of a name in a series of its own, where not every sample has all of them.
+
+    The key of a series is the name with the statistic: ``self._kept.series.add((name, statistic), sample)``.
+    """
+
+    @property
+    def _width(self) -> int:
+        return 1
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """Accumulators by name, then by statistic."""
+        found: dict[str, Any] = {}
+        for (name, statistic), accumulator in self._kept.series.values().items():
+            found.setdefault(name, {})[statistic] = accumulator
+        return found
+
+    def _column(self, series: Series, statistic: str) -> SeriesColumn:
+        return SeriesColumn(series, {key[0]: key for key in series.used_keys() if key[1] == statistic})

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,13 +15,12 @@ from ..engine.meter import Request
 from ..engine.parameters import find_parameter
 from ..engine.rows import Rows
 from ..errors import SkippedSample
-from ..numerical.series import Series, SeriesColumn
 from .abstract import AbstractModulePreprocessor
-from .accumulating import AccumulatingPreprocessor, Samples
+from .accumulating import Samples, SeparateStatistics
 from .geometry import norms
 
 
-class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
+class ParameterStatistics(SeparateStatistics, AbstractModulePreprocessor):
     """One accumulator per parameter, ``value[name][parameter]``; a subclass writes ``_measure``.
 
     Args:
@@ -33,22 +32,6 @@ class ParameterStatistics(AccumulatingPreprocessor, AbstractModulePreprocessor):
         self.attrs_ = [attrs] if isinstance(attrs, str) else list(attrs)
         self.statistics = tuple(self.attrs_)
         super().__init__(inplace)
-
-    @property
-    def _width(self) -> int:
-        return 1  # each parameter is a series of its own: its key is the name of the module and that of the parameter
-
-    @property
-    def value(self) -> dict[str, Any]:
-        """Accumulators by name of the module, then by name of the parameter."""
-        found: dict[str, Any] = OrderedDict()
-        for (name, attr), accumulator in self._kept.series.values().items():
-            found.setdefault(name, {})[attr] = accumulator
-        return found
-
-    def _column(self, series: Series, statistic: str) -> SeriesColumn:
-        """The accumulators of one parameter, by name of the module."""
-        return SeriesColumn(series, {name: (name, attr) for name, attr in series.used_keys() if attr == statistic})
 
     @torch.no_grad()
     def process_module(self, name: str, module: nn.Module) -> None:
