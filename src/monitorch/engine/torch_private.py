@@ -19,7 +19,7 @@ from torch._subclasses import fake_tensor
 from torch.autograd import Variable, forward_ad
 from torch.autograd.function import BackwardCFunction
 from torch.fx import _symbolic_trace
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
@@ -213,6 +213,9 @@ def forget_empty_hooks(parameter: Tensor) -> None:
 tree_map = _pytree.tree_map
 """Call a function for each leaf of nested containers and return the same with the results; nothing public does that."""
 
+tree_leaves = _pytree.tree_leaves
+"""The leaves of nested containers as a list; nothing public does that."""
+
 
 def is_container(kind: type) -> bool:
     """Whether :func:`tree_map` looks inside things of this class; nothing public tells."""
@@ -226,6 +229,9 @@ Convolution = _ConvNd
 
 Normalization = _NormBase
 """Batch and instance normalisations, lazy ones included."""
+
+BatchNorm = _BatchNorm
+"""Batch normalisations of any number of dimensions, over processes, and lazy ones."""
 
 Dropout = _DropoutNd
 """All kinds of dropout."""

@@ -384,6 +384,16 @@ class InspectorState:
         finally:
             self.paused = before
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Do something inside a ``with`` block that takes time and uses the device, but is no part of training."""
+        begin = self.clock.begin_pause()
+        try:
+            yield
+        finally:
+            self.clock.end_pause(begin, computes=True)
+            self.clock.interrupt()  # it may have been in the middle of a step
+
     def _enter(self, phase: Phase, coming: Phase | None = None) -> None:
         self.phase, self.is_baseline = phase, phase == Phase.BASELINE
         self._coming = phase if coming is None else coming
