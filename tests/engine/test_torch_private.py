@@ -37,6 +37,7 @@ from monitorch.engine.torch_private import (
     NO_TASK,
     PIPELINE_STAGE,
     STEP_PRE_HOOKS,
+    BatchNorm,
     Convolution,
     Dropout,
     FakeTensor,
@@ -70,6 +71,7 @@ from monitorch.engine.torch_private import (
     running_steps,
     skip_frame,
     step_pre_hooks,
+    tree_leaves,
     tree_map,
     will_execute,
     without_compiler,
@@ -529,6 +531,7 @@ torch.export.register_dataclass(Registered)
 def test_trees_are_mapped_leaf_by_leaf():
     tree = {"a": [1, (2, None)], "b": Pair(3, 4), "c": Registered(5)}
     assert tree_map(lambda x: x and -x, tree) == {"a": [-1, (-2, None)], "b": Pair(-3, -4), "c": Registered(-5)}
+    assert tree_leaves(tree) == [1, 2, None, 3, 4, 5]
 
 
 def test_only_registered_classes_are_looked_into():
@@ -553,9 +556,10 @@ def layers(condition):
     [
         (Convolution, layers(lambda name: name.removeprefix("Lazy").startswith("Conv"))),
         (Normalization, layers(lambda name: "BatchNorm" in name or "InstanceNorm" in name)),
+        (BatchNorm, layers(lambda name: "BatchNorm" in name)),
         (Dropout, layers(lambda name: "Dropout" in name)),
     ],
-    ids=["convolution", "normalization", "dropout"],
+    ids=["convolution", "normalization", "batch normalization", "dropout"],
 )
 def test_all_layers_of_a_kind_and_no_others_have_the_common_base(kind, expected):
     assert len(expected) >= 6

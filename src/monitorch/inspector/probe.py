@@ -11,6 +11,7 @@ from functools import partial
 from inspect import signature
 from itertools import chain
 from numbers import Integral, Real
+from types import MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -288,8 +289,6 @@ class Probe:
             return {}
         size = min(size, MOST_MIXED)
         with self._trial(train=False) as twin, _plain_kernels():
-            for parameter in twin.parameters:
-                parameter.requires_grad_(False)
             inputs = _fresh(_cut(self._batch[0], slice(0, size)))
             leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
             watched = [leaf.requires_grad_() for leaf in leaves if leaf.dim()]
@@ -348,14 +347,13 @@ class _Copy:
         try:
             self.model = copy.deepcopy(model, self._copies)
             self._loss_fn = copy.deepcopy(loss_fn, self._copies) if isinstance(owner, nn.Module) else loss_fn
-            for part, own in zip(model.modules(), self.model.modules(), strict=True):
-                if (inside := without_compiler(vars(part).get("forward"))) is not None:
-                    own.forward = copy.deepcopy(inside, self._copies)
         except Exception as error:
             raise UnsupportedModelError(
                 f"a model is probed on a copy, and {type(model).__name__} cannot be copied: {error}"
             ) from error
         for part in self.model.modules():
+            if (method := _compiled_method(vars(part).get("forward"))) is not None:
+                part.forward = copy.deepcopy(method, self._copies)
             if isinstance(part, nn.SyncBatchNorm):  # it would wait for other processes, which may not probe
                 part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
             elif isinstance(part, nn.RNNBase):
@@ -431,6 +429,13 @@ class _Copy:
 class _LocalBatchNorm(BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:  # torch's name
         """Any number of dimensions, as in SyncBatchNorm."""
+
+
+def _compiled_method(forward: Any) -> MethodType | None:
+    """The method in ``model.forward = torch.compile(model.forward)``, which is a function, and so is not copied."""
+    inside = without_compiler(forward)
+    method = inside if isinstance(inside, MethodType) else getattr(inside, "__wrapped__", None)
+    return method if isinstance(method, MethodType) else None
 
 
 @contextmanager

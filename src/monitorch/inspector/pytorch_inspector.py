@@ -4,7 +4,7 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -402,7 +402,7 @@ class PyTorchInspector(DisplaysRun):
             modules = (lens.loss_fn for lens in self.lenses if isinstance(lens, LossMetrics))
             loss_fn = next((module for module in modules if module is not None), None)
         options: dict[str, Any] = {"noise": noise, "overfit": overfit, "sharpness": sharpness, "mixing": mixing}
-        with self.state.set_aside():
+        with self.state.set_aside(), self._steps.run_statistics.set_aside() if self._steps else nullcontext():
             found = Probe(
                 model,
                 inputs,
