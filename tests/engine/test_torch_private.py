@@ -75,6 +75,7 @@ from monitorch.engine.torch_private import (
     tree_map,
     will_execute,
     without_compiler,
+    without_graphs,
     without_overrides,
 )
 
@@ -249,6 +250,20 @@ def test_the_function_inside_a_compiled_one_is_found():
     assert without_compiler(torch.compile(halved, backend="eager")) is halved
     assert without_compiler(halved) is None
     assert without_compiler(None) is None
+
+
+@compiling
+def test_nothing_is_compiled_where_graphs_are_not_wanted():
+    backend = Graphs()
+    compiled = torch.compile(halved, backend=backend)
+    with without_graphs():
+        assert torch.equal(compiled(X), halved(X))
+    assert backend == []
+    compiled(X)
+    with without_graphs():
+        compiled(X)
+    compiled(X)
+    assert len(backend) == 1
 
 
 # tracers and transforms
@@ -889,8 +904,10 @@ def test_every_name_has_a_test_here_and_a_reason_there():
 def test_importing_the_file_loads_neither_the_compiler_nor_distributed_tensors():
     code = """
 import sys
-from monitorch.engine.torch_private import inside_backward, is_traced, number_of_graphs, skip_frame
+from monitorch.engine.torch_private import inside_backward, is_traced, number_of_graphs, skip_frame, without_graphs
 skip_frame(lambda: None)
+with without_graphs():
+    pass
 assert (number_of_graphs(), is_traced(), inside_backward()) == (0, False, False)
 print(*({"torch._dynamo", "torch._inductor", "torch.distributed.tensor"} & set(sys.modules)))
 """

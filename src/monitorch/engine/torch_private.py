@@ -9,6 +9,7 @@ Importing this file loads neither the compiler nor the package for distributed t
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from types import CodeType
 from typing import Any, TypeVar
@@ -98,6 +99,14 @@ def may_have_graphs(code: CodeType) -> bool:
 def without_compiler(function: Any) -> Any:
     """What ``torch.compile`` has wrapped to make this function, or None; ``__wrapped__`` may be another decorator's."""
     return getattr(function, "_torchdynamo_orig_callable", None)
+
+
+def without_graphs() -> AbstractContextManager[Any]:
+    """Run compiled functions as they were written inside a ``with`` block.
+
+    ``torch.compiler.set_stance`` is public, but loads the compiler; before that, nothing is compiled.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 # tracers and transforms

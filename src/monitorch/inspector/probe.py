@@ -3,7 +3,6 @@
 import copy
 import math
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch.optim import Optimizer
 
 from ..engine.ranks import several_processes
 from ..engine.tensors import first_input, tensors_in
-from ..engine.torch_private import BatchNorm, tree_leaves, tree_map, without_compiler
+from ..engine.torch_private import BatchNorm, tree_leaves, tree_map, without_compiler, without_graphs
 from ..errors import OptionError, UnsupportedModelError
 from ..numerical.precision import wide_dtype
 from ..preprocessor.loss_module import loss_in
@@ -159,8 +158,7 @@ class Probe:
             stack.enter_context(_same_random_numbers())
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
-            if "torch._dynamo" in sys.modules:  # loading it takes seconds
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(without_graphs())
             twin = _Copy(self._model, self._loss_fn)
             stack.enter_context(_only_copies_run(self._model))
             if not train:
