@@ -200,6 +200,7 @@ def everything(model, optimizer, *more):
     trained = bits(optimizer.state), bits(optimizer.param_groups)
     stream = torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state(legacy=False))
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.backends.cudnn.enabled
+    modes += torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
     return modules, trained, stream, modes, [bits(thing) for thing in more]
 
 
@@ -353,6 +354,39 @@ def test_without_an_optimizer_no_step_is_counted():
     assert (inspector.state.step, inspector.state.passes, inspector.state.gaps) == (0, 0, 0)
     model(torch.ones(4, 3))
     assert inspector.state.step == 1
+
+
+class Logging(nn.Module):
+    """Logs what it sees, with the inspector that it holds, and so does its copy."""
+
+    inspector = None
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x):
+        if self.inspector is not None:
+            self.inspector.log(seen=x.mean())
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_what_the_copies_log_and_functions_compute_is_not_recorded(every):
+    model, criterion = Logging(), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    inspector = inspect(model, optimizer=optimizer, lenses=[LossMetrics(loss_fn=criterion)], every=every)
+    model.inspector = inspector
+    x, y = torch.ones(4, 3), torch.ones(4, 1)
+    for _ in range(3):
+        criterion(model(x), y).backward()
+        optimizer.step()
+        inspector.probe(x * 3, y * 5, loss_fn=lambda output, targets: criterion(output, targets), overfit=1)
+    inspector.tick()
+    records = {record.statistic: record.value for record in inspector.records()}
+    assert records["train_loss mean"] == pytest.approx(criterion(model(x), y).item())
+    assert records["seen mean"] == 1.0
+    assert "val_loss mean" not in records
 
 
 def test_its_time_is_part_of_no_step_and_of_no_hook():
@@ -862,6 +896,26 @@ class OwnLoss(nn.Module):
         return (output - y).abs().mean() + self.linear.weight.pow(2).sum()
 
 
+class Summary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def of(self, output):
+        return (output * self.scale).mean()
+
+
+def test_a_method_of_another_module_may_be_the_loss():
+    model, summary = nn.Linear(3, 1).double(), Summary().double()
+    x = normal(4, 3)
+    report = probe(model, x, loss_fn=summary.of)
+    first, second = [
+        np.append(2 * array(x)[half].mean(0), [2, array(model(x))[half].mean()]) for half in (slice(2), slice(2, 4))
+    ]
+    assert report.gradient_square == pytest.approx(first @ second)
+    assert summary.scale.grad is None
+
+
 def test_which_loss_is_measured():
     x, y = normal(4, 3, dtype=torch.float32), normal(4, 1, dtype=torch.float32)
     model = OwnLoss()
@@ -949,6 +1003,22 @@ def test_a_model_may_hold_its_own_watch_and_what_the_last_pass_has_left():
         model(torch.ones(2, 3)).sum().backward()
         assert not model.weight.is_leaf
         assert model.watched.probe(torch.ones(2, 3), loss_fn=torch.mean).noise_scale == pytest.approx(0.0, abs=1e-6)
+
+
+def test_precisions_that_differ_by_operation_stay(monkeypatch):
+    for backend, precision in ((torch.backends.cudnn.conv, "tf32"), (torch.backends.cudnn.rnn, "ieee")):
+        monkeypatch.setattr(backend, "fp32_precision", precision)
+    report = probe(Recurrent(), torch.ones(4, 3), loss_fn=torch.mean, sharpness=True, iterations=2, mixing=True)
+    assert report.mixing == 0.0
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+    assert torch.backends.cudnn.rnn.fp32_precision == "ieee"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.jit calls no hooks")
+def test_a_model_with_scripted_parts_is_refused():
+    model = nn.Sequential(nn.Linear(3, 2), torch.jit.script(nn.Linear(2, 1)))
+    with pytest.raises(UnsupportedModelError, match="scripted parts cannot be trained, such as '1'"):
+        probe(model, torch.ones(4, 3), loss_fn=torch.mean)
 
 
 def compile_whole(model):

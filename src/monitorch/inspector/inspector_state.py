@@ -386,11 +386,16 @@ class InspectorState:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Do something inside a ``with`` block that takes time and uses the device, but is no part of training."""
-        begin = self.clock.begin_pause()
+        """Do something inside a ``with`` block that takes time and uses the device, but is no part of training.
+
+        Hooks stay where they are, so it is no gap between steps that are compared: the watched model must not run.
+        """
+        begin, paused = self.clock.begin_pause(), self._paused
+        self._paused, self.is_quiet = True, False
         try:
             yield
         finally:
+            self._paused = paused
             self.clock.end_pause(begin, computes=True)
             self.clock.interrupt()  # it may have been in the middle of a step
 

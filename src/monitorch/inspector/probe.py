@@ -26,7 +26,7 @@ from ..errors import OptionError, UnsupportedModelError
 from ..numerical.precision import wide_dtype
 from ..preprocessor.loss_module import loss_in
 from .display import DisplaysRun
-from .module_tree import is_spread, walk
+from .module_tree import is_spread, scripted, walk
 
 MOST_MIXED = 16
 """At most so many samples are compared with each other: each takes a backward pass."""
@@ -126,6 +126,9 @@ class Probe:
         if is_spread(model):
             cure = "probe a copy of it that is not sharded, in one process"
             raise UnsupportedModelError(f"parameters that are sharded over processes cannot be probed: {cure}")
+        if parts := scripted(model):
+            cure = "probe the model without torch.jit"
+            raise UnsupportedModelError(f"copies of scripted parts cannot be trained, such as {parts[0]!r}: {cure}")
         if loss_fn is not None and not callable(loss_fn):
             raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {loss_fn!r}")
         self._model, self._loss_fn, self._optimizers = model, loss_fn, optimizers
@@ -343,8 +346,9 @@ class _Copy:
         for part in chain(model.modules(), owner.modules() if isinstance(owner, nn.Module) else ()):
             self._copies |= _taken_along(part)
         try:
-            self.model = copy.deepcopy(model, self._copies)
-            self._loss_fn = copy.deepcopy(loss_fn, self._copies) if isinstance(owner, nn.Module) else loss_fn
+            with torch.no_grad():  # gradients of a copy must not flow on to the model
+                self.model = copy.deepcopy(model, self._copies)
+                self._loss_fn = copy.deepcopy(loss_fn, self._copies) if isinstance(owner, nn.Module) else loss_fn
         except Exception as error:
             raise UnsupportedModelError(
                 f"a model is probed on a copy, and {type(model).__name__} cannot be copied: {error}"
@@ -356,7 +360,8 @@ class _Copy:
                 part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
             elif isinstance(part, nn.RNNBase):
                 part.flatten_parameters()  # cuDNN wants them side by side
-        self._parts = [part for part in (self.model, self._loss_fn) if isinstance(part, nn.Module)]
+        owner = getattr(self._loss_fn, "__self__", self._loss_fn)
+        self._parts = [part for part in (self.model, owner) if isinstance(part, nn.Module)]
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -477,8 +482,13 @@ def _same_random_numbers() -> Iterator[None]:
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
     """Kernels that can be differentiated twice, and in eval mode: fused attention and cuDNN's RNNs cannot."""
-    with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
-        yield
+    has_cudnn = torch.backends.cudnn.enabled  # not flags(), which changes precisions, too
+    torch.backends.cudnn.enabled = False
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cudnn.enabled = has_cudnn
 
 
 def _fresh(batch: Any) -> Any:
