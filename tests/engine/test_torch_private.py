@@ -39,6 +39,7 @@ from monitorch.engine.torch_private import (
     NO_TASK,
     PIPELINE_STAGE,
     STEP_PRE_HOOKS,
+    BatchNorm,
     Convolution,
     Dropout,
     FakeTensor,
@@ -74,9 +75,11 @@ from monitorch.engine.torch_private import (
     running_steps,
     skip_frame,
     step_pre_hooks,
+    tree_leaves,
     tree_map,
     will_execute,
     without_compiler,
+    without_graphs,
     without_overrides,
 )
 
@@ -312,6 +315,20 @@ def test_the_code_of_a_module_call_runs_while_a_module_runs():
     outer.forward = lambda: inner()
     assert inner() == [inner]
     assert outer() == [inner, outer]
+
+
+@compiling
+def test_nothing_is_compiled_where_graphs_are_not_wanted():
+    backend = Graphs()
+    compiled = torch.compile(halved, backend=backend)
+    with without_graphs():
+        assert torch.equal(compiled(X), halved(X))
+    assert backend == []
+    compiled(X)
+    with without_graphs():
+        compiled(X)
+    compiled(X)
+    assert len(backend) == 1
 
 
 # tracers and transforms
@@ -594,6 +611,7 @@ torch.export.register_dataclass(Registered)
 def test_trees_are_mapped_leaf_by_leaf():
     tree = {"a": [1, (2, None)], "b": Pair(3, 4), "c": Registered(5)}
     assert tree_map(lambda x: x and -x, tree) == {"a": [-1, (-2, None)], "b": Pair(-3, -4), "c": Registered(-5)}
+    assert tree_leaves(tree) == [1, 2, None, 3, 4, 5]
 
 
 def test_only_registered_classes_are_looked_into():
@@ -618,9 +636,10 @@ def layers(condition):
     [
         (Convolution, layers(lambda name: name.removeprefix("Lazy").startswith("Conv"))),
         (Normalization, layers(lambda name: "BatchNorm" in name or "InstanceNorm" in name)),
+        (BatchNorm, layers(lambda name: "BatchNorm" in name)),
         (Dropout, layers(lambda name: "Dropout" in name)),
     ],
-    ids=["convolution", "normalization", "dropout"],
+    ids=["convolution", "normalization", "batch normalization", "dropout"],
 )
 def test_all_layers_of_a_kind_and_no_others_have_the_common_base(kind, expected):
     assert len(expected) >= 6
@@ -950,8 +969,10 @@ def test_every_name_has_a_test_here_and_a_reason_there():
 def test_importing_the_file_loads_neither_the_compiler_nor_distributed_tensors():
     code = """
 import sys
-from monitorch.engine.torch_private import inside_backward, is_traced, number_of_graphs, skip_frame
+from monitorch.engine.torch_private import inside_backward, is_traced, number_of_graphs, skip_frame, without_graphs
 skip_frame(lambda: None)
+with without_graphs():
+    pass
 assert (number_of_graphs(), is_traced(), inside_backward()) == (0, False, False)
 print(*({"torch._dynamo", "torch._inductor", "torch.distributed.tensor"} & set(sys.modules)))
 """

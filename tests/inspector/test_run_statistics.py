@@ -211,3 +211,11 @@ def test_a_number_that_the_user_logs_under_the_same_name_is_the_one_shown():
 
 def test_an_inspector_that_does_not_logs_nothing():
     assert watched_numbers() == [{}, {}]
+
+
+def test_what_is_set_aside_does_not_slow_training_down():
+    run_statistics = RunStatistics([], clock=iter([0.0, 1.0, 51.0, 52.0]).__next__)
+    run_statistics.count(torch.ones(8, 1))
+    with run_statistics.set_aside():
+        pass  # from 1 to 51
+    assert run_statistics.read() == {"samples per second": 4.0}

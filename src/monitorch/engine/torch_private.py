@@ -9,6 +9,7 @@ Importing this file loads neither the compiler nor the package for distributed t
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from types import CodeType
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from torch._subclasses import fake_tensor
 from torch.autograd import Variable, forward_ad
 from torch.autograd.function import BackwardCFunction
 from torch.fx import _symbolic_trace
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
@@ -129,6 +130,14 @@ def remove_mode(mode: TorchFunctionMode) -> None:
             above.append(last)
         for other in reversed(above):
             modes._push_mode(other)
+
+
+def without_graphs() -> AbstractContextManager[Any]:
+    """Run compiled functions as they were written inside a ``with`` block.
+
+    ``torch.compiler.set_stance`` is public, but loads the compiler; before that, nothing is compiled.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 # tracers and transforms
@@ -250,6 +259,9 @@ def forget_empty_hooks(parameter: Tensor) -> None:
 tree_map = _pytree.tree_map
 """Call a function for each leaf of nested containers and return the same with the results; nothing public does that."""
 
+tree_leaves = _pytree.tree_leaves
+"""The leaves of nested containers as a list; nothing public does that."""
+
 
 def is_container(kind: type) -> bool:
     """Whether :func:`tree_map` looks inside things of this class; nothing public tells."""
@@ -263,6 +275,9 @@ Convolution = _ConvNd
 
 Normalization = _NormBase
 """Batch and instance normalisations, lazy ones included."""
+
+BatchNorm = _BatchNorm
+"""Batch normalisations of any number of dimensions, over processes, and lazy ones."""
 
 Dropout = _DropoutNd
 """All kinds of dropout."""

@@ -384,6 +384,21 @@ class InspectorState:
         finally:
             self.paused = before
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Do something inside a ``with`` block that takes time and uses the device, but is no part of training.
+
+        Hooks stay where they are, so it is no gap between steps that are compared: the watched model must not run.
+        """
+        begin, paused = self.clock.begin_pause(), self._paused
+        self._paused, self.is_quiet = True, False
+        try:
+            yield
+        finally:
+            self._paused = paused
+            self.clock.end_pause(begin, computes=True)
+            self.clock.interrupt()  # it may have been in the middle of a step
+
     def _enter(self, phase: Phase, coming: Phase | None = None) -> None:
         self.phase, self.is_baseline = phase, phase == Phase.BASELINE
         self._coming = phase if coming is None else coming

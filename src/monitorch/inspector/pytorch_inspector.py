@@ -4,7 +4,7 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from .display import DisplaysRun
 from .events import check as check_event_options
 from .inspector_state import STOP_NEEDS_ALL, TRAINING_LOSS, InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
+from .probe import Probe, ProbeReport
 from .step_counter import StepCounter
 from .tick import Tick, collect
 
@@ -127,6 +128,7 @@ class PyTorchInspector(DisplaysRun):
         self._busy_seconds = 0.0
         self._steps: StepCounter | None = None
         self._layers: LayersOf | None = None
+        self._model: weakref.ref[nn.Module] | None = None
         self._shown_epoch, self._adopted, self._handles = 0, list[AbstractLens](), list[Any]()
         # deleting the inspector removes its hooks: the finalizer shares what it needs, but does not hold the inspector
         weakref.finalize(self, _release_dropped, self._adopted, self._handles, self.state).atexit = False
@@ -195,7 +197,7 @@ class PyTorchInspector(DisplaysRun):
         if self.state.attached:
             self.detach()
         self.state.events.forget()
-        self._shown_step, self._last_records = 0, []
+        self._shown_step, self._last_records, self._model = 0, [], weakref.ref(model)
         self.state.average_over(averaging_processes(module))
         self._adopt_lenses()
         if not self._is_off:
@@ -227,7 +229,7 @@ class PyTorchInspector(DisplaysRun):
         self.state.events.stop = None  # there is nothing left to stop
         _release(self._adopted, self._handles, self.state)
         self.state.meet_as("")
-        self._layers = self._steps = None
+        self._layers = self._steps = self._model = None
         self.aliases = {}
         self._call_preprocessor.reset()
         self.state.restart()
@@ -355,6 +357,61 @@ class PyTorchInspector(DisplaysRun):
         """What has happened since the model was attached: the newest 1,000 events, oldest first."""
         self.state.settle()
         return self.state.events.kept()
+
+    def probe(
+        self,
+        inputs: Any,
+        targets: Any = None,
+        *,
+        loss_fn: Callable[..., Any] | None = None,
+        noise: bool = True,
+        overfit: int = 0,
+        sharpness: bool = False,
+        mixing: bool = False,
+        iterations: int = 100,
+        tolerance: float = 0.01,
+    ) -> ProbeReport:
+        """Run copies of the model with one batch, to measure what training itself does not show.
+
+        Nothing of the training changes: not the model, its gradients, the optimizer, or random numbers. Nothing is
+        recorded. If the model raises an error, so does this. It takes memory for a second model and its gradients.
+
+        Args:
+            inputs: what the model is called with: a dictionary holds keyword arguments, a tuple or list several
+                arguments, anything else is the only one.
+            targets: what ``loss_fn`` gets after the output.
+            loss_fn: computes the loss, as a module or function. None: the ``loss_fn`` of LossMetrics, if there are
+                targets; else the ``loss`` field of the output.
+            noise: compare the gradients of two halves of the batch. Samples are along the first dimension.
+            overfit: train so many steps on this batch alone, with new optimizers of the same class and options.
+            sharpness: also find the largest eigenvalue of the Hessian.
+            mixing: also check that in eval mode no output depends on the inputs of other samples.
+            iterations: at most so many Hessian-vector products, for the sharpness.
+            tolerance: the relative error at which these end.
+
+        >>> model, loss_fn = nn.Linear(2, 1), nn.MSELoss()
+        >>> inspector = PyTorchInspector([], module=model, visualizer="dummy")
+        >>> report = inspector.probe(torch.eye(2), torch.ones(2, 1), loss_fn=loss_fn, mixing=True)
+        >>> report.train_loss == report.eval_loss, report.mixing
+        (True, 0.0)
+        """
+        model = None if self._model is None else self._model()
+        if model is None:
+            raise LifecycleError("there is no model to probe: attach() one first")
+        if loss_fn is None and targets is not None:
+            modules = (lens.loss_fn for lens in self.lenses if isinstance(lens, LossMetrics))
+            loss_fn = next((module for module in modules if module is not None), None)
+        options: dict[str, Any] = {"noise": noise, "overfit": overfit, "sharpness": sharpness, "mixing": mixing}
+        with self.state.set_aside(), self._steps.run_statistics.set_aside() if self._steps else nullcontext():
+            found = Probe(
+                model,
+                inputs,
+                targets,
+                loss_fn=loss_fn,
+                optimizers=self.optimizers,
+                separator=self.module_name_prefix,
+            )
+            return found.report(**options, iterations=iterations, tolerance=tolerance)
 
     def paused(self) -> AbstractContextManager[None]:
         """Record nothing inside a ``with`` block."""

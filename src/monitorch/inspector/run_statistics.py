@@ -3,7 +3,8 @@
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from numbers import Real
 from typing import Any
@@ -52,6 +53,15 @@ class RunStatistics:
         """Count a training batch: its size is the first dimension of a tensor; other objects are not counted."""
         if isinstance(batch, Tensor) and batch.dim():
             self._samples += batch.shape[0]
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Do something inside a ``with`` block that is no part of training: its time does not count."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self._since += self._clock() - begin
 
     def count_skipped(self, steps: Any) -> None:
         """Count steps that were skipped because of an overflow; does not wait for the GPU."""

@@ -162,10 +162,11 @@ class StepClock:
         may_record = self._device is not None and not torch.cuda.is_current_stream_capturing()
         return self._clock(), self._event() if may_record else None, _compiled()
 
-    def end_pause(self, begin: Any) -> float:
+    def end_pause(self, begin: Any, *, computes: bool = False) -> float:
         """Training goes on: it is part of no step and of no hook, even if one is running.
 
-        Returns its seconds, or 0 if something was compiled in it.
+        Returns its seconds, or 0 if something was compiled in it. A pause that ``computes`` on the device does not tell
+        whether steps suffer while the host is busy.
         """
         then, event, compiled = begin
         seconds: float = self._clock() - then
@@ -174,7 +175,7 @@ class StepClock:
         self.mark()
         if compiled != _compiled():
             return 0.0
-        if event is not None and self._began is not None:
+        if event is not None and self._began is not None and not computes:
             self._pauses.append((event, self._began, seconds))
         return seconds
 

@@ -63,6 +63,11 @@ class LossMetrics(PushedLens):
             views.append(NamedLines(tags[1], self._read_metrics, lines, bands))
         super().__init__([self._losses], views)
 
+    @property
+    def loss_fn(self) -> nn.Module | None:
+        """The module that computes the loss."""
+        return self._loss_fn
+
     def loss(self, *, train: bool, method: str | None = None) -> float:
         """The loss of the tick that has just ended, by one of the methods in ``loss_line``; NaN if none was seen."""
         name, methods = self._loss_names()[0 if train else 1], self._views[0].lines

@@ -27,7 +27,7 @@ from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..engine.torch_private import is_traced
 from ..errors import OptionError, users_line, warn
-from ..inspector import PyTorchInspector
+from ..inspector import ProbeReport, PyTorchInspector
 from ..inspector.arguments import trainer
 from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
@@ -289,6 +289,10 @@ class Watch(DisplaysRun):
     def events(self) -> list[Event]:
         """What has happened so far: the newest 1,000 events, oldest first; also after the watch is closed."""
         return self.inspector.events()
+
+    def probe(self, inputs: Any, targets: Any = None, **options: Any) -> ProbeReport:
+        """Measure copies of the model with one batch: see :meth:`monitorch.inspector.PyTorchInspector.probe`."""
+        return self.inspector.probe(inputs, targets, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the run; save it with your checkpoint."""

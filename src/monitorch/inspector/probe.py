@@ -1,0 +1,566 @@
+"""Measurements that run the model: on copies of it, so that training is not touched."""
+
+import copy
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from itertools import chain
+from numbers import Integral, Real
+from types import MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import Optimizer
+
+from ..engine.ranks import several_processes
+from ..engine.tensors import first_input, tensors_in
+from ..engine.torch_private import BatchNorm, tree_leaves, tree_map, without_compiler, without_graphs
+from ..errors import OptionError, UnsupportedModelError
+from ..numerical.precision import wide_dtype
+from ..preprocessor.loss_module import loss_in
+from .display import DisplaysRun
+from .module_tree import is_spread, scripted, walk
+
+MOST_MIXED = 16
+"""At most so many samples are compared with each other: each takes a backward pass."""
+
+NO_LOSS = (
+    "there is no loss to measure: pass targets, and loss_fn= unless the inspector has one, or use a model whose output "
+    "has a field loss"
+)
+
+
+class BatchNormShift(NamedTuple):
+    """How far the running statistics of a BatchNorm layer are from those of the batch."""
+
+    mean: float
+    """The largest difference of the means of a channel, in running standard deviations."""
+    variance: float
+    """The variance of a channel in the batch over its running variance, where that is farthest from 1."""
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """What :meth:`PyTorchInspector.probe` has measured; None for what was not measured, and ``notes`` say why."""
+
+    train_loss: float
+    """The loss of the batch in train mode."""
+    eval_loss: float
+    """The loss of the same batch in eval mode."""
+    batch_norms: dict[str, BatchNormShift]
+    """The BatchNorm layers that keep running statistics, by name."""
+    noise_scale: float | None = None
+    """B_simple = tr(Sigma) / |G|^2, in samples; infinite if the noise hides the gradient."""
+    gradient_variance: float | None = None
+    """The estimate of tr(Sigma), the variance of the gradient of one sample, summed over all parameters."""
+    gradient_square: float | None = None
+    """The estimate of |G|^2, the squared norm of the true gradient; may be negative, because of noise."""
+    half_cosine: float | None = None
+    """The cosine between the gradients of the two halves of the batch."""
+    overfit: tuple[float, ...] = ()
+    """The loss after each step on this batch alone."""
+    sharpness: float | None = None
+    """The largest eigenvalue of the Hessian of the loss in train mode."""
+    mixing: float | None = None
+    """The largest derivative of the output of a sample with respect to the input of another one."""
+    mixing_pair: tuple[int, int] | None = None
+    """The two samples: number of the output, number of the input; None if no samples mix."""
+    notes: tuple[str, ...] = ()
+    """What to know about these numbers."""
+
+    def __str__(self) -> str:
+        lines = [("loss", f"{self.train_loss:.5g} in train mode, {self.eval_loss:.5g} in eval mode")]
+        for name, shift in self.batch_norms.items():
+            lines.append(
+                (f"BatchNorm {name}", f"mean off by {shift.mean:.3g} deviations, variance x {shift.variance:.3g}")
+            )
+        if self.noise_scale is not None:
+            lines.append(("noise scale", f"{self.noise_scale:.4g} samples, cosine of halves {self.half_cosine:.3f}"))
+        if self.overfit:
+            lines.append(("overfit", f"loss {self.overfit[-1]:.5g} after {len(self.overfit)} steps on this batch"))
+        if self.sharpness is not None:
+            lines.append(("sharpness", f"{self.sharpness:.5g}"))
+        if self.mixing is not None:
+            lines.append(("mixing", _mixing_text(self.mixing, self.mixing_pair)))
+        lines += [("note", text) for text in self.notes]
+        width = max(len(title) for title, _ in lines)
+        return "\n".join(f"{title:<{width}}  {text}" for title, text in lines)
+
+
+def _mixing_text(largest: float, pair: tuple[int, int] | None) -> str:
+    return "no samples mix" if pair is None else f"output {pair[0]} changes with input {pair[1]}, by {largest:.3g}"
+
+
+class Probe:
+    """Measures a model with one batch.
+
+    Every measurement has a copy of the model for itself and begins with the same random numbers, so no number depends
+    on which others are measured. The model is never called; the random numbers are put back.
+
+    Args:
+        model: the model itself, without wrappers.
+        inputs: what it is called with: a dictionary holds keyword arguments, a tuple or list several arguments.
+        targets: the second argument of ``loss_fn``; None to call it with the output alone.
+        loss_fn: computes the loss from the output; None for the ``loss`` field of the output.
+        optimizers: what trains the model.
+        separator: what separates the parts of a layer's name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        targets: Any = None,
+        *,
+        loss_fn: Callable[..., Any] | None = None,
+        optimizers: Sequence[Optimizer] = (),
+        separator: str = ".",
+    ) -> None:
+        if is_spread(model):
+            cure = "probe a copy of it that is not sharded, in one process"
+            raise UnsupportedModelError(f"parameters that are sharded over processes cannot be probed: {cure}")
+        if parts := scripted(model):
+            cure = "probe the model without torch.jit"
+            raise UnsupportedModelError(f"copies of scripted parts cannot be trained, such as {parts[0]!r}: {cure}")
+        if loss_fn is not None and not callable(loss_fn):
+            raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {loss_fn!r}")
+        self._model, self._loss_fn, self._optimizers = model, loss_fn, optimizers
+        self._batch = dict(inputs) if isinstance(inputs, Mapping) else inputs, targets
+        self._separator = separator
+        self.notes: list[str] = []
+        """Why something was not measured."""
+        if several_processes():
+            self.notes.append("these numbers are of this process and its batch alone")
+
+    def report(
+        self, *, noise: bool, overfit: int, sharpness: bool, mixing: bool, iterations: int, tolerance: float
+    ) -> ProbeReport:
+        """Measure the two losses and what else is asked for."""
+        _check(overfit, iterations, tolerance, noise=noise, sharpness=sharpness, mixing=mixing)
+        evaluated, (trained, shifts) = self.loss_in_eval_mode(), self.loss_in_train_mode()
+        found: dict[str, Any] = self.noise() if noise else {}
+        if overfit:
+            found["overfit"] = self.overfit(overfit)
+        if sharpness:
+            found["sharpness"] = self.sharpness(iterations, tolerance)
+        if mixing:
+            found |= self.mixing()
+        return ProbeReport(trained, evaluated, shifts, **found, notes=tuple(self.notes))
+
+    @contextmanager
+    def _trial(self, *, train: bool = True) -> Iterator["_Copy"]:
+        """A copy to measure with, in train or eval mode."""
+        with ExitStack() as stack:
+            stack.enter_context(_same_random_numbers())
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(without_graphs())
+            twin = _Copy(self._model, self._loss_fn)
+            stack.enter_context(_only_copies_run(self._model))
+            if not train:
+                twin.model.eval()
+            elif not twin.model.training:  # otherwise some layers may be in eval mode on purpose
+                twin.model.train()
+            yield twin
+
+    def loss_in_eval_mode(self) -> float:
+        """The loss as evaluation computes it."""
+        with self._trial(train=False) as twin, torch.no_grad():
+            return float(twin.loss(self._batch))
+
+    def loss_in_train_mode(self) -> tuple[float, dict[str, BatchNormShift]]:
+        """The loss as training computes it, and how far BatchNorm's running statistics are from those of this pass."""
+        seen: dict[str, tuple[Tensor, Tensor]] = {}
+        with self._trial() as twin:
+            layers = [layer for layer in walk(twin.model, separator=self._separator) if _has_running(layer.module)]
+            for name, module, _ in layers:
+                module.register_forward_pre_hook(partial(_compare, seen, name), with_kwargs=True)
+            loss = float(twin.loss(self._batch).detach())
+        named = [layer.name for layer in layers if layer.name in seen]
+        return loss, {name: BatchNormShift(*map(float, seen[name])) for name in named}
+
+    def noise(self) -> dict[str, float]:
+        """The fields of the report about the gradients g1 and g2 of two halves with b samples each.
+
+        With g = (g1 + g2) / 2 and m = (|g1|^2 + |g2|^2) / 2, the unbiased estimates from batches of b and 2b samples
+        are ``|G|^2 = 2 |g|^2 - m`` and ``tr(Sigma) = 2b (m - |g|^2)``: McCandlish et al., "An Empirical Model of
+        Large-Batch Training" (2018), appendix A.1. Without g, that is ``g1 g2`` and ``b (m - g1 g2)``. An odd last
+        sample is left out.
+        """
+        size = self._samples(self._batch, "the noise scale")
+        if size is None:
+            return {}
+        half = size // 2
+        with self._trial() as twin:
+            if half == 1 and any(isinstance(part, BatchNorm) and part.training for part in twin.model.modules()):
+                self.notes.append("the noise scale is not known: with BatchNorm it takes at least four samples")
+                return {}
+            gradients = [twin.gradient(_cut(self._batch, slice(at, at + half))) for at in (0, half)]
+        first, second = gradients
+        square, of_first, of_second = _dot(first, second), _dot(first, first), _dot(second, second)
+        variance, norms = half * ((of_first + of_second) / 2 - square), math.sqrt(of_first) * math.sqrt(of_second)
+        if norms == 0:
+            self.notes.append("the noise scale is not known: the gradient is 0, or no parameter is trained")
+            return {}
+        if square <= 0:
+            self.notes.append("the halves of the batch do not agree on a direction: only a larger batch can show it")
+        return {
+            "noise_scale": math.inf if square <= 0 else variance / square,
+            "gradient_variance": variance,
+            "gradient_square": square,
+            "half_cosine": square / norms,
+        }
+
+    def overfit(self, steps: int) -> tuple[float, ...]:
+        """The loss after each of some steps on this batch, with new optimizers like those of the model."""
+        with self._trial() as twin:
+            optimizers = [made for given in self._optimizers if (made := twin.optimizer(given)) is not None]
+            if not optimizers:
+                cure = "pass the optimizer that trains the model to the inspector: optimizer="
+                raise OptionError(f"overfit={steps} needs an optimizer: {cure}")
+            losses: list[Tensor] = []
+
+            def closure() -> Any:
+                losses.append(twin.train(self._batch))
+                return losses[-1]
+
+            begins = []
+            for _ in range(steps):
+                begins.append(len(losses))  # some optimizers call the closure several times in a step
+                optimizers[0].step(closure)
+                for other in optimizers[1:]:
+                    other.step()
+            return *(float(losses[place]) for place in begins[1:]), float(twin.loss(self._batch).detach())
+
+    def sharpness(self, iterations: int, tolerance: float) -> float | None:
+        """The largest eigenvalue of the Hessian by power iteration, one Hessian-vector product each.
+
+        It ends when ``|H v - a v| <= tolerance |H v|``: then an eigenvalue is that near to ``a``. It is the one with
+        the largest absolute value. If it is negative, or another one has the opposite sign, the iteration is repeated
+        with ``H + r I``, where ``r`` is the largest ``|H v|`` seen.
+        """
+        with self._trial() as twin, _plain_kernels():
+            loss = twin.loss(self._batch)
+            parameters = twin.trained
+            if not loss.requires_grad or not parameters:
+                self.notes.append("the sharpness is not known: the loss depends on no parameter that is trained")
+                return None
+            slopes = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
+            if not any(slope.requires_grad for slope in slopes):
+                return 0.0  # the loss is linear
+            draws = {device: _draws(device) for device in {parameter.device for parameter in parameters}}
+            start = [
+                torch.randn(parameter.shape, generator=draws[parameter.device], device=parameter.device).to(parameter)
+                for parameter in parameters
+            ]
+
+            def times(vector: Sequence[Tensor]) -> Sequence[Tensor]:
+                pairs = [pair for pair in zip(slopes, vector, strict=True) if pair[0].requires_grad]
+                bent, along = zip(*pairs, strict=True)
+                return torch.autograd.grad(bent, parameters, along, retain_graph=True, materialize_grads=True)
+
+            found = _power_iteration(times, start, iterations, tolerance)
+            if found.value < 0 or not found.has_converged:
+                shift = found.radius
+
+                def shifted(vector: Sequence[Tensor]) -> list[Tensor]:
+                    return [part + shift * own for part, own in zip(times(vector), vector, strict=True)]
+
+                found = _power_iteration(shifted, start, iterations, tolerance)
+                found = found._replace(value=found.value - shift)
+            if not found.has_converged:
+                self.notes.append(f"the sharpness has not settled in {iterations} iterations: allow more of them")
+            return found.value
+
+    def mixing(self) -> dict[str, Any]:
+        """The fields of the report about samples that influence each other in eval mode.
+
+        Of at most 16 samples: the derivative of each output, along a random direction of length 1, with respect to all
+        floating inputs.
+        """
+        size = self._samples(self._batch[0], "whether samples mix")
+        if size is None:
+            return {}
+        size = min(size, MOST_MIXED)
+        with self._trial(train=False) as twin, _plain_kernels():
+            inputs = _fresh(_cut(self._batch[0], slice(0, size)))
+            leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+            watched = [leaf.requires_grad_() for leaf in leaves if leaf.dim()]
+            found = tensors_in(twin.call(tree_map(_own, inputs)))  # the model may not change leaves in place
+            outputs = [part for part in found if part.requires_grad and part.dim() and len(part) == size]
+            if not watched or not outputs:
+                why = "no input is floating" if not watched else "no output of a sample depends on a floating input"
+                self.notes.append(f"whether samples mix is not known: {why}")
+                return {}
+            rows = []
+            for sample in range(size):
+                mixes = [_along_random_direction(output[sample]) for output in outputs]
+                slopes = torch.autograd.grad(mixes, watched, retain_graph=True, materialize_grads=True)
+                sizes = torch.stack([slope.abs().reshape(size, -1).amax(1).to(slopes[0]) for slope in slopes]).amax(0)
+                sizes[sample] = 0
+                rows.append(sizes)
+            matrix = torch.stack(rows)
+            largest, place = float(matrix.max()), int(matrix.argmax())
+        return {"mixing": largest, "mixing_pair": divmod(place, size) if largest else None}
+
+    def _samples(self, data: Any, wanted: str) -> int | None:
+        """How many samples there are, if they can be taken apart; None if not, with a note."""
+        leaves = [leaf for leaf in tree_leaves(data) if isinstance(leaf, Tensor) and leaf.dim()]
+        sizes = sorted({len(leaf) for leaf in leaves})
+        if len(sizes) == 1 and sizes[0] > 1:
+            return sizes[0]
+        if not sizes:
+            why = "there is no tensor in the batch"
+        elif len(sizes) > 1:
+            why = f"the tensors of the batch have no common first dimension, but {', '.join(map(str, sizes))}"
+        else:
+            why = f"it takes at least two samples, not {sizes[0]}"
+        self.notes.append(f"{wanted} is not known: {why}")
+        return None
+
+
+def _check(overfit: Any, iterations: Any, tolerance: Any, **switches: Any) -> None:
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise OptionError(f"{name}={value!r} must be True or False")
+    for name, value, least in (("overfit", overfit, 0), ("iterations", iterations, 1)):
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+            raise OptionError(f"{name}={value!r} must be a whole number, at least {least}")
+    if not isinstance(tolerance, Real) or isinstance(tolerance, bool) or not 0 < float(tolerance) < 1:
+        raise OptionError(f"tolerance={tolerance!r} must be a number between 0 and 1, such as 0.01")
+
+
+class _Copy:
+    """A copy of a model and of what computes its loss; hooks of this package do nothing in it."""
+
+    def __init__(self, model: nn.Module, loss_fn: Callable[..., Any] | None) -> None:
+        self._copies: dict[int, Any] = {}
+        owner = getattr(loss_fn, "__self__", loss_fn)
+        for part in chain(model.modules(), owner.modules() if isinstance(owner, nn.Module) else ()):
+            self._copies |= _taken_along(part)
+        try:
+            with torch.no_grad():  # gradients of a copy must not flow on to the model
+                self.model = copy.deepcopy(model, self._copies)
+                self._loss_fn = copy.deepcopy(loss_fn, self._copies) if isinstance(owner, nn.Module) else loss_fn
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"a model is probed on a copy, and {type(model).__name__} cannot be copied: {error}"
+            ) from error
+        for part in self.model.modules():
+            if (method := _compiled_method(vars(part).get("forward"))) is not None:
+                part.forward = copy.deepcopy(method, self._copies)
+            if isinstance(part, nn.SyncBatchNorm):  # it would wait for other processes, which may not probe
+                part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
+            elif isinstance(part, nn.RNNBase):
+                part.flatten_parameters()  # cuDNN wants them side by side
+        owner = getattr(self._loss_fn, "__self__", self._loss_fn)
+        self._parts = [part for part in (self.model, owner) if isinstance(part, nn.Module)]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters; those of lazy modules are there after a pass."""
+        return list(dict.fromkeys(chain.from_iterable(part.parameters() for part in self._parts)))
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that are not frozen."""
+        return [parameter for parameter in self.parameters if parameter.requires_grad]
+
+    def call(self, inputs: Any) -> Any:
+        """Run the model."""
+        if isinstance(inputs, dict):
+            return self.model(**inputs)
+        return self.model(*inputs) if isinstance(inputs, (tuple, list)) else self.model(inputs)
+
+    def loss(self, batch: tuple[Any, Any]) -> Tensor:
+        """Run the model and compute the loss; the batch stays as it is."""
+        inputs, targets = _fresh(batch)
+        output = self.call(inputs)
+        if self._loss_fn is None:
+            loss = loss_in(output)
+        else:
+            loss = self._loss_fn(output) if targets is None else self._loss_fn(output, targets)
+        if loss is None:
+            raise OptionError(NO_LOSS)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            kind = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise OptionError(f"a loss is a tensor with one number, not {kind}: pass a loss_fn= that reduces it")
+        return loss.reshape(())
+
+    def train(self, batch: tuple[Any, Any]) -> Tensor:
+        """Compute the loss and new gradients of it."""
+        for part in self._parts:
+            part.zero_grad()
+        loss: Any = self.loss(batch)
+        if loss.requires_grad:
+            loss.backward()  # not autograd.grad(), which not every kind of activation checkpointing supports
+        detached: Tensor = loss.detach()
+        return detached
+
+    def gradient(self, batch: tuple[Any, Any]) -> list[Tensor | None]:
+        """The gradient of the loss, by parameter."""
+        self.train(batch)
+        return [None if own.grad is None else own.grad.to_dense() for own in self.parameters]
+
+    def optimizer(self, given: Optimizer) -> Optimizer | None:
+        """A new optimizer of the same class, with the same options; None if it trains nothing of the copy."""
+        groups = []
+        for group in given.param_groups:
+            options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
+            own = [self._copies[id(parameter)] for parameter in group["params"] if id(parameter) in self._copies]
+            if own:
+                groups.append({"params": own, **copy.deepcopy(options)})
+        if not groups:
+            return None
+        try:
+            known = signature(type(given)).parameters
+            options = {name: value for name, value in given.defaults.items() if name in known}
+            made: Optimizer = type(given)(groups, **copy.deepcopy(options))
+            return made
+        except Exception as error:
+            kind = type(given).__name__
+            raise OptionError(f"overfit= cannot make another {kind} from its options: {error}") from error
+
+
+class _LocalBatchNorm(BatchNorm):
+    def _check_input_dim(self, input: Tensor) -> None:  # torch's name
+        """Any number of dimensions, as in SyncBatchNorm."""
+
+
+def _compiled_method(forward: Any) -> MethodType | None:
+    """The method in ``model.forward = torch.compile(model.forward)``, which is a function, and so is not copied."""
+    inside = without_compiler(forward)
+    method = inside if isinstance(inside, MethodType) else getattr(inside, "__wrapped__", None)
+    return method if isinstance(method, MethodType) else None
+
+
+@contextmanager
+def _only_copies_run(model: nn.Module) -> Iterator[None]:
+    """Raise an error when the model itself is called, by a function that has kept it."""
+    handles = [part.register_forward_pre_hook(_refuse_to_run, prepend=True) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _refuse_to_run(module: nn.Module, _: Any) -> None:
+    raise UnsupportedModelError(
+        f"a model is probed on a copy, but some function calls its {type(module).__name__} itself: a loss_fn may only "
+        "use the model if it is a method of it or a module, and a replaced forward if it is bound by types.MethodType"
+    )
+
+
+def _taken_along(part: nn.Module) -> dict[int, Any]:
+    """What stands in for attributes that cannot be copied: results of a pass, and whatever watches the model."""
+    leaves = tree_leaves(vars(part))
+    results = {id(leaf): leaf.detach().clone() for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_leaf}
+    return results | {id(leaf): leaf for leaf in leaves if isinstance(leaf, DisplaysRun)}
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Put the random numbers back at the end, to where they were."""
+    of_python, of_numpy = random.getstate(), np.random.get_state(legacy=False)
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+
+
+@contextmanager
+def _plain_kernels() -> Iterator[None]:
+    """Kernels that can be differentiated twice, and in eval mode: fused attention and cuDNN's RNNs cannot."""
+    has_cudnn = torch.backends.cudnn.enabled  # not flags(), which changes precisions, too
+    torch.backends.cudnn.enabled = False
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cudnn.enabled = has_cudnn
+
+
+def _fresh(batch: Any) -> Any:
+    """The same batch in memory of its own: a model may change its inputs."""
+    return tree_map(lambda leaf: _own(leaf.detach()) if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _cut(batch: Any, samples: slice) -> Any:
+    return tree_map(lambda leaf: leaf[samples] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
+
+
+def _has_running(module: nn.Module) -> bool:
+    return isinstance(module, BatchNorm) and module.running_mean is not None and module.running_var is not None
+
+
+def _compare(
+    seen: dict[str, tuple[Tensor, Tensor]], name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """The hook of a BatchNorm layer: compares the first batch with what the layer has kept before."""
+    batch, kept = first_input(args, kwargs).detach(), module.running_var
+    if name in seen or not kept.numel() or batch.numel() <= batch.shape[1]:  # a single value has no variance
+        return
+    others = [dim for dim in range(batch.dim()) if dim != 1]
+    variance, mean = torch.var_mean(batch.to(wide_dtype(batch)), others)
+    running = kept.to(variance) + module.eps
+    ratio = (variance + module.eps) / running
+    off = ((mean - module.running_mean.to(mean)).abs() / running.sqrt()).max()
+    seen[name] = off, ratio[ratio.log().abs().argmax()]
+
+
+def _dot(some: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> float:
+    """The dot product of two vectors that are given in parts; None is zero."""
+    pairs = [(one, other) for one, other in zip(some, others, strict=True) if one is not None and other is not None]
+    sums = [(one.to(wide_dtype(one)) * other.to(wide_dtype(other))).sum() for one, other in pairs]
+    return float(torch.stack([each.to(sums[0].device) for each in sums]).sum()) if sums else 0.0
+
+
+class _Found(NamedTuple):
+    value: float
+    radius: float
+    """The largest absolute value of an eigenvalue, estimated from below."""
+    has_converged: bool
+
+
+def _power_iteration(
+    times: Callable[[Sequence[Tensor]], Sequence[Tensor]], start: Sequence[Tensor], iterations: int, tolerance: float
+) -> _Found:
+    """The eigenvalue with the largest absolute value of a symmetric matrix, given by its product with a vector."""
+    found, vector, length = _Found(0.0, 0.0, has_converged=False), start, math.sqrt(_dot(start, start))
+    for _ in range(iterations):
+        vector = [part / length for part in vector]
+        product = times(vector)
+        value, square = _dot(vector, product), _dot(product, product)
+        length = math.sqrt(square)
+        rest = [part - value * own for part, own in zip(product, vector, strict=True)]
+        found = _Found(value, max(found.radius, length), math.sqrt(_dot(rest, rest)) <= tolerance * length)
+        if found.has_converged or not math.isfinite(length):
+            break
+        vector = product
+    return found
+
+
+def _along_random_direction(output: Tensor) -> Tensor:
+    """The output along a direction of length 1: a plain sum would be constant after a softmax."""
+    direction = torch.randn(output.shape, generator=_draws(output.device), device=output.device).to(output)
+    length: Tensor = torch.linalg.vector_norm(direction)
+    return (output * direction).sum() / length
+
+
+def _draws(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)
