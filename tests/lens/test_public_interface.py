@@ -31,6 +31,7 @@ SIGNATURES = {
     "range_aggregation='min-max', updates='exact'",
     "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
     "aggregation_method='mean'",
+    "NonFinite": "optimizer=None",
     "ParameterCond": "inplace=True, parameters='weight', *, log_scale=False, aggregation_method='mean'",
 }
 METHODS = {

@@ -4,6 +4,7 @@ from .abstract_lens import AbstractLens
 from .attribute import Attribute
 from .gradient_norm import GradientNorm
 from .loss_metrics import LossMetrics
+from .non_finite import NonFinite
 from .output_activation import OutputActivation
 from .output_gradient_geometry import OutputGradientGeometry
 from .output_norm import OutputNorm
@@ -19,6 +20,7 @@ __all__ = [
     "Attribute",
     "GradientNorm",
     "LossMetrics",
+    "NonFinite",
     "OutputActivation",
     "OutputGradientGeometry",
     "OutputNorm",
