@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from monitorch.engine.buffers import PART, TAG, Info
+from monitorch.engine.buffers import METER, PART, STEP, TAG, Info
 from monitorch.engine.columns import (
     BATCH,
     CHANNELS,
@@ -101,6 +101,19 @@ def test_parts_of_a_tensor_are_the_tensor(scales, meets_after, processes):
     pairs = zip(wholes[1:], wholes, strict=False)
     scaled = [(now / now.abs().max(), then / then.abs().max()) for now, then in pairs]
     assert found.cosines() == pytest.approx([cosine(*pair) for pair in scaled], rel=1e-9)
+
+
+def test_merged_rows_come_in_the_order_in_which_they_were_measured(processes):
+    ranks = processes[:2]
+    for rank in ranks:
+        rank.merge.register(later := Meter(1, "ran first", Request()), "output", "ran first")
+        for step in (5, 6):
+            row = reference.output(torch.ones(2, 2), 1, 0.0)
+            for info in (Info(later.number, step, 3), Info(0, step), Info(later.number, step, 3), Info(0, step)):
+                rank.keep(row, info)
+    infos = meet(*ranks).infos
+    assert infos[:, METER].tolist() == [1, 0] * 4
+    assert infos[:, STEP].tolist() == [5] * 4 + [6] * 4
 
 
 def test_copies_count_once(processes):

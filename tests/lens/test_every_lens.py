@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from monitorch import lens
+from monitorch.lens.module_distinction import isactivation
 from tests.defaults import default_dtype
 
 LENSES = [name for name in lens.__all__ if name != "AbstractLens"]
@@ -147,6 +148,28 @@ def show_first_weight(tape):
     return [("Weight", *lines_and_bands({layer: [np.linalg.norm(weight) for weight in weights]}))]
 
 
+def show_nonfinite(tape):
+    def counts(arrays):
+        return {layer: {"max": max(np.sum(~np.isfinite(array)) for array in own)} for layer, own in arrays.items()}
+
+    def of_layers(kept):
+        return {layer: [now for _, now in pairs] for layer, pairs in tape.new(kept).items()}
+
+    names = [(f"{layer}.{short}", layer, short) for layer, short, _ in tape._parameters()]
+    gradients = {short: of_layers(kept) for short, kept in tape.gradients.items()}
+    parameters = {short: tape.parameters(short) for _, _, short in names}
+    own = {layer for _, layer, _ in names}
+    activations = {name for name, module in tape.model.named_modules() if isactivation(module)}
+    outputs, output_gradients = of_layers(tape.outputs), of_layers(tape.output_gradients)
+    shown = {
+        "Outputs": {layer: kept for layer, kept in outputs.items() if layer in own | activations},
+        "Output Gradients": {layer: kept for layer, kept in output_gradients.items() if layer not in activations},
+        "Gradients": {name: gradients[p][layer] for name, layer, p in names if layer in gradients.get(p, {})},
+        "Parameters": {name: [parameters[short][layer]] for name, layer, short in names},
+    }
+    return [(f"Non-Finite {what}", counts(kept), None) for what, kept in shown.items()]
+
+
 def show_update_ratios(tape):
     for short in ("weight", "bias"):
         updates, weights = tape.new(tape.updates[short]), tape.new(tape.weights[short])
@@ -268,6 +291,7 @@ CASES = {
     "LossMetrics": Case(
         lambda t: lens.LossMetrics(loss_fn=t.loss_fn, metrics="score", metrics_range="std"), show_losses
     ),
+    "NonFinite": Case(lambda t: lens.NonFinite(), show_nonfinite, samples_at_tick=True),
     "OutputActivation": Case(lambda t: lens.OutputActivation(include=LEAVES), show_activations),
     "OutputGradientGeometry": Case(
         lambda t: lens.OutputGradientGeometry(skip_activation=False),

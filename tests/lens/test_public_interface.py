@@ -35,6 +35,7 @@ SIGNATURES = {
     "InputStatistics": "",
     "SpectralNorm": "parameters='weight', *, iterations=10, largest_svd=0, log_scale=False",
     "TargetStatistics": "loss_fn, *, classes=10",
+    "NonFinite": "optimizer=None",
     "ParameterCond": "inplace=True, parameters='weight', *, log_scale=False, aggregation_method='mean'",
 }
 METHODS = {

@@ -20,7 +20,7 @@ from ..numerical.norms import as_dense, as_real
 from ..numerical.precision import difference, wide_dtype_of
 from ..numerical.waiting import HostCopy, Pending
 from .allocation import is_capturing, lasting
-from .columns import FOLLOWS, SQUARES, UNIT, WEIGHT, WIDTH
+from .columns import FOLLOWS, NONFINITE, SQUARES, UNIT, WEIGHT, WIDTH
 from .distributed_tensors import OWN
 from .kernels import fused, fused_many, host, reference
 from .loss_scale import Correction
@@ -133,9 +133,11 @@ class HostBuffer(Buffer):
         finally:
             self._correction = None
 
-    def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> None:
-        """Measure what a layer put out."""
-        self._write(info, host.output(x.detach(), meter.channel_dim, meter.eps, meter.wanted), alive)
+    def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> bool:
+        """Measure what a layer put out; whether it is not finite."""
+        row = host.output(x.detach(), meter.channel_dim, meter.eps, meter.wanted)
+        self._write(info, row, alive)
+        return row[NONFINITE] > 0
 
     def geometry(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
         """Measure a tensor and compare it with the one before, which it replaces."""
@@ -279,13 +281,14 @@ class DeviceBuffer(Buffer):
                     rows[:, column] *= factor.to(rows.device, non_blocking=True)
         self._uncorrected = 0
 
-    def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> None:
-        """Measure a layer's output."""
+    def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> bool:
+        """Measure a layer's output; False, because nobody waits to know whether it is finite."""
         if not meter.reads(x):
             meter.reader = self._output_reader(meter, x)
         block, index = self._place(meter, info, alive)
         meter.reader(x, block, index)
         self._keep_for_graph(meter, block)
+        return False
 
     def geometry(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
         """Measure a tensor and compare it with the one before, which it replaces; the meter knows its layout."""

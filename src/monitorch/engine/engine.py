@@ -21,15 +21,30 @@ from .functional_calls import FunctionalCalls
 from .gradients import GradientTap
 from .inputs import InputTap, LossTap
 from .loss_scale import Correction, StepScales
-from .meter import Measured, Meter, Reporter, Request, Subscriber, Subscription, find_meter, request_of
+from .meter import (
+    GRADIENT,
+    OUTPUT_GRADIENT,
+    UPDATE,
+    Measured,
+    Meter,
+    Reporter,
+    Request,
+    Subscriber,
+    Subscription,
+    find_meter,
+    request_of,
+)
 from .optimizers import OptimizerSteps
-from .outputs import OUTPUT_GRADIENT, OutputTap
+from .origin import OriginFinder
+from .outputs import OutputTap
 from .parameters import ParameterTap
 from .passes import TrainingBackward
 from .ranks import RankMerge, several_processes
 from .recent_rows import RecentRows
+from .reports import tell
 from .rows import LastRows, Numbers, Rows, RowTable
 from .state import State
+from .step_checks import StepCheck
 from .torch_private import number_of_graphs
 from .updates import UpdateTap
 
@@ -61,6 +76,7 @@ class Engine:
         self.meters: list[Meter] = []
         self.allowance = Allowance()
         self._subscribers: dict[int, Subscriber] = {}
+        self.origins = OriginFinder(state, self.meters)
         self._last = LastRows()
         self.recent_rows: RecentRows | None = None
         """Keeps the rows of the last steps, if somebody wants that."""
@@ -82,6 +98,8 @@ class Engine:
         self.is_awake = True
         """Whether hooks are where they measure; on idle steps they are not."""
         self._resting: set[OutputTap | LossTap] = set()
+        self.checks_steps = False
+        """Whether something is measured at every step, so that none goes by unnoticed."""
 
     @classmethod
     def of(cls, model: nn.Module, state: State) -> "Engine":
@@ -115,6 +133,11 @@ class Engine:
             steps.before.append(tap.before_step)
             steps.after.insert(0, tap.after_step)  # right after the step of the optimizer
         return tap
+
+    def check_steps(self, optimizer: Optimizer) -> StepCheck:
+        """What checks gradients and parameters at steps that are not observed."""
+        self.checks_steps = True
+        return StepCheck(self, optimizer)
 
     def steps(self, optimizer: Optimizer) -> OptimizerSteps:
         """What notices an optimizer's steps."""
@@ -157,6 +180,12 @@ class Engine:
             meter.widen(request)
         preprocessor.before_reading = self.settle
         return Subscription(meters, meter, gatherer, subscriber, parameter)
+
+    def unread_meter(self, *what: Any) -> Meter:
+        """A meter whose rows no preprocessor gets; ``what`` ends with the name of the layer."""
+        meter = self._new_meter(what[-1], Request(), 1.0)
+        self.ranks.register(meter, *what)
+        return meter
 
     def _new_meter(self, name: str, request: Request, share: float) -> Meter:
         meter = Meter(len(self.meters), name, request, share, self.allowance)
@@ -245,6 +274,7 @@ class Engine:
 
     def skip_step(self, optimizer: Optimizer) -> None:
         """An optimizer's step is skipped."""
+        self.origins.skip([self.state.step])
         self.gradients.skip_step(optimizer)
         if id(optimizer) in self._updates:
             self._updates[id(optimizer)].skip_step()
@@ -272,24 +302,41 @@ class Engine:
 
     def fold_now(self) -> None:
         """The same for rows that no tick has taken; with one copy per device."""
-        chunks = self.take()
+        chunks, ended = self.take(), self.state.step
         if chunks:
             HostCopy(pending for chunk in chunks for pending in chunk.pending()).deliver()
-            self.fold_chunks(chunks)
+            self.fold_chunks(chunks, ended)
         if self.ranks.waits and not self._waits_for_others():
             self.ranks.merge_ranks({0: self.ranks.payload()})  # the other processes have left
+
+    def find_origin(self) -> None:
+        """Look whether something was not finite in the rows so far, also in a step that may never end."""
+        self.settle()
+        self._search(self.origins.judge, self.state.step, is_last=True)
+
+    def _search(self, search: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Look for the first tensor that was not finite."""
+        try:
+            with self._lock:
+                search(*args, **options)
+        except Exception as error:
+            tell(self.state, "looking for what was not finite first", error)
 
     def _fold_early(self, chunk: Chunk) -> None:
         """A buffer is full."""
         self.state.settle()
         self.fold_chunks([chunk])
 
-    def fold_chunks(self, chunks: Sequence[Chunk]) -> None:
-        """Fold rows of this process, or with several processes keep them for the exchange."""
+    def fold_chunks(self, chunks: Sequence[Chunk], ended: int = 0) -> None:
+        """Fold rows of this process, or with several processes keep them for the exchange.
+
+        ``ended``: how many steps had ended when these rows, and all of earlier ones, were taken.
+        """
         with self._lock:
             for chunk in chunks:
                 was_written = chunk.rows[:, UNIT] != 0  # otherwise its kernel failed, or its graph did not run
                 infos, rows = chunk.infos[was_written], chunk.rows[was_written]
+                self._note_skipped(chunk.infos[~was_written])
                 self._drop_stale(infos, rows)
                 if self.recent_rows is not None:
                     self.recent_rows.keep(infos, rows)
@@ -299,6 +346,12 @@ class Engine:
                     self.ranks.keep(infos, rows, alive)
                 else:
                     self.fold(infos, rows)
+            self._search(self.origins.judge, ended)
+
+    def _note_skipped(self, infos: Infos) -> None:
+        """Rows of a step were never written: if the optimizer would have used them, it has skipped the step."""
+        used = [info for info in infos.tolist() if self.meters[info[METER]].kind in (GRADIENT, UPDATE)]
+        self.origins.skip(info[STEP] for info in used)
 
     def fold(self, infos: Infos, rows: Numbers) -> None:
         """Let every preprocessor add its samples, those of all layers at once."""
@@ -307,7 +360,10 @@ class Engine:
         with self._lock:
             rows[:, UNIT] *= np.array([meter.share for meter in self.meters])[infos[:, METER]]
             table = RowTable(infos[:, METER], rows, self._last, infos[:, STEP])
-            if table.is_broken.any():
+            is_broken = np.empty(len(table), bool)
+            is_broken[table.order] = table.is_broken
+            self._search(self.origins.take, infos, is_broken)
+            if is_broken.any():
                 self.state.notice("numbers that are not finite")
             tags = infos[table.order, TAG]
             is_baseline, kinds = (tags & BASELINE) > 0, tags % BASELINE
@@ -340,7 +396,7 @@ class Engine:
         """What the next tensors are compared with, without gradients of outputs, which are too large."""
         meters = {}
         for meter in self._compared():
-            comparison = meter.comparison.state_dict(with_tensor=meter.key[0] != OUTPUT_GRADIENT)
+            comparison = meter.comparison.state_dict(with_tensor=meter.kind != OUTPUT_GRADIENT)
             meters[meter.key] = {**comparison, "last": self._last.row(meter.number)}
         return {"meters": meters, "ranks": self.ranks.state_dict()}
 

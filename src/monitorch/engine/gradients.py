@@ -14,7 +14,7 @@ from .allocation import renewed
 from .buffers import BASELINE, Entry, Info
 from .distributed_tensors import local_part
 from .loss_scale import Unscaling
-from .meter import Measured, Meter, Reporter, Subscription
+from .meter import GRADIENT, Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import locate_parameter
 from .reports import tell
@@ -165,7 +165,7 @@ class GradientTap:
             watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
         if not self._is_resting:
             watched.refresh()
-        return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, "gradient", parameter)
+        return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, GRADIENT, parameter)
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, frozen or initialised; drop those that are no longer needed."""

@@ -18,11 +18,11 @@ from .kernels.reference import SKETCH as BUCKETS
 from .passes import ALL_PASSES
 from .rows import Mask, Places, Rows
 
-PARAMETER = "parameter"
-"""The first part of the key of a meter that reads parameters at ticks."""
-
 EXACT, SKETCH, AUTO = "exact", "sketch", "auto"
 """What is kept of a tensor: a copy, a random projection of fixed size, or a copy while there is room for copies."""
+
+OUTPUT, OUTPUT_GRADIENT, GRADIENT, UPDATE, PARAMETER = "output", "output gradient", "gradient", "update", "parameter"
+"""What a meter measures: the first part of its key."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +271,18 @@ class Meter:
         self.in_graph = False
         self._measured_layout: Any = None
         self._unfold()
+
+    @property
+    def kind(self) -> str:
+        """Which kind of tensor it measures, such as ``OUTPUT``."""
+        kind: str = self.key[0]
+        return kind
+
+    @property
+    def parameter_name(self) -> str | None:
+        """The name of the parameter that it measures something of; None if it is on a layer's output."""
+        name: str | None = None if self.kind in (OUTPUT, OUTPUT_GRADIENT) else self.key[1]
+        return name
 
     @property
     def what(self) -> str:

@@ -11,7 +11,7 @@ from .allocation import is_capturing
 from .buffers import BASELINE, NO_GRAPH, Info
 from .distributed_tensors import OWN, distributed_type, is_distributed, local_gradient, local_samples
 from .graph import GraphCallback, GraphHook
-from .meter import Measured, Meter, Reporter, Subscription
+from .meter import OUTPUT, OUTPUT_GRADIENT, Measured, Meter, Reporter, Subscription
 from .passes import RecomputationFilter, kind_of_pass
 from .ranks import several_processes
 from .reports import tell
@@ -20,9 +20,6 @@ from .torch_private import is_traced
 
 if TYPE_CHECKING:
     from .engine import Engine
-
-OUTPUT_GRADIENT = "output gradient"
-"""The names of these sites in all processes."""
 
 
 class OutputTap(GraphHook):
@@ -55,7 +52,7 @@ class OutputTap(GraphHook):
     def watch_output(self, gatherer: Reporter, preprocessor: Measured) -> Subscription:
         """Measure outputs for a preprocessor from now on."""
         index = preprocessor.request().output_index
-        what = (self.outputs, self._name, gatherer, preprocessor, "output", index)
+        what = (self.outputs, self._name, gatherer, preprocessor, OUTPUT, index)
         return self._with_callback(self._engine.subscribe(*what), self._receive_output)
 
     def watch_gradient(
@@ -89,7 +86,8 @@ class OutputTap(GraphHook):
             self._resume()
         kind = kind_of_pass(module)
         for meter in self.outputs:
-            self._take_output(meter, kind, output)
+            if self._take_output(meter, kind, output):
+                self._engine.origins.look(meter, module, (args, kwargs), output)
         if self.gradients:
             changed = self._hook_gradients(module, args, kwargs, output)
         self.state.clock.leave(begin)
@@ -117,12 +115,12 @@ class OutputTap(GraphHook):
 
     # the hot path of hooks: nearly all CPU time is spent here, so it calls few functions
 
-    def _take_output(self, meter: Meter, kind: int, output: Any, part: int = OWN) -> None:
-        """Measure an output, if passes of this kind are wanted."""
+    def _take_output(self, meter: Meter, kind: int, output: Any, part: int = OWN) -> bool:
+        """Measure an output, if passes of this kind are wanted; whether it is known already not to be finite."""
         if kind not in meter.passes or meter.failed:
-            return
+            return False
         if self.state.is_baseline and not (meter.in_graph and is_capturing(self._engine.device)):
-            return  # nothing is compared with it; but a CUDA graph also serves other steps
+            return False  # nothing is compared with it; but a CUDA graph also serves other steps
         try:
             if type(output) is Tensor and output.dim() > 1 and output.is_floating_point() and output.numel():
                 x = output  # nearly always
@@ -131,12 +129,13 @@ class OutputTap(GraphHook):
                 if type(x) is not Tensor:
                     x, part = local_samples(x)
             if x.is_meta:
-                return  # it has no numbers, like those of a tracer
+                return False  # it has no numbers, like those of a tracer
             alive = meter.alive(x) if meter.exact_death and several_processes() else None
             buffer, info = self._engine.buffers.of(x.device), Info(meter.number, self.state.step, kind, part)
-            buffer.output(meter, info, x, alive)
+            return buffer.output(meter, info, x, alive)
         except Exception as error:
             meter.fail(error, output)
+        return False
 
     def _hook_gradients(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Hook the tensors in the output; returns a new output if the module returned its own input."""

@@ -139,6 +139,8 @@ class RankMerge:
         self._named: Counter[Any] = Counter()
         self._sent: dict[Any, Last] = {}
         self._received: dict[Any, Last] = {}
+        self._order: dict[Any, int] = {}
+        """Which of the meters in the last payload was used first, second, and so on."""
         self._forget()
 
     def _forget(self) -> None:
@@ -180,8 +182,9 @@ class RankMerge:
         """The rows for the other processes; clears the kept ones."""
         rows = np.concatenate([np.zeros((0, WIDTH)), *self._rows])
         places = np.concatenate([np.zeros((0, PART + 1), np.int64), *self._infos])
-        numbers, places[:, METER] = np.unique(places[:, METER], return_inverse=True)
+        numbers, first, places[:, METER] = np.unique(places[:, METER], return_index=True, return_inverse=True)
         keys = [self._keys[number] for number in numbers.tolist()]
+        self._order = dict(zip(keys, first.tolist(), strict=True))
         places[:, MOMENT] = places[:, MOMENT] * PASSES + _number_in_group(places[:, [METER, MOMENT, TAG]])
         before, units = self._rows_before(keys, places, rows[:, UNIT])
         payload = RowPayload(keys, np.column_stack([places, before]), rows, units, self._alive)
@@ -201,7 +204,7 @@ class RankMerge:
         return moments, previous
 
     def merge_ranks(self, payloads: dict[int, RowPayload]) -> None:
-        """Hand out the merged rows of all processes."""
+        """Hand out the merged rows of all processes, in the order in which this one has measured them."""
         keys = list(dict.fromkeys(key for payload in payloads.values() for key in payload.keys))
         number = {key: index for index, key in enumerate(keys)}
         by_rank = [_common(payload, rank, number) for rank, payload in payloads.items()]
@@ -218,8 +221,12 @@ class RankMerge:
         here = np.array([self._meters[key].number if key in self._meters else -1 for key in keys], np.int64)
         infos = found[:, : PART + 1].copy()
         infos[:, METER] = here[found[:, METER]] if len(keys) else 0
+        order = np.array([self._order.get(key, len(places)) for key in keys], np.int64)[found[:, METER]]
         is_here = infos[:, METER] >= 0
-        self._receive(infos[is_here], joint[is_here])
+        measured = np.lexsort((order, infos[:, MOMENT]))
+        measured = measured[is_here[measured]]
+        infos[:, STEP] //= PASSES
+        self._receive(infos[measured], joint[measured])
 
 
 def _common(payload: RowPayload, rank: int, number: dict[Any, int]) -> Places:

@@ -1,9 +1,12 @@
 """What the engine reads from the state of an inspector."""
 
 from collections import Counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .loss_scale import LossScale
+
+if TYPE_CHECKING:
+    from .origin import Origin
 
 
 class HookClock(Protocol):
@@ -64,6 +67,10 @@ class State(Protocol):
     """The share of the global loss that this process computes."""
     loss_scale: LossScale | None
     """What losses are multiplied by, where that is known."""
+    steps_have_ends: bool
+    """Whether an optimizer or the user tells when a step ends, so that it is counted then; else when it begins."""
+    first_not_finite: "Origin | None"
+    """The first tensor that was not finite."""
     gradient: str
     """When gradients of the optimizers' parameters are read."""
 
@@ -79,6 +86,9 @@ class State(Protocol):
 
     def notice(self, kind: str) -> None:
         """Something unusual was measured, of this kind."""
+
+    def tell_of_origin(self, origin: "Origin") -> None:
+        """Something was not finite, and this was the first."""
 
     def settle(self) -> bool:
         """Wait until earlier ticks are folded; False if this thread is doing that, and must not see later rows."""

@@ -11,7 +11,7 @@ from ..errors import SkippedSample
 from .allocation import is_like
 from .buffers import BASELINE, NOWHERE, Entry, Info
 from .distributed_tensors import local_part
-from .meter import Measured, Meter, Reporter, Subscription
+from .meter import UPDATE, Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import find_parameter
 from .torch_private import copy_all
@@ -67,7 +67,7 @@ class UpdateTap:
         watched = self._watched.get((id(module), parameter))
         if watched is None or watched.module() is not module:  # another parameter may have had the same id
             watched = self._watched[id(module), parameter] = _Watched(module, parameter)
-        subscription = self._engine.subscribe(watched.meters, name, gatherer, preprocessor, "update", parameter)
+        subscription = self._engine.subscribe(watched.meters, name, gatherer, preprocessor, UPDATE, parameter)
         subscription.meter.measure_updates()
         return subscription
 

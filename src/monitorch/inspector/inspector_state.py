@@ -14,6 +14,7 @@ from ..engine.engine import Engine
 from ..engine.gradients import AT_STEP
 from ..engine.loss_scale import LossScale
 from ..engine.meeting import LONG_PATIENCE, Meeting
+from ..engine.origin import Origin
 from ..engine.ranks import several_processes
 from ..engine.reports import is_news, tell
 from ..engine.torch_private import inside_backward
@@ -99,6 +100,8 @@ class InspectorState:
         """What measures for all lenses, while a model is attached."""
         self.events = Events(self)
         """What happened in this run."""
+        self.first_not_finite: Origin | None = None
+        """The first tensor that was not finite."""
         self.agreed_stop = False
         """Whether all processes know that training is to be stopped."""
         self._finisher = TickFinisher(self.cadence.cost.spend_on_tick)
@@ -159,7 +162,9 @@ class InspectorState:
         """The position in the run."""
         counts = {name: getattr(self, name) for name in COUNTS}
         phases = [int(self.phase), int(self._coming)]
-        return {**counts, "phases": phases, "cadence": self.cadence.state_dict(), "reported": sorted(self.reported)}
+        origin = None if self.first_not_finite is None else list(self.first_not_finite)
+        kept = {"reported": sorted(self.reported), "first_not_finite": origin}
+        return {**counts, "phases": phases, "cadence": self.cadence.state_dict(), **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -169,6 +174,8 @@ class InspectorState:
         self.agreed_at = self.step
         self._share_cadence()
         self.reported = set(state.get("reported", ()))  # older releases did not save it
+        origin = state.get("first_not_finite")
+        self.first_not_finite = None if origin is None else Origin(*origin)
         self._enter(*map(Phase, state["phases"]))
 
     def finish_tick(self, tick: Callable[[], None], *, later: bool) -> None:
@@ -263,6 +270,11 @@ class InspectorState:
         """Something unusual was seen, which is worth a closer look; another thread may call this."""
         self.cadence.notice(kind)
         self.is_quiet = False
+
+    def tell_of_origin(self, origin: Origin) -> None:
+        """Something was not finite, and this was the first; another thread may call this."""
+        self.first_not_finite = origin
+        self.events.add(origin.step, "not finite", "error", layer=origin.layer or None, text=origin.text)
 
     def begin_quiet_pass(self) -> bool:
         """A training pass begins, maybe in a quiet step; false if somebody must be told."""

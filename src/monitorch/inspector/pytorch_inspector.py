@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from .. import visualizer as visualizers
 from ..engine.compilation import drop_graphs, warn_if_blind
 from ..engine.engine import Engine
+from ..engine.origin import Origin
 from ..engine.ranks import own_rank, several_processes
 from ..engine.reports import tell
 from ..engine.tensors import has_no_numbers
@@ -189,6 +190,18 @@ class PyTorchInspector(DisplaysRun):
         engine = self.state.engine
         return {} if engine is None else engine.gradients.moments(self.module_name_prefix)
 
+    @property
+    def first_not_finite(self) -> Origin | None:
+        """The first tensor that was NaN or infinite in training, with step and layer; None while there was none.
+
+        It is found among what the lenses measure. Infinite outputs that do no damage, such as masked attention scores,
+        and steps that a GradScaler skips do not count.
+        """
+        self.state.settle()
+        if self.state.engine is not None:
+            self.state.engine.find_origin()
+        return self.state.first_not_finite
+
     def attach(self, module: nn.Module) -> "PyTorchInspector":
         """Watch ``module``; detaches from the model before, if there is one."""
         model = unwrap(module)
@@ -198,6 +211,7 @@ class PyTorchInspector(DisplaysRun):
             self.detach()
         self.state.events.forget()
         self._shown_step, self._last_records, self._model = 0, [], weakref.ref(model)
+        self.state.first_not_finite = None
         self.state.average_over(averaging_processes(module))
         self._adopt_lenses()
         if not self._is_off:
@@ -225,6 +239,8 @@ class PyTorchInspector(DisplaysRun):
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self._last_records = self.records()
+        if self.state.engine is not None:
+            self.state.engine.find_origin()
         self.state.call_back()
         self.state.events.stop = None  # there is nothing left to stop
         _release(self._adopted, self._handles, self.state)

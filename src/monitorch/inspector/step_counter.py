@@ -205,7 +205,7 @@ class StepCounter:
             self._waits_for_a_step = False
             self._check_what_is_watched()
             self._look_for_a_scaler()
-            if len(self._optimizers) == 1 and stepping_scaler() is None:
+            if len(self._optimizers) == 1 and stepping_scaler() is None and not self._engine.checks_steps:
                 self._state.has_quiet_steps, self._engine.steps(optimizer).quiet = True, self._state
         if optimizer is self._optimizers[0]:
             self._finish_step()

@@ -148,7 +148,7 @@ class Tick:
                 stack.enter_context(preprocessor.showing(kept))
             self._copy.deliver()
             if self._engine is not None:
-                self._engine.fold_chunks(self._chunks)
+                self._engine.fold_chunks(self._chunks, self.step)
             for preprocessor, _ in self._held:
                 preprocessor.finish()
             for lens in self._lenses:

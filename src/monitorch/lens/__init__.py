@@ -6,6 +6,7 @@ from .attribute import Attribute
 from .gradient_norm import GradientNorm
 from .input_statistics import InputStatistics
 from .loss_metrics import LossMetrics
+from .non_finite import NonFinite
 from .output_activation import OutputActivation
 from .output_gradient_geometry import OutputGradientGeometry
 from .output_norm import OutputNorm
@@ -25,6 +26,7 @@ __all__ = [
     "GradientNorm",
     "InputStatistics",
     "LossMetrics",
+    "NonFinite",
     "OutputActivation",
     "OutputGradientGeometry",
     "OutputNorm",

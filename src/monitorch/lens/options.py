@@ -120,11 +120,10 @@ def comparison(option: str, value: str) -> str:
     return value
 
 
-def optimizer(value: Any) -> Optimizer | None:
+def optimizer(value: Any, cure: str = "pass None and call inspect_update() after each step") -> Optimizer | None:
     """The optimizer whose steps are measured, without the wrappers of other libraries; or None."""
     found: Optimizer | None = unwrap_optimizer(value).optimizer
     if found is not None and (isinstance(found, type) or not hasattr(found, "register_step_post_hook")):
-        cure = "pass None and call inspect_update() after each step"
         raise OptionError(f"{found!r} is not a torch.optim.Optimizer object: {cure}")
     return found
 

@@ -16,10 +16,11 @@ class ParameterStateLens(ParameterLens):
 
     def collect_data(self) -> None:
         """Take one more sample now; what the engine measures, all at once."""
+        readers = [gatherer for gatherer in self._gatherers if isinstance(gatherer, EpochModuleGatherer)]
         engine = getattr(self._state, "engine", None)
         if engine is not None and self._state.is_active and not is_traced():
-            engine.parameters.measure([target for gatherer in self._gatherers for target in gatherer.targets])
-        for gatherer in [gatherer for gatherer in self._gatherers if not gatherer.targets]:
+            engine.parameters.measure([target for gatherer in readers for target in gatherer.targets])
+        for gatherer in [gatherer for gatherer in readers if not gatherer.targets]:
             gatherer()
 
     def collect(self) -> None:

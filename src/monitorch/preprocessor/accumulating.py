@@ -54,6 +54,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     _kept_type = Kept
     is_estimated = False
     """Whether a gatherer has compared sketches of tensors for it, instead of the tensors."""
+    takes_broken = False
+    """Whether :meth:`derive` knows what to return for tensors that are not finite; else their samples are not."""
 
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
@@ -87,7 +89,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """The samples of each statistic, one for each row of raw sums.
 
         It is called with rows of all layers and steps at once. NumPy does not warn inside it. A row with elements that
-        are not finite gives samples that are not finite, whatever is returned for it.
+        are not finite gives samples that are not finite, whatever is returned for it, unless the class has
+        ``takes_broken = True``.
         """
         raise NotImplementedError(f"{type(self).__name__} takes tensors, not rows")
 
@@ -119,7 +122,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             raise ValueError(f"name statistics in the class, not after it was made: statistics = {self.statistics}")
         if len(samples) != width:
             raise ValueError(f"derive() has returned samples of {len(samples)} statistics, not {width}")
-        is_broken = rows.is_broken
+        is_broken = rows.is_broken & (not self.takes_broken)
         found: list[tuple[Mask, Numbers]] = []
         for column in samples:
             exists = ~(rows.is_baseline | np.ma.getmaskarray(column))

@@ -210,6 +210,8 @@ class StoreVisualizer(RecordSink):
 
     def _tell_of_nonfinite(self, lens: str, grid: "Grid", values: Floats, step: int, epoch: int) -> None:
         """Store where and when numbers were first non-finite: later ones are only a consequence."""
+        if self.report_event is not None and lens != WHOLE_RUN:
+            return  # the inspector looks for the first tensor itself, see PyTorchInspector.first_not_finite
         room = MOST_TOLD - len(self._nonfinite)
         new = [found for found in grid.nonfinite(values) if found not in self._nonfinite] if room else []
         for statistic, layer in new[:room]:

@@ -1,0 +1,95 @@
+"""How many numbers are NaN or infinite, and where."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..engine.parameters import own_parameters
+from ..engine.step_checks import StepCheck
+from ..gatherer import BackwardGatherer, EpochModuleGatherer, FeedForwardGatherer, ParameterGradientGatherer
+from ..gatherer.abstract_gatherer import Gatherer
+from ..preprocessor.non_finite import GradientNonFinite, OutputGradientNonFinite, OutputNonFinite, ParameterNonFinite
+from . import options
+from .module_distinction import isactivation, isnotactivation
+from .options import ALL
+from .parameter_state_lens import ParameterStateLens
+from .views import LayerLines, Source
+
+
+class NonFinite(ParameterStateLens):
+    """The number of NaN and infinite elements in each layer's output and parameters, and in their gradients.
+
+    Of each tensor the largest count since the last tick is shown; 0 is what one wants to see. Outputs are those of
+    activations and of layers with parameters, in training; gradients of outputs those of layers that are no
+    activations; parameters are read at ticks. What other lenses measure too is not read again, except for parameters.
+
+    Which tensor was the first is not to be read off here, since all others follow within a step:
+    ``inspector.first_not_finite`` says it, with this lens or any other.
+
+    Args:
+        optimizer: check gradients and parameters also at steps of this optimizer that are not observed, so that
+            ``first_not_finite`` knows what was first with ``every=`` and ``budget=``, too. That reads both once per
+            step; nothing of these steps is shown.
+    """
+
+    def __init__(self, optimizer: Optimizer | None = None) -> None:
+        self.optimizer = options.optimizer(optimizer, "pass None to look at observed steps only")
+        self._check: StepCheck | None = None
+        self._of_outputs, self._of_output_gradients = OutputNonFinite(), OutputGradientNonFinite()
+        self._of_gradients, self._of_parameters = GradientNonFinite(), ParameterNonFinite(ALL)
+        views = [
+            LayerLines(tag, source, ["max"], None)
+            for tag, source in (
+                ("Non-Finite Outputs", Source(self._of_outputs, "count")),
+                ("Non-Finite Output Gradients", Source(self._of_output_gradients, "count")),
+                ("Non-Finite Gradients", Source(self._of_gradients, "count")),
+                ("Non-Finite Parameters", Source(self._of_parameters, ALL)),
+            )
+        ]
+        super().__init__({ALL: self._of_parameters}, views)
+        self._preprocessors = (self._of_outputs, self._of_output_gradients, self._of_gradients, self._of_parameters)
+
+    def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch the output, its gradient, and the parameters."""
+        self._watch_output(module, module_name, inspector_state)
+        if isnotactivation(module):
+            gradients = BackwardGatherer(module, [self._of_output_gradients], module_name, inspector_state)
+            self._watch(gradients, module_name, module_name)
+        super().register_leaf_module(module, module_name, inspector_state)
+
+    def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch the parameters of its own, and the output if there are some."""
+        self._watch_output(module, module_name, inspector_state)
+        super().register_leaf_module(module, module_name, inspector_state)
+
+    def detach_from_module(self) -> None:
+        """Also end the check of steps."""
+        if self._check is not None:
+            self._check.close()
+        self._check = None
+        super().detach_from_module()
+
+    def reset_epoch(self) -> None:
+        """Also find parameters that train now in layers whose own forward never runs."""
+        super().reset_epoch()
+        for gatherer in self._gatherers:
+            if isinstance(gatherer, ParameterGradientGatherer):
+                gatherer.refresh()
+
+    def _watch_output(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        if isactivation(module) or own_parameters(module):
+            outputs = FeedForwardGatherer(module, [self._of_outputs], module_name, inspector_state)
+            self._watch(outputs, module_name, module_name)
+
+    def _gather(
+        self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
+    ) -> EpochModuleGatherer:
+        of_gradient = ([self._of_gradients], module_name, inspector_state)
+        gradient: Gatherer = ParameterGradientGatherer(parameter, module, *of_gradient, follow=True)
+        self._watch(gradient, self._layer(module_name, parameter), module_name)
+        engine = inspector_state.engine
+        if self.optimizer is not None and engine is not None:
+            self._check = self._check or engine.check_steps(self.optimizer)
+            self._check.watch(module, parameter, module_name)
+        return super()._gather(module, parameter, preprocessor, module_name, inspector_state)
