@@ -198,7 +198,9 @@ def test_a_closed_watch_writes_nothing_and_says_so(training):
         assert watched.dump() is None
 
 
-@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None], ids=str)
+@pytest.mark.parametrize(
+    "before", [signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None], ids=["default", "ignored", "own"]
+)
 def test_the_handler_of_the_user_is_back_after_the_run(training, before):
     found = signal.signal(signal.SIGTERM, before)
     try:
