@@ -26,7 +26,7 @@ class Training:
         self.folder = folder
         self.model, self.loss_fn = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), nn.MSELoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.losses, self.squares, self.norms = [], [], []
+        self.losses, self.squares = [], []
 
     def watch(self, **options):
         arguments = {"loss_fn": self.loss_fn, "folder": self.folder, "run": "run", "every": 1, **options}
@@ -45,7 +45,6 @@ class Training:
             self.squares.append(float((output.detach().double() ** 2).sum()))
             self.losses.append(np.mean(losses))
             self.optimizer.step()
-            self.norms.append(float((self.model[0].weight.detach().double() ** 2).sum()))
 
     @property
     def records(self):
@@ -80,12 +79,31 @@ def test_rows_of_the_last_steps_and_all_losses_are_written_when_asked_for(traini
     assert losses == pytest.approx(training.losses)
 
 
-def test_parameters_are_those_after_the_step(training):
-    with training.watch(tick_every=2) as watched:
-        training.run(6)
+def test_steps_that_were_not_observed_do_not_count_though_parameters_were_read_after_them(training):
+    with training.watch(every=4, tick_every=1) as watched:
+        training.run(40)
         watched.dump()
-    found = numbers(training.records[0], "0", "parameter weight")
-    assert found == pytest.approx({step: training.norms[step - 1] for step in (2, 4, 6)})
+    (record,) = training.records
+    assert set(numbers(record, "2", "output")) == {*range(4, 41, 4)}
+    assert not any(tensor.startswith("parameter") for tensor in record.tensors)
+
+
+def test_an_error_leaves_the_steps_that_end_with_it(training):
+    with training.watch(tick_every=100) as watched:
+        training.run(30)
+        with torch.no_grad():
+            training.model[2].weight.fill_(torch.nan)
+        training.run(60)
+    records = training.records
+    origin = watched.inspector.first_not_finite
+    assert (origin.what, origin.layer) == ("parameter", "2")
+    assert [record.step for record in records] == [origin.step]  # what follows is of the same kind
+    assert origin.text in records[0].reason
+    found = numbers(records[0], "0", "output")
+    assert found.keys() == {*range(origin.step - STEPS + 1, origin.step + 1)}
+    assert [event.text for event in watched.events() if event.kind == "flight record"] == [
+        f"the last steps are in flight_{origin.step}.npz"
+    ]
 
 
 @pytest.mark.parametrize("options", [{"every": None}, {"every": None, "budget": 0.01}, {"every": 5}], ids=str)

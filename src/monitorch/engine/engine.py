@@ -24,6 +24,7 @@ from .loss_scale import Correction, StepScales
 from .meter import (
     GRADIENT,
     OUTPUT_GRADIENT,
+    PARAMETER,
     UPDATE,
     Measured,
     Meter,
@@ -79,7 +80,7 @@ class Engine:
         self.origins = OriginFinder(state, self.meters)
         self._last = LastRows()
         self.recent_rows: RecentRows | None = None
-        """Keeps the rows of the last steps, if somebody wants that."""
+        """Keeps the rows of the last steps, if somebody wants that; not those of parameters, which come with ticks."""
         self._seen: set[int] = set()
         self._lock = RLock()
         self.gradients = GradientTap(self)
@@ -339,7 +340,9 @@ class Engine:
                 self._note_skipped(chunk.infos[~was_written])
                 self._drop_stale(infos, rows)
                 if self.recent_rows is not None:
-                    self.recent_rows.keep(infos, rows)
+                    in_steps = np.array([meter.kind != PARAMETER for meter in self.meters])[infos[:, METER]]
+                    is_shown = in_steps & ((infos[:, TAG] & BASELINE) == 0)
+                    self.recent_rows.keep(infos[is_shown], rows[is_shown])
                 if self._waits_for_others():
                     places = np.cumsum(was_written) - 1
                     alive = {int(places[row]): flags for row, flags in chunk.alive.items() if was_written[row]}

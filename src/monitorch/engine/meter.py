@@ -289,11 +289,6 @@ class Meter:
         """Which tensor of the layer it measures, such as ``"output"`` or ``"gradient weight"``."""
         return " ".join(str(part) for part in self.key[:2] if part is not None)
 
-    @property
-    def is_between_steps(self) -> bool:
-        """Whether it measures a parameter as it is after a step, at ticks; all else is measured inside of a step."""
-        return self.key[:1] == (PARAMETER,)
-
     def widen(self, request: Request) -> None:
         """Also measure what this preprocessor asks for."""
         self.request = self.request | request

@@ -60,7 +60,7 @@ class FlightRecorder:
         if folder is None:
             return None
         path = write_flight_record(folder, self._record(reason, error, step))
-        state.events.add(state.step, "flight record", text=f"{reason}: the last steps are in {path.name}")
+        state.events.add(state.step, "flight record", text=f"the last steps are in {path.name}")
         return path
 
     def show_event(self, event: Event) -> None:
@@ -77,15 +77,13 @@ class FlightRecorder:
         state = self._inspector.state
         infos, rows = self._rows.read(None if step is None else step - state.steps_have_ends)
         meters = [self._engine.meters[number] for number in infos[:, METER]]
-        # a row knows how many steps had ended when it was measured: of parameters the last of these is meant
-        ends = np.array([state.steps_have_ends and not meter.is_between_steps for meter in meters], np.int64)
         return FlightRecord(
             reason=reason,
             step=state.step if step is None else step,
             time=time.time(),
             error="" if error is None else "\n".join(Failure.of(error).traceback),
             rank=self._store.writer.rank,
-            steps=infos[:, STEP] + ends,
+            steps=infos[:, STEP] + state.steps_have_ends,  # a row knows how many steps had ended before
             layers=tuple(meter.name for meter in meters),
             tensors=tuple(meter.what for meter in meters),
             columns=tuple(column.name for column in Column),
