@@ -26,7 +26,7 @@ from ..engine.gradients import AT_STEP
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..engine.torch_private import is_traced
-from ..errors import OptionError, users_line, warn
+from ..errors import OptionError, TrainingStopped, users_line, warn
 from ..inspector import ProbeReport, PyTorchInspector
 from ..inspector.arguments import trainer
 from ..inspector.display import DisplaysRun
@@ -477,8 +477,9 @@ class Watch(DisplaysRun):
         return None if store is None or engine is None else FlightRecorder(self.inspector, engine, store)
 
     def _dump(self, error: BaseException) -> None:
+        was_recorded = isinstance(error, TrainingStopped) and getattr(error.event, "severity", "") == "error"
         try:
-            if self._recorder is not None:
+            if self._recorder is not None and not was_recorded:
                 self._recorder.dump(f"the run was ended by {Failure.of(error).line}", error)
         except Exception as failure:
             tell(self.inspector.state, DUMPING, failure)
