@@ -170,6 +170,40 @@ def show_nonfinite(tape):
     return [(f"Non-Finite {what}", counts(kept), None) for what, kept in shown.items()]
 
 
+def quantile(numbers, share):
+    """With the numbers of each quarter of a power of two evenly spread over it, as NumPy has it."""
+    numbers = np.sort(numbers)
+    mantissa, exponent = np.frexp(np.abs(numbers))
+    ends = [np.ldexp(np.floor(mantissa * 8 + more) / 8, exponent) * np.sign(numbers) for more in (0, 1)]
+    low, high = np.minimum(*ends), np.maximum(*ends)
+    of_bin = low[:, None] == low
+    rank = np.sum(np.tril(of_bin, -1), axis=1)
+    placed = low + (rank + 0.5) / of_bin.sum(axis=1) * (high - low)
+    return np.clip(np.quantile(placed, share), numbers[0], numbers[-1])
+
+
+def show_distributions(tape):
+    own = {layer for layer, _, _ in tape._parameters()}
+    own |= {name for name, module in tape.model.named_modules() if isactivation(module)}
+    shown = {
+        layer: np.concatenate([now.ravel() for _, now in pairs])
+        for layer, pairs in tape.new(tape.outputs).items()
+        if layer in own
+    }
+    bands = [("q01", "q99"), ("q05", "q95"), ("q25", "q75")]
+    quantiles = {
+        layer: {band: tuple(quantile(numbers, int(edge[1:]) / 100) for edge in band) for band in bands}
+        for layer, numbers in shown.items()
+    }
+    medians = {layer: {"q50": quantile(numbers, 0.5)} for layer, numbers in shown.items()}
+    special = {layer: {"zero": np.sum(numbers == 0), "infinite": 0, "nan": 0} for layer, numbers in shown.items()}
+    return (
+        ("Output Distribution", medians, quantiles),
+        low_and_high("Output Extremes", {layer: [numbers] for layer, numbers in shown.items()}),
+        ("Output Special Elements", special, None),
+    )
+
+
 def show_update_ratios(tape):
     for short in ("weight", "bias"):
         updates, weights = tape.new(tape.updates[short]), tape.new(tape.weights[short])
@@ -284,6 +318,7 @@ CASES = {
         lambda t: lens.Attribute(next(name for name, _ in t.model.named_parameters() if name.endswith("weight"))),
         show_first_weight,
     ),
+    "Distribution": Case(lambda t: lens.Distribution(), show_distributions),
     "GradientNorm": Case(lambda t: lens.GradientNorm(), show_gradient_norm),
     "InputStatistics": Case(lambda t: lens.InputStatistics(), show_inputs),
     "SpectralNorm": Case(lambda t: lens.SpectralNorm(iterations=500), show_spectra, samples_at_tick=True),

@@ -3,6 +3,7 @@
 from .abstract_lens import AbstractLens
 from .attention import Attention
 from .attribute import Attribute
+from .distribution import Distribution
 from .gradient_norm import GradientNorm
 from .input_statistics import InputStatistics
 from .loss_metrics import LossMetrics
@@ -23,6 +24,7 @@ __all__ = [
     "AbstractLens",
     "Attention",
     "Attribute",
+    "Distribution",
     "GradientNorm",
     "InputStatistics",
     "LossMetrics",

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from ..engine.parameters import own_parameters
 from ..engine.step_checks import StepCheck
-from ..gatherer import BackwardGatherer, EpochModuleGatherer, FeedForwardGatherer, ParameterGradientGatherer
+from ..gatherer import BackwardGatherer, FeedForwardGatherer, ParameterGradientGatherer
 from ..gatherer.abstract_gatherer import Gatherer
 from ..preprocessor.non_finite import GradientNonFinite, OutputGradientNonFinite, OutputNonFinite, ParameterNonFinite
 from . import options
@@ -84,9 +84,9 @@ class NonFinite(ParameterStateLens):
 
     def _gather(
         self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
-    ) -> EpochModuleGatherer:
+    ) -> Gatherer:
         of_gradient = ([self._of_gradients], module_name, inspector_state)
-        gradient: Gatherer = ParameterGradientGatherer(parameter, module, *of_gradient, follow=True)
+        gradient = ParameterGradientGatherer(parameter, module, *of_gradient, follow=True)
         self._watch(gradient, self._layer(module_name, parameter), module_name)
         engine = inspector_state.engine
         if self.optimizer is not None and engine is not None:

@@ -6,6 +6,7 @@ from torch import nn
 
 from ..engine.torch_private import is_traced
 from ..gatherer import EpochModuleGatherer
+from ..gatherer.abstract_gatherer import Gatherer
 from .parameter_lens import ParameterLens
 
 
@@ -37,5 +38,5 @@ class ParameterStateLens(ParameterLens):
 
     def _gather(
         self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
-    ) -> EpochModuleGatherer:
+    ) -> Gatherer:
         return EpochModuleGatherer(module, [preprocessor], module_name, inspector_state, parameter=parameter)

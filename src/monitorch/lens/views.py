@@ -16,7 +16,7 @@ from ..numerical.extraction import Series, count_nonfinites, extract_points, ext
 from ..preprocessor.accumulating import AccumulatingPreprocessor
 from ..preprocessor.geometry import GeometryPreprocessor
 from ..preprocessor.rates import RateStatistics
-from ..statistic import SHARE, Statistic, edges
+from ..statistic import SHARE, Statistic, band_of, edges
 from ..visualizer.abstract_visualizer import TagAttributes, TagType
 from ..visualizer.frame import Counts, Numbers, TagFrame
 
@@ -162,27 +162,46 @@ class LayerLines(View):
 
 
 class ComputedLines(View):
-    """Lines of numbers that are no aggregates of samples.
+    """Lines and bands of numbers that are no aggregates of samples.
 
     Args:
         compute: returns the numbers by layer, then by line.
+        bands: pairs of lines that every layer has, and that are the edges of a band; None is a view without bands.
     """
 
-    def __init__(self, tag: str, compute: Callable[[], Mapping[str, Mapping[str, float]]], **look: Any) -> None:
+    def __init__(
+        self,
+        tag: str,
+        compute: Callable[[], Mapping[str, Mapping[str, float]]],
+        *,
+        bands: Sequence[tuple[str, str]] | None = None,
+        **look: Any,
+    ) -> None:
         super().__init__(tag, **look)
-        self.compute = compute
+        self.compute, self.bands = compute, bands
 
     def read(self, layers: Sequence[str]) -> TagFrame:
         """Compute the numbers."""
-        found = self.compute()
+        found, banded = self.compute(), self.bands is not None
         shown = tuple(layer for layer in layers if layer in found)
-        lines = dict.fromkeys(line for layer in shown for line in found[layer])
-        if not lines:
-            return TagFrame.empty(self.tag, self.type)
-        values = np.array([[found[layer].get(line, math.nan) for layer in shown] for line in lines])
-        measured = np.array([[line in found[layer] for layer in shown] for line in lines])
-        statistics = tuple(self._lines(tuple(lines)))
-        return TagFrame(self.tag, self.type, shown, statistics, values, measured=measured)
+        edge_of = {edge.line: edge for edge in self._named_edges()}
+        names = dict.fromkeys(line for layer in shown for line in found[layer])
+        lines = [line for line in names if line not in edge_of]
+        if not names:
+            return TagFrame.empty(self.tag, self.type, banded=banded)
+        order = [*lines, *edge_of]
+        values = np.array([[found[layer].get(line, math.nan) for layer in shown] for line in order])
+        measured = np.array([[line in found[layer] for layer in shown] for line in order])
+        statistics = (*self._lines(lines), *edge_of.values())
+        return TagFrame(self.tag, self.type, shown, statistics, values, measured=measured, banded=banded)
+
+    def _named_edges(self) -> list[Statistic]:
+        """The edges of all bands, in pairs."""
+        return [
+            self._statistic(name, role="edge", band=band_of(low, high), side=side)
+            for low, high in self.bands or ()
+            for name, side in ((low, "low"), (high, "high"))
+        ]
 
 
 class LayerRates(View):

@@ -1,20 +1,16 @@
 """What enters a loss: the output of the model, and the target; of classes, how often each one comes."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..engine.inputs import OUTPUT, TARGET
 from ..errors import SkippedSample
-from ..numerical.precision import HOST, wide_dtype
-from ..numerical.waiting import HostCopy, Pending
-from .accumulating import Kept, SeparateStatistics
+from ..numerical.precision import wide_dtype
+from .counting import CountingStatistics, Counts
 from .data import MEAN, NONFINITE, RANGE, STD, Described, described, extremes
 
 ROW_SUM, PERPLEXITY, IGNORED = "row sum", "perplexity", "ignored"
@@ -22,39 +18,11 @@ ROW_SUM, PERPLEXITY, IGNORED = "row sum", "perplexity", "ignored"
 MOST_CLASSES = 4096
 """The most classes that are counted."""
 
-Counts: TypeAlias = NDArray[np.float64]
-"""How often each class came."""
-
 Lines: TypeAlias = dict[str, dict[str, float]]
 """Numbers by name, then by line."""
 
 
-@dataclass
-class ClassesKept(Kept):
-    """Also how often each class came since the last tick."""
-
-    waiting: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    """Counts that are still on a device, by name and number of classes."""
-    arrived: dict[str, Counts] = field(default_factory=dict)
-
-    def add(self, name: str, counts: Tensor) -> None:
-        """Add the counts of one pass."""
-        key = name, len(counts)
-        self.waiting[key] = self.waiting[key] + counts if key in self.waiting else counts
-
-    def merge(self, name: str, counts: Counts) -> None:
-        """Add counts that are on the CPU."""
-        known = self.arrived.get(name, np.zeros(0))
-        size = max(len(known), len(counts))
-        self.arrived[name] = np.pad(known, (0, size - len(known))) + np.pad(counts, (0, size - len(counts)))
-
-    def take(self) -> list[Pending]:
-        """What to copy to the CPU."""
-        waiting, self.waiting = self.waiting, {}
-        return [(partial(self.merge, name), counts) for (name, _), counts in waiting.items()]
-
-
-class LossInputs(SeparateStatistics):
+class LossInputs(CountingStatistics):
     """Numbers of the output of the model and of the target, as a loss gets them.
 
     Targets are classes if they are integers and the output has one dimension more: that of classes. They are counted,
@@ -70,7 +38,6 @@ class LossInputs(SeparateStatistics):
     """
 
     statistics = (MEAN, STD, RANGE, NONFINITE, ROW_SUM, PERPLEXITY, IGNORED)
-    _kept_type = ClassesKept
 
     def __init__(self, most_shown: int = 10) -> None:
         super().__init__(inplace=True)
@@ -90,9 +57,9 @@ class LossInputs(SeparateStatistics):
         if output.dim() and output.shape[rows] > 1:
             self._add(OUTPUT, extremes(ROW_SUM, output.sum(rows, dtype=wide_dtype(output))))
         if target is not None and dimension is not None:
-            self._count(output, target.to(torch.int64), dimension, ignore_index)
+            self._count_classes(output, target.to(torch.int64), dimension, ignore_index)
 
-    def _count(self, output: Tensor, target: Tensor, dimension: int, ignore_index: int | None) -> None:
+    def _count_classes(self, output: Tensor, target: Tensor, dimension: int, ignore_index: int | None) -> None:
         size = output.shape[dimension]
         if size > MOST_CLASSES:
             raise SkippedSample(f"of {size} classes none is counted; up to {MOST_CLASSES} are")
@@ -101,7 +68,7 @@ class LossInputs(SeparateStatistics):
             matters &= target != ignore_index
         for name, classes in ((TARGET, target), (OUTPUT, output.argmax(dimension))):
             counts = class_counts(classes.where(matters, size), size)
-            self._classes.add(name, counts)
+            self._count(name, counts)
             self._add(name, [(PERPLEXITY, perplexity(counts))])
         self._add(TARGET, [(IGNORED, 1 - matters.mean(dtype=wide_dtype(output)))])
 
@@ -111,11 +78,6 @@ class LossInputs(SeparateStatistics):
 
     # the classes of a whole tick
 
-    def counts(self) -> dict[str, Counts]:
-        """How often each class came since the last tick; by name, without names that have none."""
-        HostCopy(self._classes.take()).deliver()
-        return {name: counts for name, counts in self._classes.arrived.items() if counts.any()}
-
     def shares(self) -> Lines:
         """The share of each class.
 
@@ -123,7 +85,7 @@ class LossInputs(SeparateStatistics):
         """
         found = self.counts()
         size = max(map(len, found.values()), default=0)
-        self._choose(found.get(TARGET, np.zeros(0)), size)
+        self._choose(found.get(TARGET, np.zeros(0, np.int64)), size)
         shares: Lines = {}
         for name, counts in found.items():
             part = np.pad(counts, (0, size - len(counts))) / counts.sum()
@@ -154,54 +116,19 @@ class LossInputs(SeparateStatistics):
 
     # the life of a run
 
-    @property
-    def _classes(self) -> ClassesKept:
-        kept = self._kept
-        assert isinstance(kept, ClassesKept)
-        return kept
-
-    def _merge_counts(self, counts: Iterable[tuple[str, Any]]) -> None:
-        for name, own in counts:
-            self._classes.merge(name, np.asarray(own, np.float64))
-
     def clear(self) -> None:
         """Also forget which classes have lines."""
         super().clear()
         self._shown = []
 
-    def pending(self, kept: Kept) -> list[Pending]:
-        """Also counts of classes."""
-        assert isinstance(kept, ClassesKept)
-        return [*super().pending(kept), *kept.take()]
-
-    def payload(self) -> Any:
-        """All accumulators, and the counts of classes."""
-        return super().payload(), self.counts()
-
-    def merge_ranks(self, payloads: dict[int, Any]) -> None:
-        """Merge the payloads of all ranks; counts add up."""
-        super().merge_ranks({rank: values for rank, (values, _) in payloads.items()})
-        for _, counts in payloads.values():
-            self._merge_counts(counts.items())
-
     def state_dict(self) -> dict[str, Any]:
-        """Also the counts of classes, and which have lines."""
-        counts = {name: torch.tensor(own, device=HOST) for name, own in self.counts().items()}
-        return {**super().state_dict(), "counts": counts, "shown": list(self._shown)}
+        """Also which classes have lines."""
+        return {**super().state_dict(), "shown": list(self._shown)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         super().load_state_dict(state)
-        self._merge_counts((name, own.numpy()) for name, own in state["counts"].items())
         self._shown = list(state["shown"])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "counts": self.counts()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        counts = state.pop("counts")
-        super().__setstate__(state)
-        self._merge_counts(counts.items())
 
 
 def class_dimension(output: Tensor, target: Tensor) -> int | None:

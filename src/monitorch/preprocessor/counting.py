@@ -1,0 +1,101 @@
+"""Counts that go with the numbers of a tick: they stay on their device until somebody reads, and add up exactly."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..numerical.precision import HOST
+from ..numerical.waiting import HostCopy, Pending
+from .accumulating import Kept, SeparateStatistics
+
+Counts: TypeAlias = NDArray[np.int64]
+"""How often each of some things came."""
+
+
+@dataclass
+class CountsKept(Kept):
+    """Also counts since the last tick, by key."""
+
+    waiting: dict[tuple[Hashable, int, torch.device], Tensor] = field(default_factory=dict)
+    """Counts that are still on a device, by key, length and device."""
+    arrived: dict[Any, Counts] = field(default_factory=dict)
+
+    def add(self, key: Hashable, counts: Tensor) -> None:
+        """Add the counts of one tensor."""
+        place = key, len(counts), counts.device
+        self.waiting[place] = self.waiting[place] + counts if place in self.waiting else counts
+
+    def merge(self, key: Hashable, counts: NDArray[Any]) -> None:
+        """Add counts that are on the CPU; the shorter ones are 0 at the end."""
+        known = self.arrived.get(key, np.zeros(0, np.int64))
+        size = max(len(known), len(counts))
+        new = np.pad(np.asarray(counts, np.int64), (0, size - len(counts)))
+        self.arrived[key] = np.pad(known, (0, size - len(known))) + new
+
+    def take(self) -> list[Pending]:
+        """What to copy to the CPU."""
+        waiting, self.waiting = self.waiting, {}
+        return [(partial(self.merge, key), counts) for (key, _, _), counts in waiting.items()]
+
+
+class CountingStatistics(SeparateStatistics):
+    """Keeps counts beside its samples: ``self._count(key, counts)`` adds a tensor of integers to those of its key."""
+
+    _kept_type = CountsKept
+
+    def counts(self) -> dict[Any, Counts]:
+        """The counts since the last tick, by key, without keys that have none."""
+        HostCopy(self._counts.take()).deliver()
+        return {key: counts for key, counts in self._counts.arrived.items() if counts.any()}
+
+    def _count(self, key: Hashable, counts: Tensor) -> None:
+        self._counts.add(key, counts)
+
+    @property
+    def _counts(self) -> CountsKept:
+        kept = self._kept
+        assert isinstance(kept, CountsKept)
+        return kept
+
+    def _merge_counts(self, counts: Iterable[tuple[Any, NDArray[Any]]]) -> None:
+        for key, own in counts:
+            self._counts.merge(key, own)
+
+    def pending(self, kept: Kept) -> list[Pending]:
+        """Also counts."""
+        assert isinstance(kept, CountsKept)
+        return [*super().pending(kept), *kept.take()]
+
+    def payload(self) -> Any:
+        """All accumulators, and the counts."""
+        return super().payload(), self.counts()
+
+    def merge_ranks(self, payloads: dict[int, Any]) -> None:
+        """Merge the payloads of all ranks; counts add up."""
+        super().merge_ranks({rank: values for rank, (values, _) in payloads.items()})
+        for _, counts in payloads.values():
+            self._merge_counts(counts.items())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also the counts."""
+        counts = {key: torch.tensor(own, device=HOST) for key, own in self.counts().items()}
+        return {**super().state_dict(), "counts": counts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        super().load_state_dict(state)
+        self._merge_counts((key, own.numpy()) for key, own in state["counts"].items())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "counts": self.counts()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        counts = state.pop("counts")
+        super().__setstate__(state)
+        self._merge_counts(counts.items())

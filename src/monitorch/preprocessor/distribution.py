@@ -1,0 +1,190 @@
+"""Histograms of the elements of tensors, with the same bins for every tensor, so that they merge exactly."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..engine.distributed_tensors import OWN, is_distributed, local_part, local_samples
+from ..engine.passes import TRAINING, kind_of_pass
+from ..engine.tensors import samples_of
+from ..numerical.norms import as_real
+from .abstract import AbstractForwardPreprocessor, AbstractTensorPreprocessor
+from .counting import CountingStatistics, Counts
+from .data import RANGE
+
+LOWEST, EXPONENTS, MANTISSA_BITS = -43, 64, 2
+"""Bins cover absolute values from 2^-43, about 1.1e-13, to 2^21, about 2.1e6; each power of two has four of them."""
+
+SIDE = EXPONENTS << MANTISSA_BITS
+"""How many bins there are for positive elements, and how many for negative ones."""
+ZERO, INFINITE, NAN = SIDE, 2 * SIDE + 1, 2 * SIDE + 2
+"""Bins of their own: that of 0 is in the middle, the other two come last."""
+BINS = NAN + 1
+
+BLOCKS, BLOCK = 256, 256
+"""Of a larger tensor this many blocks of this many neighbours are looked at."""
+
+QUANTILES = {"q01": 0.01, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q99": 0.99}
+SPECIAL = ("zero", "infinite", "nan")
+"""What is counted over whole tensors."""
+
+Lines: TypeAlias = dict[str, dict[str, float]]
+"""Numbers by name, then by line."""
+
+_WITHOUT_SIGN, _INFINITY, _SHIFT = 0x7FFFFFFF, 0x7F800000, 23 - MANTISSA_BITS
+_FIRST = (LOWEST + 127) << MANTISSA_BITS  # the first bits, without the sign, of the smallest number with a bin
+_marks = np.ldexp(1 + np.arange(SIDE + 1) % 4 / 4, LOWEST + np.arange(SIDE + 1) // 4)
+LOWER = np.concatenate([-_marks[:0:-1], [0.0], _marks[:-1]])
+"""Where each bin of finite elements begins."""
+UPPER = np.concatenate([-_marks[-2::-1], [0.0], _marks[1:]])
+"""Where it ends."""
+
+
+class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensorPreprocessor):
+    """The distribution of the elements of each tensor since the last tick.
+
+    Elements of all tensors of a name are in one histogram. At most 65,536 of each are looked at; the smallest and the
+    largest finite one, and the counts of zeros, infinities and NaNs are those of the whole tensor.
+
+    >>> histograms = Histograms()
+    >>> histograms.process_tensor("layer", torch.tensor([-2.0, 0.0, 3.0, torch.inf]))
+    >>> histograms.quantiles()["layer"]["q50"], histograms.specials()["layer"]
+    (0.0, {'zero': 1.0, 'infinite': 1.0, 'nan': 0.0})
+    """
+
+    statistics = (RANGE,)
+
+    def __init__(self) -> None:
+        super().__init__(inplace=True)
+
+    def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
+        """Take the output of one training pass."""
+        if kind_of_pass(module) == TRAINING:
+            self._take(name, *local_samples(samples_of(layer_output, None)))
+
+    def process_tensor(self, name: str, tensor: Tensor) -> None:
+        """Take one gradient; that of a plain parameter is not the same in all processes yet."""
+        here, part = local_part(tensor)
+        self._take(name, here, part if is_distributed(tensor) else OWN)
+
+    def process_parameter(self, name: str, parameter: Tensor) -> None:
+        """Take one parameter as it is now; of processes with the same part of it one counts."""
+        self._take(name, *local_part(parameter))
+
+    @torch.no_grad()
+    def _take(self, name: str, tensor: Tensor, part: int) -> None:
+        numbers = as_real(tensor)
+        if not numbers.numel():
+            return
+        if numbers.dtype.itemsize < torch.float16.itemsize:  # those have few operations
+            numbers = numbers.float()
+        some = spread(numbers)
+        counts = bin_counts(some)
+        special = counts[[ZERO, INFINITE, NAN]] if some.numel() == numbers.numel() else special_counts(numbers)
+        self._count((name, part), torch.cat([counts, special]))
+        for least in (torch.inf, -torch.inf):  # not finite if no element is: such a sample is left out
+            others = numbers.nan_to_num(least, least, least)
+            self._kept.series.add((name, RANGE), others.amin() if least > 0 else others.amax())
+
+    # what is shown of a tick
+
+    def histograms(self) -> dict[str, Counts]:
+        """How many elements are in each bin, and how many are zero, infinite and NaN in whole tensors; by name."""
+        found: dict[str, Counts] = {}
+        for (name, _), counts in self.counts().items():
+            found[name] = found[name] + counts if name in found else counts
+        return found
+
+    def quantiles(self) -> Lines:
+        """Quantiles of the finite elements that were looked at, by name; NaN if there are none."""
+        lines: Lines = {}
+        for name, counts in self.histograms().items():
+            extremes = self.value[name][RANGE]
+            found = quantiles(counts[:INFINITE], np.array(list(QUANTILES.values())))
+            inside = np.clip(found, extremes.min_, extremes.max_) if extremes.count else found
+            lines[name] = dict(zip(QUANTILES, inside.tolist(), strict=True))
+        return lines
+
+    def specials(self) -> Lines:
+        """How many elements of whole tensors were zero, infinite or NaN; by name."""
+        found = self.histograms().items()
+        return {name: dict(zip(SPECIAL, map(float, counts[BINS:].tolist()), strict=True)) for name, counts in found}
+
+    def merge_ranks(self, payloads: dict[int, Any]) -> None:
+        """Merge the payloads of all ranks; copies of the same part count once."""
+        own, known = {}, set[Any]()
+        for rank, (values, counts) in payloads.items():
+            new = {key: part for key, part in counts.items() if key[1] == OWN or key not in known}
+            own[rank] = values, new
+            known |= new.keys()
+        super().merge_ranks(own)
+
+
+def spread(numbers: Tensor) -> Tensor:
+    """All elements, or evenly spread blocks of them; they share their memory with ``numbers`` if that is contiguous."""
+    flat = numbers.reshape(-1)
+    if flat.numel() <= BLOCKS * BLOCK:
+        return flat
+    # an odd step, so that blocks do not begin at the same column of each row
+    step = max((flat.numel() - BLOCK) // (BLOCKS - 1) - 1 | 1, BLOCK)
+    return flat.unfold(0, BLOCK, step)[:BLOCKS]
+
+
+def bin_counts(numbers: Tensor) -> Tensor:
+    """How many elements are in each bin, on their device; what has no bin is in the outermost ones.
+
+    >>> bin_counts(torch.tensor([1.0, 1.2, -1.5])).nonzero()[:, 0] - ZERO
+    tensor([-175,  173])
+    """
+    short = as_float32(numbers)
+    bits = short.view(torch.int32) & _WITHOUT_SIGN
+    # all in integers: comparisons take many times as long on a CPU
+    finite = ((bits >> _SHIFT) - (_FIRST - 1)).clamp_(1, SIDE).mul_(short.sign().to(torch.int32)).add_(ZERO)
+    beyond = (bits - (_INFINITY - 1)).clamp_(0, 2).mul_(INFINITE)  # 0, that of infinities, or more than there are
+    places = finite.maximum(beyond).clamp_(max=NAN).reshape(-1).long()
+    counts = torch.zeros(BINS, dtype=torch.int64, device=numbers.device)
+    return counts.scatter_add_(0, places, torch.ones_like(places))
+
+
+def as_float32(numbers: Tensor) -> Tensor:
+    """The same elements in float32; what would become 0 or infinite there gets a number far outside of all bins."""
+    if numbers.dtype != torch.float64:
+        return numbers.float()
+    inside = numbers.abs().clamp_(2.0 ** (LOWEST - 9), 2.0 ** (LOWEST + EXPONENTS + 9)).mul_(numbers.sign())
+    return inside.where(numbers.abs() != torch.inf, numbers).float()
+
+
+def special_counts(numbers: Tensor) -> Tensor:
+    """How many elements are zero, infinite and NaN, on their device."""
+    not_zero = numbers.count_nonzero()
+    not_infinite = numbers.nan_to_num(1.0, 0.0, 0.0).count_nonzero()
+    not_nan = numbers.nan_to_num(0.0).count_nonzero()
+    return torch.stack([numbers.numel() - not_zero, not_zero - not_infinite, not_zero - not_nan])
+
+
+def quantiles(counts: Counts, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Quantiles of finite elements, from how many are in each of their bins.
+
+    The elements of a bin are taken to be evenly spread over it; a single one is in its middle. Between two neighbours
+    there is a straight line, as in NumPy.
+
+    >>> quantiles(np.bincount([ZERO, ZERO + 173], minlength=INFINITE), np.array([0.0, 0.5, 1.0]))
+    array([0.    , 0.5625, 1.125 ])
+    """
+    ends = np.cumsum(counts)
+    if not ends[-1]:
+        return np.full(len(shares), np.nan)
+
+    def element(rank: NDArray[np.float64]) -> NDArray[np.float64]:
+        own = np.searchsorted(ends, rank, side="right")
+        inside = (rank - (ends - counts)[own] + 0.5) / counts[own]
+        found: NDArray[np.float64] = LOWER[own] + inside * (UPPER - LOWER)[own]
+        return found
+
+    ranks = shares * (ends[-1] - 1)
+    low = element(np.floor(ranks))
+    between: NDArray[np.float64] = low + (ranks - np.floor(ranks)) * (element(np.ceil(ranks)) - low)
+    return between
