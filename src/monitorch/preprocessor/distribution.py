@@ -83,8 +83,9 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
             numbers = numbers.float()
         some = spread(numbers)
         counts = bin_counts(some)
-        special = counts[[ZERO, INFINITE, NAN]] if some.numel() == numbers.numel() else special_counts(numbers)
-        self._count((name, part), torch.cat([counts, special]))
+        is_whole = some.numel() == numbers.numel()
+        special = (counts[ZERO : ZERO + 1], counts[INFINITE:]) if is_whole else (special_counts(numbers),)
+        self._count((name, part), torch.cat([counts, *special]))
         for least in (torch.inf, -torch.inf):  # not finite if no element is: such a sample is left out
             others = numbers.nan_to_num(least, least, least)
             self._kept.series.add((name, RANGE), others.amin() if least > 0 else others.amax())
