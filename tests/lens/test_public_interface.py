@@ -17,6 +17,7 @@ SIGNATURES = {
     "Attention": f"{OUTPUTS}, log_scale=False, {LINES}",
     "Attribute": "attributes, reducer=None, map_=None, difference=False, *, inplace=True, record_eval=False, "
     f"log_scale=False, {LINES}",
+    "Distribution": "what='output'",
     "GradientNorm": "inplace=True, *, line_aggregation='mean', range_aggregation=('min-max',)",
     "LossMetrics": "*, metrics=None, evaluation_from_grad=None, separate_loss_and_metrics=True, loss_fn=None, "
     "loss_fn_inplace=True, loss_line='mean', loss_range='std', metrics_line='mean', metrics_range=None",

@@ -17,8 +17,8 @@ function chart(line, { bands = [], lens = "run", layer = "run", limits = null } 
   return { key: "k", lens, title: "T", scale: "linear", limits, curves: [{ name: "c", layer, line, bands }] };
 }
 
-const DEVIATIONS = { low: "l", high: "h", isExtreme: false };
-const EXTREMES = { low: "s", high: "b", isExtreme: true };
+const DEVIATIONS = { low: "l", high: "h", isExtreme: false, isGuess: true };
+const EXTREMES = { low: "s", high: "b", isExtreme: true, isGuess: false };
 
 /** The columns of a chart by what they are. */
 function columnsOf(spec, blocks, look = {}) {
@@ -124,6 +124,18 @@ test("a band of deviations stays inside of what samples were", () => {
   );
 });
 
+test("a quantile is where it is, also below 0 with medians that are not", () => {
+  const bands = [{ low: "l", high: "h", isExtreme: false, isGuess: false }];
+  const { low, high } = columnsOf(chart("m", { bands }), [block("m", [0, 2]), block("l", [-3, 1]), block("h", [5, 3])]);
+  assert.deepEqual(
+    [low.values, high.values],
+    [
+      [-3, 1],
+      [5, 3],
+    ],
+  );
+});
+
 for (const [name, limits, mean, lows, highs] of [
   ["a loss is not negative where its means are not", null, [1, 2], [0, 1], [3, 3]],
   ["a loss that has been negative may be", null, [-1, 2], [-1, 1], [3, 3]],
@@ -153,7 +165,7 @@ test("on a logarithmic scale a band ends at the smallest number that has a logar
 
 test("every band is drawn, the widest first and weaker than the others", () => {
   const blocks = [block("m", [2]), block("l", [1]), block("h", [4]), block("q1", [1.5]), block("q3", [3])];
-  const bands = [DEVIATIONS, { low: "q1", high: "q3", isExtreme: false }, EXTREMES];
+  const bands = [DEVIATIONS, { low: "q1", high: "q3", isExtreme: false, isGuess: false }, EXTREMES];
   const { found } = columnsOf(chart("m", { bands }), [...blocks, block("s", [0]), block("b", [9])]);
   const lows = found.series.map((item, place) => [item.kind, item.strength, found.tables[0][place + 1][0]]);
   assert.deepEqual(

@@ -60,7 +60,7 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
     ],
   );
   const [curve] = found[0].curves;
-  assert.deepEqual(curve.bands, [{ low: "Loss/a min", high: "Loss/a max", isExtreme: true }]);
+  assert.deepEqual(curve.bands, [{ low: "Loss/a min", high: "Loss/a max", isExtreme: true, isGuess: false }]);
   assert.deepEqual(statisticsOf(curve), ["Loss/a mean", "Loss/a min", "Loss/a max"]);
 });
 

@@ -58,10 +58,10 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
       const values = column(rowOf(block, "mean", row) ?? [], counts, curve.layer === WHOLE_RUN, isLog);
       const common = { run, number, name: curve.name, source: source.name };
       const range = possible(spec, curve, blocks, row);
-      for (const [strength, low, high] of bands(curve)) {
+      for (const [strength, low, high, isGuess] of bands(curve)) {
         const edges = [edge(blocks.get(low), "minimum", curve.layer), edge(blocks.get(high), "maximum", curve.layer)];
         if (!edges[0] || !edges[1]) continue;
-        columns.push(...clipped(edges[0], edges[1], values, range, isLog));
+        columns.push(...clipped(edges[0], edges[1], values, isGuess ? range : ANYWHERE, isLog));
         found.series.push({ ...common, kind: "low", strength }, { ...common, kind: "high", strength });
       }
       const lastBroken = counts?.findLastIndex((count) => count > 0) ?? -1;
@@ -137,14 +137,14 @@ function mainBlock(spec, blocks) {
 /**
  * The widest first, the one with all samples in it; without any, what lies between the numbers of a column.
  * @param {CurveSpec} curve
- * @returns {["weak" | "strong", string, string][]}
+ * @returns {["weak" | "strong", string, string, boolean][]}
  */
 function bands({ line, bands: known }) {
   const sorted = [...known].sort((one, other) => Number(other.isExtreme) - Number(one.isExtreme));
   const found = sorted.map(
-    ({ low, high, isExtreme }) => /** @type {const} */ ([isExtreme ? "weak" : "strong", low, high]),
+    ({ low, high, isExtreme, isGuess }) => /** @type {const} */ ([isExtreme ? "weak" : "strong", low, high, isGuess]),
   );
-  return found.length ? found.map((band) => [...band]) : [["strong", line, line]];
+  return found.length ? found.map((band) => [...band]) : [["strong", line, line, false]];
 }
 
 /**
@@ -185,6 +185,9 @@ function edge(block, plane, layer) {
 }
 
 /** @typedef {(index: number) => [number, number]} Range */
+
+/** @type {Range} */
+const ANYWHERE = () => [-Infinity, Infinity];
 
 /**
  * The possible range of samples: the known minimum and maximum, else the limits of the

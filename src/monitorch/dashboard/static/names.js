@@ -5,6 +5,7 @@
 
 export const WHOLE_RUN = "run";
 const EXTREMES = "min-max";
+const DEVIATIONS = "std";
 const FAVOURITES = [
   "Weight Gradient Norm",
   "Parameter Gradient Norm",
@@ -83,8 +84,9 @@ export function family(layers, name) {
 }
 
 /**
- * A band around a curve: the statistics that are its edges. `isExtreme` if no sample is outside of it.
- * @typedef {{ low: string, high: string, isExtreme: boolean }} BandSpec
+ * A band around a curve: the statistics that are its edges. `isExtreme` if no sample is outside of it; `isGuess` if its
+ * edges are computed from a deviation, so that they may be where no sample can be.
+ * @typedef {{ low: string, high: string, isExtreme: boolean, isGuess: boolean }} BandSpec
  */
 
 /**
@@ -176,7 +178,8 @@ function curvesOf(statistics, layer, part) {
     .filter(({ side }) => side === "low")
     .flatMap((low) => {
       const high = edges.find(({ band, side }) => side === "high" && band === low.band);
-      return high ? [{ low: low.name, high: high.name, isExtreme: low.band === EXTREMES }] : [];
+      const isExtreme = low.band === EXTREMES;
+      return high ? [{ low: low.name, high: high.name, isExtreme, isGuess: low.band === DEVIATIONS }] : [];
     });
   const known = bands.flatMap(({ low, high }) => [low, high]);
   const others = statistics.filter(({ name }) => !known.includes(name));
