@@ -157,3 +157,27 @@ def test_a_wrong_kind_names_the_right_ones(what):
 def test_a_model_without_layers_to_watch(what, reason):
     with pytest.warns(UserWarning, match=f"Distribution found no layer to watch .* it has {reason}"):
         PyTorchInspector([Distribution(what)], module=nn.Flatten(), visualizer="dummy")
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_compiled_graphs_stay_whole_and_show_the_same(what, inputs, watch, shown):
+    """With steps that are observed and steps that are not."""
+    found = []
+    for is_compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+        called = torch.compile(model, backend="aot_eager", fullgraph=True) if is_compiled else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        inspector = watch(model, Distribution(what), optimizer=optimizer, every=2)
+        for part in inputs.split(10):
+            called(part).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        inspector.tick_epoch()
+        inspector.detach()
+        found.append((shown.values(f"{what.title()} Distribution"), shown.values(f"{what.title()} Special Elements")))
+        shown.calls.clear()
+    eager, compiled = found
+    assert eager == compiled
+    assert all(eager)
+    torch.compiler.reset()

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ..engine.compilation import HookedMethod, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
-from ..engine.graph import GraphCallback, QuietHook
+from ..engine.graph import GraphCallback, GraphHook, QuietHook
 from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock
-from ..engine.tensors import first_input
+from ..engine.tensors import first_input, pick_tensor
 from ..engine.torch_private import inside_backward, is_traced
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
@@ -45,11 +45,14 @@ class FeedForwardGatherer(Gatherer):
             self._callback = self._new_callback(module)
             hook = _LossHook(self, self._callback, self._preprocessors[0])
             self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
+        elif self._preprocessors and not any(preprocessor.needs_input for preprocessor in self._preprocessors):
+            self._callback = self._new_callback(module)
+            self._handles.append(module.register_forward_hook(_OutputHook(self, self._callback), with_kwargs=True))
         else:
             self._handles.append(module.register_forward_hook(HookedMethod(self), with_kwargs=True))
 
     def _new_callback(self, module: nn.Module) -> GraphCallback:
-        """A way out of compiled graphs, for preprocessors that only look for a loss."""
+        """A way out of compiled graphs, for preprocessors that look at one tensor of the output only."""
         engine = getattr(self.inspector_state, "engine", None)
         device = torch.device("cpu") if engine is None else engine.device
         return GraphCallback(device, partial(self._receive, weakref.ref(module)), self.inspector_state)
@@ -122,3 +125,24 @@ class _LossHook(QuietHook):
         if loss is not None:
             loss = samples_here(loss)[0] if isinstance(loss, self._distributed) else loss
             self._callback.pass_outside(kind_of_pass(module) + PART * (kwargs.get(ITEMS_OF_STEP) is not None), loss)
+
+
+class _OutputHook(GraphHook):
+    """The hook for preprocessors that need no input; from inside a compiled graph it passes the output on."""
+
+    def __init__(self, gatherer: FeedForwardGatherer, callback: GraphCallback) -> None:
+        self._state: Any = gatherer.inspector_state
+        super().__init__(self._state, f"looking at layer {gatherer.name!r}")
+        self._gatherer, self._callback = gatherer, callback
+        self._distributed = distributed_type()
+
+    def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Take the output."""
+        self._gatherer.take(module, args, kwargs, output)
+
+    def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Pass the tensor in the output on, in steps that are observed."""
+        tensor = pick_tensor(output)
+        if tensor is not None and self._state.observing:
+            tensor = samples_here(tensor)[0] if isinstance(tensor, self._distributed) else tensor
+            self._callback.pass_outside(kind_of_pass(module), tensor)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..engine.compilation import HookedMethod, outside_graph
+from ..engine.graph import GraphHook
 from ..engine.optimizers import OptimizerSteps, Owned
 from ..engine.parameters import Target, find_parameter
 from ..engine.reports import tell
@@ -146,7 +146,8 @@ class ParameterGradientGatherer(ParameterGatherer):
     Args:
         parameter: the parameter's name in ``module``.
         follow: look the parameter up at each forward pass, so that one that is frozen, replaced or not initialised
-            now is watched as soon as it trains; otherwise such a parameter is an error.
+            now is watched as soon as it trains; otherwise such a parameter is an error. Inside compiled graphs it is
+            looked up only by :meth:`refresh`, since to do it there would break them.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class ParameterGradientGatherer(ParameterGatherer):
             return
         self.refresh()
         if follow:
-            self._handles.append(module.register_forward_pre_hook(HookedMethod(self.refresh)))
+            self._handles.append(module.register_forward_pre_hook(_FollowHook(self)))
         elif self._hooked is None:
             self._refuse()
 
@@ -184,7 +185,6 @@ class ParameterGradientGatherer(ParameterGatherer):
         super().detach()
         self._unhook()
 
-    @outside_graph
     def refresh(self, *_: Any) -> None:
         """Look the parameter up, and hook it if it trains now; a shared tap does that by itself."""
         try:
@@ -208,3 +208,18 @@ class ParameterGradientGatherer(ParameterGatherer):
         if self._current_parameter() is None:
             raise AttributeError(f"there is no {where}")
         raise RuntimeError(f"{where} is frozen and has no gradient; set requires_grad=True or follow=True")
+
+
+class _FollowHook(GraphHook):
+    """The hook that looks a parameter up before a forward pass."""
+
+    def __init__(self, gatherer: ParameterGradientGatherer) -> None:
+        super().__init__(gatherer.inspector_state, f"looking for a parameter of layer {gatherer.name!r}")
+        self._gatherer = gatherer
+
+    def eager(self, *_: Any) -> None:
+        """Look it up."""
+        self._gatherer.refresh()
+
+    def in_graph(self, *_: Any) -> None:
+        """Leave nothing in the graph."""

@@ -39,7 +39,7 @@ class Distribution(ParameterStateLens):
 
     At most 65,536 elements of each tensor are looked at, in 256 evenly spread blocks; of extremes and counts all. Each
     observed step costs about 15 operations on these and, of larger tensors, eight passes over the whole one; nothing
-    waits for the device. Outputs are seen by a hook, which breaks compiled graphs.
+    waits for the device, and compiled graphs stay whole.
 
     Args:
         what: ``"output"``: outputs of activations and of layers with parameters, in training passes; ``"gradient"``:

@@ -38,6 +38,9 @@ class AbstractPreprocessor(ABC):
 class AbstractForwardPreprocessor(AbstractPreprocessor):
     """Receives the input and output of a layer."""
 
+    needs_input = True
+    """Set it to False if only the first floating tensor of the output is read: then compiled graphs are not broken."""
+
     @abstractmethod
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take one forward pass."""

@@ -56,6 +56,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
     """
 
     statistics = (RANGE,)
+    needs_input = False
 
     def __init__(self) -> None:
         super().__init__(inplace=True)
