@@ -6,7 +6,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from monitorch.lens.views import LayerLines, LayerRates, NamedLines, Shares, Source, TagFrame, WorstRates
+from monitorch.lens.views import ComputedLines, LayerLines, LayerRates, NamedLines, Shares, Source, TagFrame, WorstRates
 from monitorch.preprocessor import GradientActivation, GradientGeometry
 from monitorch.visualizer import TagType
 
@@ -43,6 +43,29 @@ def test_layers_come_in_the_order_of_the_model_and_without_strangers(inplace):
 
 def test_view_without_bands_hands_over_none():
     assert LayerLines("T", norms({"a": [1.0]}), ("mean",), None).read(["a"]).bands() is None
+
+
+@pytest.mark.parametrize("bands", [None, [("low", "high")]])
+def test_computed_numbers_are_lines_or_edges_of_bands(bands):
+    numbers = {"b": {"low": 1.0, "middle": 2.0, "high": 3.0}, "x": {"middle": 9.0}, "a": {"low": 0.0, "middle": 5.0}}
+    numbers["a"]["high"] = 6.0
+    frame = ComputedLines("T", lambda: numbers, bands=bands).read(["a", "unused", "b"])
+    assert list(frame.lines()) == ["a", "b"]
+    if bands is None:
+        assert (frame.lines()["a"], frame.bands()) == (numbers["a"], None)
+        return
+    assert frame.lines() == {"a": {"middle": 5.0}, "b": {"middle": 2.0}}
+    assert frame.bands() == {"a": {("low", "high"): (0.0, 6.0)}, "b": {("low", "high"): (1.0, 3.0)}}
+    assert [(one.role, one.band, one.side) for one in frame.statistics[1:]] == [
+        ("edge", "low-high", "low"),
+        ("edge", "low-high", "high"),
+    ]
+
+
+@pytest.mark.parametrize("bands", [None, [("low", "high")]])
+def test_computed_numbers_of_no_layer_are_empty(bands):
+    frame = ComputedLines("T", dict, bands=bands).read(["a"])
+    assert (frame.lines(), frame.bands()) == ({}, None if bands is None else {})
 
 
 @pytest.mark.parametrize("inplace", [True, False])

@@ -103,9 +103,9 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
     def quantiles(self) -> Lines:
         """Quantiles of the finite elements that were looked at, by name; NaN if there are none."""
         lines: Lines = {}
+        values, shares = self.value, np.array(list(QUANTILES.values()))
         for name, counts in self.histograms().items():
-            extremes = self.value[name][RANGE]
-            found = quantiles(counts[:INFINITE], np.array(list(QUANTILES.values())))
+            extremes, found = values[name][RANGE], quantiles(counts[:INFINITE], shares)
             inside = np.clip(found, extremes.min_, extremes.max_) if extremes.count else found
             lines[name] = dict(zip(QUANTILES, inside.tolist(), strict=True))
         return lines
