@@ -87,9 +87,10 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
         is_whole = some.numel() == numbers.numel()
         special = (counts[ZERO : ZERO + 1], counts[INFINITE:]) if is_whole else (special_counts(numbers),)
         self._count((name, part), torch.cat([counts, *special]))
-        for least in (torch.inf, -torch.inf):  # not finite if no element is: such a sample is left out
-            others = numbers.nan_to_num(least, least, least)
-            self._kept.series.add((name, RANGE), others.amin() if least > 0 else others.amax())
+        smallest = numbers.nan_to_num(torch.inf, torch.inf, torch.inf).amin()
+        largest = numbers.nan_to_num(-torch.inf, -torch.inf, -torch.inf).amax()
+        for extreme in (smallest, largest):  # both infinite if no element is finite: such samples are left out
+            self._kept.series.add((name, RANGE), extreme)
 
     # what is shown of a tick
 
