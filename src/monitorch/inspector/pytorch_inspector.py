@@ -35,7 +35,7 @@ from .arguments import check, trainer
 from .cadence import Cadence
 from .display import DisplaysRun
 from .events import check as check_event_options
-from .inspector_state import STOP_NEEDS_ALL, TRAINING_LOSS, InspectorState
+from .inspector_state import STOP_NEEDS_ALL, STOPPING, TRAINING_LOSS, InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
 from .probe import Probe, ProbeReport
 from .step_counter import StepCounter
@@ -267,9 +267,9 @@ class PyTorchInspector(DisplaysRun):
         try:
             if self._steps is not None:
                 self._steps.end_step()
+            self.state.stop_if_asked()
         except Exception as error:
             tell(self.state, "ending a step", error)
-        self.state.stop_if_asked()
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
@@ -313,14 +313,20 @@ class PyTorchInspector(DisplaysRun):
         if epoch is not None:
             check(epoch=epoch)
         self.show_tick(epoch, "epoch")
-        self.state.stop_if_asked()
+        self._stop_if_asked()
 
     def tick(self, epoch: int | None = None) -> None:
         """The same for a tick that is not an epoch: the x axis of figures counts steps."""
         if epoch is not None:
             check(epoch=epoch)
         self.show_tick(epoch)
-        self.state.stop_if_asked()
+        self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        try:
+            self.state.stop_if_asked()
+        except Exception as error:
+            tell(self.state, STOPPING, error)
 
     def show_tick(self, epoch: int | None = None, axis: str | None = None) -> None:
         """The same for those who have more to do at the end of a step: an event does not stop training now.

@@ -14,12 +14,12 @@ from ..engine.inputs import NamedTensors
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.optimizers import Owned
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
-from ..engine.reports import is_news
+from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
 from ..engine.torch_private import inside_backward
 from ..errors import warn
 from .arguments import Trainer
-from .inspector_state import InspectorState
+from .inspector_state import STOPPING, InspectorState
 from .preparation import Preparation
 from .run_statistics import RunStatistics
 from .scaler_steps import ScalerSteps
@@ -144,7 +144,10 @@ class StepCounter:
 
     @outside_graph
     def _stop_after_step(self, *_: Any) -> None:
-        self._state.stop_if_asked()
+        try:
+            self._state.stop_if_asked()
+        except Exception as error:
+            tell(self._state, STOPPING, error)
 
     def _receive(self, found: torch.Tensor | NamedTensors, kind: int) -> None:
         self.act_on_events(kind)

@@ -235,9 +235,9 @@ class Watch(DisplaysRun):
         try:
             if self._is_open("tick"):
                 self._regular_tick()
+            self.inspector.state.stop_if_asked()
         except Exception as error:
             tell(self.inspector.state, "a tick", error)
-        self.inspector.state.stop_if_asked()
 
     def step(self) -> None:
         """Say that a step has ended: for optimizers that are not from torch.optim, whose steps are not noticed."""
