@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.engine.torch_private import remove_mode
 from monitorch.gatherer.call_gatherer import CallGatherer
+from monitorch.lens import Attention
 from monitorch.lens.base import Lens
 from monitorch.preprocessor.accumulating import AccumulatingPreprocessor
 
@@ -205,6 +206,20 @@ def test_after_an_interrupt_the_next_pass_starts_clean(watch):
     model(X)
     assert modes() == 0
     assert lens.names == NAMES
+
+
+@pytest.mark.parametrize("end", [PyTorchInspector.detach, lambda inspector: setattr(inspector.state, "paused", True)])
+def test_an_interrupt_leaves_no_mode_behind_when_watching_ends_or_rests(end):
+    class Interrupted(nn.Linear):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    model = nn.Sequential(nn.Linear(3, 3), Interrupted(3, 3))
+    inspector = PyTorchInspector([Attention()], module=model, visualizer="dummy")
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(2, 3))
+    end(inspector)
+    assert modes() == 0
 
 
 def test_a_model_that_calls_itself(watch):

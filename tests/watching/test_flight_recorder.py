@@ -232,6 +232,45 @@ def test_the_handler_of_the_user_is_back_after_the_run(training, before):
         signal.signal(signal.SIGTERM, found)
 
 
+def test_a_closed_watch_writes_nothing_when_the_program_is_asked_to_end(tmp_path):
+    asked = []
+    found = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    try:
+        first, second = Training(tmp_path / "first"), Training(tmp_path / "second")
+        with first.watch() as watched, second.watch():
+            first.run(2)
+            second.run(2)
+            watched.close()  # its handler is the one that the second calls
+            signal.raise_signal(signal.SIGTERM)
+        assert (first.records, len(second.records), asked) == ([], 1, [1])
+    finally:
+        signal.signal(signal.SIGTERM, found)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["before backward", "after the step"])
+def test_an_exception_because_of_the_loss_leaves_one_event_that_says_where_it_began(training, backward):
+    def train():
+        with training.watch(tick_every=100) as watched:
+            training.run(12)
+            loss = training.loss_fn(training.model(torch.full((5, 3), torch.nan)), torch.ones(5, 1))
+            if backward:
+                loss.backward()
+                training.optimizer.step()
+            told.append(watched)
+            raise FloatingPointError("the loss is NaN")
+
+    told = []
+    with pytest.raises(FloatingPointError):
+        train()
+    lines = [event.line for event in told[0].events() if event.kind == "not finite"]
+    assert len(lines) == 1
+    assert "step 13: not finite: 0: the input of layer '0'" in lines[0]
+    assert training.records[0].reason == lines[0]
+    assert max(training.records[0].steps) == 13
+    (event,) = [event for event in told[0].events() if "13.npz" in event.text]
+    assert event.text == "the last steps are in flight_13.npz"
+
+
 def test_a_watch_in_another_thread_leaves_signals_alone(training):
     before, seen = signal.getsignal(signal.SIGTERM), []
 

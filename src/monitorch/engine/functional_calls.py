@@ -81,7 +81,8 @@ class FunctionalCalls:
         self.rest()
 
     def rest(self) -> None:
-        """Nothing is measured for a while: leave no hook."""
+        """Nothing is measured for a while: leave no hook, and no mode that something stronger than an exception left."""
+        self.end(everything=True)
         while self._hooks:
             self._hooks.pop().remove()
 

@@ -44,6 +44,7 @@ class FlightRecorder:
         self._rows = engine.recent_rows = RecentRows(STEPS)
         self._known_kinds = set[str]()
         inspector.state.events.also_show_in(self)
+        self.is_closed = False
         self._give_up_signal = _when_asked_to_end(self)
 
     def dump(self, reason: str, error: BaseException | None = None, step: int | None = None) -> Path | None:
@@ -71,6 +72,7 @@ class FlightRecorder:
 
     def close(self) -> None:
         """Do not wait for a signal any more."""
+        self.is_closed = True  # its handler may stay behind one that somebody has put on since
         self._give_up_signal()
 
     def _record(self, reason: str, error: BaseException | None, step: int | None) -> FlightRecord:
@@ -106,7 +108,7 @@ def _when_asked_to_end(recorder: FlightRecorder) -> Callable[[], None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         found = known()
-        if found is not None:
+        if found is not None and not found.is_closed:
             try:
                 found.dump(ASKED_TO_END)
                 found._store.sync()

@@ -463,6 +463,8 @@ class Watch(DisplaysRun):
             return
         try:
             if self.inspector.state.attached and self._is_something_left(alone=alone):
+                if not self._is_joint and self.inspector.state.engine is not None:
+                    self.inspector.state.engine.find_origin()  # before losses tell of its consequences
                 self._tick()
         finally:
             if error is not None:
