@@ -442,3 +442,15 @@ def test_a_model_inside_a_larger_compiled_function_is_not_seen_and_that_is_said(
         [step(X).backward() for _ in range(3)]
     assert len(told) == 1
     assert lens.names == []
+
+
+@compiling
+def test_a_sequential_model_is_seen_if_it_is_compiled_in_place_and_the_warning_says_so(watch):
+    model = nn.Sequential(Stack())
+    lens = watch(model)
+    with pytest.warns(MonitorchWarning, match="as Sequential does in torch.compile.* Call model.compile"):
+        torch.compile(model, fullgraph=True, backend="aot_eager")(X).sum().backward()
+    assert lens.names == []
+    model.compile(fullgraph=True, backend="aot_eager")
+    model(X).sum().backward()
+    assert len(lens.names) == len(STACK)

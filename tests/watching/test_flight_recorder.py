@@ -13,6 +13,7 @@ from torch import nn
 
 import monitorch
 from monitorch import MonitorchWarning
+from monitorch.lens import NonFinite, OutputNorm
 from monitorch.store import flight_records, open_run, read_flight_record
 from monitorch.watching import flight_recorder
 from monitorch.watching.flight_recorder import STEPS
@@ -86,6 +87,20 @@ def test_steps_that_were_not_observed_do_not_count_though_parameters_were_read_a
     (record,) = training.records
     assert set(numbers(record, "2", "output")) == {*range(4, 41, 4)}
     assert not any(tensor.startswith("parameter") for tensor in record.tensors)
+
+
+def test_steps_that_are_only_checked_do_not_count_unless_something_was_wrong(training):
+    lenses = [OutputNorm(include=[nn.Linear]), NonFinite(training.optimizer)]
+    with training.watch(loss_fn=None, lenses=lenses, every=4, tick_every=5) as watched:
+        training.run(41)
+        watched.dump()
+        with torch.no_grad():
+            training.model[2].weight.fill_(torch.nan)
+        training.run(1)
+    asked, broken = training.records
+    assert set(asked.steps.tolist()) == set(numbers(asked, "2", "output")) == {*range(4, 41, 4)}
+    assert set(broken.steps.tolist()) == {*range(8, 41, 4), 42}
+    assert np.isnan(numbers(broken, "2", "gradient weight")[42])
 
 
 def test_an_error_leaves_the_steps_that_end_with_it(training):
@@ -197,8 +212,18 @@ def test_a_full_disk_is_told_once_and_training_goes_on(training, monkeypatch):
         with pytest.warns(MonitorchWarning, match="No space left"):
             assert watched.dump() is None
         assert watched.dump() is None
+        watched.inspector.state.events.add(2, "too hot", "error")
         training.run(2)
     assert training.records == []
+
+
+def test_a_full_disk_is_told_in_the_same_words_if_an_event_needs_it(training, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(flight_recorder, "write_flight_record", full)
+    with training.watch() as watched, pytest.warns(MonitorchWarning, match="^writing a flight record failed.*No space"):
+        watched.inspector.state.events.add(0, "too hot", "error")
 
 
 def test_without_a_stored_run_there_is_nowhere_to_write(training):

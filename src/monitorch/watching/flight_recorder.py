@@ -27,6 +27,9 @@ from ..visualizer.store_visualizer import StoreVisualizer
 STEPS = 10
 """Of how many observed steps the rows are kept."""
 
+DUMPING = "writing a flight record"
+"""What is told of an error in it."""
+
 ASKED_TO_END = "the program was asked to end (SIGTERM)"
 
 
@@ -68,7 +71,10 @@ class FlightRecorder:
         """Write a record of the steps before, if it is an error and the first of its kind."""
         if event.severity == "error" and event.kind not in self._known_kinds:
             self._known_kinds.add(event.kind)
-            self.dump(event.line, step=event.step)
+            try:
+                self.dump(event.line, step=event.step)
+            except Exception as error:
+                tell(self._inspector.state, DUMPING, error)
 
     def close(self) -> None:
         """Do not wait for a signal any more."""
@@ -113,7 +119,7 @@ def _when_asked_to_end(recorder: FlightRecorder) -> Callable[[], None]:
                 found.dump(ASKED_TO_END)
                 found._store.sync()
             except Exception as error:
-                tell(found._inspector.state, "writing a flight record", error)
+                tell(found._inspector.state, DUMPING, error)
         if callable(before):
             before(number, frame)
         elif before != signal.SIG_IGN:
