@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.engine.torch_private import remove_mode
 from monitorch.gatherer.call_gatherer import CallGatherer
+from monitorch.lens import Attention
 from monitorch.lens.base import Lens
 from monitorch.preprocessor.accumulating import AccumulatingPreprocessor
 
@@ -205,6 +206,20 @@ def test_after_an_interrupt_the_next_pass_starts_clean(watch):
     model(X)
     assert modes() == 0
     assert lens.names == NAMES
+
+
+@pytest.mark.parametrize("end", [PyTorchInspector.detach, lambda inspector: setattr(inspector.state, "paused", True)])
+def test_an_interrupt_leaves_no_mode_behind_when_watching_ends_or_rests(end):
+    class Interrupted(nn.Linear):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    model = nn.Sequential(nn.Linear(3, 3), Interrupted(3, 3))
+    inspector = PyTorchInspector([Attention()], module=model, visualizer="dummy")
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(2, 3))
+    end(inspector)
+    assert modes() == 0
 
 
 def test_a_model_that_calls_itself(watch):
@@ -427,3 +442,15 @@ def test_a_model_inside_a_larger_compiled_function_is_not_seen_and_that_is_said(
         [step(X).backward() for _ in range(3)]
     assert len(told) == 1
     assert lens.names == []
+
+
+@compiling
+def test_a_sequential_model_is_seen_if_it_is_compiled_in_place_and_the_warning_says_so(watch):
+    model = nn.Sequential(Stack())
+    lens = watch(model)
+    with pytest.warns(MonitorchWarning, match="as Sequential does in torch.compile.* Call model.compile"):
+        torch.compile(model, fullgraph=True, backend="aot_eager")(X).sum().backward()
+    assert lens.names == []
+    model.compile(fullgraph=True, backend="aot_eager")
+    model(X).sum().backward()
+    assert len(lens.names) == len(STACK)

@@ -319,6 +319,24 @@ def test_an_error_in_the_function_is_warned_about_once_and_training_goes_on(on_e
     assert same(weights(model), weights_after(4))
 
 
+def test_the_function_is_not_told_of_what_it_adds_itself(tmp_path):
+    model, optimizer = new_training()
+    told = []
+
+    def on_event(event):
+        told.append(event.kind)
+        watched.dump(event.line)  # adds an event
+        in_thread(watched.inspector.state.events.add, 1, "of another thread") if len(told) == 1 else None
+
+    with monitorch.watch(model, optimizer, folder=tmp_path, run="run", on_event=on_event) as watched:
+        watched.inspector.state.events.add(0, "first")
+        for step in range(3):
+            one_step(model, optimizer, step)
+    assert told == ["first", "of another thread"]
+    kinds = [event.kind for event in watched.events()]
+    assert sorted(kinds) == ["first", "flight record", "flight record", "of another thread"]
+
+
 def test_a_function_that_holds_the_inspector_keeps_nothing_alive():
     model, optimizer = new_training()
 

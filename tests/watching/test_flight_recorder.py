@@ -13,6 +13,7 @@ from torch import nn
 
 import monitorch
 from monitorch import MonitorchWarning
+from monitorch.lens import NonFinite, OutputNorm
 from monitorch.store import flight_records, open_run, read_flight_record
 from monitorch.watching import flight_recorder
 from monitorch.watching.flight_recorder import STEPS
@@ -86,6 +87,20 @@ def test_steps_that_were_not_observed_do_not_count_though_parameters_were_read_a
     (record,) = training.records
     assert set(numbers(record, "2", "output")) == {*range(4, 41, 4)}
     assert not any(tensor.startswith("parameter") for tensor in record.tensors)
+
+
+def test_steps_that_are_only_checked_do_not_count_unless_something_was_wrong(training):
+    lenses = [OutputNorm(include=[nn.Linear]), NonFinite(training.optimizer)]
+    with training.watch(loss_fn=None, lenses=lenses, every=4, tick_every=5) as watched:
+        training.run(41)
+        watched.dump()
+        with torch.no_grad():
+            training.model[2].weight.fill_(torch.nan)
+        training.run(1)
+    asked, broken = training.records
+    assert set(asked.steps.tolist()) == set(numbers(asked, "2", "output")) == {*range(4, 41, 4)}
+    assert set(broken.steps.tolist()) == {*range(8, 41, 4), 42}
+    assert np.isnan(numbers(broken, "2", "gradient weight")[42])
 
 
 def test_an_error_leaves_the_steps_that_end_with_it(training):
@@ -197,8 +212,18 @@ def test_a_full_disk_is_told_once_and_training_goes_on(training, monkeypatch):
         with pytest.warns(MonitorchWarning, match="No space left"):
             assert watched.dump() is None
         assert watched.dump() is None
+        watched.inspector.state.events.add(2, "too hot", "error")
         training.run(2)
     assert training.records == []
+
+
+def test_a_full_disk_is_told_in_the_same_words_if_an_event_needs_it(training, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(flight_recorder, "write_flight_record", full)
+    with training.watch() as watched, pytest.warns(MonitorchWarning, match="^writing a flight record failed.*No space"):
+        watched.inspector.state.events.add(0, "too hot", "error")
 
 
 def test_without_a_stored_run_there_is_nowhere_to_write(training):
@@ -230,6 +255,45 @@ def test_the_handler_of_the_user_is_back_after_the_run(training, before):
         assert signal.getsignal(signal.SIGTERM) is found
     finally:
         signal.signal(signal.SIGTERM, found)
+
+
+def test_a_closed_watch_writes_nothing_when_the_program_is_asked_to_end(tmp_path):
+    asked = []
+    found = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    try:
+        first, second = Training(tmp_path / "first"), Training(tmp_path / "second")
+        with first.watch() as watched, second.watch():
+            first.run(2)
+            second.run(2)
+            watched.close()  # its handler is the one that the second calls
+            signal.raise_signal(signal.SIGTERM)
+        assert (first.records, len(second.records), asked) == ([], 1, [1])
+    finally:
+        signal.signal(signal.SIGTERM, found)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["before backward", "after the step"])
+def test_an_exception_because_of_the_loss_leaves_one_event_that_says_where_it_began(training, backward):
+    def train():
+        with training.watch(tick_every=100) as watched:
+            training.run(12)
+            loss = training.loss_fn(training.model(torch.full((5, 3), torch.nan)), torch.ones(5, 1))
+            if backward:
+                loss.backward()
+                training.optimizer.step()
+            told.append(watched)
+            raise FloatingPointError("the loss is NaN")
+
+    told = []
+    with pytest.raises(FloatingPointError):
+        train()
+    lines = [event.line for event in told[0].events() if event.kind == "not finite"]
+    assert len(lines) == 1
+    assert "step 13: not finite: 0: the input of layer '0'" in lines[0]
+    assert training.records[0].reason == lines[0]
+    assert max(training.records[0].steps) == 13
+    (event,) = [event for event in told[0].events() if "13.npz" in event.text]
+    assert event.text == "the last steps are in flight_13.npz"
 
 
 def test_a_watch_in_another_thread_leaves_signals_alone(training):

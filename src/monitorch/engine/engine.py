@@ -43,7 +43,7 @@ from .passes import TrainingBackward
 from .ranks import RankMerge, several_processes
 from .recent_rows import RecentRows
 from .reports import tell
-from .rows import LastRows, Numbers, Rows, RowTable
+from .rows import LastRows, Mask, Numbers, Rows, RowTable, are_broken
 from .state import State
 from .step_checks import StepCheck
 from .torch_private import number_of_graphs
@@ -323,6 +323,13 @@ class Engine:
         except Exception as error:
             tell(self.state, "looking for what was not finite first", error)
 
+    def _is_recent(self, infos: Infos, rows: Numbers) -> Mask:
+        """Which rows a record of the last steps is for: those of observed steps, and what was wrong in other steps."""
+        in_steps = np.array([meter.kind != PARAMETER for meter in self.meters])[infos[:, METER]]
+        is_read = np.array([bool(meter.subscriptions) for meter in self.meters])[infos[:, METER]]
+        found: Mask = in_steps & ((infos[:, TAG] & BASELINE) == 0) & (is_read | are_broken(rows))
+        return found
+
     def _fold_early(self, chunk: Chunk) -> None:
         """A buffer is full."""
         self.state.settle()
@@ -340,9 +347,8 @@ class Engine:
                 self._note_skipped(chunk.infos[~was_written])
                 self._drop_stale(infos, rows)
                 if self.recent_rows is not None:
-                    in_steps = np.array([meter.kind != PARAMETER for meter in self.meters])[infos[:, METER]]
-                    is_shown = in_steps & ((infos[:, TAG] & BASELINE) == 0)
-                    self.recent_rows.keep(infos[is_shown], rows[is_shown])
+                    is_wanted = self._is_recent(infos, rows)
+                    self.recent_rows.keep(infos[is_wanted], rows[is_wanted])
                 if self._waits_for_others():
                     places = np.cumsum(was_written) - 1
                     alive = {int(places[row]): flags for row, flags in chunk.alive.items() if was_written[row]}

@@ -36,7 +36,7 @@ Reader: TypeAlias = Callable[..., Content | None]
 The compiler traces it: it looks at the arguments, and computes nothing.
 """
 
-UNSEEN = "calls of functions are not seen: the watched model runs inside a larger compiled function. Compile the model"
+UNSEEN = "calls of functions are not seen: the watched model runs inside a larger compiled function"
 
 
 class CallListener(Protocol):
@@ -82,6 +82,7 @@ class FunctionalCalls:
 
     def rest(self) -> None:
         """Nothing is measured for a while: leave no hook."""
+        self.end(everything=True)  # an interrupt leaves the mode on
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -110,7 +111,7 @@ class FunctionalCalls:
     def miss(self) -> None:
         """The model runs where calls are not seen: say so once."""
         if self._listeners and is_news(self.state, UNSEEN):
-            warn(f"{UNSEEN} instead", stacklevel=2)
+            warn(f"{UNSEEN}, as Sequential does in torch.compile(model). Call model.compile() instead", stacklevel=2)
 
     def _wants(self, module: nn.Module) -> bool:
         kind = self._kind(module, has_grad=torch.is_grad_enabled())

@@ -274,7 +274,9 @@ class OriginFinder:
             )
             gradients = [meter for _, meter in sorted(zip(places, gradients, strict=True), key=itemgetter(0))]
             if gradients and (first == len(flow) or gradients[0].name in reached):
-                known = "; those of all parameters were not finite, as after clipping" if are_all else ""
+                known = (
+                    "; those of all were not finite, as after clipping, so another may be the cause" if are_all else ""
+                )
                 return self._made(number, BACKWARD, gradients[0], f"{when}{known}")
         if first:
             known = f"; that of layer {flow[first - 1].meter.name!r}, which came before it, was finite"

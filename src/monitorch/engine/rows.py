@@ -43,6 +43,12 @@ class LastRows:
         self.known[owner] = True
 
 
+def are_broken(rows: Numbers) -> Mask:
+    """Which rows are of tensors with elements that are not finite."""
+    broken: Mask = (rows[:, NONFINITE] > 0) | ~np.isfinite(rows[:, SQUARES])
+    return broken
+
+
 class RowTable:
     """Rows sorted by owner, oldest first.
 
@@ -74,8 +80,7 @@ class RowTable:
     @property
     def is_broken(self) -> Mask:
         """Which rows are of tensors with elements that are not finite; their number may not be known."""
-        broken: Mask = (self.numbers[:, NONFINITE] > 0) | ~np.isfinite(self.numbers[:, SQUARES])
-        return broken
+        return are_broken(self.numbers)
 
     def before(self, column: int) -> Numbers:
         """A column of the row before each; 0 if there was none."""

@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from ..engine.ranks import several_processes
 from ..engine.reports import Reports, cause_of, is_news, tell
@@ -49,9 +49,11 @@ class Events:
         self._visualizers: list[weakref.ref[Any]] = []
         self._others: list[weakref.ref[Any]] = []
         self._owner: weakref.ref[Any] | None = None
-        self._to_show = Queue(self._show)
-        self.waiting = Queue(self._call)
+        self._to_show = Queue[tuple[Event, bool]](self._show)
+        self.waiting = Queue[Event](self._call)
         """Events that the user's function has not seen."""
+        self._caller: int | None = None
+        """The thread in which the user's function runs just now."""
         self.stop_on: str | None = None
         """The least severity that stops training."""
         self.stop: Event | None = None
@@ -94,7 +96,8 @@ class Events:
         self._put(event)
 
     def _put(self, event: Event) -> None:
-        self._to_show.append(event)
+        # what the user's function adds, as by writing a record, it is not told: it would be called for ever
+        self._to_show.append((event, self._caller == threading.get_ident()))
         self._to_show.hand_over()
 
     def kept(self) -> list[Event]:
@@ -156,7 +159,8 @@ class Events:
     def _state(self) -> Reports | None:
         return None if self._reports is None else self._reports()
 
-    def _show(self, event: Event) -> None:
+    def _show(self, item: tuple[Event, bool]) -> None:
+        event, is_known = item
         self._kept.append(event)
         for visualizer in [found for known in (*self._visualizers, *self._others) if (found := known()) is not None]:
             try:
@@ -167,7 +171,7 @@ class Events:
             logger.log(LEVELS[event.severity], "%s", event.line)
         except Exception as error:  # of a filter or a handler
             tell(self._state, "logging an event", error)
-        if self._on_event is not None:
+        if self._on_event is not None and not is_known:
             self.waiting.append(event)
         if self.stop is None and self.stop_on is not None and _rank(event.severity) >= _rank(self.stop_on):
             self.stop = event
@@ -179,6 +183,7 @@ class Events:
         return found
 
     def _call(self, event: Event) -> None:
+        self._caller = threading.get_ident()
         try:
             on_event = self._on_event
             if on_event is not None:
@@ -187,15 +192,20 @@ class Events:
             if is_news(self._state, "on_event"):
                 text = f"on_event failed: {cause_of(error)}. Training goes on, and it is called with later events"
                 warn(text, stacklevel=users_line())
+        finally:
+            self._caller = None
 
 
-class Queue(deque[Event]):
+T = TypeVar("T")
+
+
+class Queue(deque[T]):
     """Events on their way to a function, which gets them one at a time and in order.
 
     Nobody waits: if another thread, or this one further up, is handing one over just now, it does so with all.
     """
 
-    def __init__(self, receive: Callable[[Event], None]) -> None:
+    def __init__(self, receive: Callable[[T], None]) -> None:
         super().__init__()
         self._receive = receive
         self._busy = threading.Lock()

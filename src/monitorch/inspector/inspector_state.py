@@ -19,6 +19,7 @@ from ..engine.ranks import several_processes
 from ..engine.reports import is_news, tell
 from ..engine.torch_private import inside_backward
 from ..errors import ExchangeError, OptionError, users_line, warn
+from ..store.types import Event
 from .cadence import Cadence
 from .events import Events
 from .step_clock import Phase
@@ -276,6 +277,11 @@ class InspectorState:
         """Something was not finite, and this was the first; another thread may call this."""
         self.first_not_finite = origin
         self.events.add(origin.step, "not finite", "error", layer=origin.layer or None, text=origin.text)
+
+    def tell_of_number(self, event: Event) -> None:
+        """A shown number was not finite; if the first tensor is known, that is only a consequence."""
+        if self.first_not_finite is None:
+            self.events.put(event)
 
     def begin_quiet_pass(self) -> bool:
         """A training pass begins, maybe in a quiet step; false if somebody must be told."""

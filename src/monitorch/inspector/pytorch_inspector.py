@@ -156,7 +156,7 @@ class PyTorchInspector(DisplaysRun):
             if getattr(part, "deferred", False):
                 part.wait_for_ticks = self.state.settle
             if isinstance(part, StoreVisualizer):
-                part.report_event, part.rank = self.state.events.put, own_rank()
+                part.report_event, part.rank = self.state.tell_of_number, own_rank()
         for lens in self._adopted:
             lens.introduce_tags(self._visualizer)
         self._adopt_lenses()

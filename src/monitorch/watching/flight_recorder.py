@@ -27,6 +27,9 @@ from ..visualizer.store_visualizer import StoreVisualizer
 STEPS = 10
 """Of how many observed steps the rows are kept."""
 
+DUMPING = "writing a flight record"
+"""What is told of an error in it."""
+
 ASKED_TO_END = "the program was asked to end (SIGTERM)"
 
 
@@ -44,6 +47,7 @@ class FlightRecorder:
         self._rows = engine.recent_rows = RecentRows(STEPS)
         self._known_kinds = set[str]()
         inspector.state.events.also_show_in(self)
+        self.is_closed = False
         self._give_up_signal = _when_asked_to_end(self)
 
     def dump(self, reason: str, error: BaseException | None = None, step: int | None = None) -> Path | None:
@@ -67,10 +71,14 @@ class FlightRecorder:
         """Write a record of the steps before, if it is an error and the first of its kind."""
         if event.severity == "error" and event.kind not in self._known_kinds:
             self._known_kinds.add(event.kind)
-            self.dump(event.line, step=event.step)
+            try:
+                self.dump(event.line, step=event.step)
+            except Exception as error:
+                tell(self._inspector.state, DUMPING, error)
 
     def close(self) -> None:
         """Do not wait for a signal any more."""
+        self.is_closed = True  # its handler may stay behind one that somebody has put on since
         self._give_up_signal()
 
     def _record(self, reason: str, error: BaseException | None, step: int | None) -> FlightRecord:
@@ -106,12 +114,12 @@ def _when_asked_to_end(recorder: FlightRecorder) -> Callable[[], None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         found = known()
-        if found is not None:
+        if found is not None and not found.is_closed:
             try:
                 found.dump(ASKED_TO_END)
                 found._store.sync()
             except Exception as error:
-                tell(found._inspector.state, "writing a flight record", error)
+                tell(found._inspector.state, DUMPING, error)
         if callable(before):
             before(number, frame)
         elif before != signal.SIG_IGN:

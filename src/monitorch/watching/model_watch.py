@@ -38,7 +38,7 @@ from ..store.status import uncaught
 from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
 from ..visualizer.store_visualizer import StoreVisualizer
-from .flight_recorder import FlightRecorder
+from .flight_recorder import DUMPING, FlightRecorder
 from .run_options import RunOptions
 from .standard_lenses import standard_lenses
 
@@ -57,7 +57,7 @@ NO_LOSS = (
     "or call watched.push_loss(loss)"
 )
 
-CLOSING, DUMPING = "closing the watch", "writing a flight record"
+CLOSING = "closing the watch"
 COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
 
 
@@ -463,6 +463,8 @@ class Watch(DisplaysRun):
             return
         try:
             if self.inspector.state.attached and self._is_something_left(alone=alone):
+                if not self._is_joint and self.inspector.state.engine is not None:
+                    self.inspector.state.engine.find_origin()  # before losses tell of its consequences
                 self._tick()
         finally:
             if error is not None:
