@@ -35,10 +35,13 @@ class ActivationHealth(Lens):
 
     Calls are named after the last layer with weights that ran before them in the same module, else after the module;
     further ones before the next such layer get numbers: ``fc``, ``fc 2``. Seen are the activation modules and functions
-    of torch, methods and in-place ones too, and clamp; softmax and dropout are none. A formula written by hand shows the
-    functions it is made of. The first dimension is the batch. Compiled models are seen as by ``Attention``, with the
-    same limits. With several processes the samples of all are put together: dead units are then the mean of their
-    shares, which is at least the share that is dead in all.
+    of torch, methods and in-place ones too, and clamp; softmax and dropout are none. A formula written by hand shows
+    the functions it is made of. The first dimension is the batch. With several processes the samples of all are put
+    together: dead units are then the mean of their shares, which is at least the share that is dead in all.
+
+    Compiled models are seen, without a graph break. Not seen **inside compiled graphs** are hardsigmoid, hardswish and
+    what is checkpointed, nor, with a warning, a model that is called inside a larger compiled function, or that is a
+    plain ``nn.Sequential`` itself.
 
     An observed step costs about ten operations on each activation, and a microsecond per torch call. Nothing waits for
     the device. Idle steps cost nothing.
