@@ -44,14 +44,15 @@ FIXED_BOUNDS: dict[str, Bounds] = {
 }
 """Activation functions whose bounds do not depend on their arguments."""
 
-CHANNELS_LAST = (
+LAST_DIM_FUNCTIONS = (
     *("linear", "bilinear", "addmm", "matmul", "__matmul__", "embedding", "embedding_bag", "layer_norm", "rms_norm"),
     *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
 )
-CHANNELS_IN_DIM_1 = (
+DIM_1_FUNCTIONS = (
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     *("batch_norm", "instance_norm", "group_norm"),
 )
+"""Functions with weights, by where the channels of their results are."""
 
 
 def _activation(result: Any, bounds: Bounds) -> Content | None:
@@ -118,15 +119,15 @@ READERS = _in_all_places(
         "clamp_min": _read_clamp_min,
         "clamp_max": _read_clamp_max,
         "hardtanh": _read_hardtanh,
-        **dict.fromkeys(CHANNELS_LAST, _read_channels_last),
-        **dict.fromkeys(CHANNELS_IN_DIM_1, _read_channels_in_dim_1),
+        **dict.fromkeys(LAST_DIM_FUNCTIONS, _read_channels_last),
+        **dict.fromkeys(DIM_1_FUNCTIONS, _read_channels_in_dim_1),
     }
 )
 """Activation functions and what is taken from their calls, and functions with weights, which come before them."""
 
 
 @dataclass
-class Window:
+class AliveUnits:
     """Which units of a layer were active, since the last window was full. What is counted is known from shapes."""
 
     alive: Tensor
@@ -170,7 +171,7 @@ class Activations(SeparateStatistics):
     ) -> None:
         super().__init__(inplace)
         self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, AliveUnits] = {}
 
     def passes(self) -> frozenset[int]:
         """The passes to measure, as ``kind_of_pass`` numbers them."""
@@ -216,7 +217,7 @@ class Activations(SeparateStatistics):
         alive = x.abs().amax(tuple(dim for dim in range(x.dim()) if dim != units)) != 0  # NaN is no zero
         window = self._windows.get(name)
         if window is None or window.alive.shape != alive.shape:
-            window = self._windows[name] = Window(torch.zeros_like(alive))
+            window = self._windows[name] = AliveUnits(torch.zeros_like(alive))
         window.add(alive, step, len(x), x.numel() // len(alive))
         if window.is_full:
             del self._windows[name]
@@ -238,4 +239,4 @@ class Activations(SeparateStatistics):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         super().load_state_dict(state)
-        self._windows = {name: Window(**own) for name, own in state["windows"].items()}
+        self._windows = {name: AliveUnits(**own) for name, own in state["windows"].items()}
