@@ -206,12 +206,12 @@ class Activations(SeparateStatistics):
 
     def _measure_spread(self, name: str, x: Tensor, units: int) -> None:
         x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
-        scale = torch.linalg.vector_norm(x, dtype=wide_dtype(x)) / math.sqrt(x.numel())
+        norm = torch.linalg.vector_norm(x, dtype=wide_dtype(x))
+        scale = (norm / math.sqrt(x.numel())).clamp_min(torch.finfo(torch.float32).tiny)  # of zeros the spread is 0
         for statistic, dim in ((BATCH_SPREAD, 0), (UNIT_SPREAD, units)):
             if x.shape[dim] > 1:
                 deviations = (x - x.mean(dim, keepdim=True)).square_().mean(dim).sqrt_()  # ten times as fast as std()
-                spread = deviations.mean(dtype=wide_dtype(x)) / scale
-                self._add(name, statistic, spread.masked_fill(scale == 0, 0.0))
+                self._add(name, statistic, deviations.mean(dtype=wide_dtype(x)) / scale)
 
     def _note_alive(self, name: str, x: Tensor, units: int, step: int) -> None:
         alive = x.abs().amax(tuple(dim for dim in range(x.dim()) if dim != units)) != 0  # NaN is no zero
