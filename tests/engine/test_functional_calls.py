@@ -32,7 +32,7 @@ READERS = dict.fromkeys([torch.relu, nn.functional.relu, torch.Tensor.relu_, tor
 class Zeros(AccumulatingPreprocessor):
     """Sum of what ``relu`` returns; keeps the order of the calls, too."""
 
-    readers = READERS
+    readers, kinds = READERS, frozenset({"relu"})
 
     def __init__(self):
         super().__init__(inplace=True)

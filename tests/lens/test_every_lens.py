@@ -302,6 +302,24 @@ def show_targets(tape):
     )
 
 
+def show_health(tape):
+    """By activation, with channels in dimension 1; a window of 256 entries does not get full here."""
+    found = {name: {"zeros": [], "batch": [], "units": []} for name in tape.new(tape.outputs)}
+    for name, pairs in tape.new(tape.outputs).items():
+        for _, now in pairs if isactivation(dict(tape.model.named_modules())[name]) else ():
+            scale = np.sqrt(np.mean(now**2))
+            found[name]["zeros"].append(np.mean(now == 0))
+            found[name]["units"].append(now.std(axis=1).mean() / scale)
+            if len(now) > 1:
+                found[name]["batch"].append(now.std(axis=0).mean() / scale)
+
+    def shown(what, series):
+        return with_band(f"Activation {what}", {name: own[series] for name, own in found.items() if own[series]})
+
+    nothing = [(f"Activation {what}", {}, {}) for what in ("Saturation", "Dead Units")]
+    return shown("Zeros", "zeros"), *nothing, shown("Batch Spread", "batch"), shown("Unit Spread", "units")
+
+
 class Case(NamedTuple):
     """How to make a lens for (model, optimizer, loss_fn), and what it shows."""
 
@@ -313,6 +331,7 @@ class Case(NamedTuple):
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.Flatten, nn.Unflatten, nn.Dropout)
 CASES = {
+    "ActivationHealth": Case(lambda t: lens.ActivationHealth(), show_health),
     "Attention": Case(lambda t: lens.Attention(), show_attention, wrap=Attending),
     "Attribute": Case(
         lambda t: lens.Attribute(next(name for name, _ in t.model.named_parameters() if name.endswith("weight"))),

@@ -44,6 +44,8 @@ class CallListener(Protocol):
 
     readers: Mapping[Any, Reader]
     """The wanted functions, and how to read their calls; a function has one reader for all listeners."""
+    kinds: frozenset[str]
+    """What the readers of this listener hand over: those of another one may be read in the same model."""
     passes: frozenset[int]
     """The wanted kinds of passes, as ``kind_of_pass`` numbers them."""
 
@@ -160,7 +162,7 @@ class FunctionalCalls:
         if module is not None:
             kind = self._kind(module, has_grad=has_grad)
             for listener in listeners:
-                if kind in listener.passes:
+                if kind in listener.passes and content[0] in listener.kinds:
                     listener.take_call(content)
 
     def _find(self, path: str) -> tuple[nn.Module | None, list[CallListener]]:

@@ -13,7 +13,7 @@ class CallGatherer(Gatherer):
     """Passes on the calls that a module makes of the functions which its preprocessor reads.
 
     Args:
-        preprocessors: one preprocessor, with ``readers``, ``passes()`` and ``process_call(name, content)``.
+        preprocessors: one preprocessor, with ``readers``, ``kinds``, ``passes()`` and ``process_call(name, content)``.
 
     The others are those of every gatherer.
     """
@@ -23,7 +23,7 @@ class CallGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
         (preprocessor,) = preprocessors
-        self.readers, self.passes = preprocessor.readers, preprocessor.passes()
+        self.readers, self.kinds, self.passes = preprocessor.readers, preprocessor.kinds, preprocessor.passes()
         engine = getattr(inspector_state, "engine", None)
         if engine is not None:
             self._handles.append(engine.calls.listen(module, self))

@@ -1,6 +1,7 @@
 """Lenses: each shows one aspect of a model in training."""
 
 from .abstract_lens import AbstractLens
+from .activation_health import ActivationHealth
 from .attention import Attention
 from .attribute import Attribute
 from .distribution import Distribution
@@ -22,6 +23,7 @@ from .update_ratio import UpdateRatio
 
 __all__ = [
     "AbstractLens",
+    "ActivationHealth",
     "Attention",
     "Attribute",
     "Distribution",

@@ -1,0 +1,118 @@
+"""Calls of activation functions, and which layer they belong to."""
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ..engine.functional_calls import Content
+from ..preprocessor.activations import WEIGHTS, Activations
+from .abstract_gatherer import GathererState
+from .call_gatherer import CallGatherer
+from .channel_layout import IMAGE
+
+
+class ActivationLayers:
+    """Names calls of activation functions, and knows where their units are.
+
+    A call is named after the last layer with weights that ran before it in the same module, whose output it nearly
+    always takes; without one, after the module itself. More calls before the next layer with weights get numbers:
+    ``fc``, ``fc 2``. That layer also tells where units are, as for ``OutputActivation``: in dimension 1 after
+    convolutions and batch norms, in the last after linear layers, embeddings and layer norms; if nothing like that has
+    run, in dimension 1 of images and the last of others. The answer for a name never changes.
+
+    Args:
+        channel_last: where units are, if that is known; None to find out.
+    """
+
+    def __init__(self, channel_last: bool | None) -> None:
+        self._channel_last = channel_last
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the model."""
+        self._before: ActivationGatherer | None = None
+        self._last_dim: bool | None = None
+        self._calls: Counter[str] = Counter()
+        self._pass = (-1, -1)
+        self._numbers: dict[str, int] = {}
+        self._decided: dict[str, bool] = {}
+        self._inside: dict[tuple[str, str], bool] = {}
+
+    def note_weights(self, gatherer: "ActivationGatherer", channel_last: bool) -> None:
+        """A layer with weights has run."""
+        self._before, self._last_dim = gatherer, channel_last
+        self._calls.clear()
+
+    def name(self, gatherer: "ActivationGatherer", running_pass: tuple[int, int]) -> str:
+        """What a call is named."""
+        if gatherer.is_activation:
+            return gatherer.name
+        if running_pass != self._pass:
+            self._pass = running_pass
+            self._calls.clear()
+        before = self._before
+        name = before.name if before is not None and self._is_inside(before, gatherer) else gatherer.name
+        self._calls[name] += 1
+        number = self._calls[name]
+        self._numbers[name] = max(number, self._numbers.get(name, 1))
+        return name if number == 1 else f"{name} {number}"
+
+    def names(self, layer: str) -> list[str]:
+        """All names of calls that belong to a layer."""
+        return [layer, *(f"{layer} {number}" for number in range(2, self._numbers.get(layer, 1) + 1))]
+
+    def channel_last(self, name: str, dims: int) -> bool:
+        """Whether units are the last of so many dimensions."""
+        if self._channel_last is not None:
+            return self._channel_last
+        return self._decided.setdefault(name, dims < IMAGE if self._last_dim is None else self._last_dim)
+
+    def _is_inside(self, inner: "ActivationGatherer", outer: "ActivationGatherer") -> bool:
+        pair = inner.name, outer.name
+        if pair not in self._inside:
+            module, whole = inner.module(), outer.module()
+            self._inside[pair] = whole is not None and any(part is module for part in whole.modules())
+        return self._inside[pair]
+
+
+class ActivationGatherer(CallGatherer):
+    """Passes on the results of activation functions that a module calls.
+
+    Args:
+        layers: names calls; one object for all layers of a model.
+        is_activation: whether the module is an activation function itself, so that its calls have its name.
+
+    The others are those of every gatherer.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        preprocessors: Sequence[Activations],
+        name: str,
+        inspector_state: GathererState,
+        layers: ActivationLayers,
+        *,
+        is_activation: bool,
+    ) -> None:
+        super().__init__(module, preprocessors, name, inspector_state)
+        self.module, self.is_activation = weakref.ref(module), is_activation
+        self._layers = layers
+        self._is_formula = is_activation and not type(module).__module__.startswith("torch.")
+
+    def _process(self, preprocessor: Activations, content: Content) -> None:
+        what, tensors, numbers = content
+        if what == WEIGHTS:
+            self._layers.note_weights(self, bool(numbers[0]))
+            return
+        (result,) = tensors
+        low, high, _ = numbers
+        if result is None or (self._is_formula and (low == low or high == high)):
+            return  # the tanh of a GELU that is written by hand is no activation of its own
+        state: Any = self.inspector_state
+        name = self._layers.name(self, (state.step, state.passes))
+        channel_last = self._layers.channel_last(name, result.dim())
+        preprocessor.process_activation(name, result, numbers, channel_last=channel_last, step=state.step)

@@ -1,0 +1,242 @@
+"""How healthy activations are: zeros, saturation, spread, and units that were never active."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..engine.functional_calls import Content, Reader
+from ..engine.passes import ALL_PASSES, TRAINING_PASSES
+from ..errors import SkippedSample
+from ..numerical.precision import wide_dtype
+from .accumulating import SeparateStatistics
+
+ZEROS, SATURATION, DEATH = "zeros", "saturation", "death"
+BATCH_SPREAD, UNIT_SPREAD = "batch spread", "unit spread"
+
+ENTRIES = 256
+"""A window has at least so many batch entries,"""
+POSITIONS, STEPS = 16_384, 4
+"""or so many positions, from so many observed steps: a batch of one long text, or one large image, is enough then."""
+
+NEAR = 0.01
+"""How near to its bound a function that never reaches it counts as saturated."""
+
+Bounds: TypeAlias = tuple[float, float, float]
+"""The lower and the upper bound of a function, NaN if there is none, and how near to it counts."""
+
+ACTIVATION, WEIGHTS = "activation", "weights"
+"""What is handed over of calls: the result of an activation with its bounds; that a layer with weights has run."""
+
+FREE = math.nan, math.nan, 0.0
+FIXED_BOUNDS: dict[str, Bounds] = {
+    **dict.fromkeys(("sigmoid", "expit"), (0.0, 1.0, NEAR)),
+    **dict.fromkeys(("tanh", "softsign"), (-1.0, 1.0, NEAR)),
+    "hardsigmoid": (0.0, 1.0, 0.0),
+    "relu6": (math.nan, 6.0, 0.0),
+    **dict.fromkeys(("relu", "leaky_relu", "prelu", "rrelu", "threshold", "elu", "selu", "celu", "glu"), FREE),
+    **dict.fromkeys(("gelu", "silu", "mish", "softplus", "logsigmoid", "hardswish"), FREE),
+    **dict.fromkeys(("hardshrink", "softshrink", "tanhshrink"), FREE),
+}
+"""Activation functions whose bounds do not depend on their arguments."""
+
+LAST_DIM_FUNCTIONS = (
+    *("linear", "bilinear", "addmm", "matmul", "__matmul__", "embedding", "embedding_bag", "layer_norm", "rms_norm"),
+    *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+)
+DIM_1_FUNCTIONS = (
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    *("batch_norm", "instance_norm", "group_norm"),
+)
+"""Functions with weights, by where the channels of their results are."""
+
+
+def _activation(result: Any, bounds: Bounds) -> Content | None:
+    """A call, if it is that of a layer: not of a single number, nor of integers."""
+    is_layer = isinstance(result, Tensor) and result.is_floating_point() and result.dim() > 0
+    return (ACTIVATION, (result,), bounds) if is_layer else None
+
+
+def _hard_bounds(low: Any, high: Any) -> Bounds:
+    """Those that somebody has chosen; a lower bound of 0 is that of ReLU: what is there counts as zero."""
+    has_low = isinstance(low, (int, float)) and low != 0
+    return (low if has_low else math.nan), (high if isinstance(high, (int, float)) else math.nan), 0.0
+
+
+def _read_clamp(result: Any, _: Any, min: Any = None, max: Any = None, **named: Any) -> Content | None:
+    return _activation(result, _hard_bounds(min, max))
+
+
+def _read_clamp_min(result: Any, _: Any, min: Any = None, **named: Any) -> Content | None:
+    return _activation(result, _hard_bounds(min, None))
+
+
+def _read_clamp_max(result: Any, _: Any, max: Any = None, **named: Any) -> Content | None:
+    return _activation(result, _hard_bounds(None, max))
+
+
+def _read_hardtanh(
+    result: Any, _: Any = None, min_val: Any = -1.0, max_val: Any = 1.0, *others: Any, **named: Any
+) -> Content | None:
+    return _activation(result, _hard_bounds(min_val, max_val))
+
+
+def _fixed(bounds: Bounds) -> Reader:
+    def read(result: Any, *args: Any, **named: Any) -> Content | None:
+        return _activation(result, bounds)
+
+    return read
+
+
+def _read_channels_last(*args: Any, **named: Any) -> Content:
+    return WEIGHTS, (), (1.0,)
+
+
+def _read_channels_in_dim_1(*args: Any, **named: Any) -> Content:
+    return WEIGHTS, (), (0.0,)
+
+
+def _in_all_places(readers: dict[str, Reader]) -> dict[Any, Reader]:
+    """The same function has several names: ``torch.relu``, ``x.relu()``, ``x.relu_()``, ``functional.relu``."""
+    places = (torch, Tensor, functional, torch.special)
+    return {
+        getattr(place, found): reader
+        for name, reader in readers.items()
+        for found in (name, f"{name}_")
+        for place in places
+        if hasattr(place, found)
+    }
+
+
+READERS = _in_all_places(
+    {
+        **{name: _fixed(bounds) for name, bounds in FIXED_BOUNDS.items()},
+        **dict.fromkeys(("clamp", "clip"), _read_clamp),
+        "clamp_min": _read_clamp_min,
+        "clamp_max": _read_clamp_max,
+        "hardtanh": _read_hardtanh,
+        **dict.fromkeys(LAST_DIM_FUNCTIONS, _read_channels_last),
+        **dict.fromkeys(DIM_1_FUNCTIONS, _read_channels_in_dim_1),
+    }
+)
+"""Activation functions and what is taken from their calls, and functions with weights, which come before them."""
+
+
+@dataclass
+class AliveUnits:
+    """Which units of a layer were active, since the last window was full. What is counted is known from shapes."""
+
+    alive: Tensor
+    """One flag for each unit, on its device."""
+    entries: int = 0
+    positions: int = 0
+    steps: int = 0
+    last_step: int = -1
+
+    def add(self, alive: Tensor, step: int, entries: int, positions: int) -> None:
+        """Add one pass."""
+        self.alive = self.alive.to(alive.device) | alive
+        self.entries, self.positions = self.entries + entries, self.positions + positions
+        self.steps, self.last_step = self.steps + (step != self.last_step), step
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a unit that was never active can be called dead."""
+        return self.entries >= ENTRIES or (self.positions >= POSITIONS and self.steps >= STEPS)
+
+
+class Activations(SeparateStatistics):
+    """Zeros, saturation, spread and dead units, of the results of activation functions.
+
+    Args:
+        inplace: keep only running moments, instead of every sample.
+        record_eval: record evaluation passes too, not only those of training.
+        evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
+
+    >>> health = Activations()
+    >>> health.process_activation("relu", torch.tensor([[0.0, 3.0], [0.0, 0.0]]), FREE, channel_last=True, step=0)
+    >>> health.value["relu"]["zeros"].mean
+    0.75
+    """
+
+    statistics = (ZEROS, SATURATION, DEATH, BATCH_SPREAD, UNIT_SPREAD)
+    readers, kinds = READERS, frozenset({ACTIVATION, WEIGHTS})
+
+    def __init__(
+        self, inplace: bool = True, record_eval: bool = False, evaluation_from_grad: bool | None = None
+    ) -> None:
+        super().__init__(inplace)
+        self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
+        self._windows: dict[str, AliveUnits] = {}
+
+    def passes(self) -> frozenset[int]:
+        """The passes to measure, as ``kind_of_pass`` numbers them."""
+        return ALL_PASSES if self.record_eval else TRAINING_PASSES[self.evaluation_from_grad]
+
+    def process_activation(
+        self, name: str, result: Tensor, bounds: Sequence[float], *, channel_last: bool, step: int
+    ) -> None:
+        """Take the result of one call, whose first dimension is the batch; it is neither changed nor kept."""
+        if type(result) not in (Tensor, nn.Parameter) or result.is_nested:
+            raise SkippedSample(f"activations in a {type(result).__name__} or a nested tensor are not measured")
+        if not result.numel():
+            return
+        with torch.no_grad(), torch.autocast(result.device.type, enabled=False):
+            x = result.detach()
+            x = x[:, None] if x.dim() == 1 else x
+            units = x.dim() - 1 if channel_last else 1
+            self._count_zeros(name, x)
+            self._count_saturated(name, x, *bounds)
+            self._measure_spread(name, x, units)
+            self._note_alive(name, x, units, step)
+
+    def _count_zeros(self, name: str, x: Tensor) -> None:
+        self._add(name, ZEROS, 1 - x.count_nonzero().to(wide_dtype(x)) / x.numel())
+
+    def _count_saturated(self, name: str, x: Tensor, low: float, high: float, near: float) -> None:
+        sides = [] if math.isnan(low) else [x <= low + near]
+        sides += [] if math.isnan(high) else [x >= high - near]
+        if sides:
+            count = torch.stack([side.count_nonzero() for side in sides]).sum()
+            self._add(name, SATURATION, count.to(wide_dtype(x)) / x.numel())
+
+    def _measure_spread(self, name: str, x: Tensor, units: int) -> None:
+        x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
+        norm = torch.linalg.vector_norm(x, dtype=wide_dtype(x))
+        scale = (norm / math.sqrt(x.numel())).clamp_min(torch.finfo(torch.float32).tiny)  # of zeros the spread is 0
+        for statistic, dim in ((BATCH_SPREAD, 0), (UNIT_SPREAD, units)):
+            if x.shape[dim] > 1:
+                deviations = (x - x.mean(dim, keepdim=True)).square_().mean(dim).sqrt_()  # ten times as fast as std()
+                self._add(name, statistic, deviations.mean(dtype=wide_dtype(x)) / scale)
+
+    def _note_alive(self, name: str, x: Tensor, units: int, step: int) -> None:
+        alive = x.abs().amax(tuple(dim for dim in range(x.dim()) if dim != units)) != 0  # NaN is no zero
+        window = self._windows.get(name)
+        if window is None or window.alive.shape != alive.shape:
+            window = self._windows[name] = AliveUnits(torch.zeros_like(alive))
+        window.add(alive, step, len(x), x.numel() // len(alive))
+        if window.is_full:
+            del self._windows[name]
+            self._add(name, DEATH, 1 - window.alive.count_nonzero().to(wide_dtype(x)) / len(alive))
+
+    def _add(self, name: str, statistic: str, sample: Tensor) -> None:
+        self._kept.series.add((name, statistic), sample)
+
+    def clear(self) -> None:
+        """Also forget which units were active."""
+        super().clear()
+        self._windows = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also the windows that are not full."""
+        windows = {name: asdict(window) for name, window in self._windows.items()}
+        return {**super().state_dict(), "windows": windows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        super().load_state_dict(state)
+        self._windows = {name: AliveUnits(**own) for name, own in state["windows"].items()}
