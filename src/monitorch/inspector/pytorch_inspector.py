@@ -35,13 +35,15 @@ from .arguments import check, trainer
 from .cadence import Cadence
 from .display import DisplaysRun
 from .events import check as check_event_options
-from .inspector_state import STOP_NEEDS_ALL, STOPPING, TRAINING_LOSS, InspectorState
+from .inspector_state import STOP_NEEDS_ALL, TRAINING_LOSS, InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
 from .probe import Probe, ProbeReport
 from .step_counter import StepCounter
 from .tick import Tick, collect
 
 Item = TypeVar("Item")
+
+A_TICK = "a tick"
 
 
 class PyTorchInspector(DisplaysRun):
@@ -312,21 +314,21 @@ class PyTorchInspector(DisplaysRun):
         """End an epoch: show what was recorded since the last tick. ``epoch`` is the number of this epoch."""
         if epoch is not None:
             check(epoch=epoch)
-        self.show_tick(epoch, "epoch")
-        self._stop_if_asked()
+        try:
+            self.show_tick(epoch, "epoch")
+            self.state.stop_if_asked()
+        except Exception as error:
+            tell(self.state, A_TICK, error)
 
     def tick(self, epoch: int | None = None) -> None:
         """The same for a tick that is not an epoch: the x axis of figures counts steps."""
         if epoch is not None:
             check(epoch=epoch)
-        self.show_tick(epoch)
-        self._stop_if_asked()
-
-    def _stop_if_asked(self) -> None:
         try:
+            self.show_tick(epoch)
             self.state.stop_if_asked()
         except Exception as error:
-            tell(self.state, STOPPING, error)
+            tell(self.state, A_TICK, error)
 
     def show_tick(self, epoch: int | None = None, axis: str | None = None) -> None:
         """The same for those who have more to do at the end of a step: an event does not stop training now.
@@ -338,7 +340,7 @@ class PyTorchInspector(DisplaysRun):
         try:
             self._tick(epoch, axis or ("step" if self.state.attached else "tick"))
         except Exception as error:
-            tell(self.state, "a tick", error)
+            tell(self.state, A_TICK, error)
         self.state.call_back()
 
     def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
