@@ -1224,6 +1224,17 @@ def test_events_are_told_when_training_fails(training):
     assert [event.kind for event in told] == ["just before"]
 
 
+def test_a_loss_that_is_not_finite_in_a_step_that_is_skipped_stops_nothing(training, tmp_path):
+    options = {"visualizer": None, "folder": tmp_path, "run": "run", "stop_on": "error"}
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, **options) as watched:
+        training.run(4)
+        training.loss_fn(torch.full((2, 1), torch.nan), torch.zeros(2, 1))  # and no backward
+        training.run(8)
+    found = [(event.kind, event.severity, event.layer) for event in watched.events()]
+    assert found == [("not finite", "warning", "run")]
+    assert watched.inspector.first_not_finite is None
+
+
 def test_a_run_that_an_event_stops_is_marked_as_crashed_and_has_the_event(training, tmp_path):
     told = []
 

@@ -212,12 +212,13 @@ class StoreVisualizer(RecordSink):
         """Store where and when numbers were first non-finite: later ones are only a consequence."""
         if self.report_event is not None and lens != WHOLE_RUN:
             return  # the inspector looks for the first tensor itself, see PyTorchInspector.first_not_finite
+        severity = "error" if self.report_event is None else "warning"  # the step of such a loss may be skipped
         room = MOST_TOLD - len(self._nonfinite)
         new = [found for found in grid.nonfinite(values) if found not in self._nonfinite] if room else []
         for statistic, layer in new[:room]:
             self._nonfinite.add((statistic, layer))
             body = {"text": f"{statistic} was NaN or infinite for the first time", "lens": lens}
-            event = Event(step, "not finite", "error", epoch, time.time(), layer, statistic, body)
+            event = Event(step, "not finite", severity, epoch, time.time(), layer, statistic, body)
             (self.report_event or self.show_event)(event)
 
     @property
