@@ -115,7 +115,9 @@ def test_every_lens_shows_finite_numbers_in_every_tick(run):
     for records in (run.first, run.last):
         shown = {record.lens for record in records}
         silent = {type(one).__name__ for one in run.inspector.lenses} - shown
-        assert silent - {"Attention"} <= {type(one).__name__ for one in run.inspector.lenses if not one._layers}
+        assert silent - {"ActivationHealth", "Attention"} <= {
+            type(one).__name__ for one in run.inspector.lenses if not one._layers
+        }
         assert [r for r in records if r.nonfinite or not math.isfinite(r.value)] == []
         assert {record.step for record in run.first} == {STEPS - 1}
         assert {record.step for record in run.last} == {STEPS}

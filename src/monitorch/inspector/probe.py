@@ -257,8 +257,8 @@ class Probe:
                 return 0.0  # the loss is linear
             draws = {device: _draws(device) for device in {parameter.device for parameter in parameters}}
             start = [
-                torch.randn(parameter.shape, generator=draws[parameter.device], device=parameter.device).to(parameter)
-                for parameter in parameters
+                torch.randn(own.shape, generator=draws[own.device], device=own.device, dtype=torch.float32).to(own)
+                for own in parameters
             ]
 
             def times(vector: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -557,7 +557,8 @@ def _power_iteration(
 
 def _along_random_direction(output: Tensor) -> Tensor:
     """The output along a direction of length 1: a plain sum would be constant after a softmax."""
-    direction = torch.randn(output.shape, generator=_draws(output.device), device=output.device).to(output)
+    where = output.device
+    direction = torch.randn(output.shape, generator=_draws(where), device=where, dtype=torch.float32).to(output)
     length: Tensor = torch.linalg.vector_norm(direction)
     return (output * direction).sum() / length
 

@@ -84,7 +84,7 @@ class CountingStatistics(SeparateStatistics):
 
     def state_dict(self) -> dict[str, Any]:
         """Also the counts."""
-        counts = {key: torch.tensor(own, device=HOST) for key, own in self.counts().items()}
+        counts = {key: torch.tensor(own, device=HOST, dtype=torch.int64) for key, own in self.counts().items()}
         return {**super().state_dict(), "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ def _unit(vector: Tensor) -> Tensor:
 def effective_rank(matrix: Tensor) -> Tensor:
     """The exponential of the entropy of singular values that add up to 1; waits for the device."""
     if not matrix.isfinite().all():
-        return torch.full((), torch.nan, device=matrix.device)
+        return torch.full((), torch.nan, device=matrix.device, dtype=torch.float32)
     singular: Tensor = torch.linalg.svdvals(matrix)
     entropy: Tensor = torch.special.entr(singular / singular.sum()).sum()
     return entropy.exp()
