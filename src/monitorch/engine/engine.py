@@ -369,8 +369,7 @@ class Engine:
         with self._lock:
             rows[:, UNIT] *= np.array([meter.share for meter in self.meters])[infos[:, METER]]
             table = RowTable(infos[:, METER], rows, self._last, infos[:, STEP])
-            is_broken = np.empty(len(table), bool)
-            is_broken[table.order] = table.is_broken
+            is_broken = are_broken(rows)
             self._search(self.origins.take, infos, is_broken)
             if is_broken.any():
                 self.state.notice("numbers that are not finite")

@@ -26,6 +26,7 @@ class RecentRows:
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self._parts: deque[tuple[Infos, Numbers]] = deque()
+        self._steps_of_parts: deque[list[int]] = deque()
 
     def keep(self, infos: Infos, rows: Numbers) -> None:
         """Add rows, which are newer than those before.
@@ -35,15 +36,17 @@ class RecentRows:
         """
         if not len(infos):
             return
-        newer = set[int]()
-        for place in reversed(range(len(self._parts))):
-            own, numbers = self._parts[place]
-            if sum(step > own[:, STEP].max() for step in newer) >= self.steps:
-                del self._parts[place]
-            else:
-                self._parts[place] = _last_steps(own, numbers, self.steps)
-                newer |= set(self._parts[place][0][:, STEP].tolist())
+        if self._parts:
+            self._parts[-1] = _last_steps(*self._parts[-1], self.steps)
+            self._steps_of_parts.append(np.unique(self._parts[-1][0][:, STEP]).tolist())
+            while self._are_enough_without_the_first():
+                self._parts.popleft()
+                self._steps_of_parts.popleft()
         self._parts.append((infos, rows))
+
+    def _are_enough_without_the_first(self) -> bool:
+        first, *others = self._steps_of_parts
+        return len({step for own in others for step in own if step > first[-1]}) >= self.steps
 
     def read(self, until: int | None = None) -> tuple[Infos, Numbers]:
         """Where each row comes from, see ``Info``, and the rows, in the order in which they were measured.

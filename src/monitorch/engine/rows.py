@@ -5,6 +5,7 @@ owner, oldest first, and each knows the row before it, which may have come with 
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,7 @@ class RowTable:
     def __len__(self) -> int:
         return len(self.owners)
 
-    @property
+    @cached_property
     def is_broken(self) -> Mask:
         """Which rows are of tensors with elements that are not finite; their number may not be known."""
         return are_broken(self.numbers)

@@ -31,7 +31,6 @@ ERROR_MODES = ("warn", "raise")
 TRAINING_LOSS, EVALUATION = "the loss of training", "an evaluation"
 """What may be reported beside numbers with a name: see ``InspectorState.report``."""
 
-STOPPING = "stopping training"
 STOP_NEEDS_ALL = "with several processes stop_on needs all of them to agree, and this one shows only its own numbers"
 ALL_OR_NONE = "The parameters of this model are spread over several processes: watch it in each of them"
 

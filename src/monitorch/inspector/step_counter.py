@@ -19,7 +19,7 @@ from ..engine.tensors import first_input
 from ..engine.torch_private import inside_backward
 from ..errors import warn
 from .arguments import Trainer
-from .inspector_state import STOPPING, InspectorState
+from .inspector_state import InspectorState
 from .preparation import Preparation
 from .run_statistics import RunStatistics
 from .scaler_steps import ScalerSteps
@@ -147,7 +147,7 @@ class StepCounter:
         try:
             self._state.stop_if_asked()
         except Exception as error:
-            tell(self._state, STOPPING, error)
+            tell(self._state, "stopping training", error)
 
     def _receive(self, found: torch.Tensor | NamedTensors, kind: int) -> None:
         self.act_on_events(kind)

@@ -36,8 +36,10 @@ class NonFinite(ParameterStateLens):
     def __init__(self, optimizer: Optimizer | None = None) -> None:
         self.optimizer = options.optimizer(optimizer, "pass None to look at observed steps only")
         self._check: StepCheck | None = None
-        self._of_outputs, self._of_output_gradients = OutputNonFinite(), OutputGradientNonFinite()
-        self._of_gradients, self._of_parameters = GradientNonFinite(), ParameterNonFinite(ALL)
+        self._of_outputs = OutputNonFinite()
+        self._of_output_gradients = OutputGradientNonFinite(correlation=False, normalize=False, inplace=True)
+        self._of_gradients = GradientNonFinite(correlation=False, normalize=False, inplace=True)
+        self._of_parameters = ParameterNonFinite([ALL], normalize=False, inplace=True)
         views = [
             LayerLines(tag, source, ["max"], None)
             for tag, source in (

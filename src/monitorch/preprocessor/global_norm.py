@@ -9,7 +9,7 @@ import numpy as np
 from ..engine.columns import SQUARES, UNIT
 from ..engine.meter import Request
 from ..engine.rows import Rows
-from ..numerical.series import Accumulator, Series
+from ..numerical.series import Accumulator
 from .accumulating import AccumulatingPreprocessor, Kept
 
 ALL_OF_THEM = ("all tensors",)
@@ -31,6 +31,7 @@ class GlobalNorm(AccumulatingPreprocessor):
     """
 
     statistics = ("norm",)
+    _kept_type = KeptSums
 
     def request(self) -> Request:
         """What gatherers should measure for it."""
@@ -49,11 +50,6 @@ class GlobalNorm(AccumulatingPreprocessor):
         steps, places = np.unique(rows.steps[exists], return_inverse=True)
         for step, total in zip(steps.tolist(), np.bincount(places, squares[exists]).tolist(), strict=True):
             sums[step] = sums.get(step, 0.0) + total
-
-    def _new_kept(self) -> KeptSums:
-        kept = KeptSums(Series(self.inplace, self._width, self._places))
-        kept.series.before_reading = lambda: self._bring(kept)
-        return kept
 
     def _bring(self, kept: Kept) -> None:
         """The rows of a step may come in several parts: only when somebody reads they are all here."""

@@ -4,65 +4,34 @@ import numpy as np
 
 from ..engine.columns import NONFINITE
 from ..engine.rows import Rows
-from .accumulating import Samples
+from .accumulating import AccumulatingPreprocessor, Samples
 from .geometry import GradientGeometry, OutputGradientGeometry
 from .outputs import OutputPreprocessor
 from .parameters import ParameterNorm
 
 
-def nonfinite_counts(rows: Rows) -> Samples:
+class NonFiniteCount(AccumulatingPreprocessor):
     """The number of elements that are not finite; NaN if a sketch tells only that there are some."""
-    counts = rows[NONFINITE]
-    return np.where(rows.is_broken, counts, 0.0)
+
+    statistics = ("count",)
+    takes_broken = True
+
+    def derive(self, rows: Rows) -> Samples:
+        """The counts."""
+        return np.where(rows.is_broken, rows[NONFINITE], 0.0)
 
 
-class OutputNonFinite(OutputPreprocessor):
+class OutputNonFinite(NonFiniteCount, OutputPreprocessor):
     """How many elements of each output are not finite."""
 
-    statistics = ("count",)
-    takes_broken = True
 
-    def derive(self, rows: Rows) -> Samples:
-        """The counts."""
-        return nonfinite_counts(rows)
-
-
-class OutputGradientNonFinite(OutputGradientGeometry):
+class OutputGradientNonFinite(NonFiniteCount, OutputGradientGeometry):
     """The same for gradients of outputs."""
 
-    statistics = ("count",)
-    takes_broken = True
 
-    def __init__(self) -> None:
-        super().__init__(correlation=False, normalize=False, inplace=True)
-
-    def derive(self, rows: Rows) -> Samples:
-        """The counts."""
-        return nonfinite_counts(rows)
-
-
-class GradientNonFinite(GradientGeometry):
+class GradientNonFinite(NonFiniteCount, GradientGeometry):
     """The same for gradients of parameters."""
 
-    statistics = ("count",)
-    takes_broken = True
 
-    def __init__(self) -> None:
-        super().__init__(correlation=False, normalize=False, inplace=True)
-
-    def derive(self, rows: Rows) -> Samples:
-        """The counts."""
-        return nonfinite_counts(rows)
-
-
-class ParameterNonFinite(ParameterNorm):
+class ParameterNonFinite(NonFiniteCount, ParameterNorm):
     """The same for parameters."""
-
-    takes_broken = True
-
-    def __init__(self, name: str) -> None:
-        super().__init__([name], normalize=False, inplace=True)
-
-    def derive(self, rows: Rows) -> Samples:
-        """The counts."""
-        return nonfinite_counts(rows)
