@@ -41,9 +41,10 @@ class WatchedGradient:
         self.kept: Tensor | None = None
         """A copy of the gradient at the end of the last backward pass, if needed."""
         self.is_kept = False
-        self.hooked: Tensor | None = None
+        self.followed: Tensor | None = None
+        """The parameter as it was when the last pass began, if it trains."""
         self._content = 0
-        """What the hooked parameter held: ``swap_tensors`` takes the hook away with it."""
+        """What it held: ``swap_tensors`` takes the hook away with it."""
         self._handle: Any = None
 
     @property
@@ -53,21 +54,23 @@ class WatchedGradient:
         return None if module is None else locate_parameter(module, self._parameter)
 
     def refresh(self) -> None:
-        """Look the parameter up, and hook it if it trains now."""
-        parameter = self.tensor
-        is_known = type(parameter) is nn.Parameter and parameter is self.hooked and parameter.requires_grad
-        if parameter is not None and is_known and content_of(parameter) == self._content:
+        """Look the parameter up, and hook it if it trains now and its gradient is not read at a step."""
+        parameter, needs_hook = self.tensor, self.moment != AT_STEP
+        is_known = type(parameter) is nn.Parameter and parameter is self.followed and parameter.requires_grad
+        is_ready = needs_hook == (self._handle is not None)
+        if parameter is not None and is_known and is_ready and content_of(parameter) == self._content:
             return  # nearly always
         if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
             self.unhook()
             return
         with without_overrides():  # an uninitialised one refuses nearly all methods
-            if parameter is self.hooked and content_of(parameter) == self._content:
+            if parameter is self.followed and is_ready and content_of(parameter) == self._content:
                 return
             self.unhook()
-            forget_empty_hooks(parameter)
-            self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            self.hooked, self._content = parameter, content_of(parameter)
+            if needs_hook:
+                forget_empty_hooks(parameter)
+                self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            self.followed, self._content = parameter, content_of(parameter)
 
     def join(self, owned: Owned) -> None:
         """Measure at steps from now on, if an optimizer has the parameter.
@@ -87,7 +90,7 @@ class WatchedGradient:
         """Remove the hook from the parameter."""
         if self._handle is not None:
             self._handle.remove()
-        self._handle = self.hooked = None
+        self._handle = self.followed = None
 
     def interrupt(self) -> None:
         """Do not compare the next gradient with the last one."""
@@ -146,9 +149,9 @@ class GradientTap:
         return [tensor for watched in self._watched.values() if (tensor := watched.tensor) is not None]
 
     @property
-    def hooked(self) -> list[Any]:
+    def followed(self) -> list[Any]:
         """Those whose gradients are waited for: what was in their places when the last pass began."""
-        return [watched.hooked for watched in self._watched.values() if watched.hooked is not None]
+        return [watched.followed for watched in self._watched.values() if watched.followed is not None]
 
     @property
     def takes_scaled(self) -> bool:
@@ -308,13 +311,15 @@ class GradientTap:
                     continue
                 try:
                     found = self._untouched(watched, gradient, version)
-                    if found is not None:
-                        x, part = found
-                        # what counts as zero depends on the scale, so it cannot be corrected afterwards
-                        in_advance = None if unscaling.unit is None or not meter.rates else unscaling.unit
-                        x = x if in_advance is None else x * in_advance
-                        entry = meter, Info(meter.number, step, tag, part), x, meter.follows(x, gaps)
-                        (entries if in_advance is None else unscaled).append(entry)
+                    if found is None:
+                        continue
+                    x, part = found
+                    info = Info(meter.number, step, tag, part)
+                    if unscaling.unit is None or not meter.rates:
+                        entries.append((meter, info, x, meter.follows(x, gaps)))
+                    else:  # what counts as zero depends on the scale, so it cannot be corrected afterwards
+                        x = x * unscaling.unit
+                        unscaled.append((meter, info, x, meter.follows(x, gaps)))
                 except Exception as error:
                     meter.fail(error, gradient)
         self._engine.measure_together("gradients", entries, unscaling.of_scaled)
