@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import warn
-from .compilation import is_compiled, is_compiled_module
+from .compilation import inside_graph, is_compiled, is_compiled_module
 from .distributed_tensors import distributed_type
 from .graph import GraphCallback, GraphHook
 from .passes import will_be_repeated
@@ -221,6 +221,7 @@ class _CallMode(TorchFunctionMode):
         self._calls, self._callback, self._distributed = calls, callback, distributed_type()
         self.readers: dict[Any, Reader] = {}
 
+    @inside_graph
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called instead of ``func``, also by the compiler while it traces."""
         if func is Tensor.unflatten and is_compiled():

@@ -13,8 +13,8 @@ class CallGatherer(Gatherer):
     """Passes on the calls that a module makes of the functions which its preprocessor reads.
 
     Args:
-        preprocessors: one preprocessor, with ``readers``, ``kinds``, ``in_graphs``, ``passes()`` and
-            ``process_call(name, content)``.
+        preprocessors: one preprocessor, with ``readers``, ``kinds``, ``passes()`` and ``process_call(name, content)``.
+            If its ``in_graphs`` is False, compiled graphs hand nothing over.
 
     The others are those of every gatherer.
     """
@@ -25,7 +25,7 @@ class CallGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         (preprocessor,) = preprocessors
         self.readers, self.kinds, self.passes = preprocessor.readers, preprocessor.kinds, preprocessor.passes()
-        self.in_graphs = preprocessor.in_graphs
+        self.in_graphs: bool = getattr(preprocessor, "in_graphs", True)
         engine = getattr(inspector_state, "engine", None)
         if engine is not None:
             self._handles.append(engine.calls.listen(module, self))

@@ -97,7 +97,6 @@ class AttentionWeights(AccumulatingPreprocessor):
 
     statistics = ("entropy", "entropy error", "largest logit", "logit bound")
     readers, kinds = READERS, frozenset({PRODUCT, SOFTMAX, PROJECTION})
-    in_graphs = True
 
     def __init__(
         self, inplace: bool = True, record_eval: bool = False, evaluation_from_grad: bool | None = None
