@@ -3,6 +3,7 @@
 There is one buffer per device. Its methods measure a tensor with a suitable kernel and write one row, without waiting.
 """
 
+import math
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from ..numerical.norms import as_dense, as_real
 from ..numerical.precision import difference, wide_dtype_of
 from ..numerical.waiting import HostCopy, Pending
 from .allocation import is_capturing, lasting
-from .columns import FOLLOWS, NONFINITE, SQUARES, UNIT, WEIGHT, WIDTH
+from .columns import FOLLOWS, NONFINITE, SIZE, SQUARES, UNIT, WEIGHT, WIDTH
 from .distributed_tensors import OWN
 from .kernels import fused, fused_many, host, reference
 from .loss_scale import Correction
@@ -162,10 +163,19 @@ class HostBuffer(Buffer):
         except Exception:  # found again with the tensor that it comes from
             self.gradients(entries)
             return
+        if self._correction is not None:
+            rows[:, UNIT] *= self._correction[0]
         self.rows.frombytes(rows.tobytes())
         for entry in entries:
             self.infos.extend(entry[1])
         self._make_room()
+
+    def add_sum(self, info: Info, squares: float | Tensor, count: int, works: Tensor | None = None) -> None:
+        """Write the row of many tensors together, see :meth:`DeviceBuffer.add_sum`."""
+        row = [0.0] * WIDTH
+        row[SQUARES], row[UNIT] = float(squares), 1.0 if works is None else float(works)
+        row[SIZE], row[NONFINITE] = float(count), math.nan
+        self._write(info, tuple(row))
 
     def keep_sketches(self, entries: Sequence[Entry]) -> None:
         """Keep the sketches of many parameters before a step; no rows are written."""
@@ -255,6 +265,8 @@ class DeviceBuffer(Buffer):
         self._captured: list[Info] = []
         self._moving: list[tuple[HostCopy, Chunk]] = []
         self._many: dict[Any, Any] = {}
+        self._sum: tuple[int, Tensor, Tensor] | None = None
+        """Of how many tensors the last sum was, which column it is in, and the others."""
         self._correction: Correction | None = None
         self._uncorrected = 0
 
@@ -336,6 +348,26 @@ class DeviceBuffer(Buffer):
             many(measured, previous, flags, key[1], self.block, self._reserve(infos))
 
     lengths = gradients
+
+    def add_sum(self, info: Info, squares: float | Tensor, count: int, works: Tensor | None = None) -> None:
+        """Write the row of many tensors together, of which the sum of all squares is known.
+
+        Args:
+            info: where it comes from.
+            squares: the sum.
+            count: of how many tensors.
+            works: 0 leaves the row out.
+        """
+        row = self.block[self._reserve([info])]
+        if self._sum is None or self._sum[0] != count:
+            others = torch.zeros_like(row)
+            others[UNIT], others[SIZE], others[NONFINITE] = 1.0, float(count), math.nan
+            self._sum = count, torch.arange(WIDTH, device=row.device) == SQUARES, others
+        _, is_sum, others = self._sum
+        squares = squares if isinstance(squares, Tensor) else others.new_tensor(squares)
+        torch.where(is_sum, squares, others, out=row)  # one launch
+        if works is not None:
+            row[UNIT] *= works.to(row.device)
 
     def keep_sketches(self, entries: Sequence[Entry]) -> None:
         """Keep the sketches of many parameters before a step in a constant number of launches; no rows are written."""

@@ -43,6 +43,13 @@ def local_part(tensor: Tensor) -> tuple[Tensor, int]:
     return _here(whole), int(np.ravel_multi_index(_place(mesh, whole.placements), mesh.shape))
 
 
+def part_here(tensor: Tensor) -> Tensor:
+    """The local part as it is, without any collective: that of a partial sum is the summand of this process."""
+    if type(tensor) in PLAIN:
+        return tensor
+    return _here(tensor) if is_distributed(tensor) else _arrived(tensor)
+
+
 def local_samples(tensor: Tensor) -> tuple[Tensor, int]:
     """The local samples of a batch ``[B, ...]``; takes a collective if samples themselves are sharded."""
     return samples_here(tensor) if is_distributed(tensor) else (_arrived(tensor), OWN)

@@ -22,6 +22,7 @@ from .gradients import GradientTap
 from .inputs import InputTap, LossTap
 from .loss_scale import Correction, StepScales
 from .meter import (
+    ALL_GRADIENTS,
     GRADIENT,
     OUTPUT_GRADIENT,
     PARAMETER,
@@ -36,7 +37,7 @@ from .meter import (
     request_of,
 )
 from .optimizers import OptimizerSteps
-from .origin import OriginFinder
+from .origin import UNUSUAL, OriginFinder
 from .outputs import OutputTap
 from .parameters import ParameterTap
 from .passes import TrainingBackward
@@ -46,6 +47,7 @@ from .reports import tell
 from .rows import LastRows, Mask, Numbers, Rows, RowTable, are_broken
 from .state import State
 from .step_checks import StepCheck
+from .step_norms import StepNorms
 from .torch_private import number_of_graphs
 from .updates import UpdateTap
 
@@ -99,8 +101,8 @@ class Engine:
         self.is_awake = True
         """Whether hooks are where they measure; on idle steps they are not."""
         self._resting: set[OutputTap | LossTap] = set()
-        self.checks_steps = False
-        """Whether something is measured at every step, so that none goes by unnoticed."""
+        self._checks_steps = False
+        self.norms = StepNorms(self)
 
     @classmethod
     def of(cls, model: nn.Module, state: State) -> "Engine":
@@ -115,6 +117,11 @@ class Engine:
         """Whether outputs are watched, but none was ever seen."""
         meters = [meter for tap in self._outputs.values() for meter in tap.outputs]
         return bool(meters) and not any(meter.number in self._seen for meter in meters)
+
+    @property
+    def checks_steps(self) -> bool:
+        """Whether something is measured at every step, so that none may go by unnoticed."""
+        return self._checks_steps or self.norms.wants_every_step
 
     # taps and meters
 
@@ -137,7 +144,7 @@ class Engine:
 
     def check_steps(self, optimizer: Optimizer) -> StepCheck:
         """What checks gradients and parameters at steps that are not observed."""
-        self.checks_steps = True
+        self._checks_steps = True
         return StepCheck(self, optimizer)
 
     def steps(self, optimizer: Optimizer) -> OptimizerSteps:
@@ -293,7 +300,7 @@ class Engine:
     def take(self) -> list[Chunk]:
         """All rows so far; :meth:`fold_chunks` after they were copied."""
         self.collect()
-        return self.buffers.take()
+        return [*self.norms.take(), *self.buffers.take()]
 
     def settle(self) -> None:
         """Bring all rows to their preprocessors now; with several processes they wait for those of the others."""
@@ -325,7 +332,7 @@ class Engine:
 
     def _is_recent(self, infos: Infos, rows: Numbers) -> Mask:
         """Which rows a record of the last steps is for: those of observed steps, and what was wrong in other steps."""
-        in_steps = np.array([meter.kind != PARAMETER for meter in self.meters])[infos[:, METER]]
+        in_steps = np.array([meter.kind not in (PARAMETER, ALL_GRADIENTS) for meter in self.meters])[infos[:, METER]]
         is_read = np.array([bool(meter.subscriptions) for meter in self.meters])[infos[:, METER]]
         found: Mask = in_steps & ((infos[:, TAG] & BASELINE) == 0) & (is_read | are_broken(rows))
         return found
@@ -372,7 +379,7 @@ class Engine:
             is_broken = are_broken(rows)
             self._search(self.origins.take, infos, is_broken)
             if is_broken.any():
-                self.state.notice("numbers that are not finite")
+                self.state.notice(UNUSUAL)
             tags = infos[table.order, TAG]
             is_baseline, kinds = (tags & BASELINE) > 0, tags % BASELINE
             self._seen.update(np.unique(table.owners).tolist())
@@ -429,6 +436,7 @@ class Engine:
     def refresh(self) -> None:
         """Follow parameters that were replaced, and remove hooks that are no longer needed."""
         self.gradients.refresh()
+        self.norms.refresh()
         self.calls.refresh()
         for place, updates in list(self._updates.items()):
             updates.refresh()
@@ -445,4 +453,5 @@ class Engine:
         for steps in self._steps.values():
             steps.remove()
         self.calls.close()
+        self.norms.close()
         self._outputs, self._updates, self._steps = {}, {}, {}

@@ -24,6 +24,9 @@ EXACT, SKETCH, AUTO = "exact", "sketch", "auto"
 OUTPUT, OUTPUT_GRADIENT, GRADIENT, UPDATE, PARAMETER = "output", "output gradient", "gradient", "update", "parameter"
 """What a meter measures: the first part of its key."""
 
+ALL_GRADIENTS = "all gradients"
+"""The same for one that measures those of all parameters together."""
+
 
 @dataclass(frozen=True)
 class Request:

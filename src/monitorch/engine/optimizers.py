@@ -70,6 +70,11 @@ class Owned:
         return id(parameter) in self._ids
 
 
+def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether ``step`` gets a function that computes the gradients: then they are there when it has ended."""
+    return any(callable(argument) for argument in (*args[1:], kwargs.get("closure")))
+
+
 Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
 """Called with the arguments of ``step``, the optimizer first."""
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..numerical.moments import group_ends, group_starts
 from .buffers import BASELINE, METER, STEP, TAG, Infos
-from .meter import GRADIENT, OUTPUT, OUTPUT_GRADIENT, PARAMETER, UPDATE, Meter
+from .meter import ALL_GRADIENTS, GRADIENT, OUTPUT, OUTPUT_GRADIENT, PARAMETER, UPDATE, Meter
 from .rows import Mask, Places
 from .state import State
 from .tensors import tensors_in
@@ -28,6 +28,9 @@ OPERATION, INPUT = "operation", "input"
 
 WITH_GRAD = 2
 """Bit of the kind of a pass: gradients are enabled, so that the pass may be one of training."""
+
+UNUSUAL = "numbers that are not finite"
+"""What is worth a closer look: see ``Cadence.notice``."""
 
 MOST_LOOKS = 256
 """How many layers are looked at closely before rows are judged: whatever follows the first is a consequence."""
@@ -99,6 +102,8 @@ class OriginFinder:
         """By meter, whether it has ever measured a tensor that was finite."""
         self._is_parameter: Mask = np.zeros(0, bool)
         self._is_output: Mask = np.zeros(0, bool)
+        self._is_sum: Mask = np.zeros(0, bool)
+        """By meter, whether it measures many tensors together: all are fine, or nobody knows which one is broken."""
         self._order: dict[str, int] = {}
         """In which order layers run: that of a step in which outputs were measured."""
         self._last_good = 0
@@ -127,6 +132,8 @@ class OriginFinder:
         if self._is_done:
             return
         self._make_room()
+        is_telling = ~(self._is_sum[infos[:, METER]] & is_broken)
+        infos, is_broken = infos[is_telling], is_broken[is_telling]
         if not self._order:
             self._learn_order(infos)
         meters = infos[:, METER]
@@ -168,6 +175,7 @@ class OriginFinder:
             self._was_finite = np.concatenate([self._was_finite, none])
             self._is_parameter = np.concatenate([self._is_parameter, kinds == PARAMETER])
             self._is_output = np.concatenate([self._is_output, kinds == OUTPUT])
+            self._is_sum = np.concatenate([self._is_sum, kinds == ALL_GRADIENTS])
 
     def _learn_order(self, infos: Infos) -> None:
         outputs = infos[self._is_output[infos[:, METER]]]

@@ -29,7 +29,7 @@ class RecentRows:
         self._steps_of_parts: deque[list[int]] = deque()
 
     def keep(self, infos: Infos, rows: Numbers) -> None:
-        """Add rows, which are newer than those before.
+        """Add rows, which are newer than nearly all of those before.
 
         The newest ones are kept as they are, however many: somebody may find out that the first of them matters. So
         only what is too old for that one is forgotten.
@@ -57,6 +57,8 @@ class RecentRows:
         if not self._parts:
             return np.zeros((0, len(Info._fields)), np.int64), np.zeros((0, WIDTH))
         infos, rows = (np.concatenate(arrays) for arrays in zip(*list(self._parts), strict=True))
+        order = np.argsort(infos[:, STEP], kind="stable")  # norms that stay on a device come later than other rows
+        infos, rows = infos[order], rows[order]
         if until is not None:
             is_wanted = infos[:, STEP] <= until
             infos, rows = infos[is_wanted], rows[is_wanted]

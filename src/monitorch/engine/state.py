@@ -87,6 +87,13 @@ class State(Protocol):
     def notice(self, kind: str) -> None:
         """Something unusual was measured, of this kind."""
 
+    def close_tick_soon(self) -> None:
+        """Something was found that should be shown soon."""
+
+    @property
+    def bare_step(self) -> float | None:
+        """How many seconds a step takes that is not observed; None while not known."""
+
     def tell_of_origin(self, origin: "Origin") -> None:
         """Something was not finite, and this was the first."""
 

@@ -262,7 +262,9 @@ class InspectorState:
             phase, coming = phase if self._coming > 0 else Phase.IDLE, cadence.phase(number + 1)
         if phase != self.phase or coming != self._coming or not self.is_steady:
             self._enter(phase, coming)
-        self.is_quiet = self.has_quiet_steps and self.is_steady and self._is_active and coming == Phase.IDLE == phase
+        is_unnoticed = self.engine is None or not self.engine.checks_steps
+        is_idle = self.is_steady and self._is_active and coming == Phase.IDLE == phase
+        self.is_quiet = self.has_quiet_steps and is_idle and is_unnoticed
         self._idle_until = cadence.idle_until(number) if self.is_quiet else 0
         if not begins:
             self.end_step()
@@ -271,6 +273,20 @@ class InspectorState:
         """Something unusual was seen, which is worth a closer look; another thread may call this."""
         self.cadence.notice(kind)
         self.is_quiet = False
+
+    def close_tick_soon(self) -> None:
+        """Something was found that should be shown soon: end the tick after this step.
+
+        With several processes all tick at the same steps, so it ends when they have agreed to.
+        """
+        self.is_quiet = False
+        if self.per_rank or not several_processes():
+            self.tick_time = -math.inf
+
+    @property
+    def bare_step(self) -> float | None:
+        """How many seconds a step takes that is not observed; None while not known."""
+        return self.cadence.cost.bare_step
 
     def tell_of_origin(self, origin: Origin) -> None:
         """Something was not finite, and this was the first; another thread may call this."""

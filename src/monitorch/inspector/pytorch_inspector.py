@@ -222,6 +222,7 @@ class PyTorchInspector(DisplaysRun):
             self.aliases = aliases(model, self.module_name_prefix)
             self._introduce_layers()
             self.state.engine = Engine.of(model, self.state)
+            self.state.engine.norms.layers = self._layers
             try:
                 for lens in self._adopted:
                     self._show_model(lens)
@@ -597,6 +598,7 @@ class PyTorchInspector(DisplaysRun):
         engine = self.state.engine
         if engine is not None:
             engine.gradients.follow(self.optimizers)
+            engine.norms.follow(self.optimizers)
             self.state.begin(engine.device, compares=engine.compares)
 
 

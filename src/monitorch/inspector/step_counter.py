@@ -12,7 +12,7 @@ from ..engine.engine import Engine
 from ..engine.graph import GraphCallback, QuietHook
 from ..engine.inputs import NamedTensors
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
-from ..engine.optimizers import Owned
+from ..engine.optimizers import Owned, has_closure
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
@@ -186,12 +186,12 @@ class StepCounter:
         return True
 
     def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not _has_closure(args, kwargs):
+        if not has_closure(args, kwargs):
             self._engine.gradients.take_step(args[0])
 
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = args[0]
-        if _has_closure(args, kwargs):  # the closure has just computed the gradients that the optimizer used
+        if has_closure(args, kwargs):  # the closure has just computed the gradients that the optimizer used
             self._engine.gradients.take_step(optimizer)
         works = self._engine.step_scales.of(optimizer).works
         if works is not None:
@@ -208,7 +208,7 @@ class StepCounter:
             self._waits_for_a_step = False
             self._check_what_is_watched()
             self._look_for_a_scaler()
-            if len(self._optimizers) == 1 and stepping_scaler() is None and not self._engine.checks_steps:
+            if len(self._optimizers) == 1 and stepping_scaler() is None:
                 self._state.has_quiet_steps, self._engine.steps(optimizer).quiet = True, self._state
         if optimizer is self._optimizers[0]:
             self._finish_step()
@@ -260,7 +260,3 @@ class StepCounter:
                 f"a GradScaler multiplies the loss by {scale:g}, so the gradients shown are that many times too large"
             )
             warn(f"{text}; pass the scaler as grad_scaler=", stacklevel=4)
-
-
-def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return any(callable(argument) for argument in (*args[1:], kwargs.get("closure")))

@@ -26,6 +26,8 @@ class KeptSums(Kept):
 class GlobalNorm(AccumulatingPreprocessor):
     """One sample for each step: the root of the sum of the squares of all tensors that were measured in it.
 
+    A row may be of one tensor, or of many together.
+
     Args:
         inplace: keep only running moments, instead of every sample.
     """

@@ -17,6 +17,28 @@ from .run_list import numbered
 VERSION = 1
 PREFIX, SUFFIX = "flight", ".npz"
 
+NORMS = "norm_"
+"""What the names of arrays with norms begin with."""
+
+
+class NormTable(NamedTuple):
+    """Norms of the last steps: ``gradients[i, j]`` is that of parameter ``j`` in step ``steps[i]``.
+
+    Parameter ``j`` is ``parameters[j]`` of ``layers[j]``; ``weights`` are norms of the parameters themselves, when the
+    step began. A number below 0 means that there was no gradient, or that the step was skipped.
+    """
+
+    steps: NDArray[np.int64]
+    layers: tuple[str, ...]
+    parameters: tuple[str, ...]
+    gradients: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls) -> NormTable:
+        """No steps."""
+        return cls(np.zeros(0, np.int64), (), (), np.zeros((0, 0)), np.zeros((0, 0)))
+
 
 class FlightRecord(NamedTuple):
     """The last steps before something happened.
@@ -37,11 +59,14 @@ class FlightRecord(NamedTuple):
     rows: NDArray[np.float64]
     losses: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
     """By name: steps, and the loss of each."""
+    norms: NormTable = NormTable.empty()
+    """Of every step, observed or not; empty where nobody keeps them, as on a CPU."""
 
     def __str__(self) -> str:
         seen = f"{len(self.rows):,} rows of the steps {_ends(self.steps)}" if len(self.steps) else "no rows"
         losses = [f"{name} of the steps {_ends(steps)}" for name, (steps, _) in self.losses.items() if len(steps)]
-        return f"step {self.step:,}: {self.reason}; " + ", ".join([seen, *losses])
+        norms = [f"gradient norms of the steps {_ends(self.norms.steps)}"] if len(self.norms.steps) else []
+        return f"step {self.step:,}: {self.reason}; " + ", ".join([seen, *losses, *norms])
 
 
 def write_flight_record(folder: Path, record: FlightRecord) -> Path:
@@ -51,11 +76,13 @@ def write_flight_record(folder: Path, record: FlightRecord) -> Path:
     places, names = _numbered(zip(record.layers, record.tensors, strict=True))
     described = json.dumps({"version": VERSION, **facts, "losses": losses, "names": names})
     first = f"{PREFIX}_{record.step}" + (f"_rank{record.rank}" if record.rank else "")
+    arrays: dict[str, Any] = {"steps": record.steps, "places": places, "rows": record.rows}
+    arrays |= {f"{NORMS}{name}": np.array(value) for name, value in record.norms._asdict().items()}
     path = next(path for name in numbered(first) if not (path := folder / f"{name}{SUFFIX}").exists())
     unfinished = path.with_suffix(".part")
     try:
         with unfinished.open("wb") as file:
-            np.savez_compressed(file, facts=np.array(described), steps=record.steps, places=places, rows=record.rows)
+            np.savez_compressed(file, facts=np.array(described), **arrays)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
@@ -70,6 +97,7 @@ def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
         with np.load(path, allow_pickle=False) as kept:
             facts: dict[str, Any] = json.loads(str(kept["facts"]))
             steps, places, rows = kept["steps"], kept["places"], kept["rows"]
+            norms = [kept[name] for field in NormTable._fields if (name := f"{NORMS}{field}") in kept]
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise StoreError(f"{path} is no flight record: {error}") from error
     if facts.pop("version") != VERSION:
@@ -78,12 +106,21 @@ def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
     layers, tensors = zip(*(names[place] for place in places), strict=True) if len(places) else ((), ())
     losses = {name: (np.array(of, np.int64), np.array(values)) for name, (of, values) in facts.pop("losses").items()}
     columns = tuple(facts.pop("columns"))
-    return FlightRecord(**facts, steps=steps, layers=layers, tensors=tensors, columns=columns, rows=rows, losses=losses)
+    of_rows = {"steps": steps, "layers": layers, "tensors": tensors, "columns": columns, "rows": rows}
+    return FlightRecord(**facts, **of_rows, losses=losses, norms=_norms(norms))
 
 
 def flight_records(folder: Path) -> list[Path]:
     """The files of a run, oldest first."""
     return sorted(folder.glob(f"{PREFIX}_*{SUFFIX}"), key=lambda path: (path.stat().st_mtime, path.name))
+
+
+def _norms(arrays: list[Any]) -> NormTable:
+    """The norms in a file; older releases wrote none."""
+    if not arrays:
+        return NormTable.empty()
+    steps, layers, parameters, gradients, weights = arrays
+    return NormTable(steps, tuple(layers.tolist()), tuple(parameters.tolist()), gradients, weights)
 
 
 def _numbered(names: Any) -> tuple[NDArray[np.int64], list[tuple[str, str]]]:

@@ -15,13 +15,14 @@ import numpy as np
 from ..engine.buffers import METER, STEP
 from ..engine.columns import Column
 from ..engine.engine import Engine
+from ..engine.norm_ring import OF_GRADIENTS, OF_PARAMETERS
 from ..engine.recent_rows import RecentRows
 from ..engine.reports import tell
 from ..inspector import PyTorchInspector
 from ..lens import LossMetrics
 from ..store import Event
 from ..store.failure import Failure
-from ..store.flight_record import FlightRecord, write_flight_record
+from ..store.flight_record import FlightRecord, NormTable, write_flight_record
 from ..visualizer.store_visualizer import StoreVisualizer
 
 STEPS = 10
@@ -36,6 +37,8 @@ ASKED_TO_END = "the program was asked to end (SIGTERM)"
 class FlightRecorder:
     """Keeps the rows of the last observed steps, and writes them with the last losses into the folder of the run.
 
+    On a GPU also the norms of all gradients and parameters in the last steps, observed or not.
+
     Args:
         inspector: whose losses to keep.
         engine: whose rows to keep.
@@ -45,6 +48,7 @@ class FlightRecorder:
     def __init__(self, inspector: PyTorchInspector, engine: Engine, store: StoreVisualizer) -> None:
         self._inspector, self._engine, self._store = inspector, engine, store
         self._rows = engine.recent_rows = RecentRows(STEPS)
+        engine.norms.keep()
         self._known_kinds = set[str]()
         inspector.state.events.also_show_in(self)
         self.is_closed = False
@@ -83,7 +87,8 @@ class FlightRecorder:
 
     def _record(self, reason: str, error: BaseException | None, step: int | None) -> FlightRecord:
         state = self._inspector.state
-        infos, rows = self._rows.read(None if step is None else step - state.steps_have_ends)
+        until = None if step is None else step - state.steps_have_ends
+        infos, rows = self._rows.read(until)
         meters = [self._engine.meters[number] for number in infos[:, METER]]
         return FlightRecord(
             reason=reason,
@@ -97,7 +102,14 @@ class FlightRecorder:
             columns=tuple(column.name for column in Column),
             rows=rows,
             losses={"train_loss": self._losses()},
+            norms=self._norms(until),
         )
+
+    def _norms(self, until: int | None) -> NormTable:
+        steps, names, numbers = self._engine.norms.read(until)
+        layers, parameters = zip(*names, strict=True) if names else ((), ())
+        gradients, weights = numbers[:, OF_GRADIENTS], numbers[:, OF_PARAMETERS]
+        return NormTable(steps + self._inspector.state.steps_have_ends, layers, parameters, gradients, weights)
 
     def _losses(self) -> tuple[Any, Any]:
         """The newest steps that have a loss, and these losses."""

@@ -1,0 +1,445 @@
+"""The norms of all gradients and parameters at every step, where that costs next to nothing.
+
+On a GPU one pass reads all of them, and what it finds stays there: see :mod:`.norm_ring`. On a CPU gradients are read,
+for the norm of all of them together, if that takes little of the time of a step.
+"""
+
+import math
+import statistics
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..numerical.norms import as_dense, as_real
+from ..numerical.waiting import Pending
+from .allocation import is_capturing
+from .buffers import Chunk, Entry, Info, Infos
+from .columns import NONFINITE, SIZE, SQUARES, UNIT, WIDTH
+from .distributed_tensors import PLAIN, SHARED, part_here
+from .gradients import AT_STEP
+from .kernels import host
+from .loss_scale import Unscaling
+from .meter import ALL_GRADIENTS, GRADIENT, PARAMETER, Measured, Meter, Subscription
+from .norm_ring import OF_GRADIENTS, OF_PARAMETERS, STEPS, UNMEASURED, NormRing, RingCopy, RingReader
+from .optimizers import Owned, has_closure
+from .origin import UNUSUAL
+from .parameters import find_parameter, own_parameters
+from .reports import tell
+from .rows import Numbers, Places
+from .torch_private import norm_all
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+SHARE = 0.005
+"""Of the time of a step: how much reading all gradients may take, and reading all parameters."""
+
+FIRST, ENOUGH = 2, 5
+"""Passes that are not measured, because much happens for the first time, and how many are."""
+
+NOTICING = 3e-5
+"""Seconds that a step takes longer on a CPU because it cannot go by unnoticed."""
+
+
+def is_kept_on(device: torch.device) -> bool:
+    """Whether norms of every step stay on this device."""
+    return device.type not in ("cpu", "meta")
+
+
+class Layer(NamedTuple):
+    """Where a parameter was found."""
+
+    name: str
+    parameter: str
+    module: weakref.ref[nn.Module]
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The parameter as it is now."""
+        module = self.module()
+        return None if module is None else find_parameter(module, self.parameter)
+
+
+class Group(NamedTuple):
+    """The parameters of one optimizer on one device that have gradients and names."""
+
+    device: torch.device
+    chosen: list[int]
+    """Which of the optimizer's parameters that have gradients."""
+    places: Places
+    places_there: Tensor
+    """The same on the device."""
+    counted: Tensor | None
+    """Which of the group count for the norm of all; None for all."""
+
+
+class Layout(NamedTuple):
+    """The parameters of an optimizer that have gradients, as they were when this was made."""
+
+    ids: list[int]
+    groups: list[Group]
+    is_whole: bool
+    """Whether the norm of all gradients can be known from the steps of the optimizers."""
+
+
+class RecentNorms(NamedTuple):
+    """What is known on the host: ``numbers[i, line, j]`` was the norm of ``names[j]`` when ``steps[i]`` had ended."""
+
+    steps: Places
+    names: list[tuple[str, str]]
+    """Layer and parameter."""
+    numbers: Numbers
+
+
+class Price:
+    """What the passes of a step take, compared with the step: measured at the first ones, and decided for good.
+
+    On CUDA it is the time between events before and after a pass: that of its kernels if the device has always work to
+    do, and that of the host if the device waits for it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self.is_low: bool | None = None
+        """None while not known."""
+        self._passes, self._steps, self._last_step = 0, 0, -1
+        self._seconds: list[float] = []
+        self._spans: list[tuple[Any, Any]] = []
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether enough passes were measured."""
+        return len(self._seconds) + len(self._spans) >= ENOUGH
+
+    @contextmanager
+    def measuring(self, step: int) -> Iterator[None]:
+        """Measure the pass inside the block, if that is still needed."""
+        self._passes, self._steps = self._passes + 1, self._steps + (step != self._last_step)
+        self._last_step = step
+        if self.is_low is not None or self.is_measured or self._passes <= FIRST:
+            yield
+            return
+        begin, event = perf_counter(), self._event()
+        yield
+        if event is None:
+            self._seconds.append(perf_counter() - begin)
+        else:
+            self._spans.append((event, self._event()))
+
+    def decide(self, bare: float | None, share: float, more: float) -> None:
+        """Compare it with the duration of a step, as soon as both are known; ``more`` seconds come with it."""
+        if self.is_low is not None or bare is None or not self.is_measured:
+            return
+        while self._spans and self._spans[0][1].query():
+            begin, end = self._spans.pop(0)
+            self._seconds.append(begin.elapsed_time(end) / 1000)
+        if len(self._seconds) >= ENOUGH:
+            seconds = statistics.median_low(self._seconds) * self._passes / self._steps
+            self.is_low = seconds + more <= share * bare
+
+    def _event(self) -> Any:
+        if not self._is_cuda:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+class StepNorms:
+    """Reads all gradients before each step of the optimizers, and on a GPU also all parameters.
+
+    The norm of all gradients together goes to those who have subscribed to it, for steps that are not observed: in
+    those that are, it comes from the rows of the gradients. On a GPU the norms of single tensors stay there, those of
+    the last steps. If one is not finite, the host learns it a little later without waiting; then the tick is closed
+    early, and the search for the origin gets these norms as rows.
+    """
+
+    name = ""
+    """The layer that all gradients together belong to: the model."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine, self.state = engine, engine.state
+        self.layers: Iterable[tuple[str, nn.Module, bool]] = ()
+        """The layers of the model: name, module, and whether it is a leaf."""
+        self._optimizers: list[Optimizer] = []
+        self._is_kept = False
+        self._sums: list[Meter] = []
+        self._price = Price(engine.device)
+        self._places: dict[tuple[str, str], int] = {}
+        self._found: list[Layer] = []
+        self._known: dict[int, int] = {}
+        """Places of parameters by id."""
+        self._layouts: dict[int, Layout] = {}
+        self._rings: dict[torch.device, NormRing] = {}
+        self._early: list[NormChunk] = []
+        self._meters: dict[tuple[str, int], Meter] = {}
+        self._copies: dict[torch.device, RingCopy] = {}
+        self._judged: dict[torch.device, int] = {}
+        self._calm_until = 0
+
+    # who wants them
+
+    def keep(self) -> None:
+        """Keep those of the last steps, if the model is where that is cheap."""
+        self._is_kept = True
+
+    def watch(self, preprocessor: Measured) -> Subscription:
+        """Measure all gradients together for a preprocessor, in steps that are not observed, where that is cheap."""
+        return self._engine.subscribe(self._sums, self.name, self, preprocessor, ALL_GRADIENTS)
+
+    def report(self, error: Exception, data: Any) -> None:
+        """Report an error with the sum of all gradients."""
+        tell(self.state, "adding up all gradients", error)
+
+    def follow(self, optimizers: Sequence[Optimizer]) -> None:
+        """Look at the steps of these."""
+        for optimizer in optimizers:
+            if optimizer not in self._optimizers:
+                self._optimizers.append(optimizer)
+                steps = self._engine.steps(optimizer)
+                steps.before.append(self._before_step)
+                steps.after.insert(0, self._after_step)  # before the step is counted
+
+    @property
+    def wants_every_step(self) -> bool:
+        """Whether a step must not go by unnoticed."""
+        if not self._optimizers or not (self._stays_there or self._has_sums) or self._price.is_low is False:
+            return False
+        return self._price.is_low is True or self._stays_there or not self._price.is_measured
+
+    @property
+    def _stays_there(self) -> bool:
+        return (self._is_kept or self._has_sums) and is_kept_on(self._engine.device)
+
+    @property
+    def _has_sums(self) -> bool:
+        return bool(self._sums) and self.state.gradient == AT_STEP
+
+    # measuring
+
+    def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not has_closure(args, kwargs):
+            self._take(args[0], has_ended=False)
+
+    def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if has_closure(args, kwargs):  # it has just computed the gradients that the optimizer used
+            self._take(args[0], has_ended=True)
+
+    def _take(self, optimizer: Optimizer, *, has_ended: bool) -> None:
+        stays, price = self._stays_there, self._price
+        is_observed = self.state.wants_data() and not self.state.is_baseline
+        wants_sum = self._has_sums and not is_observed
+        if not (stays or wants_sum) or price.is_low is False or not self.state.is_recording():
+            return
+        if is_capturing(self._engine.device):
+            return
+        with price.measuring(self.state.step), torch.no_grad():
+            trained = [own for group in optimizer.param_groups for own in group["params"] if own.grad is not None]
+            layout = self._layout(optimizer, trained)
+            wants_sum = wants_sum and layout.is_whole and (price.is_low is True or stays)
+            for group in layout.groups:
+                tensors = [trained[place] for place in group.chosen]
+                unscaling = self._engine.step_scales.of(optimizer)
+                if is_kept_on(group.device):
+                    self._keep(group, tensors, unscaling, has_ended=has_ended, wants_sum=wants_sum)
+                else:
+                    self._add_up(group, tensors, unscaling, wants_sum=wants_sum)
+        lists, more = (2, 0.0) if stays else (1, NOTICING)
+        price.decide(self.state.bare_step, lists * SHARE, more)
+
+    def _layout(self, optimizer: Optimizer, trained: list[Tensor]) -> Layout:
+        ids, known = [id(own) for own in trained], self._layouts.get(id(optimizer))
+        if known is not None and known.ids == ids:  # nearly always
+            return known
+        if not self._known.keys() >= set(ids):
+            self._look_for_names()
+        by_device: dict[torch.device, list[int]] = defaultdict(list)
+        for number, own in enumerate(trained):
+            if id(own) in self._known and not own.is_meta:
+                by_device[own.device].append(number)
+        watched = [own for own in self._engine.gradients.parameters if own.requires_grad]
+        owned = Owned(*self._optimizers)
+        is_whole = all(own in owned and type(own) in PLAIN for own in watched)
+        counted = set(map(id, watched)) if is_whole else set()
+        groups = []
+        for device, chosen in by_device.items():
+            places = np.array([self._known[ids[number]] for number in chosen], np.int64)
+            counts = [place for place, number in enumerate(chosen) if ids[number] in counted]
+            are_all = len(counts) == len(chosen)
+            there = torch.from_numpy(places).to(device, non_blocking=True)
+            some = None if are_all else torch.tensor(counts, dtype=torch.int64).to(device, non_blocking=True)
+            groups.append(Group(device, chosen, places, there, some))
+        self._layouts[id(optimizer)] = Layout(ids, groups, is_whole)
+        return self._layouts[id(optimizer)]
+
+    def _look_for_names(self) -> None:
+        """Find the names of all parameters; a tied one has its first."""
+        self._known, self._found = {}, []
+        for name, module, _ in self.layers:
+            for parameter in own_parameters(module):
+                tensor = find_parameter(module, parameter)
+                if tensor is not None and id(tensor) not in self._known:
+                    place = self._places.setdefault((name, parameter), len(self._places))
+                    self._known[id(tensor)] = place
+                    self._found.append(Layer(name, parameter, weakref.ref(module)))
+
+    def refresh(self) -> None:
+        """Follow parameters that were replaced, added or removed."""
+        if any(id(layer.tensor) not in self._known for layer in self._found):
+            self._known = {}
+        self._layouts = {}
+
+    def _keep(
+        self, group: Group, tensors: list[Tensor], unscaling: Unscaling, *, has_ended: bool, wants_sum: bool
+    ) -> None:
+        """Keep norms on their device, and look whether an earlier one was not finite."""
+        ring = self._rings.get(group.device)
+        if ring is None or ring.numbers.shape[-1] < len(self._places):
+            ring = self._rings[group.device] = NormRing(group.device, len(self._places))
+        both = [part_here(own.grad) for own in tensors if own.grad is not None] + [part_here(own) for own in tensors]
+        norms = torch.stack(_norms(both, ring.numbers.dtype)).reshape(2, -1)
+        if unscaling.unit is not None:
+            norms[OF_GRADIENTS] *= unscaling.unit.to(norms.device, non_blocking=True)
+        step, works = self.state.step, unscaling.works
+        if wants_sum:
+            counted = norms[OF_GRADIENTS] if group.counted is None else norms[OF_GRADIENTS][group.counted]
+            self._write_sum(group, counted.square().sum(), counted.numel(), works)
+        ring.flag.check(norms, works)
+        if works is not None:
+            norms[OF_GRADIENTS] = norms[OF_GRADIENTS].where(works.to(norms.device) > 0, UNMEASURED)
+        ring.write(step, has_ended, group.places, group.places_there, norms)
+        if ring.flag.is_set():
+            ring.flag.clear()
+            if self._is_news():  # with several processes the next tick may come when the ring has forgotten it
+                self._early.append(self._chunk(group.device, ring, ring.numbers.clone()))
+
+    def _is_news(self) -> bool:
+        """Something was not finite: whether that has to be looked at. If so, a tick and more observed steps come."""
+        if self.state.first_not_finite is not None or self.state.step < self._calm_until:
+            return False
+        self._calm_until = self.state.step + STEPS  # what follows is a consequence
+        self.state.notice(UNUSUAL)
+        self.state.close_tick_soon()
+        return True
+
+    def _add_up(self, group: Group, tensors: list[Tensor], unscaling: Unscaling, *, wants_sum: bool) -> None:
+        """Measure gradients on a CPU; where one is not finite, all of them are written down, and the parameters."""
+        if unscaling.works is not None and not float(unscaling.works):
+            return  # the step is skipped
+        gradients = [as_dense(part_here(own.grad)) for own in tensors if own.grad is not None]
+        counted = gradients if group.counted is None else [gradients[place] for place in group.counted.tolist()]
+        rows = host.lengths(counted)
+        squares = float((rows[:, SQUARES] * rows[:, UNIT] ** 2).sum())
+        if not wants_sum:
+            return
+        if unscaling.unit is not None:
+            squares *= float(unscaling.unit) ** 2
+        self._write_sum(group, squares, len(rows), None)
+        if not math.isfinite(squares) and self._is_news():
+            parameters = [as_dense(part_here(own)) for own in tensors]
+            entries = list[Entry]()
+            for kind, measured in ((PARAMETER, parameters), (GRADIENT, gradients)):
+                for place, tensor in zip(group.places.tolist(), measured, strict=True):
+                    meter = self._meter(kind, place)
+                    entries.append((meter, Info(meter.number, self.state.step, part=SHARED), tensor, False))
+            self._engine.measure_together("lengths", entries)
+
+    def _write_sum(self, group: Group, squares: float | Tensor, count: int, works: Tensor | None) -> None:
+        buffer = self._engine.buffers.of(group.device)
+        for meter in self._sums:
+            buffer.add_sum(Info(meter.number, self.state.step, part=SHARED), squares, count, works)
+
+    # from rings to rows
+
+    def take(self) -> list["NormChunk"]:
+        """What was kept since the last call, as rows; those of an alarm come first."""
+        early, self._early = self._early, []
+        new = [(device, ring) for device, ring in self._rings.items() if ring.is_new]
+        for _, ring in new:
+            ring.is_new = False
+        return [*early, *(self._chunk(device, ring, ring.numbers) for device, ring in new)]
+
+    def _chunk(self, device: torch.device, ring: NormRing, numbers: Tensor) -> "NormChunk":
+        for place in range(len(self._places)):
+            for kind in (GRADIENT, PARAMETER):
+                self._meter(kind, place)
+        return NormChunk(self, device, ring.reader(), numbers)
+
+    def _meter(self, kind: str, place: int) -> Meter:
+        if (kind, place) not in self._meters:
+            name, parameter = list(self._places)[place]
+            self._meters[kind, place] = self._engine.unread_meter(kind, parameter, name)
+        return self._meters[kind, place]
+
+    def receive(self, device: torch.device, copy: RingCopy) -> tuple[Infos, Numbers]:
+        """Take a copy that has arrived on the host: the rows of steps that were not judged before.
+
+        While all is fine, one row says so.
+        """
+        self._copies[device] = copy
+        judged, infos, rows = self._judged.get(device, -1), list[Info](), list[float]()
+        steps = [place for place, entry in enumerate(copy.entries) if entry.step > judged]
+        if steps:
+            self._judged[device] = copy.entries[-1].step
+        broken = [place for place in steps if not np.isfinite(copy.numbers[place]).all()]
+        for place in steps[-1:] if not broken else [step for step in steps if step >= broken[0] - 1]:
+            entry = copy.entries[place]
+            measured = entry.places if broken else entry.places[:1]
+            for line, kind in ((OF_PARAMETERS, PARAMETER), (OF_GRADIENTS, GRADIENT)):
+                step = entry.step + (entry.has_ended and kind == PARAMETER)
+                infos += [Info(self._meter(kind, number).number, step) for number in measured.tolist()]
+                rows += copy.numbers[place, line, measured].tolist()
+        norms = np.array(rows)
+        found = np.zeros((len(rows), WIDTH))
+        found[:, SQUARES], found[:, UNIT] = norms**2, norms != UNMEASURED
+        found[:, SIZE], found[:, NONFINITE] = 1, math.nan
+        return np.array(infos, np.int64).reshape(-1, len(Info._fields)), found
+
+    def read(self, until: int | None = None) -> RecentNorms:
+        """What has come to the host, of steps before which at most ``until`` had ended."""
+        parts, names = list(self._copies.values()), list(self._places)
+        steps = sorted(
+            {entry.step for entries, _ in parts for entry in entries if until is None or entry.step <= until}
+        )
+        rows = {step: row for row, step in enumerate(steps)}
+        numbers = np.full((len(steps), 2, len(names)), UNMEASURED)
+        for entries, own in parts:
+            for entry, lines in zip(entries, own, strict=True):
+                if entry.step in rows:
+                    numbers[rows[entry.step]][:, entry.places] = lines[:, entry.places]
+        return RecentNorms(np.array(steps, np.int64), names, numbers)
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        self._rings, self._layouts, self._early, self._optimizers = {}, {}, [], []
+
+
+class NormChunk(Chunk):
+    """What a ring held at one moment, on its way to the host, where it becomes rows."""
+
+    def __init__(self, owner: StepNorms, device: torch.device, reader: RingReader, numbers: Tensor) -> None:
+        super().__init__(np.zeros((0, len(Info._fields)), np.int64), np.zeros((0, WIDTH)), {})
+        self._owner, self._device, self._reader, self._numbers = owner, device, reader, numbers
+
+    def pending(self) -> list[Pending]:
+        """What to copy."""
+        return [(self._read, self._numbers)]
+
+    def _read(self, numbers: Numbers) -> None:
+        self.infos, self.rows = self._owner.receive(self._device, self._reader(numbers))
+
+
+def _norms(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The norm of each, in this dtype; those that one pass cannot read together are read one by one."""
+    try:
+        return list(norm_all(tensors, 2, dtype=dtype))
+    except (RuntimeError, TypeError):  # sparse and complex tensors, and rare dtypes
+        return [torch.linalg.vector_norm(as_real(tensor), dtype=dtype) for tensor in tensors]
