@@ -7,7 +7,7 @@ import pytest
 
 from monitorch.errors import StoreError
 from monitorch.store import flight_record, flight_records, read_flight_record
-from monitorch.store.flight_record import FlightRecord, write_flight_record
+from monitorch.store.flight_record import NORMS, FlightRecord, NormTable, write_flight_record
 
 
 def record(**changes):
@@ -24,19 +24,28 @@ def record(**changes):
         columns=("SQUARES", "SIZE"),
         rows=rows,
         losses={"train_loss": (np.array([1, 2]), np.array([0.5, math.nan]))},
+        norms=NormTable(
+            np.array([41_199]),
+            ("net.0", "größe"),
+            ("weight", "bias"),
+            np.array([[math.inf, -1.0]]),
+            np.array([[0.5, 2.0]]),
+        ),
     )
     return made._replace(**changes)
 
 
 def empty():
     nothing = np.zeros(0, np.int64), np.zeros(0)
-    return record(steps=nothing[0], layers=(), tensors=(), rows=np.zeros((0, 2)), losses={"train_loss": nothing})
+    rows = {"steps": nothing[0], "layers": (), "tensors": (), "rows": np.zeros((0, 2))}
+    return record(**rows, losses={"train_loss": nothing}, norms=NormTable.empty())
 
 
 def plain(found):
     """To compare arrays with NaN, too."""
     losses = {name: [repr(array.tolist()) for array in arrays] for name, arrays in found.losses.items()}
-    return [repr(each.tolist()) if isinstance(each, np.ndarray) else each for each in found[:-1]] + [losses]
+    others = [*found._replace(losses={}, norms=None), *found.norms]
+    return [repr(each.tolist()) if isinstance(each, np.ndarray) else each for each in others] + [losses]
 
 
 @pytest.mark.parametrize("kept", [record(), empty()], ids=["full", "empty"])
@@ -54,7 +63,9 @@ def test_none_takes_the_place_of_another_and_they_are_listed_in_their_order(tmp_
 
 
 def test_what_it_says(tmp_path):
-    assert str(record()) == "step 41,200: a test; 3 rows of the steps 41,198 to 41,199, train_loss of the steps 1 to 2"
+    rows = "step 41,200: a test; 3 rows of the steps 41,198 to 41,199, train_loss of the steps 1 to 2"
+    assert str(record()) == f"{rows}, gradient norms of the steps 41,199 to 41,199"
+    assert str(record(norms=NormTable.empty())) == rows
     assert str(empty()) == "step 41,200: a test; no rows"
 
 
@@ -90,3 +101,13 @@ def test_an_archive_with_other_arrays_is_refused(tmp_path):
     np.savez(tmp_path / "flight_2.npz", rows=np.zeros(3))
     with pytest.raises(StoreError, match="is no flight record"):
         read_flight_record(tmp_path / "flight_2.npz")
+
+
+def test_files_of_earlier_releases_have_no_norms(tmp_path):
+    path = write_flight_record(tmp_path, record())
+    with np.load(path) as kept:
+        older = {name: kept[name] for name in kept if not name.startswith(NORMS)}
+    np.savez_compressed(path, **older)
+    found = read_flight_record(path)
+    assert found.norms.gradients.shape == (0, 0)
+    assert plain(found) == plain(record(norms=NormTable.empty()))

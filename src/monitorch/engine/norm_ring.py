@@ -76,9 +76,13 @@ class DeviceFlag:
             return False
         found = self._is_asked and bool(self._here.isnan())
         self._here.copy_(self._there, non_blocking=True)
-        self._arrived.record()
+        self._arrived.record(*self._stream())
         self._is_asked = True
         return found
+
+    def _stream(self) -> tuple[Any, ...]:
+        device = self._there.device
+        return (torch.cuda.current_stream(device),) if device.type == "cuda" else ()
 
     def clear(self) -> None:
         """Begin again."""

@@ -54,10 +54,10 @@ def is_kept_on(device: torch.device) -> bool:
     return device.type not in ("cpu", "meta")
 
 
-class Layer(NamedTuple):
-    """Where a parameter was found."""
+class NamedParameter(NamedTuple):
+    """A parameter, and where it was found."""
 
-    name: str
+    layer: str
     parameter: str
     module: weakref.ref[nn.Module]
 
@@ -107,7 +107,7 @@ class Price:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
+        self._device = device
         self.is_low: bool | None = None
         """None while not known."""
         self._passes, self._steps, self._last_step = 0, 0, -1
@@ -146,10 +146,10 @@ class Price:
             self.is_low = seconds + more <= share * bare
 
     def _event(self) -> Any:
-        if not self._is_cuda:
+        if self._device.type != "cuda":
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
 
@@ -174,7 +174,7 @@ class StepNorms:
         self._sums: list[Meter] = []
         self._price = Price(engine.device)
         self._places: dict[tuple[str, str], int] = {}
-        self._found: list[Layer] = []
+        self._found: list[NamedParameter] = []
         self._known: dict[int, int] = {}
         """Places of parameters by id."""
         self._layouts: dict[int, Layout] = {}
@@ -244,6 +244,9 @@ class StepNorms:
         with price.measuring(self.state.step), torch.no_grad():
             trained = [own for group in optimizer.param_groups for own in group["params"] if own.grad is not None]
             layout = self._layout(optimizer, trained)
+            if not stays and not layout.is_whole:
+                price.is_low = False  # there is nothing to gain
+                return
             wants_sum = wants_sum and layout.is_whole and (price.is_low is True or stays)
             for group in layout.groups:
                 tensors = [trained[place] for place in group.chosen]
@@ -289,11 +292,11 @@ class StepNorms:
                 if tensor is not None and id(tensor) not in self._known:
                     place = self._places.setdefault((name, parameter), len(self._places))
                     self._known[id(tensor)] = place
-                    self._found.append(Layer(name, parameter, weakref.ref(module)))
+                    self._found.append(NamedParameter(name, parameter, weakref.ref(module)))
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, added or removed."""
-        if any(id(layer.tensor) not in self._known for layer in self._found):
+        if any(id(known.tensor) not in self._known for known in self._found):
             self._known = {}
         self._layouts = {}
 
@@ -389,6 +392,8 @@ class StepNorms:
         steps = [place for place, entry in enumerate(copy.entries) if entry.step > judged]
         if steps:
             self._judged[device] = copy.entries[-1].step
+        if self.state.first_not_finite is not None:
+            steps = []  # all else is a consequence
         broken = [place for place in steps if not np.isfinite(copy.numbers[place]).all()]
         for place in steps[-1:] if not broken else [step for step in steps if step >= broken[0] - 1]:
             entry = copy.entries[place]

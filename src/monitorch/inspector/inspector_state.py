@@ -262,9 +262,9 @@ class InspectorState:
             phase, coming = phase if self._coming > 0 else Phase.IDLE, cadence.phase(number + 1)
         if phase != self.phase or coming != self._coming or not self.is_steady:
             self._enter(phase, coming)
-        is_unnoticed = self.engine is None or not self.engine.checks_steps
-        is_idle = self.is_steady and self._is_active and coming == Phase.IDLE == phase
-        self.is_quiet = self.has_quiet_steps and is_idle and is_unnoticed
+        self.is_quiet = self.has_quiet_steps and self.is_steady and self._is_active and coming == Phase.IDLE == phase
+        if self.is_quiet and self.engine is not None:
+            self.is_quiet = not self.engine.checks_steps
         self._idle_until = cadence.idle_until(number) if self.is_quiet else 0
         if not begins:
             self.end_step()
@@ -277,11 +277,12 @@ class InspectorState:
     def close_tick_soon(self) -> None:
         """Something was found that should be shown soon: end the tick after this step.
 
-        With several processes all tick at the same steps, so it ends when they have agreed to.
+        With several processes all tick at the same steps, so it ends when they have agreed to. If the user makes the
+        ticks, nothing happens.
         """
-        self.is_quiet = False
-        if self.per_rank or not several_processes():
-            self.tick_time = -math.inf
+        are_planned = min(self.tick_step, self.tick_time) < math.inf
+        if are_planned and (self.per_rank or not several_processes()):
+            self.tick_time, self.is_quiet = -math.inf, False
 
     @property
     def bare_step(self) -> float | None:
