@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from monitorch import PyTorchInspector
+from monitorch.engine import step_norms
 from monitorch.engine.origin import Origin
 from monitorch.lens import NonFinite, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.watching.lens_sets import standard_lenses
@@ -380,16 +381,21 @@ def test_states_of_earlier_releases_have_none():
     assert training.origin is None
 
 
+@pytest.mark.parametrize("has_norms", [False, True], ids=["checked", "norms on the device"])
 @pytest.mark.parametrize("name", MODELS)
-def test_faults_in_steps_that_are_not_observed_are_found_if_every_step_is_checked(name):
+def test_faults_in_steps_that_are_not_observed_are_found_if_every_step_is_checked(name, has_norms, monkeypatch):
+    if has_norms:
+        monkeypatch.setattr(step_norms, "is_kept_on", lambda device: True)
+        monkeypatch.setattr(step_norms, "SHARE", math.inf)
     cases = [case for case in CASES if case[0] == name and case[2] == 0]
     right = {where: [] for where in WHAT}
     for case in cases:
         _, (where, layer, parameter), _ = case
         step = random.Random(case_id(case)).randint(11, 19)
-        training = Training(MODELS[name], [], every=10)
-        training.inspector.lenses.append(NonFinite(training.optimizer))
-        training.inspector.tick()
+        training = Training(MODELS[name], None if has_norms else [], every=10)
+        if not has_norms:
+            training.inspector.lenses.append(NonFinite(training.optimizer))
+            training.inspector.tick()
         training.train(step - 1)
         assert training.origin is None
         training.break_at(where, layer, parameter)

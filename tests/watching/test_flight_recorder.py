@@ -1,5 +1,6 @@
 """What is left of the last steps when something goes wrong."""
 
+import math
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from torch import nn
 
 import monitorch
 from monitorch import MonitorchWarning
+from monitorch.engine import step_norms
+from monitorch.engine.norm_ring import STEPS as STEPS_WITH_NORMS
+from monitorch.inspector.cadence import GIFT
 from monitorch.lens import NonFinite, OutputNorm
 from monitorch.store import flight_records, open_run, read_flight_record
 from monitorch.watching import flight_recorder
@@ -27,7 +31,7 @@ class Training:
         self.folder = folder
         self.model, self.loss_fn = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), nn.MSELoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.losses, self.squares = [], []
+        self.losses, self.squares, self.norms, self.weights = [], [], [], []
 
     def watch(self, **options):
         arguments = {"loss_fn": self.loss_fn, "folder": self.folder, "run": "run", "every": 1, **options}
@@ -45,6 +49,8 @@ class Training:
                 losses.append(loss.item())
             self.squares.append(float((output.detach().double() ** 2).sum()))
             self.losses.append(np.mean(losses))
+            self.norms.append([np.linalg.norm(own.grad.double().numpy()) for own in self.model.parameters()])
+            self.weights.append([np.linalg.norm(own.detach().double().numpy()) for own in self.model.parameters()])
             self.optimizer.step()
 
     @property
@@ -55,6 +61,13 @@ class Training:
 @pytest.fixture
 def training(tmp_path):
     return Training(tmp_path)
+
+
+@pytest.fixture
+def norms_stay(monkeypatch):
+    """As on a GPU: norms of every step are kept where the parameters are."""
+    monkeypatch.setattr(step_norms, "is_kept_on", lambda device: True)
+    monkeypatch.setattr(step_norms, "SHARE", math.inf)
 
 
 def numbers(record, layer, tensor, column="SQUARES"):
@@ -158,6 +171,53 @@ def test_losses_that_are_pushed_are_there(training):
         watched.dump()
     steps, losses = training.records[0].losses["train_loss"]
     assert (steps.tolist(), losses.tolist()) == ([1, 2], [3.0, 2.0])
+
+
+@pytest.mark.usefixtures("norms_stay")
+@pytest.mark.parametrize("steps", [1, 30, STEPS_WITH_NORMS + 20])
+def test_norms_of_every_step_are_there_where_they_cost_nothing(training, steps):
+    with training.watch(every=10, tick_every=7) as watched:
+        training.run(steps)
+        watched.dump()
+    norms = training.records[0].norms
+    last = slice(max(0, steps - STEPS_WITH_NORMS), steps)
+    assert norms.steps.tolist() == list(range(1, steps + 1))[last]
+    assert list(zip(norms.layers, norms.parameters, strict=True)) == [
+        (layer, name) for layer in "02" for name in ("weight", "bias")
+    ]
+    assert norms.gradients == pytest.approx(np.array(training.norms)[last], rel=1e-6)
+    assert norms.weights == pytest.approx(np.array(training.weights)[last], rel=1e-6)
+
+
+def test_on_a_cpu_there_are_none(training):
+    with training.watch(every=10) as watched:
+        training.run(30)
+        watched.dump()
+    assert training.records[0].norms.gradients.size == 0
+
+
+@pytest.mark.usefixtures("norms_stay")
+@pytest.mark.parametrize("options", [{"every": 1000}, {"every": None, "budget": 1e-9}], ids=str)
+def test_a_fault_closes_its_tick_and_leaves_the_norms_that_end_with_it(training, options):
+    with training.watch(tick_every=10_000, **options) as watched:
+        state = watched.inspector.state
+        training.run(40)
+        ticks, observed = watched._ticks, state.observed
+        handle = training.model[2].weight.register_hook(lambda gradient: gradient * math.nan)
+        training.run(1)
+        handle.remove()
+        assert watched._ticks == ticks + 1
+        training.run(4)
+        found = [event for event in watched.events() if event.kind == "not finite"]
+        assert (state.observed > observed) is ("budget" in options)  # more steps are observed, within the allowance
+        assert state.cadence.state_dict()["gifts"] == (GIFT if "budget" in options else 0)
+    assert [(event.step, event.layer) for event in found] == [(41, "2")]
+    (record,) = training.records
+    assert record.norms.steps[-1] == record.step == 41
+    is_finite = np.isfinite(record.norms.gradients)
+    assert is_finite[:-1].all()
+    assert is_finite[-1].tolist() == [True, True, False, True]
+    assert np.isfinite(record.norms.weights).all()
 
 
 def fail(training, error):

@@ -45,7 +45,7 @@ SHARE = 0.005
 FIRST, ENOUGH = 2, 5
 """Passes that are not measured, because much happens for the first time, and how many are."""
 
-NOTICING = 3e-5
+NOTICING = 1e-4
 """Seconds that a step takes longer on a CPU because it cannot go by unnoticed."""
 
 
