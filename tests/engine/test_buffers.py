@@ -1,5 +1,6 @@
 """Rows wait on their device, in order, and are given away once, with where they come from."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +27,7 @@ from monitorch.engine.columns import (
     DEAD,
     DOT,
     FOLLOWS,
+    NONFINITE,
     NORMS,
     SIZE,
     SQUARES,
@@ -328,6 +330,30 @@ def test_a_factor_of_zero_leaves_no_unit_in_the_rows(filled):
     with filled.buffer.corrected(torch.tensor(0.0)):
         measure(filled.buffer, meter, 2.0)
     assert filled.read().rows[:, UNIT].astype(bool).tolist() == [True, False]  # the engine leaves out those without
+
+
+@pytest.mark.parametrize("unit", [0.5, 0.0])
+def test_tensors_that_are_only_measured_are_corrected_too(filled, unit):
+    entries = [(plain(), Info(0, 0), torch.full((3,), number), False) for number in (1.0, 2.0)]
+    with filled.buffer.corrected(torch.tensor(unit)):
+        filled.buffer.lengths(entries)
+    filled.buffer.lengths(entries)
+    assert corrected(filled)[0] == pytest.approx([unit, 2 * unit, 1, 2])
+
+
+@pytest.mark.parametrize("works", [None, 1.0, 0.0])
+@pytest.mark.parametrize("squares", [12.0, 0.0, math.inf, math.nan])
+def test_a_sum_of_squares_is_a_row(filled, squares, works):
+    given = torch.tensor(squares, dtype=torch.float64), 4, None if works is None else torch.tensor(works)
+    filled.buffer.add_sum(Info(3, 7), *given)
+    filled.buffer.add_sum(Info(3, 8), 5.0, 2)
+    read = filled.read()
+    assert read.infos[:, :2].tolist() == [[3, 7], [3, 8]]
+    assert read.rows[:, SQUARES].tolist() == pytest.approx([squares, 5.0], nan_ok=True)
+    assert read.rows[:, UNIT].tolist() == [1.0 if works is None else works, 1.0]
+    assert read.rows[:, SIZE].tolist() == [4, 2]
+    assert np.isnan(read.rows[:, NONFINITE]).all()  # nobody has counted
+    assert not read.rows[:, [DOT, FOLLOWS, NORMS, WEIGHT]].any()
 
 
 def test_a_block_in_which_nothing_is_written_changes_nothing(filled):

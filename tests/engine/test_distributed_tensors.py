@@ -6,7 +6,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from monitorch.engine.distributed_tensors import OWN, SHARED, is_distributed, local_gradient, local_part, local_samples
+from monitorch.engine.distributed_tensors import (
+    OWN,
+    SHARED,
+    is_distributed,
+    local_gradient,
+    local_part,
+    local_samples,
+    part_here,
+)
 
 ALL = pytest.mark.parametrize(
     ("function", "part"),
@@ -53,3 +61,15 @@ def test_a_distributed_tensor_is_here_in_plain_form(function, part, placement, m
     assert torch.equal(found, whole)
     assert found_part == 0
     assert not found.requires_grad
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0), Partial()], ids=str)
+def test_the_part_that_is_here_needs_no_other_process(placement, mesh, monkeypatch):
+    whole = torch.arange(6.0).reshape(2, 3)
+    tensor = DTensor.from_local(whole, mesh, [placement]).requires_grad_()
+    monkeypatch.setattr(DTensor, "redistribute", None)
+    found = part_here(tensor)
+    assert type(found) is torch.Tensor
+    assert torch.equal(found, whole)
+    assert not found.requires_grad
+    assert part_here(whole) is whole

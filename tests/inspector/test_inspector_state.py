@@ -1,10 +1,12 @@
 """Counting ticks, and whether to record."""
 
+import math
 import pickle
 
 import pytest
 
 from monitorch.errors import OptionError
+from monitorch.inspector import inspector_state
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.inspector.inspector_state import InspectorState
 
@@ -249,3 +251,25 @@ def test_a_saved_state_goes_on_where_it_was():
         assert (again.phase, again.is_baseline, again.observing) == (state.phase, state.is_baseline, state.observing)
         state.next_step()
         again.next_step()
+
+
+def test_a_tick_that_was_planned_can_be_closed_early():
+    state = InspectorState()
+    state.close_tick_soon()
+    assert state.tick_time == math.inf  # nobody plans ticks
+    state.tick_step = 100
+    state.is_quiet = True
+    state.close_tick_soon()
+    assert state.tick_time == -math.inf
+    assert not state.is_quiet
+
+
+def test_with_several_processes_only_those_that_tick_alone_close_ticks_early(monkeypatch):
+    monkeypatch.setattr(inspector_state, "several_processes", lambda: True)
+    state = InspectorState()
+    state.tick_step = 100
+    state.close_tick_soon()
+    assert state.tick_time == math.inf
+    state.per_rank = True
+    state.close_tick_soon()
+    assert state.tick_time == -math.inf

@@ -101,3 +101,22 @@ def test_a_lens_that_is_removed_checks_no_more(model, watch):
     model(torch.ones(5, 3)).sum().backward()
     optimizer.step()
     assert inspector.first_not_finite is None
+
+
+def test_a_step_that_a_fused_optimizer_skips_is_no_fault_though_it_is_not_observed(model, watch):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    inspector = watch(model, NonFinite(optimizer), optimizer=optimizer, grad_scaler=scaler, every=100)
+    for step in range(6):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(5, 3)).square().sum()).backward()
+        if step == 3:
+            model[0].weight.grad[0, 0] = math.inf
+        scaler.step(optimizer)
+        scaler.update()
+    assert inspector.first_not_finite is None
+    with torch.no_grad():
+        model[2].bias[0] = math.inf
+    scaler.scale(model(torch.ones(5, 3)).square().sum()).backward()
+    optimizer.step()
+    assert inspector.first_not_finite.step == 7
