@@ -35,6 +35,7 @@ class FakeEvent:
         self.time = self.device.submitted
 
     def query(self):
+        assert not self.device.capturing, "this would end the capture"
         return self.time <= self.device.done
 
     def elapsed_time(self, other):

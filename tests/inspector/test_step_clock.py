@@ -258,6 +258,7 @@ def test_steps_that_are_captured_into_a_graph_are_not_measured(device):
         end_on(device, clock, seconds)
     device.capturing = True
     end_on(device, clock, 50.0)
+    assert clock.usual(IDLE) is None  # nobody asks the device now
     device.capturing = False
     end_on(device, clock, 50.0)
     end_on(device, clock, 1.0)

@@ -242,6 +242,8 @@ class StepClock:
         return event
 
     def _read_events(self) -> None:
+        if not (self._spans_pending or self._pauses or self._pending) or torch.cuda.is_current_stream_capturing():
+            return  # a question to the device would end the capture of a graph
         while self._spans_pending and all(end.query() for _, end in self._spans_pending[0][1]):
             timed, spans = self._spans_pending.popleft()
             self._on_device[timed].append(sum(begin.elapsed_time(end) for begin, end in spans) / 1000)
