@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from monitorch import PyTorchInspector
+from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.engine import buffers, step_norms
 from monitorch.engine.buffers import DeviceBuffer
 from monitorch.engine.norm_ring import OF_GRADIENTS, OF_PARAMETERS, STEPS, UNMEASURED
@@ -401,3 +401,36 @@ def test_nobody_pays_for_what_nobody_wants():
         optimizer.step()
     assert norms._price.is_low is None
     assert not norms._rings
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_other_parameters_may_have_gradients_in_each_step(close):
+    torch.manual_seed(0)
+    model = nn.ModuleList(nn.Linear(3, 1) for _ in range(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = Training(model, optimizer)
+    for step in range(12):
+        optimizer.zero_grad()
+        model[step % 3](torch.randn(5, 3)).sum().backward()
+        training.note()
+        optimizer.step()
+    training.check(close)
+    assert training.totals() == close([total(own) for own in training.gradients])
+
+
+@pytest.mark.parametrize("fixture", ["as_on_a_gpu", "at_any_price"])
+def test_what_fails_is_told_once_and_not_tried_again(fixture, request, monkeypatch):
+    request.getfixturevalue(fixture)
+    model = mlp()
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), on_error="warn")
+    tries = []
+
+    def fail(tensor):
+        tries.append(1)
+        raise NotImplementedError("there is no norm of this")
+
+    monkeypatch.setattr(step_norms, "part_here", fail)
+    with pytest.warns(MonitorchWarning, match="there is no norm of this"):
+        training.run(20)
+    assert len(tries) == 1
+    assert len(training.totals()) == 2  # those of observed steps

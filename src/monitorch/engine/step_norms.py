@@ -49,6 +49,10 @@ NOTICING = 1e-4
 """Seconds that a step takes longer on a CPU because it cannot go by unnoticed."""
 
 
+KEPT_LAYOUTS = 64
+"""How many sets of parameters are known at once."""
+
+
 def is_kept_on(device: torch.device) -> bool:
     """Whether norms of every step stay on this device."""
     return device.type not in ("cpu", "meta")
@@ -84,7 +88,6 @@ class Group(NamedTuple):
 class Layout(NamedTuple):
     """The parameters of an optimizer that have gradients, as they were when this was made."""
 
-    ids: list[int]
     groups: list[Group]
     is_whole: bool
     """Whether the norm of all gradients can be known from the steps of the optimizers."""
@@ -177,7 +180,8 @@ class StepNorms:
         self._found: list[NamedParameter] = []
         self._known: dict[int, int] = {}
         """Places of parameters by id."""
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        """By the ids of parameters that have gradients: these may be others in each step."""
         self._rings: dict[torch.device, NormRing] = {}
         self._early: list[NormChunk] = []
         self._meters: dict[tuple[str, int], Meter] = {}
@@ -241,26 +245,34 @@ class StepNorms:
             return
         if is_capturing(self._engine.device):
             return
-        with price.measuring(self.state.step), torch.no_grad():
-            trained = [own for group in optimizer.param_groups for own in group["params"] if own.grad is not None]
-            layout = self._layout(optimizer, trained)
-            if not stays and not layout.is_whole:
-                price.is_low = False  # there is nothing to gain
-                return
-            wants_sum = wants_sum and layout.is_whole and (price.is_low is True or stays)
-            for group in layout.groups:
-                tensors = [trained[place] for place in group.chosen]
-                unscaling = self._engine.step_scales.of(optimizer)
-                if is_kept_on(group.device):
-                    self._keep(group, tensors, unscaling, has_ended=has_ended, wants_sum=wants_sum)
-                else:
-                    self._add_up(group, tensors, unscaling, wants_sum=wants_sum)
-        lists, more = (2, 0.0) if stays else (1, NOTICING)
-        price.decide(self.state.bare_step, lists * SHARE, more)
+        try:
+            with price.measuring(self.state.step), torch.no_grad():
+                self._read(optimizer, stays=stays, has_ended=has_ended, wants_sum=wants_sum)
+        except Exception:
+            price.is_low = False  # it would fail at every step
+            raise
+        if price.is_low is None:
+            lists, more = (2, 0.0) if stays else (1, NOTICING)
+            price.decide(self.state.bare_step, lists * SHARE, more)
 
-    def _layout(self, optimizer: Optimizer, trained: list[Tensor]) -> Layout:
-        ids, known = [id(own) for own in trained], self._layouts.get(id(optimizer))
-        if known is not None and known.ids == ids:  # nearly always
+    def _read(self, optimizer: Optimizer, *, stays: bool, has_ended: bool, wants_sum: bool) -> None:
+        trained = [own for group in optimizer.param_groups for own in group["params"] if own.grad is not None]
+        layout, unscaling = self._layout(trained), self._engine.step_scales.of(optimizer)
+        if not stays and not layout.is_whole:
+            self._price.is_low = False  # there is nothing to gain
+            return
+        wants_sum = wants_sum and layout.is_whole and (self._price.is_low is True or stays)
+        for group in layout.groups:
+            tensors = [trained[place] for place in group.chosen]
+            if is_kept_on(group.device):
+                self._keep(group, tensors, unscaling, has_ended=has_ended, wants_sum=wants_sum)
+            else:
+                self._add_up(group, tensors, unscaling, wants_sum=wants_sum)
+
+    def _layout(self, trained: list[Tensor]) -> Layout:
+        ids = tuple(map(id, trained))
+        known = self._layouts.get(ids)
+        if known is not None:  # nearly always
             return known
         if not self._known.keys() >= set(ids):
             self._look_for_names()
@@ -280,8 +292,10 @@ class StepNorms:
             there = torch.from_numpy(places).to(device, non_blocking=True)
             some = None if are_all else torch.tensor(counts, dtype=torch.int64).to(device, non_blocking=True)
             groups.append(Group(device, chosen, places, there, some))
-        self._layouts[id(optimizer)] = Layout(ids, groups, is_whole)
-        return self._layouts[id(optimizer)]
+        if len(self._layouts) >= KEPT_LAYOUTS:
+            self._layouts.clear()
+        self._layouts[ids] = Layout(groups, is_whole)
+        return self._layouts[ids]
 
     def _look_for_names(self) -> None:
         """Find the names of all parameters; a tied one has its first."""
@@ -446,5 +460,5 @@ def _norms(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """The norm of each, in this dtype; those that one pass cannot read together are read one by one."""
     try:
         return list(norm_all(tensors, 2, dtype=dtype))
-    except (RuntimeError, TypeError):  # sparse and complex tensors, and rare dtypes
+    except Exception:  # sparse and complex tensors, and rare dtypes
         return [torch.linalg.vector_norm(as_real(tensor), dtype=dtype) for tensor in tensors]
