@@ -362,7 +362,7 @@ class DeviceBuffer(Buffer):
         if self._sum is None or self._sum[0] != count:
             others = torch.zeros_like(row)
             others[UNIT], others[SIZE], others[NONFINITE] = 1.0, float(count), math.nan
-            self._sum = count, torch.arange(WIDTH, device=row.device) == SQUARES, others
+            self._sum = count, torch.arange(WIDTH, dtype=torch.int64, device=row.device) == SQUARES, others
         _, is_sum, others = self._sum
         squares = squares if isinstance(squares, Tensor) else others.new_tensor(squares)
         torch.where(is_sum, squares, others, out=row)  # one launch

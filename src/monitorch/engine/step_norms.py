@@ -290,7 +290,7 @@ class StepNorms:
             counts = [place for place, number in enumerate(chosen) if ids[number] in counted]
             are_all = len(counts) == len(chosen)
             there = torch.from_numpy(places).to(device, non_blocking=True)
-            some = None if are_all else torch.tensor(counts, dtype=torch.int64).to(device, non_blocking=True)
+            some = None if are_all else torch.from_numpy(np.array(counts, np.int64)).to(device, non_blocking=True)
             groups.append(Group(device, chosen, places, there, some))
         if len(self._layouts) >= KEPT_LAYOUTS:
             self._layouts.clear()
