@@ -370,7 +370,7 @@ class StepNorms:
             self._engine.measure_together("lengths", entries)
 
     def _write_sum(self, group: Group, squares: float | Tensor, count: int, works: Tensor | None) -> None:
-        buffer = self._engine.buffers.of(group.device)
+        buffer = self._engine.buffers[group.device]
         for meter in self._sums:
             buffer.add_sum(Info(meter.number, self.state.step, part=SHARED), squares, count, works)
 
