@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ..engine.torch_private import Convolution, Normalization
+from ..engine.torch_private import BatchNorm, Convolution, Normalization
 
 ACTIVATIONS = (
     *(nn.CELU, nn.ELU, nn.GELU, nn.GLU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU),
@@ -44,3 +44,8 @@ def isconv(module: nn.Module) -> bool:
 def isnormalization(module: nn.Module) -> bool:
     """Whether the module is a batch or instance normalization, lazy ones included."""
     return isinstance(module, Normalization)
+
+
+def has_running_statistics(module: nn.Module) -> bool:
+    """Whether the module is a batch normalization that keeps running statistics."""
+    return isinstance(module, BatchNorm) and module.running_mean is not None and module.running_var is not None
