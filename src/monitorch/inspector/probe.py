@@ -181,7 +181,9 @@ class Probe:
         """The loss as training computes it, and how far BatchNorm's running statistics are from those of this pass."""
         seen: dict[str, tuple[Tensor, Tensor]] = {}
         with self._trial() as twin:
-            layers = [layer for layer in walk(twin.model, separator=self._separator) if has_running_statistics(layer.module)]
+            layers = [
+                layer for layer in walk(twin.model, separator=self._separator) if has_running_statistics(layer.module)
+            ]
             for name, module, _ in layers:
                 module.register_forward_pre_hook(partial(_compare, seen, name), with_kwargs=True)
             loss = float(twin.loss(self._batch).detach())

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from ..engine.compilation import outside_graph
 from ..engine.engine import Engine
 from ..engine.graph import GraphCallback, QuietHook
-from ..engine.inputs import NamedTensors
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
+from ..engine.module_tap import NamedTensors
 from ..engine.optimizers import Owned
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell

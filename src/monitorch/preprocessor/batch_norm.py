@@ -48,7 +48,9 @@ class BatchNormShifts(AccumulatingPreprocessor):
         """Take the running statistics before and after one pass; ``momentum`` is not 0."""
         wide = wide_dtype(before.mean)
         running = ChannelMoments(*(x.to(wide) for x in before))
-        batch = ChannelMoments(*(old + (new.to(wide) - old) / momentum for old, new in zip(running, after, strict=True)))
+        batch = ChannelMoments(
+            *(old + (new.to(wide) - old) / momentum for old, new in zip(running, after, strict=True))
+        )
         # rounding must not make a variance negative
         batch = batch._replace(variance=batch.variance.clamp(min=0))
         self._record(name, *batch_norm_shift(batch, running, eps))

@@ -89,14 +89,17 @@ def chosen_experts(tensors: Sequence[Tensor], top_k: int | None) -> Choice:
     >>> chosen_experts([torch.tensor([[0.1, 0.9, 0.5]])], 2).indices
     tensor([[1, 2]])
     """
-    scores = next((x for x in tensors if x.is_floating_point() and x.dim() > 1 and x.shape[-1] > 1), None)
-    if scores is None or not scores.numel():
+    place = next((place for place, x in enumerate(tensors) if _is_scores(x)), None)
+    if place is None:
         raise SkippedSample("a router returns a number for each token and expert; this module does not")
-    place, experts = next(place for place, x in enumerate(tensors) if x is scores), scores.shape[-1]
+    scores = tensors[place]
+    tokens, experts = math.prod(scores.shape[:-1]), scores.shape[-1]
+    if not tokens:
+        raise SkippedSample("it got no tokens")
     for number, x in enumerate(tensors):
-        if x.is_floating_point() or x.is_complex() or x.dim() < 2 or x.numel() // x.shape[-1] * experts != scores.numel():
+        if not _says_which(x, tokens):
             continue
-        chosen = x.reshape(-1, x.shape[-1])
+        chosen = x.reshape(tokens, -1)
         if number < place and x.shape == scores.shape:
             every = torch.arange(experts, dtype=torch.int64, device=x.device)
             return Choice(experts, every.where(chosen != 0, experts), is_final=True)
@@ -104,5 +107,16 @@ def chosen_experts(tensors: Sequence[Tensor], top_k: int | None) -> Choice:
         return Choice(experts, chosen.to(torch.int64).where(is_expert, experts), is_final=True)
     if top_k is None:
         raise SkippedSample("it does not say which experts are chosen, nor how many: pass top_k= to Routing")
-    best = scores.reshape(-1, experts).topk(min(top_k, experts), sorted=False).indices
+    best = scores.reshape(tokens, experts).topk(min(top_k, experts), sorted=False).indices
     return Choice(experts, best, is_final=False)
+
+
+def _is_scores(x: Tensor) -> bool:
+    """Whether it may have a number for each token and expert."""
+    return x.is_floating_point() and x.dim() > 1 and x.shape[-1] > 1
+
+
+def _says_which(x: Tensor, tokens: int) -> bool:
+    """Whether it may say which experts are chosen."""
+    is_whole = not x.is_floating_point() and not x.is_complex()
+    return is_whole and x.dim() > 1 and x.numel() > 0 and math.prod(x.shape[:-1]) == tokens
