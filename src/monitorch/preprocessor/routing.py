@@ -15,7 +15,7 @@ from .loss_inputs import Lines, class_counts
 ENTROPY, DROPPED = "entropy", "dropped"
 
 
-class Choice(NamedTuple):
+class ExpertChoice(NamedTuple):
     """What a router has chosen for each token."""
 
     experts: int
@@ -79,7 +79,7 @@ class ExpertShares(CountingStatistics):
         return {name: {"unused": float((counts == 0).sum())} for name, counts in self.counts().items()}
 
 
-def chosen_experts(tensors: Sequence[Tensor], top_k: int | None) -> Choice:
+def chosen_experts(tensors: Sequence[Tensor], top_k: int | None) -> ExpertChoice:
     """What a router has chosen, from the tensors that it returns.
 
     The first floating tensor whose last dimension is larger than 1 has a number for each token and expert. Integers of
@@ -102,13 +102,13 @@ def chosen_experts(tensors: Sequence[Tensor], top_k: int | None) -> Choice:
         chosen = x.reshape(tokens, -1)
         if number < place and x.shape == scores.shape:
             every = torch.arange(experts, dtype=torch.int64, device=x.device)
-            return Choice(experts, every.where(chosen != 0, experts), is_final=True)
+            return ExpertChoice(experts, every.where(chosen != 0, experts), is_final=True)
         is_expert = (chosen >= 0) & (chosen < experts)
-        return Choice(experts, chosen.to(torch.int64).where(is_expert, experts), is_final=True)
+        return ExpertChoice(experts, chosen.to(torch.int64).where(is_expert, experts), is_final=True)
     if top_k is None:
         raise SkippedSample("it does not say which experts are chosen, nor how many: pass top_k= to Routing")
     best = scores.reshape(tokens, experts).topk(min(top_k, experts), sorted=False).indices
-    return Choice(experts, best, is_final=False)
+    return ExpertChoice(experts, best, is_final=False)
 
 
 def _is_scores(x: Tensor) -> bool:
