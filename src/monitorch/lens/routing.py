@@ -1,6 +1,5 @@
 """Whether the experts of a mixture of experts get the same share of tokens."""
 
-import re
 from typing import Any
 
 from torch import nn
@@ -9,13 +8,9 @@ from ..gatherer.module_gatherers import RouterGatherer
 from ..preprocessor.routing import DROPPED, ENTROPY, ExpertShares
 from . import options
 from .base import Lens
+from .module_distinction import experts_per_token, isrouter
 from .options import Strings
 from .views import ComputedLines, LayerLines, Source
-
-ROUTER, GATE = re.compile("Router"), re.compile("Gate|Gating")
-"""What classes of routers are called; of the second kind are also others, without a number of experts."""
-TOP_K = ("top_k", "topk", "num_experts_per_tok", "moe_top_k")
-"""Where routers keep how many experts each token goes to."""
 
 
 class Routing(Lens):
@@ -65,7 +60,7 @@ class Routing(Lens):
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch the module if it is a router."""
         if self._is_router(module, module_name):
-            top_k = _top_k(module) if self._top_k is None else self._top_k
+            top_k = experts_per_token(module) if self._top_k is None else self._top_k
             gatherer = RouterGatherer(module, self._preprocessors, module_name, inspector_state, top_k)
             self._watch(gatherer, module_name, module_name)
 
@@ -74,11 +69,4 @@ class Routing(Lens):
     def _is_router(self, module: nn.Module, name: str) -> bool:
         if self._routers is not None:
             return any(name == end or name.endswith(f".{end}") for end in self._routers)
-        kind = type(module).__name__
-        return bool(ROUTER.search(kind)) or (bool(GATE.search(kind)) and _top_k(module) is not None)
-
-
-def _top_k(module: nn.Module) -> int | None:
-    """How many experts each token goes to, if the router says so."""
-    found = (getattr(module, name, None) for name in TOP_K)
-    return next((number for number in found if isinstance(number, int) and number > 0), None)
+        return isrouter(module)
