@@ -177,6 +177,15 @@ def test_an_evaluation_in_between_spoils_a_step_and_the_next_one_is_counted():
     assert last_operator_mode() is None
 
 
+def test_a_probe_in_between_is_not_counted():
+    run = Run(peak_flops=PEAK)
+    run.step()
+    run.inspector.probe(X, torch.zeros(8, 4, 2), loss_fn=nn.MSELoss())
+    for _ in range(2):
+        run.step()
+    assert run.counted.total() == flops_of(run)
+
+
 def test_after_three_spoilt_steps_none_is_counted():
     run = Run(peak_flops=PEAK)
     for _ in range(5):

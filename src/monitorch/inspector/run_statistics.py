@@ -63,6 +63,8 @@ class RunStatistics:
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Do something inside a ``with`` block that is no part of training: its time does not count."""
+        if self._flops is not None:
+            self._flops.spoil()
         begin = self._clock()
         try:
             yield
