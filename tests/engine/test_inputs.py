@@ -154,7 +154,7 @@ def test_paused_and_detached_nothing_is_read(run):
     tap = run.inspector.state.engine
     run.inspector.detach()
     run.step()
-    assert tap.inputs.readers == tap.losses == []
+    assert tap.inputs.readers == tap.module_taps == []
     assert not run.loss_fn._forward_pre_hooks
     assert not run.model._forward_pre_hooks
 

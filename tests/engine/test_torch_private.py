@@ -44,6 +44,7 @@ from monitorch.engine.torch_private import (
     Dropout,
     FakeTensor,
     Normalization,
+    OperatorMode,
     after_backward,
     arrived,
     backward_node,
@@ -63,6 +64,7 @@ from monitorch.engine.torch_private import (
     is_graph_function,
     is_traced,
     is_transformed,
+    last_operator_mode,
     loss_scale_tensor,
     mark_constant,
     mark_static,
@@ -285,7 +287,7 @@ def test_the_path_in_a_graph_leads_from_where_it_begins_to_the_module_that_is_tr
     assert path_in_graph() == ""
 
 
-# modes of torch functions
+# modes
 
 
 class PassBy(TorchFunctionMode):
@@ -304,6 +306,44 @@ def test_a_mode_is_removed_from_among_others_which_keep_their_order(removed):
     while torch._C._len_torch_function_stack():
         left.insert(0, torch._C._pop_torch_function_stack())
     assert left == others
+
+
+class NotesOperators(OperatorMode):
+    supports_higher_order_operators = True
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_operators_sees_those_of_backward_too():
+    assert last_operator_mode() is None
+    weight = torch.ones(3, 2, requires_grad=True)
+    with NotesOperators() as outer:
+        assert last_operator_mode() is outer
+        with NotesOperators() as inner:
+            assert last_operator_mode() is inner
+        (torch.ones(4, 3) @ weight).sum().backward()
+    assert last_operator_mode() is None
+    assert [name.split(".")[0] for name in outer.names].count("mm") == 2
+
+
+@compiling
+def test_a_mode_of_operators_does_not_keep_the_compiler_from_its_work():
+    graphs = Graphs()
+    compiled = torch.compile(lambda x: x @ x, backend=graphs)
+    with NotesOperators() as mode:
+        compiled(torch.ones(2, 2))
+    assert len(graphs) == 1
+    assert mode.names
 
 
 def test_the_code_of_a_module_call_runs_while_a_module_runs():

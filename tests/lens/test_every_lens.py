@@ -253,6 +253,81 @@ def show_attention(tape):
     )
 
 
+class SignRouter(nn.Module):
+    """Sends each entry to two experts: there is one for each sign of each feature."""
+
+    def forward(self, x):
+        scores = torch.cat([x, -x], dim=-1)
+        return scores, scores.topk(2).indices
+
+
+class Routed(nn.Module):
+    """A model whose outputs are routed to experts that do nothing."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.router = inner, SignRouter()
+
+    def forward(self, inputs):
+        output = self.inner(inputs)
+        self.router(output)
+        return output
+
+
+def show_routing(tape):
+    chosen = [np.argsort(-scores, axis=1)[:, :2] for _, scores in tape.new(tape.outputs).get("router", [])]
+    counts = [np.bincount(found.ravel(), minlength=4) for found in chosen]
+    shares = [found[found > 0] / found.sum() for found in counts]
+    entropies = [-np.sum(share * np.log(share)) / np.log(4) for share in shares]
+    total = np.sum(counts, axis=0) / np.sum(counts)
+    return (
+        with_band("Routing Entropy", {"router": entropies}),
+        ("Expert Shares", {"router": {f"expert {number}": share for number, share in enumerate(total)}}, None),
+        ("Expert Load", {"router": {"largest": 4 * total.max(), "smallest": 4 * total.min()}}, None),
+        ("Unused Experts", {"router": {"unused": np.sum(total == 0)}}, None),
+        with_band("Dropped Tokens", {"router": [0.0] * len(chosen)}),
+    )
+
+
+class Seen(nn.Module):
+    """Keeps what it gets in train mode, and whether gradients were enabled."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def forward(self, x):
+        if self.training:
+            self.kept.append((torch.is_grad_enabled(), x.detach().double().numpy().copy()))
+        return x
+
+
+class Normed(nn.Module):
+    """A model whose outputs are normalised in double precision, all features together."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.seen, self.norm = inner, Seen(), nn.BatchNorm1d(1).double()
+
+    def forward(self, inputs):
+        return self.norm(self.seen(self.inner(inputs)[:, None].double())).float()[:, 0]
+
+
+def show_batch_norms(tape):
+    """Running statistics begin with 0 and 1."""
+    shifts, ratios, mean, variance = [], [], 0.0, 1.0
+    for has_grad, batch in tape.model.seen.kept:
+        if has_grad:
+            shifts.append(abs(batch.mean() - mean) / np.sqrt(variance + 1e-5))
+            ratios.append((batch.var(ddof=1) + 1e-5) / (variance + 1e-5))
+        mean, variance = 0.9 * mean + 0.1 * batch.mean(), 0.9 * variance + 0.1 * batch.var(ddof=1)
+    new = len(tape.new(tape.outputs)["norm"])
+    return (
+        with_band("BatchNorm Mean Shift", {"norm": shifts[-new:]}),
+        with_band("BatchNorm Variance Ratio", {"norm": ratios[-new:]}),
+    )
+
+
 def spread_of(array):
     """The largest standard deviation of a column over the smallest, and how many columns are constant."""
     stds = array.std(axis=0)[np.ptp(array, axis=0) > 0]
@@ -337,9 +412,11 @@ CASES = {
         lambda t: lens.Attribute(next(name for name, _ in t.model.named_parameters() if name.endswith("weight"))),
         show_first_weight,
     ),
+    "BatchNormStatistics": Case(lambda t: lens.BatchNormStatistics(), show_batch_norms, wrap=Normed),
     "Distribution": Case(lambda t: lens.Distribution(), show_distributions),
     "GradientNorm": Case(lambda t: lens.GradientNorm(), show_gradient_norm),
     "InputStatistics": Case(lambda t: lens.InputStatistics(), show_inputs),
+    "Routing": Case(lambda t: lens.Routing(), show_routing, wrap=Routed),
     "SpectralNorm": Case(lambda t: lens.SpectralNorm(iterations=500), show_spectra, samples_at_tick=True),
     "TargetStatistics": Case(lambda t: lens.TargetStatistics(t.loss_fn), show_targets),
     "LossMetrics": Case(

@@ -67,3 +67,40 @@ def test_activations_of_transformers_count_by_their_module():
 def test_everything_else_is_no_activation():
     assert module_distinction.isnotactivation(nn.Linear(1, 1))
     assert not module_distinction.isnotactivation(nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "count"),
+    [
+        ("TopKRouter", {}, None),
+        ("MixtralTopKRouter", {"top_k": 2}, 2),
+        ("RouterOfTokens", {"num_experts_per_tok": 3}, 3),
+        ("MoEGate", {"top_k": 6}, 6),
+        ("TopKGating", {"topk": 1}, 1),
+    ],
+)
+def test_routers_are_known_by_the_name_of_their_class(name, attributes, count):
+    module = type(name, (nn.Module,), attributes)()
+    assert module_distinction.isrouter(module)
+    assert module_distinction.experts_per_token(module) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"), [("ForgetGate", {}), ("Gate", {"top_k": 0.5}), ("Linear", {"top_k": 2})]
+)
+def test_others_are_no_routers(name, attributes):
+    assert not module_distinction.isrouter(type(name, (nn.Module,), attributes)())
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        (nn.BatchNorm1d(2), True),
+        (nn.SyncBatchNorm(2), True),
+        (nn.BatchNorm2d(2, track_running_stats=False), False),
+        (nn.InstanceNorm1d(2, track_running_stats=True), False),
+        (nn.LayerNorm(2), False),
+    ],
+)
+def test_which_layers_keep_running_statistics(module, found):
+    assert module_distinction.has_running_statistics(module) is found

@@ -18,6 +18,7 @@ SIGNATURES = {
     "Attention": f"{OUTPUTS}, log_scale=False, {LINES}",
     "Attribute": "attributes, reducer=None, map_=None, difference=False, *, inplace=True, record_eval=False, "
     f"log_scale=False, {LINES}",
+    "BatchNormStatistics": "inplace=True, *, line_aggregation='mean', range_aggregation='min-max'",
     "Distribution": "what='output'",
     "GradientNorm": "inplace=True, *, line_aggregation='mean', range_aggregation=('min-max',)",
     "LossMetrics": "*, metrics=None, evaluation_from_grad=None, separate_loss_and_metrics=True, loss_fn=None, "
@@ -35,6 +36,7 @@ SIGNATURES = {
     "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
     "aggregation_method='mean'",
     "InputStatistics": "",
+    "Routing": "routers=None, *, top_k=None, experts=16",
     "SpectralNorm": "parameters='weight', *, iterations=10, largest_svd=0, log_scale=False",
     "TargetStatistics": "loss_fn, *, classes=10",
     "NonFinite": "optimizer=None",

@@ -15,6 +15,9 @@ EVERYTHING = (
     *("parameter gradients", "parameter norms", "parameter updates"),
 )
 
+OF_SOME = ("routing", "BatchNorm statistics")
+"""What only models with routers or BatchNorm layers have."""
+
 
 def one(kind=SGD, **options):
     """Makes one optimizer of all parameters."""

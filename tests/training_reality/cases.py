@@ -9,6 +9,7 @@ from torch.optim import SGD, Adam, AdamW
 from tests.training_reality import loops, models
 from tests.training_reality.case import (
     EVERYTHING,
+    OF_SOME,
     Case,
     Refused,
     compiled_by_blocks,
@@ -167,6 +168,19 @@ EAGER = [
         parameters=("in_proj_weight", "weight", "bias"),
     ),
     Case('TransformerEncoder, `parameters="all"`', model=models.Encoder, parameters=ALL),
+    Case(
+        "mixture of experts, BatchNorm",
+        "each pass of a router and of a BatchNorm layer is a sample",
+        models.mixture,
+        records=(*EVERYTHING, *OF_SOME),
+    ),
+    Case(
+        "mixture of experts, BatchNorm, gradient accumulation",
+        "each micro-batch is a sample",
+        models.mixture,
+        loops.accumulating,
+        records=(*EVERYTHING, *OF_SOME),
+    ),
 ]
 
 CHECKPOINTING = [

@@ -10,7 +10,7 @@ from tests.training_reality import loops, models
 from tests.training_reality.case import compiled_by_blocks, compiled_whole
 from tests.training_reality.cases import EAGER
 
-CHECKPOINTABLE = (models.mlp, models.half, models.smooth, models.weight_normed, models.lazy)
+CHECKPOINTABLE = (models.mlp, models.half, models.smooth, models.weight_normed, models.lazy, models.mixture)
 """Models with something between the first and the last layer."""
 
 
@@ -47,6 +47,7 @@ NO_GRAD = "no `autograd.grad`", "incompatible with .grad()"
 NO_ACCUMULATION = "overwrites gradients", "has been overwritten by a subsequent run"
 ACCUMULATING = (
     *("gradient accumulation", "gradient accumulation without `optimizer=`"),
+    "mixture of experts, BatchNorm, gradient accumulation",
     "parameters in no optimizer",  # nobody drops their gradients
 )
 

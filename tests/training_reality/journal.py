@@ -68,10 +68,18 @@ def sample_counts(inspector):
             for view in lens._views:
                 series = view.source.preprocessor.value
                 counts |= {(view.tag, layer): kept.count for layer, kept in series.items()}
+        elif kind == "Routing":
+            for layer, kept in lens._preprocessors[0].value.items():
+                counts |= {("Routing Entropy", layer): kept["entropy"].count}
+                counts |= {("Dropped Tokens", layer): kept["dropped"].count}
+        elif kind == "BatchNormStatistics":
+            for layer, kept in lens._preprocessors[0].value.items():
+                counts |= {(tag, layer): one.count for tag, one in zip(NORMS, kept, strict=True)}
     return {series: count for series, count in counts.items() if count}
 
 
 RATES, GEOMETRY = ("activation_rate", "death_rate"), ("Norm", "Correlation")
+NORMS = "BatchNorm Mean Shift", "BatchNorm Variance Ratio"
 
 
 def geometries(lens, kind):

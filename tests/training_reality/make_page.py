@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.training_reality.case import EVERYTHING, Case
+from tests.training_reality.case import EVERYTHING, OF_SOME, Case
 from tests.training_reality.cases import CHECKPOINTING, COMPILED, EAGER, REFUSED
 from tests.training_reality.combinations import UNSUPPORTED, WAYS, ways_of
 from tests.training_reality.distributed.cases import LAYOUTS, Layout
@@ -17,7 +17,8 @@ an oracle: the same training again, in float64, with autograd alone. It also tra
 the weights and the random number stream. The rows are in `tests/training_reality/cases.py`; if there is a GPU they run
 there too.
 
-The numbers are: {everything}. Norms come with correlations if consecutive tensors are compared.
+The numbers are: {everything}; in two rows also {of_some}. Norms come with correlations if consecutive tensors are
+compared.
 
 ## Gradients are what the optimizer consumes
 
@@ -131,6 +132,7 @@ REFUSALS = """
 def row(case: Case) -> str:
     missing = [family for family in EVERYTHING if family not in case.records]
     recorded = "all but " + ", ".join(missing) if missing else "all"
+    recorded = ", ".join([recorded, *(family for family in OF_SOME if family in case.records)])
     taken = {"at_step": "at the step", "before_clip": "before clipping", "backward": "at backward"}[case.view]
     weights = "identical" if case.exact else "equal within rounding"
     return f"| {case.name} | {recorded} | {taken} | {case.since} | {weights} | {case.note} |\n"
@@ -150,7 +152,7 @@ def row_of_processes(layout: Layout) -> str:
 def page() -> str:
     refusals = [f"| {refused.name} | {refused.why} |\n" for refused in REFUSED]
     parts = (
-        INTRODUCTION.format(everything=", ".join(EVERYTHING)),
+        INTRODUCTION.format(everything=", ".join(EVERYTHING), of_some=" and ".join(OF_SOME)),
         *map(row, [*EAGER, *CHECKPOINTING, *COMPILED]),
         TOGETHER.format(ways=" | ".join(WAYS), lines="|".join("---" for _ in WAYS)),
         *map(row_together, EAGER),

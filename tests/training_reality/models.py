@@ -41,6 +41,38 @@ def convolution():
     return nn.Sequential(nn.Unflatten(1, (1, WIDTH)), *layers)
 
 
+class Router(nn.Module):
+    """Sends each sample to two experts."""
+
+    def __init__(self, width, experts):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, width))
+        nn.init.normal_(self.weight)
+
+    def forward(self, x):
+        scores = nn.functional.linear(x, self.weight)
+        return scores, scores.topk(2).indices
+
+
+class Experts(nn.Module):
+    """A mixture of linear experts."""
+
+    def __init__(self, width, experts=4):
+        super().__init__()
+        self.router, self.experts = Router(width, experts), nn.Linear(width, experts * width)
+
+    def forward(self, x):
+        scores, indices = self.router(x)
+        every = self.experts(x).unflatten(1, (scores.shape[1], -1))
+        chosen = every.gather(1, indices[..., None].expand(-1, -1, x.shape[1]))
+        return (scores.gather(1, indices).softmax(1)[..., None] * chosen).sum(1)
+
+
+def mixture():
+    first = nn.Sequential(nn.Linear(WIDTH, HIDDEN, bias=False), nn.BatchNorm1d(HIDDEN))
+    return nn.Sequential(first, Experts(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+
+
 class Tied(nn.Module):
     """The first and the last layer share one weight."""
 

@@ -2,10 +2,12 @@
 
 import copy
 from collections import defaultdict
+from functools import partial
 
 import torch
 from torch import nn
 
+from tests.training_reality import models
 from tests.training_reality.journal import Backward, Clip, Step, Tick, ZeroGrad
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU)
@@ -63,6 +65,9 @@ class Oracle:
                 parameter.requires_grad_(name in event.trainable)
         for layer, module in layers_of(self.model):
             handles.append(module.register_forward_hook(lambda m, _, out, at=layer: calls.append((at, m, first(out)))))
+            look = LOOKS.get(type(module)) if "routing" in self.case.records else None
+            if look is not None:
+                handles.append(module.register_forward_hook(partial(look, self.samples, layer)))
         loss = event.loss_of(self.model, torch.float64)
         for handle in handles:
             handle.remove()
@@ -144,6 +149,28 @@ class Oracle:
                 numbers[tag, layer, "min"], numbers[tag, layer, "max"] = min(found), max(found)
         self.ticks.append((self.steps, numbers))
         self.samples.clear()
+
+
+def look_at_router(samples, layer, module, args, output):
+    scores, _ = output
+    counts = torch.bincount(scores.argsort(1, descending=True)[:, :2].flatten(), minlength=scores.shape[1])
+    shares = counts[counts > 0] / counts.sum()
+    entropy = -(shares.double() * shares.double().log()).sum() / torch.tensor(scores.shape[1]).double().log()
+    samples["Routing Entropy", layer].append(entropy.item())
+    samples["Dropped Tokens", layer].append(0.0)
+
+
+def look_at_batch_norm(samples, layer, module, args, output):
+    """Afterwards: running statistics are a tenth this batch."""
+    mean, variance = args[0].detach().mean(0), args[0].detach().var(0)
+    was_mean, was_variance = (module.running_mean - 0.1 * mean) / 0.9, (module.running_var - 0.1 * variance) / 0.9
+    ratio = (variance + module.eps) / (was_variance + module.eps)
+    shift = (mean - was_mean).abs() / (was_variance + module.eps).sqrt()
+    samples["BatchNorm Mean Shift", layer].append(shift.max().item())
+    samples["BatchNorm Variance Ratio", layer].append(ratio[ratio.log().abs().argmax()].item())
+
+
+LOOKS = {models.Router: look_at_router, nn.BatchNorm1d: look_at_batch_norm}
 
 
 def plain_copy(model):

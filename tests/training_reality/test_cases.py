@@ -9,12 +9,14 @@ from torch._dynamo.utils import counters
 
 from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.lens import (
+    BatchNormStatistics,
     OutputActivation,
     OutputGradientGeometry,
     OutputNorm,
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    Routing,
     UpdateRatio,
 )
 from tests.training_reality import loops
@@ -60,6 +62,8 @@ FAMILIES = {
     "ParameterNorm": "parameter norms",
     "ParameterUpdateGeometry": "parameter updates",
     "UpdateRatio": "parameter updates",
+    "Routing": "routing",
+    "BatchNormStatistics": "BatchNorm statistics",
 }
 
 
@@ -73,6 +77,8 @@ def lenses(case, optimizers):
         ParameterNorm(**chosen, comparison_plot=False),
         *(ParameterUpdateGeometry(optimizer, **chosen, **LINES) for optimizer in optimizers),
         *(UpdateRatio(optimizer, **chosen, **LINES) for optimizer in optimizers),
+        *([Routing()] if "routing" in case.records else []),
+        *([BatchNormStatistics(**LINES)] if "BatchNorm statistics" in case.records else []),
     ]
 
 

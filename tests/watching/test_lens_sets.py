@@ -124,8 +124,12 @@ def test_a_name_stands_for_its_lenses_and_a_lens_for_itself():
     assert expanded(checked([own]), model) == [own]
 
 
+class OwnRouter(nn.Linear):
+    """Chooses between two experts."""
+
+
 def test_all_are_the_standard_ones_and_every_other_that_needs_no_choice():
-    model, loss_fn = nn.Sequential(nn.Linear(2, 1), nn.ReLU()), nn.MSELoss()
+    model, loss_fn = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1), nn.ReLU(), OwnRouter(1, 2)), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     names = {type(lens).__name__ for lens in all_lenses(model, [optimizer], loss_fn)}
     assert {type(lens).__name__ for lens in standard_lenses(model, [optimizer], loss_fn)} < names

@@ -19,7 +19,7 @@ from .columns import FOLLOWS, UNIT
 from .compilation import spare_the_compiler
 from .functional_calls import FunctionalCalls
 from .gradients import GradientTap
-from .inputs import InputTap, LossTap
+from .inputs import InputTap
 from .loss_scale import Correction, StepScales
 from .meter import (
     ALL_GRADIENTS,
@@ -36,6 +36,7 @@ from .meter import (
     find_meter,
     request_of,
 )
+from .module_tap import ModuleTap
 from .optimizers import OptimizerSteps
 from .origin import UNUSUAL, OriginFinder
 from .outputs import OutputTap
@@ -89,8 +90,8 @@ class Engine:
         self.parameters = ParameterTap(self)
         self.calls = FunctionalCalls(self)
         self.inputs = InputTap(state)
-        self.losses: list[LossTap] = []
-        """The taps on loss modules."""
+        self.module_taps: list[ModuleTap] = []
+        """The taps that hand tensors over instead of measuring them."""
         self.backward = TrainingBackward(model, state, lambda: self.gradients.followed)
         self.step_scales = StepScales()
         self._outputs: dict[int, OutputTap] = {}
@@ -100,7 +101,7 @@ class Engine:
         """Called with the first layer that runs, if no pass of the model was noticed before."""
         self.is_awake = True
         """Whether hooks are where they measure; on idle steps they are not."""
-        self._resting: set[OutputTap | LossTap] = set()
+        self._resting: set[OutputTap | ModuleTap] = set()
         self._checks_steps = False
         self.norms = StepNorms(self)
 
@@ -247,12 +248,12 @@ class Engine:
         self.calls.rest()
         for updates in self._updates.values():
             updates.rest()
-        taps: list[OutputTap | LossTap] = [*self._outputs.values(), *self.losses]
+        taps: list[OutputTap | ModuleTap] = [*self._outputs.values(), *self.module_taps]
         for tap in taps:
             if tap.is_eager:
                 self.send_to_rest(tap)
 
-    def send_to_rest(self, tap: OutputTap | LossTap) -> None:
+    def send_to_rest(self, tap: OutputTap | ModuleTap) -> None:
         """Take the hook of one module off; not once torch.compile is used, which would make a graph without it."""
         if not number_of_graphs():
             self._resting.add(tap)
@@ -269,7 +270,7 @@ class Engine:
             self._resting.pop().wake()
         self.gradients.wake()
 
-    def forget(self, tap: OutputTap | LossTap) -> None:
+    def forget(self, tap: OutputTap | ModuleTap) -> None:
         """A tap was closed: do not wake it."""
         self._resting.discard(tap)
 

@@ -26,7 +26,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree
+from torch.utils import _python_dispatch, _pytree
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -118,7 +118,7 @@ def path_in_graph() -> str:
 mark_constant(path_in_graph)
 
 
-# modes of torch functions
+# modes
 
 
 def remove_mode(mode: TorchFunctionMode) -> None:
@@ -130,6 +130,15 @@ def remove_mode(mode: TorchFunctionMode) -> None:
             above.append(last)
         for other in reversed(above):
             modes._push_mode(other)
+
+
+OperatorMode = _python_dispatch.TorchDispatchMode
+"""Base of modes that see every operator that runs, also in backward; those of ``torch.overrides`` do not see that."""
+
+
+def last_operator_mode() -> Any:
+    """The last of the modes of operators that are on in this thread, or None; nothing public tells."""
+    return _python_dispatch._get_current_dispatch_mode()
 
 
 def without_graphs() -> AbstractContextManager[Any]:

@@ -1,12 +1,15 @@
 """What enters the model, and what enters the loss, in training passes."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from ..engine.engine import Engine
-from ..engine.inputs import INPUT, LossTap, NamedTensors
+from ..engine.inputs import INPUT, loss_arguments
+from ..engine.module_tap import ModuleTap, NamedTensors
+from ..engine.passes import TRAINING, RecomputationFilter
 from ..preprocessor import AbstractTensorPreprocessor
 from ..preprocessor.loss_inputs import LossInputs
 from .abstract_gatherer import Gatherer, GathererState
@@ -49,11 +52,20 @@ class LossInputGatherer(Gatherer):
     ) -> None:
         super().__init__(preprocessors, "loss", inspector_state)
         self._ignore_index = getattr(loss_fn, "ignore_index", None)
-        self._handles.append(LossTap(engine, model, loss_fn, self))
+        self._model, self._recomputation = weakref.ref(model), RecomputationFilter(inspector_state)
+        what = "looking at what enters the loss"
+        self._handles.append(ModuleTap(engine, loss_fn, _pick_arguments, self, what, before=True))
 
-    def __call__(self, named: NamedTensors) -> None:
+    def __call__(self, named: NamedTensors, kind: int) -> None:
         """Called with what enters the loss."""
-        self._hand_over(named, self._ignore_index)
+        model = self._model()
+        counts = self._recomputation.counts(has_grad=kind >= 2) and kind == TRAINING
+        if counts and (model is None or model.training):  # nobody calls eval() on a loss
+            self._hand_over(named, self._ignore_index)
 
     def _process(self, preprocessor: LossInputs, *data: Any) -> None:
         preprocessor.process_loss(*data)
+
+
+def _pick_arguments(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NamedTensors:
+    return loss_arguments(args, kwargs)

@@ -1,7 +1,9 @@
 """Checks the arguments of the inspector; the messages say what is right."""
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +44,15 @@ def check(**given: Any) -> None:
         kind, wanted = KINDS[option]
         if not isinstance(value, kind) or isinstance(value, (str, type)) != (kind is str):
             raise OptionError(f"{option} takes {wanted}, not {value!r}")
+
+
+def positive(option: str, value: float | None) -> float | None:
+    """A number above 0, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+        raise OptionError(f"{option} takes a number above 0, or None, not {value!r}")
+    return float(value)
 
 
 def _optimizers(given: Any) -> list[Unwrapped]:

@@ -23,7 +23,9 @@ from ..engine.ranks import several_processes
 from ..engine.tensors import first_input, tensors_in
 from ..engine.torch_private import BatchNorm, tree_leaves, tree_map, without_compiler, without_graphs
 from ..errors import OptionError, UnsupportedModelError
+from ..lens.module_distinction import has_running_statistics
 from ..numerical.precision import wide_dtype
+from ..preprocessor.batch_norm import ChannelMoments, batch_norm_shift
 from ..preprocessor.loss_module import loss_in
 from .display import DisplaysRun
 from .module_tree import is_spread, scripted, walk
@@ -179,7 +181,9 @@ class Probe:
         """The loss as training computes it, and how far BatchNorm's running statistics are from those of this pass."""
         seen: dict[str, tuple[Tensor, Tensor]] = {}
         with self._trial() as twin:
-            layers = [layer for layer in walk(twin.model, separator=self._separator) if _has_running(layer.module)]
+            layers = [
+                layer for layer in walk(twin.model, separator=self._separator) if has_running_statistics(layer.module)
+            ]
             for name, module, _ in layers:
                 module.register_forward_pre_hook(partial(_compare, seen, name), with_kwargs=True)
             loss = float(twin.loss(self._batch).detach())
@@ -504,10 +508,6 @@ def _cut(batch: Any, samples: slice) -> Any:
     return tree_map(lambda leaf: leaf[samples] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
 
 
-def _has_running(module: nn.Module) -> bool:
-    return isinstance(module, BatchNorm) and module.running_mean is not None and module.running_var is not None
-
-
 def _compare(
     seen: dict[str, tuple[Tensor, Tensor]], name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
@@ -517,10 +517,8 @@ def _compare(
         return
     others = [dim for dim in range(batch.dim()) if dim != 1]
     variance, mean = torch.var_mean(batch.to(wide_dtype(batch)), others)
-    running = kept.to(variance) + module.eps
-    ratio = (variance + module.eps) / running
-    off = ((mean - module.running_mean.to(mean)).abs() / running.sqrt()).max()
-    seen[name] = off, ratio[ratio.log().abs().argmax()]
+    running = ChannelMoments(module.running_mean.to(mean), kept.to(mean))
+    seen[name] = batch_norm_shift(ChannelMoments(mean, variance), running, module.eps)
 
 
 def _dot(some: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> float:

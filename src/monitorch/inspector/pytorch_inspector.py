@@ -31,7 +31,7 @@ from ..store import Event
 from ..visualizer.record import Record
 from ..visualizer.store_visualizer import StoreVisualizer
 from . import checkpoint
-from .arguments import check, trainer
+from .arguments import check, positive, trainer
 from .cadence import Cadence
 from .display import DisplaysRun
 from .events import check as check_event_options
@@ -75,6 +75,8 @@ class PyTorchInspector(DisplaysRun):
             thread that trains.
         stop_on: ``"error"`` or ``"warning"`` raises :class:`monitorch.errors.TrainingStopped` between two steps after
             an event of that severity or worse; None only reports.
+        peak_flops: the most FLOP/s that the device can do, in the precision of the model: then, with an optimizer, the
+            share that the model uses is logged. None: what is known of the card; on a CPU nothing is shown.
 
     With ``MONITORCH=off`` in the environment nothing is attached and nothing recorded.
 
@@ -109,10 +111,12 @@ class PyTorchInspector(DisplaysRun):
         per_rank: bool = False,
         on_event: Callable[[Event], object] | None = None,
         stop_on: str | None = None,
+        peak_flops: float | None = None,
     ) -> None:
         check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix, master_rank=master_rank)
         check(per_rank=per_rank)
         check_event_options(on_event, stop_on)
+        self._peak_flops = positive("peak_flops", peak_flops)
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
         self._trainer = trainer(optimizer, grad_scaler, gradient)
         self.optimizers = self._trainer.optimizers
@@ -230,7 +234,7 @@ class PyTorchInspector(DisplaysRun):
                 _release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
             self._pass_over(scripted(model))
-            self._steps = StepCounter(self.state, self.state.engine, model, self._trainer)
+            self._steps = StepCounter(self.state, self.state.engine, model, self._trainer, self._peak_flops)
             self._handles.append(self._steps)
             warn_of_other_names(self._adopted)
             drop_graphs(module)

@@ -13,20 +13,24 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-RATE = "learning rate"
+from .flop_count import FlopCount
+
+RATE, UTILISATION = "learning rate", "model FLOP/s utilisation"
 GIB = 2**30
 
 
 class RunStatistics:
     """Learning rates of the optimizers; samples and steps per second, and skipped steps, since the last reading.
 
-    On CUDA also the most memory that tensors have taken at once in this process, in GiB.
+    On CUDA also the most memory that tensors have taken at once in this process, in GiB. Where the peak of the device
+    is known also which share of it is used: the FLOP/s of the model, as if all steps were like an early one.
 
     Args:
         optimizers: whose learning rates to read.
         processes: how many processes train on their own batches at the same speed.
         model: whose parameters they train: parameter groups are named after its submodules.
         clock: returns the time in seconds.
+        flops: knows how many operations a step takes.
 
     >>> from torch.optim import SGD
     >>> run_statistics = RunStatistics([SGD(nn.Linear(1, 1).parameters(), lr=0.1)], clock=iter([0.0, 2.0]).__next__)
@@ -41,7 +45,9 @@ class RunStatistics:
         processes: float = 1,
         model: nn.Module | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        flops: FlopCount | None = None,
     ) -> None:
+        self._flops = flops
         self._optimizers, self.processes, self._clock = tuple(optimizers), processes, clock
         self._model = None if model is None else weakref.ref(model)
         self.begin_at(0)
@@ -57,6 +63,8 @@ class RunStatistics:
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Do something inside a ``with`` block that is no part of training: its time does not count."""
+        if self._flops is not None:
+            self._flops.spoil()
         begin = self._clock()
         try:
             yield
@@ -80,6 +88,8 @@ class RunStatistics:
             found["samples per second"] = self.processes * self._samples / seconds
         if steps > 0 and seconds > 0:
             found["steps per second"] = steps / seconds
+            used = None if self._flops is None else self._flops.utilisation(steps / seconds)
+            found |= {} if used is None else {UTILISATION: used}
         if (device := self._device()) is not None and device.type == "cuda":
             found["peak memory (GiB)"] = torch.cuda.max_memory_allocated(device) / GIB
         if self._skipped is not None:

@@ -76,7 +76,8 @@ class StepClock:
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
         self.spent = 0.0
         """Seconds that hooks have taken in the current step so far."""
-        self._is_in_hook = False
+        self.is_in_hook = False
+        """Whether one of our hooks is running."""
         self._quiet_steps, self._in_quiet_hooks = 0, 0.0
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._spans: list[tuple[Any, Any]] | None = None
@@ -143,14 +144,14 @@ class StepClock:
 
     def enter(self) -> Any:
         """A hook begins; pass what this returns to :meth:`leave`."""
-        self._is_in_hook = True
+        self.is_in_hook = True
         if self._spans is None or torch.cuda.is_current_stream_capturing():
             return self._clock()
         return self._clock(), self._event()
 
     def leave(self, begin: Any) -> None:
         """A hook ends."""
-        self._is_in_hook = False
+        self.is_in_hook = False
         if isinstance(begin, tuple):
             begin, event = begin
             if self._spans is not None:
@@ -170,7 +171,7 @@ class StepClock:
         """
         then, event, compiled = begin
         seconds: float = self._clock() - then
-        if self._is_in_hook:
+        if self.is_in_hook:
             self.spent -= seconds
         self.mark()
         if compiled != _compiled():

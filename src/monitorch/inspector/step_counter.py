@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from ..engine.compilation import outside_graph
 from ..engine.engine import Engine
 from ..engine.graph import GraphCallback, QuietHook
-from ..engine.inputs import NamedTensors
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
+from ..engine.module_tap import NamedTensors
 from ..engine.optimizers import Owned, has_closure
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
@@ -19,6 +19,7 @@ from ..engine.tensors import first_input
 from ..engine.torch_private import inside_backward
 from ..errors import warn
 from .arguments import Trainer
+from .flop_count import FlopCount
 from .inspector_state import InspectorState
 from .preparation import Preparation
 from .run_statistics import RunStatistics
@@ -77,9 +78,17 @@ class StepCounter:
     Args:
         model: the root of the watched modules.
         trainer: the optimizers whose steps to count; gradients of their parameters are measured at their steps.
+        peak_flops: the most FLOP/s that the device can do; None for what is known of it.
     """
 
-    def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, trainer: Trainer) -> None:
+    def __init__(
+        self,
+        state: InspectorState,
+        engine: Engine,
+        model: nn.Module,
+        trainer: Trainer,
+        peak_flops: float | None = None,
+    ) -> None:
         self._state, self._engine, self._optimizers = state, engine, trainer.optimizers
         self.clock, self.inputs = state.clock, engine.inputs
         self._model = weakref.ref(model)
@@ -91,7 +100,9 @@ class StepCounter:
         self._passes = RecomputationFilter()
         self._is_uncollected = True
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
-        self.run_statistics = RunStatistics(self._optimizers, 1 / state.loss_share, model)
+        self._may_be_quiet = False
+        self._flops = FlopCount(engine.device, peak_flops, state.clock)
+        self.run_statistics = RunStatistics(self._optimizers, 1 / state.loss_share, model, flops=self._flops)
         self._preparation = Preparation(state, engine, model, self.run_statistics)
         self._hook = PassHook(self, self._callback, state)
         self._handles: list[Any] = [model.register_forward_pre_hook(self._hook, with_kwargs=True)]
@@ -110,6 +121,7 @@ class StepCounter:
         """Remove the hooks on the model and the scaler; the engine removes those on the optimizers."""
         while self._handles:
             self._handles.pop().remove()
+        self._flops.remove()
 
     def end_step(self) -> None:
         """Count a step that no hook noticed, such as one of an optimizer that is not from torch.optim."""
@@ -182,15 +194,18 @@ class StepCounter:
             if self._waits_for_a_step and not self._engine.steps(self._optimizers[0]).is_running:
                 self._miss_a_step()
         else:
+            self._flops.spoil()
             self._state.begin_evaluation()
         return True
 
     def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not has_closure(args, kwargs):
+            self._end_count(args[0])
             self._engine.gradients.take_step(args[0])
 
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         optimizer = args[0]
+        self._end_count(optimizer)
         if has_closure(args, kwargs):  # the closure has just computed the gradients that the optimizer used
             self._engine.gradients.take_step(optimizer)
         works = self._engine.step_scales.of(optimizer).works
@@ -198,7 +213,13 @@ class StepCounter:
             self.run_statistics.count_skipped(1 - works)
         self._end_step(optimizer)
 
+    def _end_count(self, optimizer: Optimizer) -> None:
+        """All operations of a step were seen; what the optimizer itself does is not counted."""
+        if optimizer is self._optimizers[0]:
+            self._flops.end()
+
     def _skip_step(self, optimizer: Optimizer) -> None:
+        self._end_count(optimizer)
         self._engine.skip_step(optimizer)
         self.run_statistics.count_skipped(1)
         self._end_step(optimizer)
@@ -208,8 +229,10 @@ class StepCounter:
             self._waits_for_a_step = False
             self._check_what_is_watched()
             self._look_for_a_scaler()
-            if len(self._optimizers) == 1 and stepping_scaler() is None:
-                self._state.has_quiet_steps, self._engine.steps(optimizer).quiet = True, self._state
+            self._may_be_quiet = len(self._optimizers) == 1 and stepping_scaler() is None
+        if self._may_be_quiet and not self._flops.is_wanted:
+            self._may_be_quiet = False
+            self._state.has_quiet_steps, self._engine.steps(optimizer).quiet = True, self._state
         if optimizer is self._optimizers[0]:
             self._finish_step()
         elif not inside_backward():  # there may be one optimizer for each parameter
@@ -219,6 +242,7 @@ class StepCounter:
         self._engine.collect()
         self._is_uncollected = False
         self._state.next_step()
+        self._flops.begin()
 
     def _miss_a_step(self) -> None:
         """Warn if the model is trained, but no optimizer step is noticed."""

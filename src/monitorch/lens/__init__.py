@@ -4,6 +4,7 @@ from .abstract_lens import AbstractLens
 from .activation_health import ActivationHealth
 from .attention import Attention
 from .attribute import Attribute
+from .batch_norm_statistics import BatchNormStatistics
 from .distribution import Distribution
 from .gradient_norm import GradientNorm
 from .input_statistics import InputStatistics
@@ -17,6 +18,7 @@ from .parameter_gradient_activation import ParameterGradientActivation
 from .parameter_gradient_geometry import ParameterGradientGeometry
 from .parameter_norm import ParameterNorm
 from .parameter_update_geometry import ParameterUpdateGeometry
+from .routing import Routing
 from .spectral_norm import SpectralNorm
 from .target_statistics import TargetStatistics
 from .update_ratio import UpdateRatio
@@ -26,6 +28,7 @@ __all__ = [
     "ActivationHealth",
     "Attention",
     "Attribute",
+    "BatchNormStatistics",
     "Distribution",
     "GradientNorm",
     "InputStatistics",
@@ -39,6 +42,7 @@ __all__ = [
     "ParameterGradientGeometry",
     "ParameterNorm",
     "ParameterUpdateGeometry",
+    "Routing",
     "SpectralNorm",
     "TargetStatistics",
     "UpdateRatio",

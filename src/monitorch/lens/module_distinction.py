@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ..engine.torch_private import Convolution, Normalization
+from ..engine.torch_private import BatchNorm, Convolution, Normalization
 
 ACTIVATIONS = (
     *(nn.CELU, nn.ELU, nn.GELU, nn.GLU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU),
@@ -12,6 +12,8 @@ ACTIVATIONS = (
 )
 DROPOUTS = (nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 LINEARS = (nn.Bilinear, nn.Identity, nn.Linear)
+TOP_K = ("top_k", "topk", "num_experts_per_tok", "moe_top_k")
+"""Where routers keep how many experts each token goes to."""
 
 
 def isactivation(module: nn.Module) -> bool:
@@ -44,3 +46,20 @@ def isconv(module: nn.Module) -> bool:
 def isnormalization(module: nn.Module) -> bool:
     """Whether the module is a batch or instance normalization, lazy ones included."""
     return isinstance(module, Normalization)
+
+
+def has_running_statistics(module: nn.Module) -> bool:
+    """Whether the module is a batch normalization that keeps running statistics."""
+    return isinstance(module, BatchNorm) and module.running_mean is not None and module.running_var is not None
+
+
+def isrouter(module: nn.Module) -> bool:
+    """Whether the module chooses experts, by its class name: a router, or a gate that knows how many to choose."""
+    kind = type(module).__name__
+    return "Router" in kind or (("Gate" in kind or "Gating" in kind) and experts_per_token(module) is not None)
+
+
+def experts_per_token(module: nn.Module) -> int | None:
+    """How many experts each token goes to, if the router says so."""
+    found = (getattr(module, name, None) for name in TOP_K)
+    return next((number for number in found if isinstance(number, int) and number > 0), None)

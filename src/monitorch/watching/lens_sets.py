@@ -13,6 +13,7 @@ from ..lens import (
     AbstractLens,
     ActivationHealth,
     Attention,
+    BatchNormStatistics,
     Distribution,
     GradientNorm,
     InputStatistics,
@@ -24,12 +25,13 @@ from ..lens import (
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    Routing,
     SpectralNorm,
     TargetStatistics,
     UpdateRatio,
 )
 from ..lens.distribution import GRADIENT, OUTPUT, PARAMETER
-from ..lens.module_distinction import isactivation, isdropout, isnotactivation
+from ..lens.module_distinction import has_running_statistics, isactivation, isdropout, isnotactivation, isrouter
 from ..lens.options import ALL
 
 STANDARD, EVERYTHING = "standard", "all"
@@ -92,6 +94,11 @@ def all_lenses(
     chosen += [Attention(), InputStatistics(), *([] if loss_fn is None else [TargetStatistics(loss_fn)])]
     if any(isinstance(lens, ParameterNorm) for lens in chosen):
         chosen += [SpectralNorm(), *map(Distribution, (OUTPUT, GRADIENT, PARAMETER))]
+    modules = [layer.module for layer in walk(model, depth if isinstance(depth, int) else -1)]
+    if any(map(isrouter, modules)):
+        chosen.append(Routing())
+    if any(map(has_running_statistics, modules)):
+        chosen.append(BatchNormStatistics())
     return chosen
 
 

@@ -26,6 +26,7 @@ class Whole:
         self.clip_to, self.gradient = variant.clip, variant.gradient
         self.model, self.loss = new_model(self.dtype).double(), Loss()
         self.samples, self.previous, self.ticks = defaultdict(list), {}, []
+        self.routed = []
 
     def run(self):
         for step in range(STEPS):
@@ -97,6 +98,8 @@ class Whole:
     def output(self, name, outputs, gradients):
         norms = np.concatenate([out.flatten(1).norm(dim=1).numpy() for out in outputs])
         self.samples["Output Norm", name, ""].append(norms.mean())
+        if name == "last":  # as if it were a router
+            self.routed += [np.bincount(out.argmax(-1).flatten(), minlength=out.shape[-1]) for out in outputs]
         if name == "act":
             whole = torch.cat(outputs).flatten(0, 1)
             self.samples["Output Activations", name, "activation_rate"].append((whole != 0).double().mean().item())
@@ -132,8 +135,9 @@ class Whole:
                 lines |= {(tag, layer_name, f"train_loss {line}"): one for line, one in summary(samples).items()}
             else:
                 lines[tag, layer_name, statistic] = np.mean(samples)
+        self.ticks.append(lines | routing("last", self.routed))
         self.samples.clear()
-        self.ticks.append(lines)
+        self.routed.clear()
 
 
 def summary(samples):
@@ -143,6 +147,20 @@ def summary(samples):
         "min": np.min(samples),
         "max": np.max(samples),
         "median": np.median(samples),
+    }
+
+
+def routing(layer, counts):
+    """What is shown of a router, from how often each expert was chosen in each pass of each process."""
+    shares = [found[found > 0] / found.sum() for found in counts]
+    entropies = summary([-np.sum(share * np.log(share)) / np.log(len(counts[0])) for share in shares])
+    total = np.sum(counts, axis=0) / np.sum(counts)
+    return {
+        **{("Routing Entropy", layer, line): entropies[line] for line in ("mean", "min", "max")},
+        **{("Expert Shares", layer, f"expert {number}"): share for number, share in enumerate(total)},
+        ("Expert Load", layer, "largest"): total.max() * len(total),
+        ("Expert Load", layer, "smallest"): total.min() * len(total),
+        ("Unused Experts", layer, "unused"): np.sum(total == 0),
     }
 
 

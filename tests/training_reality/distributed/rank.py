@@ -30,6 +30,7 @@ from monitorch.lens import (
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    Routing,
     UpdateRatio,
 )
 from tests.training_reality.distributed.cases import LAYOUTS, QUICK
@@ -120,6 +121,7 @@ class Run:
             ParameterUpdateGeometry(self.optimizer, **LINES),
             UpdateRatio(self.optimizer, **LINES),
             ParameterNorm(comparison_plot=False),
+            Routing("last", top_k=1),
         ]
         known = {"optimizer": self.optimizer, "grad_scaler": self.scaler, "gradient": self.variant.gradient}
         told = known if self.variant.told else {}
