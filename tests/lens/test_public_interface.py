@@ -35,6 +35,9 @@ SIGNATURES = {
     "ParameterNorm": f"inplace=True, {PARAMETERS}, normalize_by_size=False, log_scale=False, comparison_plot=True, "
     "aggregation_method='mean'",
     "InputStatistics": "",
+    "ParameterFacts": "optimizer",
+    "SignalToNoise": "optimizer, batch_size=None, inplace=True, *, line_aggregation='mean', "
+    "range_aggregation='min-max'",
     "SpectralNorm": "parameters='weight', *, iterations=10, largest_svd=0, log_scale=False",
     "TargetStatistics": "loss_fn, *, classes=10",
     "NonFinite": "optimizer=None",

@@ -2,11 +2,12 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import unserializable_hook
 
 from ..errors import SkippedSample
 from ..numerical.norms import as_dense
@@ -17,8 +18,17 @@ from .loss_scale import Unscaling
 from .meter import GRADIENT, Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import locate_parameter
+from .passes import Reach, reach
 from .reports import tell
-from .torch_private import after_backward, content_of, forget_empty_hooks, inside_backward, without_overrides
+from .torch_private import (
+    NO_TASK,
+    after_backward,
+    content_of,
+    forget_empty_hooks,
+    graph_task,
+    inside_backward,
+    without_overrides,
+)
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -30,6 +40,22 @@ MAY_WAIT = 1 << 30
 """Bytes of gradients that may wait to be measured together: an optimizer that steps inside backward frees them."""
 
 
+Listener: TypeAlias = Callable[[Tensor, Tensor], None]
+"""Called with a parameter and what a backward pass is about to add to its gradient, which must not be kept."""
+
+
+class Listening:
+    """A listener that can be removed."""
+
+    def __init__(self, listeners: list[Listener], listener: Listener) -> None:
+        self._listeners, self._listener = listeners, listener
+
+    def remove(self) -> None:
+        """Tell it nothing any more."""
+        if self._listener in self._listeners:
+            self._listeners.remove(self._listener)
+
+
 class WatchedGradient:
     """One parameter of a module, looked up by name: frozen and replaced ones are hooked once they train."""
 
@@ -37,6 +63,7 @@ class WatchedGradient:
         self._tap, self._parameter = tap, parameter
         self.module = weakref.ref(module)  # weak: its parameters hold this object in C++, unseen by the GC
         self.meters: list[Meter] = []
+        self.listeners: list[Listener] = []
         self.at_step = False
         self.kept: Tensor | None = None
         """A copy of the gradient at the end of the last backward pass, if needed."""
@@ -44,7 +71,7 @@ class WatchedGradient:
         self.hooked: Tensor | None = None
         self._content = 0
         """What the hooked parameter held: ``swap_tensors`` takes the hook away with it."""
-        self._handle: Any = None
+        self._handles: list[Any] = []
 
     @property
     def tensor(self) -> Tensor | None:
@@ -66,7 +93,9 @@ class WatchedGradient:
                 return
             self.unhook()
             forget_empty_hooks(parameter)
-            self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            self._handles = [parameter.register_post_accumulate_grad_hook(self._accumulated)]  # type: ignore[no-untyped-call]
+            if self.listeners:
+                self._handles.append(parameter.register_hook(self._arrives))  # type: ignore[no-untyped-call]
             self.hooked, self._content = parameter, content_of(parameter)
 
     def join(self, owned: Owned) -> None:
@@ -84,19 +113,39 @@ class WatchedGradient:
         return moment
 
     def unhook(self) -> None:
-        """Remove the hook from the parameter."""
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle = self.hooked = None
+        """Remove the hooks from the parameter."""
+        while self._handles:
+            self._handles.pop().remove()
+        self.hooked = None
+
+    def listen(self, listener: Listener) -> Listening:
+        """Tell a listener what each backward pass adds, after the next :meth:`refresh`."""
+        self.listeners.append(listener)
+        self.unhook()
+        return Listening(self.listeners, listener)
 
     def interrupt(self) -> None:
         """Do not compare the next gradient with the last one."""
         for meter in self.meters:
             meter.interrupt()
 
+    @unserializable_hook  # type: ignore[untyped-decorator]
+    def _arrives(self, gradient: Tensor) -> None:
+        """Called by autograd before it adds to the gradient, and whenever it computes what could be added."""
+        state = self._tap.state
+        try:
+            parameter = self.hooked
+            if parameter is not None and state.wants_data() and self._tap.adds_to(parameter):
+                for listener in self.listeners:
+                    listener(parameter, gradient.detach())
+        except Exception as error:
+            tell(state, f"looking at what backward adds to the gradient of {self._parameter!r}", error)
+
     def _accumulated(self, parameter: Tensor) -> None:
         """Called by autograd whenever it has added to the gradient."""
         state = self._tap.state
+        if not self.meters:
+            return
         try:
             if not state.wants_data():
                 self.interrupt()
@@ -134,6 +183,8 @@ class GradientTap:
         self._is_resting = False
         self._optimizers: tuple[Optimizer, ...] = ()
         self._to_keep: list[WatchedGradient] = []
+        self._adding: tuple[int, bool] = NO_TASK, False
+        """The last backward pass, and whether it adds to gradients."""
 
     @property
     def meters(self) -> list[Meter]:
@@ -153,19 +204,41 @@ class GradientTap:
     @property
     def takes_scaled(self) -> bool:
         """Whether gradients are read before a GradScaler unscales them for a step."""
-        early = [watched.tensor for watched in self._watched.values() if watched.moment != AT_STEP]
+        early = [own.tensor for own in self._watched.values() if own.meters and own.moment != AT_STEP]
         return any(tensor is not None and tensor.requires_grad for tensor in early)
 
     def watch(
         self, module: nn.Module, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured
     ) -> Subscription:
         """Measure the gradient of a parameter for a preprocessor from now on."""
-        watched = self._watched.get((id(module), parameter))
-        if watched is None or watched.module() is not module:  # another object may have had the same id
-            watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
+        watched = self._at(module, parameter)
         if not self._is_resting:
             watched.refresh()
         return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, GRADIENT, parameter)
+
+    def listen(self, module: nn.Module, parameter: str, listener: Listener) -> Listening:
+        """Tell a listener what each backward pass of observed steps adds to the gradient of a parameter.
+
+        Not where ``fully_shard`` has put another parameter into the place of this one: nobody is told of that.
+        """
+        watched = self._at(module, parameter)
+        listening = watched.listen(listener)
+        if not self._is_resting:
+            watched.refresh()
+        return listening
+
+    def _at(self, module: nn.Module, parameter: str) -> WatchedGradient:
+        watched = self._watched.get((id(module), parameter))
+        if watched is None or watched.module() is not module:  # another object may have had the same id
+            watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
+        return watched
+
+    def adds_to(self, parameter: Any) -> bool:
+        """Whether the running backward pass adds to gradients; ``autograd.grad()`` returns them instead."""
+        task = graph_task()
+        if self._adding[0] != task:
+            self._adding = task, reach([parameter]) is not Reach.RETURNED
+        return self._adding[1]
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, frozen or initialised; drop those that are no longer needed."""
@@ -173,7 +246,7 @@ class GradientTap:
             return
         owned = Owned(*self._optimizers)
         for place, watched in list(self._watched.items()):
-            if watched.meters:
+            if watched.meters or watched.listeners:
                 watched.refresh()
                 if not watched.at_step:
                     watched.join(owned)
@@ -206,7 +279,7 @@ class GradientTap:
         """Remove the hooks from all parameters."""
         for watched in self._watched.values():
             watched.unhook()
-            watched.meters = []
+            watched.meters, watched.listeners = [], []
         self._watched, self._waiting, self._to_keep = {}, [], []
 
     def follow(self, optimizers: Sequence[Optimizer]) -> None:
@@ -253,7 +326,7 @@ class GradientTap:
         """Copy a gradient after backward and all its final callbacks have run."""
         self._to_keep.append(watched)
         if len(self._to_keep) == 1:
-            self._after_backward(self._keep)
+            self.after_all_callbacks(self._keep)
 
     def _drop_leftovers(self) -> None:
         """Forget gradients that still wait because a backward pass has failed."""
@@ -284,7 +357,7 @@ class GradientTap:
         """Read a gradient after it was averaged over processes, which a callback does at the end of backward."""
         self._waiting.append((watched, None, 0))
         if len(self._waiting) == 1:
-            self._after_backward(self.flush)
+            self.after_all_callbacks(self.flush)
 
     def flush(self) -> None:
         """Measure all waiting gradients; autograd calls this at the end of a backward pass."""
@@ -332,7 +405,7 @@ class GradientTap:
         x, part = local_part(gradient)
         return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
 
-    def _after_backward(self, action: Callable[[], None]) -> None:
+    def after_all_callbacks(self, action: Callable[[], None]) -> None:
         """Call ``action`` after all other callbacks at the end of backward, such as averaging over processes."""
 
         def queue_again() -> None:

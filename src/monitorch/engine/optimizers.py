@@ -70,6 +70,12 @@ class Owned:
         return id(parameter) in self._ids
 
 
+def find_group(optimizer: Optimizer) -> dict[int, int]:
+    """The number of the parameter group of each parameter, by its id."""
+    groups = enumerate(optimizer.param_groups)
+    return {id(parameter): number for number, group in groups for parameter in group["params"]}
+
+
 Listener = Callable[[tuple[Any, ...], dict[str, Any]], None]
 """Called with the arguments of ``step``, the optimizer first."""
 

@@ -246,14 +246,15 @@ FakeTensor = fake_tensor.FakeTensor
 
 
 def forget_empty_hooks(parameter: Tensor) -> None:
-    """Let torch call hooks that are registered after all hooks on accumulated gradients were removed.
+    """Let torch call hooks that are registered after all hooks on gradients were removed.
 
     After ``swap_tensors`` the empty dictionary of hooks belongs to another C++ tensor, and what public methods put into
     it is never called.
     """
-    others = parameter._post_accumulate_grad_hooks
-    if others is not None and not others:
-        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+    for name in ("_post_accumulate_grad_hooks", "_backward_hooks"):
+        others = getattr(parameter, name)
+        if others is not None and not others:
+            setattr(parameter, name, None)
 
 
 tree_map = _pytree.tree_map
