@@ -27,6 +27,7 @@ def test_losses_of_the_report_are_those_recorded(long_run):
 def test_every_lens_has_something_to_say_at_the_end(long_run):
     outcome, _ = long_run
     left_out = {"AbstractLens", "ActivationHealth", "Attention", "Attribute", "Distribution", "NonFinite"}
+    left_out |= {"ParameterFacts", "SignalToNoise"}
     expected = {*lens.__all__, "LoggedScalars"} - left_out
     assert {record.lens for record in outcome.records} == expected
     assert all(math.isfinite(record.value) for record in outcome.records)

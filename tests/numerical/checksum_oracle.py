@@ -38,6 +38,6 @@ def row_sum(words):
 
 
 def shown(array):
-    """The 53 bits that are shown."""
+    """The 24 bits that are shown."""
     total = checksum(array)
-    return float((total ^ (total >> 11)) & ((1 << 53) - 1))
+    return float((total ^ (total >> 24) ^ (total >> 48)) & ((1 << 24) - 1))

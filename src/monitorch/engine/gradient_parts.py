@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from ..numerical.norms import as_real
 from ..numerical.precision import wide_dtype
-from .gradients import Listening
 from .reports import tell
 from .step_interval import StepInterval
-from .torch_private import graph_task
+from .torch_private import graph_task, norm_all
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -61,7 +61,7 @@ class GradientParts:
         self._is_spoiled = False
         """Whether parts are not whole, or somebody has changed a sum of some of them."""
 
-    def watch(self, module: nn.Module, parameter: str) -> Listening:
+    def watch(self, module: nn.Module, parameter: str) -> RemovableHandle:
         """Gather from a parameter from now on."""
         return self._engine.gradients.listen(module, parameter, self._take)
 
@@ -120,7 +120,7 @@ class GradientParts:
 def _norms(gradients: list[Tensor]) -> Sequence[Tensor]:
     """The norms; summed in single precision where gradients are, since double precision is slow on a CPU."""
     real = [as_real(gradient) for gradient in gradients]
-    return torch._foreach_norm([x.float() if x.dtype.itemsize < torch.float32.itemsize else x for x in real])
+    return norm_all([x.float() if x.dtype.itemsize < torch.float32.itemsize else x for x in real])
 
 
 def _sum_of_squares(norms: list[Tensor]) -> Tensor:

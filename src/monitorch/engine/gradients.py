@@ -1,13 +1,14 @@
 """Gradients of parameters: those of one backward pass, or one optimizer step, are measured together."""
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import unserializable_hook
+from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from ..errors import SkippedSample
 from ..numerical.norms import as_dense
@@ -44,18 +45,6 @@ Listener: TypeAlias = Callable[[Tensor, Tensor], None]
 """Called with a parameter and what a backward pass is about to add to its gradient, which must not be kept."""
 
 
-class Listening:
-    """A listener that can be removed."""
-
-    def __init__(self, listeners: list[Listener], listener: Listener) -> None:
-        self._listeners, self._listener = listeners, listener
-
-    def remove(self) -> None:
-        """Tell it nothing any more."""
-        if self._listener in self._listeners:
-            self._listeners.remove(self._listener)
-
-
 class WatchedGradient:
     """One parameter of a module, looked up by name: frozen and replaced ones are hooked once they train."""
 
@@ -63,7 +52,7 @@ class WatchedGradient:
         self._tap, self._parameter = tap, parameter
         self.module = weakref.ref(module)  # weak: its parameters hold this object in C++, unseen by the GC
         self.meters: list[Meter] = []
-        self.listeners: list[Listener] = []
+        self.listeners: OrderedDict[int, Listener] = OrderedDict()
         self.at_step = False
         self.kept: Tensor | None = None
         """A copy of the gradient at the end of the last backward pass, if needed."""
@@ -118,11 +107,12 @@ class WatchedGradient:
             self._handles.pop().remove()
         self.hooked = None
 
-    def listen(self, listener: Listener) -> Listening:
+    def listen(self, listener: Listener) -> RemovableHandle:
         """Tell a listener what each backward pass adds, after the next :meth:`refresh`."""
-        self.listeners.append(listener)
+        handle = RemovableHandle(self.listeners)
+        self.listeners[handle.id] = listener
         self.unhook()
-        return Listening(self.listeners, listener)
+        return handle
 
     def interrupt(self) -> None:
         """Do not compare the next gradient with the last one."""
@@ -136,7 +126,7 @@ class WatchedGradient:
         try:
             parameter = self.hooked
             if parameter is not None and state.wants_data() and self._tap.adds_to(parameter):
-                for listener in self.listeners:
+                for listener in list(self.listeners.values()):
                     listener(parameter, gradient.detach())
         except Exception as error:
             tell(state, f"looking at what backward adds to the gradient of {self._parameter!r}", error)
@@ -216,16 +206,16 @@ class GradientTap:
             watched.refresh()
         return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, GRADIENT, parameter)
 
-    def listen(self, module: nn.Module, parameter: str, listener: Listener) -> Listening:
+    def listen(self, module: nn.Module, parameter: str, listener: Listener) -> RemovableHandle:
         """Tell a listener what each backward pass of observed steps adds to the gradient of a parameter.
 
         Not where ``fully_shard`` has put another parameter into the place of this one: nobody is told of that.
         """
         watched = self._at(module, parameter)
-        listening = watched.listen(listener)
+        handle = watched.listen(listener)
         if not self._is_resting:
             watched.refresh()
-        return listening
+        return handle
 
     def _at(self, module: nn.Module, parameter: str) -> WatchedGradient:
         watched = self._watched.get((id(module), parameter))
@@ -279,7 +269,7 @@ class GradientTap:
         """Remove the hooks from all parameters."""
         for watched in self._watched.values():
             watched.unhook()
-            watched.meters, watched.listeners = [], []
+            watched.meters, watched.listeners = [], OrderedDict()
         self._watched, self._waiting, self._to_keep = {}, [], []
 
     def follow(self, optimizers: Sequence[Optimizer]) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from ..numerical.checksum import as_float, checksums
 from ..numerical.norms import as_dense
 from ..numerical.precision import wide_dtype
 from ..numerical.waiting import copied_sample
 from .distributed_tensors import is_distributed, local_part
-from .gradients import Listening
 from .optimizers import Owned, find_group
 from .parameters import find_parameter
 from .step_interval import StepInterval
@@ -83,7 +83,7 @@ class FactsTap:
             for number, optimizer in enumerate(self._optimizers)
         ]
 
-    def watch(self, module: nn.Module, parameter: str, receive: Receive) -> Listening:
+    def watch(self, module: nn.Module, parameter: str, receive: Receive) -> RemovableHandle:
         """Tell the facts about a parameter from now on."""
         watched = _Watched(module, parameter, receive)
         self._watched.append(watched)
@@ -145,12 +145,10 @@ class FactsTap:
 
 
 def _is_empty(gradient: Tensor | None) -> Number:
-    """1 if there is no gradient, or only zeros: adding to them is the same."""
+    """1 if there is no gradient, or only zeros: adding to them is the same. Of sparse and sharded ones nobody looks."""
     if gradient is None:
         return 1.0
-    if gradient.layout is not torch.strided:
-        return float(gradient.is_sparse and not gradient._nnz())
-    if is_distributed(gradient):
+    if gradient.layout is not torch.strided or is_distributed(gradient):
         return math.nan
     return 1 - gradient.detach().any().to(wide_dtype(gradient))
 

@@ -18,6 +18,7 @@ from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import find_group
 from .parameters import find_parameter
 from .step_interval import StepInterval
+from .torch_private import divide_all, multiply_all, raise_all, root_all
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -35,7 +36,7 @@ class _Watched(NamedTuple):
     meters: list[Meter]
 
 
-class Moment(NamedTuple):
+class SecondMoment(NamedTuple):
     """A gradient, and what an optimizer keeps of its squares; local parts, if they are sharded."""
 
     gradient: Tensor
@@ -69,7 +70,7 @@ class SecondMomentTap:
     def _end_step(self, observed: bool) -> None:
         if not observed:
             return
-        waiting = list[tuple[Meter, int, Moment]]()
+        waiting = list[tuple[Meter, int, SecondMoment]]()
         size, groups = 0, find_group(self._optimizer)
         for watched in self._watched.values():
             module = watched.module()
@@ -86,7 +87,7 @@ class SecondMomentTap:
                 waiting, size = [], 0
         self._measure(waiting)
 
-    def _look(self, parameter: Tensor, group: int) -> tuple[int, Moment] | None:
+    def _look(self, parameter: Tensor, group: int) -> tuple[int, SecondMoment] | None:
         """Which part of a parameter is here, and its moment; None if the optimizer keeps none of it."""
         kept, options = self._optimizer.state.get(parameter) or {}, self._optimizer.param_groups[group]
         second, step = kept.get("max_exp_avg_sq", kept.get("exp_avg_sq")), kept.get("step")
@@ -96,9 +97,9 @@ class SecondMomentTap:
         second, gradient = local_part(second)[0], as_dense(gradient)
         if second.shape != gradient.shape or second.is_complex():
             return None
-        return part, Moment(gradient, second, options["betas"][1], step, float(options.get("eps", 0.0)))
+        return part, SecondMoment(gradient, second, options["betas"][1], step, float(options.get("eps", 0.0)))
 
-    def _measure(self, waiting: list[tuple[Meter, int, Moment]]) -> None:
+    def _measure(self, waiting: list[tuple[Meter, int, SecondMoment]]) -> None:
         step, entries = self.state.step, list[Entry]()
         quotients = divided([moment for *_, moment in waiting])
         for (meter, part, _), x in zip(waiting, quotients, strict=True):
@@ -107,11 +108,12 @@ class SecondMomentTap:
         self._engine.measure_together("gradients", entries, correction)
 
 
-def divided(moments: list[Moment]) -> list[Tensor]:
+def divided(moments: list[SecondMoment]) -> list[Tensor]:
     """Each gradient divided by the root of its second moment, which is bias-corrected, and at least eps.
 
-    >>> found = divided([Moment(torch.tensor([3.0, 0.0]), torch.tensor([0.09, 0.0]), beta=0.99, step=1.0, eps=1e-8)])
-    >>> [round(quotient, 4) for quotient in found[0].tolist()]
+    >>> gradient, squares = torch.tensor([3.0, 0.0]), torch.tensor([0.09, 0.0])
+    >>> (found,) = divided([SecondMoment(gradient, squares, beta=0.99, step=1.0, eps=1e-8)])
+    >>> [round(quotient, 4) for quotient in found.tolist()]
     [1.0, 0.0]
     """
     found: list[Any] = [None] * len(moments)
@@ -121,10 +123,10 @@ def divided(moments: list[Moment]) -> list[Tensor]:
     for (_, dtype, on_host), places in alike.items():
         own = [moments[place] for place in places]
         wide = torch.float32 if dtype.itemsize < torch.float32.itemsize else dtype
-        roots = torch._foreach_sqrt([moment.second.to(wide) for moment in own])
-        torch._foreach_mul_(roots, _factors(own) if on_host else _device_factors(own, wide))
-        torch._foreach_clamp_min_(roots, [max(moment.eps, torch.finfo(wide).tiny) for moment in own])
-        quotients = torch._foreach_div([moment.gradient.to(wide) for moment in own], roots)
+        roots = root_all([moment.second.to(wide) for moment in own])
+        multiply_all(roots, _factors(own) if on_host else _device_factors(own, wide))
+        raise_all(roots, [max(moment.eps, torch.finfo(wide).tiny) for moment in own])
+        quotients = divide_all([moment.gradient.to(wide) for moment in own], roots)
         for place, quotient in zip(places, quotients, strict=True):
             found[place] = quotient
     return found
@@ -134,13 +136,13 @@ def _on_host(step: Any) -> bool:
     return not isinstance(step, Tensor) or step.device.type == "cpu"
 
 
-def _factors(moments: Iterable[Moment]) -> list[float]:
+def _factors(moments: Iterable[SecondMoment]) -> list[float]:
     """What the roots are multiplied by: 1 / sqrt(1 - beta^step); steps are read as arrays, so that nothing waits."""
     powers = (float(_number(moment.step)) * _log(float(_number(moment.beta))) for moment in moments)
     return [1 / math.sqrt(-math.expm1(power)) if power else 1.0 for power in powers]
 
 
-def _device_factors(moments: Iterable[Moment], dtype: torch.dtype) -> list[Tensor]:
+def _device_factors(moments: Iterable[SecondMoment], dtype: torch.dtype) -> list[Tensor]:
     """The same for steps that are counted on a device."""
     powers = torch.stack([moment.step.to(wide_dtype(moment.step)) * _log(moment.beta) for moment in moments])
     return [*(-torch.expm1(powers)).rsqrt().to(dtype)]

@@ -240,6 +240,18 @@ copy_all: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
 norm_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
 """The Euclidean norms of many tensors, with few launches; ``torch.linalg.vector_norm`` takes one each."""
 
+root_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_sqrt
+"""The roots of many tensors, with few launches; ``Tensor.sqrt`` takes one each, as those of the next three do."""
+
+multiply_all: Callable[..., None] = torch._foreach_mul_
+"""Multiply many tensors in place, each by a number or a scalar tensor of its own."""
+
+raise_all: Callable[..., None] = torch._foreach_clamp_min_
+"""Raise the elements of many tensors in place, to a least value for each tensor."""
+
+divide_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_div
+"""Divide many tensors, each by another one."""
+
 
 FakeTensor = fake_tensor.FakeTensor
 """Tensors without data that have a real device, so that the public ``is_meta`` does not tell them apart."""

@@ -24,7 +24,7 @@ class ParameterFacts(ParameterLens):
       parameter that no backward pass has reached has no number.
     * **Parameter Changed**: the share of steps in which a bit of it has changed since the observed step before. Exact,
       also where updates are sketched. 0 with a gradient above 0: it is not trained.
-    * **Parameter Checksum**: a whole number of 53 bits. The same bits give the same number, in every process and run.
+    * **Parameter Checksum**: a whole number of 24 bits. The same bits give the same number, in every process and run.
     * **Parameter Optimizer**, **Parameter Group**: the numbers of the optimizer and of the group in it, from 0; -1 in
       none.
     * **Parameter Learning Rate**: that of the last step.

@@ -14,8 +14,8 @@ ROWS_AT_ONCE = {"cpu": 16}
 """How many rows are multiplied at once: what fits into the cache of a CPU."""
 MOST_ROWS = 4096
 """The same on other devices: limits the memory for products to 64 MiB."""
-BITS = 53
-"""Whole numbers of so many bits fit into a float64."""
+BITS = 24
+"""Whole numbers of so many bits fit into a float32, in which numbers are stored."""
 
 
 @torch.no_grad()
@@ -48,8 +48,9 @@ def checksums(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def as_float(sums: Tensor) -> Tensor:
-    """Checksums as whole numbers that survive in a float64; two of them are the same with a chance of one in 2^53."""
-    return ((sums ^ (sums >> (64 - BITS))) & ((1 << BITS) - 1)).to(wide_dtype(sums))
+    """Checksums as whole numbers that fit into a float32; different ones become the same with a chance of 2^-24."""
+    folded = sums ^ (sums >> BITS) ^ (sums >> 2 * BITS)
+    return (folded & ((1 << BITS) - 1)).to(wide_dtype(sums))
 
 
 def _sum_of_rows(rows: Tensor, weights: Tensor) -> Tensor:
