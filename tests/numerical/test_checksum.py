@@ -20,7 +20,9 @@ def numbers(size, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_checksums_are_those_of_numpy(dtype):
     tensors = [numbers(size, dtype) for size in SIZES]
-    arrays = [tensor.view(torch.uint8).numpy() if size else np.zeros(0) for tensor, size in zip(tensors, SIZES)]
+    arrays = [
+        tensor.view(torch.uint8).numpy() if size else np.zeros(0) for tensor, size in zip(tensors, SIZES, strict=True)
+    ]
     assert checksums(tensors).tolist() == [checksum_oracle.checksum(array) for array in arrays]
     assert as_float(checksums(tensors)).tolist() == [checksum_oracle.shown(array) for array in arrays]
 

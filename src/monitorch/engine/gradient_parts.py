@@ -80,7 +80,9 @@ class GradientParts:
         else:
             known = self._ends.get(number)  # None: the pass that added before still runs, or has failed
             self._is_spoiled |= known is None or known[0] is not before or known[1] != before._version
-        self._parts.setdefault(number, {})[self.state.passes] = _norms([gradient])[0]
+        parts = self._parts.setdefault(number, {})
+        self._is_spoiled |= self.state.passes in parts
+        parts[self.state.passes] = _norms([gradient])[0]
         if task not in self._growing:
             self._growing[task] = []
             self._engine.gradients.after_all_callbacks(partial(self._end_backward, task))
