@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -77,23 +77,23 @@ class FactsTap:
 
     def __init__(self, engine: "Engine", optimizers: Sequence[Optimizer]) -> None:
         self._engine, self._optimizers = engine, tuple(optimizers)
-        self._watched: list[_Watched] = []
+        self._watched: OrderedDict[int, _Watched] = OrderedDict()
         self._intervals = [
             StepInterval(engine, optimizer, partial(self._end_step, number))
             for number, optimizer in enumerate(self._optimizers)
         ]
 
-    def watch(self, module: nn.Module, parameter: str, receive: Receive) -> RemovableHandle:
-        """Tell the facts about a parameter from now on."""
-        watched = _Watched(module, parameter, receive)
-        self._watched.append(watched)
-        return self._engine.gradients.listen(module, parameter, watched.grows)
+    def watch(self, module: nn.Module, parameter: str, receive: Receive) -> list[RemovableHandle]:
+        """Tell the facts about a parameter, until both handles are removed."""
+        watched, handle = _Watched(module, parameter, receive), RemovableHandle(self._watched)
+        self._watched[handle.id] = watched
+        return [handle, self._engine.gradients.listen(module, parameter, watched.grows)]
 
     def remove(self) -> None:
         """Look at nothing any more."""
         for interval in self._intervals:
             interval.remove()
-        self._watched = []
+        self._watched = OrderedDict()
 
     @torch.no_grad()
     def _end_step(self, number: int, observed: bool) -> None:
@@ -101,7 +101,7 @@ class FactsTap:
         everybody = Owned(*self._optimizers)
         own = [
             (watched, tensor)
-            for watched in self._watched
+            for watched in self._watched.values()
             if (tensor := watched.find()) is not None
             and (id(tensor) in groups or (not number and tensor not in everybody))
         ]

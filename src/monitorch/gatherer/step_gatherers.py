@@ -65,7 +65,7 @@ class FactsGatherer(Gatherer):
         facts: FactsTap,
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
-        self._handles.append(facts.watch(module, parameter, self))
+        self._handles += facts.watch(module, parameter, self)
 
     def __call__(self, facts: Facts) -> None:
         """Pass on the facts after a step."""
