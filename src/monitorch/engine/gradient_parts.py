@@ -92,9 +92,10 @@ class GradientParts:
         try:
             begin = self.state.clock.enter()
             grown = self._growing.pop(task, [])
-            gradients = {id(own): own.grad for own in grown if own.grad is not None}
-            self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
-            self._ends.update((number, (own, own._version)) for number, own in gradients.items())
+            gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
+            if gradients:
+                self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
+                self._ends.update((number, (own, own._version)) for number, own in gradients.items())
             self.state.clock.leave(begin)
         except Exception as error:
             tell(self.state, "measuring the noise of gradients", error)
