@@ -225,12 +225,13 @@ def test_removed_parts_leave_the_optimizer_and_the_parameters():
     inspector = PyTorchInspector([], module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
     engine, received = inspector.state.engine, []
     parts = GradientParts(engine, optimizer, received.append)
-    handle = parts.watch(model, "weight")
+    handles = parts.watch(model, "weight")
     for _ in range(2):
         model(torch.ones(1, 2)).backward()
     optimizer.step()
     assert [sample.parts for sample in received] == [2]
-    handle.remove()
+    for handle in handles:
+        handle.remove()
     parts.remove()
     engine.refresh()
     assert not model.weight._backward_hooks

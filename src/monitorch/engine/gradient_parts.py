@@ -1,5 +1,7 @@
 """What single backward passes add to gradients, compared with the gradient that an optimizer uses in the end."""
 
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..numerical.norms import as_real
 from ..numerical.precision import wide_dtype
+from .parameters import find_parameter
 from .reports import tell
 from .step_interval import StepInterval
 from .torch_private import graph_task, norm_all
@@ -45,6 +48,7 @@ class GradientParts:
     def __init__(self, engine: "Engine", optimizer: Optimizer, receive: Callable[[PartsOfStep], None]) -> None:
         self.state, self._engine, self._optimizer, self._receive = engine.state, engine, optimizer, receive
         self._interval = StepInterval(engine, optimizer, self._end_step)
+        self._watched: OrderedDict[int, tuple[weakref.ref[nn.Module], str]] = OrderedDict()
         self._forget()
 
     def _forget(self) -> None:
@@ -61,13 +65,16 @@ class GradientParts:
         self._is_spoiled = False
         """Whether parts are not whole, or somebody has changed a sum of some of them."""
 
-    def watch(self, module: nn.Module, parameter: str) -> RemovableHandle:
-        """Gather from a parameter from now on."""
-        return self._engine.gradients.listen(module, parameter, self._take)
+    def watch(self, module: nn.Module, parameter: str) -> list[RemovableHandle]:
+        """Gather from a parameter, until both handles are removed."""
+        handle = RemovableHandle(self._watched)
+        self._watched[handle.id] = weakref.ref(module), parameter
+        return [handle, self._engine.gradients.listen(module, parameter, self._take)]
 
     def remove(self) -> None:
         """Gather nothing any more."""
         self._interval.remove()
+        self._watched = OrderedDict()
         self._forget()
 
     def _take(self, parameter: Tensor, gradient: Tensor) -> None:
@@ -92,6 +99,9 @@ class GradientParts:
         try:
             begin = self.state.clock.enter()
             grown = self._growing.pop(task, [])
+            if self.state.averages:  # other processes may have added to parameters that this one has not used
+                found = [(module(), name) for module, name in self._watched.values()]
+                grown = [own for module, name in found if module and (own := find_parameter(module, name)) is not None]
             gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
             if gradients:
                 self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
@@ -105,7 +115,7 @@ class GradientParts:
         parts = {number: norms for number, norms in self._parts.items() if number in own}
         sums = {number: norm for number, norm in self._sums.items() if number in own}
         leftovers = [norm for number, norm in self._leftovers.items() if number in own]
-        is_wanted = observed and self._interval.is_whole and not self._is_spoiled and parts.keys() == sums.keys()
+        is_wanted = observed and self._interval.is_whole and not self._is_spoiled and parts.keys() <= sums.keys()
         self._forget()
         ranks = round(1 / self.state.loss_share) if self.state.averages else 1
         micro_batches = len({number for own in parts.values() for number in own})

@@ -56,8 +56,10 @@ class _Watched:
 
     def __init__(self, module: nn.Module, name: str, receive: Receive) -> None:
         self._module, self._name, self.receive = weakref.ref(module), name, receive
-        self.was_empty: list[Number] = []
+        self._empties: list[Number] = []
         """Whether its gradient was empty, at each time when backward has added to it since the last step."""
+        self._grown = 0
+        """The id of the parameter then."""
         self.checksum: Tensor | None = None
         """That of the last observed step."""
 
@@ -68,8 +70,15 @@ class _Watched:
 
     def grows(self, parameter: Tensor, _: Tensor) -> None:
         """Backward is about to add to its gradient."""
-        if 1.0 not in [found for found in self.was_empty if isinstance(found, float)]:  # else it is known already
-            self.was_empty.append(_is_empty(parameter.grad))
+        self._grown = id(parameter)
+        if 1.0 not in [found for found in self._empties if isinstance(found, float)]:  # else it is known already
+            self._empties.append(_is_empty(parameter.grad))
+
+    def was_empty(self, parameter: Tensor) -> Number:
+        """Whether the gradient of this parameter was empty at some time since the last step, and begin again."""
+        empties, self._empties = self._empties, []
+        # fully_shard puts another parameter into the place of its own while a pass runs, which has no gradient at first
+        return _largest(empties) if self._grown == id(parameter) else math.nan
 
 
 class FactsTap:
@@ -105,12 +114,11 @@ class FactsTap:
             if (tensor := watched.find()) is not None
             and (id(tensor) in groups or (not number and tensor not in everybody))
         ]
-        is_whole = self._intervals[number].is_whole
-        empties = [_largest(watched.was_empty) if is_whole else math.nan for watched, _ in own]
-        for watched, _ in own:
-            watched.was_empty = []
+        empties = [watched.was_empty(tensor) for watched, tensor in own]
         if not observed:
             return
+        if not self._intervals[number].is_whole:
+            empties = [math.nan] * len(own)
         works = self._engine.step_scales.of(optimizer).works
         rates = [_rate(group) for group in optimizer.param_groups]
         bits = self._checksums(own, works)

@@ -35,7 +35,7 @@ class SecondMomentGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         self._handles += [moments.watch(module, parameter, name, self, own) for own in self._preprocessors]
         if parts is not None:
-            self._handles.append(parts.watch(module, parameter))
+            self._handles += parts.watch(module, parameter)
 
     def __call__(self, tensor: Tensor) -> None:
         """Pass on a gradient that was divided already."""

@@ -26,10 +26,12 @@ from monitorch.lens import (
     OutputGradientGeometry,
     OutputNorm,
     ParameterCond,
+    ParameterFacts,
     ParameterGradientActivation,
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    SignalToNoise,
     UpdateRatio,
 )
 from tests.training_reality.distributed.cases import LAYOUTS, QUICK
@@ -119,6 +121,8 @@ class Run:
             ParameterGradientActivation(warning_plot=False),
             ParameterUpdateGeometry(self.optimizer, **LINES),
             UpdateRatio(self.optimizer, **LINES),
+            SignalToNoise(self.optimizer),
+            ParameterFacts(self.optimizer),
             ParameterNorm(comparison_plot=False),
         ]
         known = {"optimizer": self.optimizer, "grad_scaler": self.scaler, "gradient": self.variant.gradient}
@@ -226,6 +230,25 @@ def deaths():
     return [record.value for record in inspector.records() if record.statistic == "death_rate"]
 
 
+def second_moments():
+    """What Adam keeps of gradients, with DDP and with fully_shard: the last of some steps, by layout and parameter."""
+    found = {}
+    for key in ("ddp", "fsdp"):
+        model = PARALLEL[key](new_model(torch.float64).to(DEVICE))
+        optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+        lens = SignalToNoise(optimizer)
+        inspector = PyTorchInspector([lens], module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
+        for step in range(STEPS):
+            x, y = (whole.to(DEVICE) for whole in batch(step, dist.get_rank(), torch.float64))
+            optimizer.zero_grad()
+            Loss()(model(x), y).backward()
+            optimizer.step()
+            inspector.tick_epoch()
+        records = [record for record in inspector.records() if record.lens == "SignalToNoise"]
+        found[key] = {record.layer: record.value for record in records if record.statistic == "mean"}
+    return found
+
+
 class Replicated(nn.Module):
     """A replicated layer before a cut one: its gradient is still to be summed up; a vector; and a loss of its own."""
 
@@ -269,6 +292,7 @@ def main(folder):
         found["deaths"] = deaths()
         if DEVICE == "cpu":
             found["placements"] = placements()
+            found["second moments"] = second_moments()
     Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
