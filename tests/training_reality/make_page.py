@@ -17,7 +17,8 @@ an oracle: the same training again, in float64, with autograd alone. It also tra
 the weights and the random number stream. The rows are in `tests/training_reality/cases.py`; if there is a GPU they run
 there too.
 
-The numbers are: {everything}. Norms come with correlations if consecutive tensors are compared.
+The numbers are: {everything}. Norms come with correlations if consecutive tensors are compared. Updates come
+with the facts of `ParameterFacts`; gradients, where a step has parts or Adam makes it, with those of `SignalToNoise`.
 
 ## Gradients are what the optimizer consumes
 

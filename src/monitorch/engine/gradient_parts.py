@@ -56,8 +56,8 @@ class GradientParts:
         """The norm of what was added to each parameter, by the number of the training pass."""
         self._growing: dict[int, list[Tensor]] = {}
         """The parameters of each backward pass that has not ended."""
-        self._ends: dict[int, tuple[Tensor, int]] = {}
-        """The gradient of each parameter at the end of the last backward pass, and its version then."""
+        self._ends: dict[int, tuple[int, int]] = {}
+        """Id and version of the gradient of each parameter at the end of the last backward pass."""
         self._sums: dict[int, Tensor] = {}
         """The norm of that."""
         self._leftovers: dict[int, Tensor] = {}
@@ -85,8 +85,8 @@ class GradientParts:
         elif number not in self._parts:
             self._leftovers[number] = _norms([before])[0]
         else:
-            known = self._ends.get(number)  # None: the pass that added before still runs, or has failed
-            self._is_spoiled |= known is None or known[0] is not before or known[1] != before._version
+            # if it is not known, the pass that added before still runs, or has failed
+            self._is_spoiled |= self._ends.get(number) != (id(before), before._version)
         parts = self._parts.setdefault(number, {})
         self._is_spoiled |= self.state.passes in parts
         parts[self.state.passes] = _norms([gradient])[0]
@@ -105,7 +105,7 @@ class GradientParts:
             gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
             if gradients:
                 self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
-                self._ends.update((number, (own, own._version)) for number, own in gradients.items())
+                self._ends.update((number, (id(own), own._version)) for number, own in gradients.items())
             self.state.clock.leave(begin)
         except Exception as error:
             tell(self.state, "measuring the noise of gradients", error)
