@@ -122,8 +122,10 @@ def workload(name: str, device: str, quick: bool = False) -> Workload:
         return Workload(partial(mlp, 784, *[8 if quick else 512] * 2, 10), partial(images, 128, 784))
     if kind == "cnn":
         return Workload(partial(cnn, *((4, 4) if quick else (32, 64, 64, 128))), partial(images, 64, 3, 32, 32))
-    if kind == "gpt" or (kind in ("gpt2", "gpt2-xl") and quick):
+    if (kind == "gpt" and not size) or (kind in ("gpt", "gpt2", "gpt2-xl") and quick):
         return language(2, 64, 2, 512, 64, 4, device)
+    if name == "gpt=10m":
+        return language(6, 320, 5, 4096, 256, 64 if device == "cuda" else 4, device)
     if kind == "gpt2":
         return language(12, 768, 12, 50304, 1024, 16, device)
     if kind == "gpt2-xl":

@@ -64,7 +64,7 @@ USER: dict[str, Callable[[Row], str]] = {
     "shown": said,
     "true": lambda row: {True: "yes", False: "**no**", None: ""}[row.get("said_is_true")],
     "+MiB": lambda row: "" if row.get("memory_gib") is None else f"{row['memory_gib'] * 1024:.0f}",
-    "first stretch s": lambda row: number("first_extra_s", 2)(row) if row["setting"] == "default" else "",
+    "first stretch s": lambda row: number("first_extra_s", 2)(row) if row["setting"] in ("default", "all") else "",
     "run of 5 s": run_of("5"),
     "run of 60 s": run_of("60"),
     "": lambda row: first_line(row["problem"]),

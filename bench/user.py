@@ -26,8 +26,16 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "budget": {"budget": 0.02},
     "every10": {"every": 10},
     "every1": {"every": 1},
+    "all": {"lenses": "all"},
+    "all10": {"lenses": "all", "every": 10},
 }
 """Options of ``monitorch.watch`` by name."""
+
+USUAL = ("default", "budget", "every10", "every1")
+"""Those of every model; all signals are turned on for some."""
+
+SIGNALS = "gpt=10m"
+"""The model with all signals on at every tenth step."""
 
 SMALL = ("mlp", "mlp=2x32", "mlp=20x64", "cnn")
 
@@ -57,6 +65,11 @@ class UserCase:
     def name(self) -> str:
         """What ``--only`` calls the model."""
         return self.model + ("-compiled" if self.compiled else "")
+
+    @property
+    def has_allowance(self) -> bool:
+        """Whether it may spend some seconds at once."""
+        return SETTINGS[self.setting].keys().isdisjoint({"every", "budget"})
 
     @property
     def label(self) -> str:
@@ -91,7 +104,7 @@ def plan(device: str, only: str | None = None, long: bool = False) -> list[UserC
     """
     short, minute = WHOLE_RUNS
     longest = minute if device == "cpu" or long else short
-    cases = list(_on_gpu(longest) if device == "cuda" else _all_settings(SMALL, longest))
+    cases = list(_on_gpu(longest) if device == "cuda" else _on_cpu(longest))
     if only is None:
         return cases
     wanted = only.split(",")
@@ -104,14 +117,22 @@ def plan(device: str, only: str | None = None, long: bool = False) -> list[UserC
 
 def _all_settings(models: Iterable[str], longest: float) -> Iterator[UserCase]:
     for model in models:
-        for setting in SETTINGS:
+        for setting in USUAL:
             yield UserCase(model, setting, seconds=longest if setting == "default" else 0.0)
+
+
+def _on_cpu(longest: float) -> Iterator[UserCase]:
+    yield from _all_settings(SMALL, longest)
+    yield UserCase("mlp", "all")
+    yield UserCase(SIGNALS, "all10")
 
 
 def _on_gpu(longest: float) -> Iterator[UserCase]:
     """Steps of large models are long: it takes a while until the default observes one of them again."""
     yield from _all_settings(["gpt2"], max(longest, 10.0))
     yield from _all_settings(["mlp"], longest)
+    yield UserCase("gpt2", "all", seconds=10.0)
+    yield UserCase(SIGNALS, "all10")
     yield UserCase("gpt2-xl", seconds=15.0)
     yield UserCase("gpt2", compiled=True, seconds=10.0)
     yield UserCase("gpt2-xl", compiled=True, seconds=15.0)
@@ -295,7 +316,7 @@ def _first_stretch(turns: Turns, case: UserCase, how: Pace) -> int:
     def is_over() -> bool:
         from monitorch.watching.model_watch import BUDGET, HEAD_START  # here, since a bare process must not pay for it
 
-        if case.setting == "default":
+        if case.has_allowance:
             return turns.extra >= HEAD_START + BUDGET * sum(turns.around)
         return sum(turns.watched) >= how.first / 10 and len(turns.watched) * turns.steps >= SETTLES
 

@@ -90,7 +90,7 @@ def rows_of():
     """The layers of all rows that wait in the engine."""
 
     def layers(state):
-        infos = np.array(state.engine.buffers.of(torch.device("cpu")).infos, int).reshape(-1, 6)
+        infos = np.array(state.engine.buffers[torch.device("cpu")].infos, int).reshape(-1, 6)
         return [state.engine.meters[number].name for number in infos[:, 0]]
 
     return layers

@@ -166,7 +166,9 @@ def test_bare_process_does_not_import_monitorch():
 def test_cases_of_a_cpu():
     found = plan("cpu")
     assert [(case.name, case.setting) for case in found] == [
-        (model, setting) for model in user.SMALL for setting in user.SETTINGS
+        *((model, setting) for model in user.SMALL for setting in user.USUAL),
+        ("mlp", "all"),
+        (user.SIGNALS, "all10"),
     ]
     assert {case.seconds for case in found if case.setting == "default"} == {60.0}
     assert {case.seconds for case in found if case.setting != "default"} == {0.0}
@@ -185,7 +187,7 @@ def test_cases_of_a_gpu():
 @pytest.mark.parametrize(
     ("only", "expected"),
     [
-        ("cnn", [("cnn", setting) for setting in user.SETTINGS]),
+        ("cnn", [("cnn", setting) for setting in user.USUAL]),
         ("mlp:every1,cnn:default", [("mlp", "every1"), ("cnn", "default")]),
         ("mlp:every1,mlp:every1", [("mlp", "every1")]),
     ],
@@ -203,7 +205,7 @@ def test_unknown_cases_are_refused(only, capsys):
 
 def test_the_watch_is_named_by_its_options():
     labels = [UserCase("mlp", setting).label for setting in user.SETTINGS]
-    assert labels == ["default", "budget=0.02", "every=10", "every=1"]
+    assert labels == ["default", "budget=0.02", "every=10", "every=1", "lenses=all", "lenses=all, every=10"]
 
 
 def test_size_of_a_stack():

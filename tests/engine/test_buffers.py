@@ -418,9 +418,9 @@ def test_graphs_with_more_rows_than_there_is_room_for_leave_some_out(captured, m
 
 def test_there_is_one_buffer_for_each_device():
     whole, meter = Buffers(pytest.fail), plain()
-    assert isinstance(whole.of(CPU), HostBuffer)
-    assert whole.of(CPU) is whole.of(torch.device("cpu"))
-    assert isinstance(whole.of(torch.device("meta")), DeviceBuffer)
-    whole.of(CPU).output(meter, Info(0, 0), torch.ones(1, 4))
+    assert isinstance(whole[CPU], HostBuffer)
+    assert whole[CPU] is whole[torch.device("cpu")]
+    assert isinstance(whole[torch.device("meta")], DeviceBuffer)
+    whole[CPU].output(meter, Info(0, 0), torch.ones(1, 4))
     assert Read(whole.take()).norms(meter).tolist() == [2.0]
     assert whole.take() == []

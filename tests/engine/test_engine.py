@@ -75,7 +75,7 @@ def test_an_error_that_meters_have_together_is_told_once_and_ends_all_of_them(li
     def fail(entries):
         raise MemoryError("the device is full")
 
-    monkeypatch.setattr(engine.buffers.of(torch.device("cpu")), "gradients", fail)
+    monkeypatch.setattr(engine.buffers[torch.device("cpu")], "gradients", fail)
     with pytest.warns(MonitorchWarning, match="MemoryError: the device is full") as told:
         engine.measure_together("gradients", entries)
     assert len(told) == 1

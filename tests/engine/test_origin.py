@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from monitorch import PyTorchInspector
 from monitorch.engine.origin import Origin
 from monitorch.lens import NonFinite, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry, ParameterNorm
-from monitorch.watching.standard_lenses import standard_lenses
+from monitorch.watching.lens_sets import standard_lenses
 
 STEPS = 4
 SEEDS = 4

@@ -138,16 +138,18 @@ def test_copies_hold_no_tap_and_send_none_to_rest(model, inspector):
     assert all(len(norms) == 1 for norms in samples(inspector).values())
 
 
-def test_hooks_come_off_when_an_observed_step_has_ended(model):
+@pytest.mark.parametrize(("gradient", "on_parameters"), [("before_clip", 4), ("at_step", 0)])
+def test_hooks_come_off_when_an_observed_step_has_ended(model, gradient, on_parameters):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     lenses = [OutputNorm(inplace=False, include=LAYERS), ParameterGradientGeometry(inplace=False)]
-    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", optimizer=optimizer, every=EVERY)
+    options = {"optimizer": optimizer, "every": EVERY, "gradient": gradient}
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", **options)
     seen = []
     for _ in range(2 * EVERY):
         step(model)
         optimizer.step()
         seen.append((sum(hooks(model)), sum(map(has_hooks, model.parameters())), inspector.state.engine.is_awake))
-    idle, awake = (0, 0, False), (3, 4, True)
+    idle, awake = (0, 0, False), (3, on_parameters, True)
     # put on when the step before the baseline step has ended, and off when the observed one has
     assert seen == [idle, awake, awake, idle] * 2
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from functorch.compile import make_boxed_func
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -57,6 +57,7 @@ from monitorch.engine.torch_private import (
     forget_empty_hooks,
     graph_task,
     has_compiled_call,
+    hook_gradient,
     inside_backward,
     is_container,
     is_exported,
@@ -104,6 +105,10 @@ class Graphs(list):
 
 def leaf():
     return torch.ones(1, requires_grad=True)
+
+
+class Wrapped(Tensor):
+    """A tensor of the user's own class."""
 
 
 class Tripled(torch.autograd.Function):
@@ -449,6 +454,30 @@ def test_each_backward_pass_has_its_own_number():
     assert NO_TASK not in (a, c[0])
     assert graph_task() == NO_TASK
     assert not inside_backward()
+
+
+@pytest.mark.parametrize("kind", [Tensor, Wrapped])
+@pytest.mark.parametrize("others", [(), ("before",), ("after",), ("before", "after")])
+def test_a_gradient_reaches_its_hook_and_those_of_others_once(kind, others):
+    called, x = [], leaf()
+    y = (x * 2).as_subclass(kind)
+    if "before" in others:
+        y.register_hook(lambda gradient: called.append(("before", gradient.item())))
+    hook_gradient(y, lambda gradient: called.append(("ours", gradient.item())))
+    handle = y.register_hook(lambda gradient: called.append(("after", gradient.item())))
+    if "after" not in others:
+        handle.remove()
+    (y * 3).sum().backward()
+    assert called == [(name, 3.0) for name in ("before", "ours", "after") if name in ("ours", *others)]
+    assert x.grad.item() == 6.0
+
+
+def test_an_in_place_change_after_a_hook_leaves_it_the_gradient_before_the_change():
+    called, x = [], leaf()
+    y = x * 2
+    hook_gradient(y, called.append)
+    y.mul_(5).sum().backward()
+    assert [gradient.item() for gradient in called] == [5.0]
 
 
 def test_a_backward_pass_inside_another_has_its_own_number():

@@ -171,7 +171,7 @@ def test_ticks_do_not_disturb_the_rhythm(model, watch):
 def test_idle_steps_record_nothing_and_leave_no_hooks_on_tensors(model, watch):
     optimizer = sgd(model)
     inspector = watch(OutputGradientGeometry(), OutputNorm(), optimizer=optimizer, every=4)
-    hooks, rows, buffer = [], [], inspector.state.engine.buffers.of(torch.device("cpu"))
+    hooks, rows, buffer = [], [], inspector.state.engine.buffers[torch.device("cpu")]
     for layer in model:
         layer.register_forward_hook(lambda _, __, output: hooks.append(len(output._backward_hooks or ())))
 
@@ -189,7 +189,7 @@ def test_without_comparisons_no_step_is_a_baseline(model, watch):
     optimizer = sgd(model)
     inspector = watch(OutputGradientGeometry(compute_correlation=False), optimizer=optimizer, every=2)
     train(model, optimizer, 3)
-    assert len(inspector.state.engine.buffers.of(torch.device("cpu"))) == 2
+    assert len(inspector.state.engine.buffers[torch.device("cpu")]) == 2
 
 
 def test_losses_are_seen_at_every_step(model, watch):

@@ -1,6 +1,7 @@
 """ActivationHealth: every number against NumPy, which computes the activations again from a copy of the model."""
 
 import copy
+import math
 import warnings
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from monitorch import MonitorchWarning
 from monitorch.errors import OptionError
 from monitorch.lens import ActivationHealth, Attention
+from monitorch.preprocessor.activations import FREE as NO_BOUNDS
+from monitorch.preprocessor.activations import MOST, Activations, thinned
 
 ZEROS, SATURATION, DEAD, BATCH_SPREAD, UNIT_SPREAD = (
     f"Activation {what}" for what in ("Zeros", "Saturation", "Dead Units", "Batch Spread", "Unit Spread")
@@ -573,3 +576,46 @@ def test_together_with_attention(watch, shown):
     inspector.tick_epoch()
     assert list(shown.values(ZEROS)) == ["linear1"]
     assert list(shown.values("Attention Entropy")) == ["self_attn"]
+
+
+@pytest.mark.parametrize("how", ["torch.compile", "model.compile", "a part", "Sequential"])
+@pytest.mark.parametrize(("in_graphs", "seen"), [(True, True), (False, False)])
+def test_compiled_graphs_are_left_as_they_are_on_request(how, in_graphs, seen, watch, shown):
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU()) if how == "Sequential" else Called(functional.relu)
+    called = model
+    if how == "model.compile":
+        model.compile(backend="aot_eager")
+    elif how == "a part":
+        model.fc.compile(backend="aot_eager")
+    else:
+        called = torch.compile(model, backend="aot_eager")
+    inspector = watch(model, ActivationHealth(in_graphs=in_graphs))
+    if how == "Sequential" and in_graphs:
+        with pytest.warns(MonitorchWarning, match="calls of functions are not seen"):
+            called(draw(4, 6)).sum().backward()
+        seen = False
+    else:
+        called(draw(4, 6)).sum().backward()
+    inspector.tick_epoch()
+    assert bool(shown.values("Activation Zeros")) == seen
+
+
+LARGE = {"text": ((4, 3000, 128), 2), "images": ((4, 128, 60, 60), 1), "rows": ((12_000, 128), 1)}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_of_large_results_evenly_spread_positions_are_looked_at_and_others_in_each_step(case):
+    shape, units = LARGE[case]
+    x, health, seen = draw(*shape).relu_(), Activations(), torch.zeros(shape, dtype=torch.bool)
+    for step in range(8):
+        health.process_activation("layer", x, NO_BOUNDS, channel_last=units == x.dim() - 1, step=step)
+        part = thinned(seen, units, step)
+        assert MOST / 2 < part.numel() <= MOST * 1.1
+        part[:] = True
+    assert seen.all()
+    found, numbers = {name: moments.mean for name, moments in health.value["layer"].items()}, array(x)
+    scale = math.sqrt((numbers**2).mean())
+    assert found["zeros"] == pytest.approx((numbers == 0).mean(), abs=2e-3)
+    assert found["unit spread"] == pytest.approx(numbers.std(units).mean() / scale, rel=1e-2)
+    assert found["death"] == 0.0

@@ -564,7 +564,10 @@ def test_loss_in_the_output_needs_no_loss_fn():
     assert shown.line("Loss", "Loss", "train_loss mean") == pytest.approx({1: loss.item()})
 
 
-STANDARD = "LossMetrics GradientNorm OutputNorm OutputActivation OutputGradientGeometry ParameterGradientGeometry"
+STANDARD = (
+    "LossMetrics GradientNorm NonFinite OutputNorm OutputActivation ActivationHealth OutputGradientGeometry "
+    "ParameterGradientGeometry"
+)
 
 
 @pytest.mark.parametrize(
@@ -572,7 +575,7 @@ STANDARD = "LossMetrics GradientNorm OutputNorm OutputActivation OutputGradientG
     [
         (True, {}, f"{STANDARD} ParameterUpdateGeometry UpdateRatio ParameterNorm"),
         (False, {}, f"{STANDARD} ParameterNorm"),
-        (True, {"depth": 0}, "LossMetrics OutputGradientGeometry"),
+        (True, {"depth": 0}, "LossMetrics ActivationHealth OutputGradientGeometry"),
     ],
     ids=["optimizer", "no optimizer", "not deep"],
 )
@@ -584,7 +587,7 @@ def test_standard_lenses_by_default(training, with_optimizer, options, expected)
 def test_a_list_of_lenses_is_taken_as_it_is(training):
     lenses = [OutputNorm(), ParameterNorm()]
     with training.watch(lenses=lenses) as watch:
-        assert watch.inspector.lenses is lenses
+        assert watch.inspector.lenses == lenses
 
 
 def test_lenses_of_a_list_may_find_nothing_but_say_so():
@@ -595,8 +598,9 @@ def test_lenses_of_a_list_may_find_nothing_but_say_so():
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"lenses": "all"}, OptionError, "lenses='all' is unknown; choose 'standard' or pass a list"),
-        ({"lenses": ["ParameterNorm"]}, OptionError, "is not a lens"),
+        ({"lenses": "most"}, OptionError, "lenses='most' is unknown; choose 'standard' or 'all', or a list"),
+        ({"lenses": 3}, OptionError, "is not a lens"),
+        ({"lenses": ["ParameterNorm"]}, OptionError, "lenses='ParameterNorm' is unknown"),
         ({"lenses": [ParameterNorm()], "loss_fn": nn.MSELoss()}, OptionError, "into your list instead"),
         ({"loss_fn": nn.functional.mse_loss}, OptionError, "loss_fn takes a module"),
         ({"tick_every": 0}, OptionError, "tick_every=0 must be a whole number of steps, at least 1"),

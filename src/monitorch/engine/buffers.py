@@ -506,43 +506,40 @@ def _geometry_plainly(meter: Meter, x: Tensor, block: Tensor, index: int, follow
         previous.copy_(x)
 
 
-class Buffers:
-    """One buffer per device.
+class Buffers(dict[torch.device, HostBuffer | DeviceBuffer]):
+    """One buffer per device, made when it is first needed.
 
     Args:
         when_full: called with rows that must be folded before there is room for others.
     """
 
     def __init__(self, when_full: Callable[[Chunk], None]) -> None:
+        super().__init__()
         self._when_full = when_full
-        self._buffers: dict[torch.device, HostBuffer | DeviceBuffer] = {}
 
-    def of(self, device: torch.device) -> HostBuffer | DeviceBuffer:
-        """The buffer that measures tensors of a device."""
-        buffer = self._buffers.get(device)
-        if buffer is None:
-            make = HostBuffer if device.type == "cpu" else partial(DeviceBuffer, device)
-            buffer = self._buffers[device] = make(self._when_full)
+    def __missing__(self, device: torch.device) -> HostBuffer | DeviceBuffer:
+        make = HostBuffer if device.type == "cpu" else partial(DeviceBuffer, device)
+        buffer = self[device] = make(self._when_full)
         return buffer
 
     @property
     def have_captured(self) -> bool:
         """Whether CUDA graphs write rows."""
-        return any(isinstance(buffer, DeviceBuffer) and buffer.has_captured for buffer in self._buffers.values())
+        return any(isinstance(buffer, DeviceBuffer) and buffer.has_captured for buffer in self.values())
 
     def collect(self, step: int, tag: int, gaps: int, unit: Tensor | None) -> None:
         """Take what CUDA graphs have written, in this unit; see :meth:`DeviceBuffer.collect`."""
-        for buffer in self._buffers.values():
+        for buffer in self.values():
             if isinstance(buffer, DeviceBuffer):
                 with nullcontext() if unit is None else buffer.corrected(unit):
                     buffer.collect(step, tag, gaps)
 
     def forget_graphs(self) -> None:
         """Make room for new graphs, after all graphs were dropped."""
-        for buffer in self._buffers.values():
+        for buffer in self.values():
             if isinstance(buffer, DeviceBuffer):
                 buffer.forget_graphs()
 
     def take(self) -> list[Chunk]:
         """Give all rows away."""
-        return [chunk for buffer in self._buffers.values() for chunk in buffer.take()]
+        return [chunk for buffer in self.values() for chunk in buffer.take()]

@@ -46,6 +46,11 @@ def is_compiled() -> bool:
     return torch.compiler.is_dynamo_compiling() and not is_exported()
 
 
+def is_compiled_module(module: nn.Module) -> bool:
+    """Whether a module was compiled by ``torch.compile(module)`` or ``module.compile()``."""
+    return COMPILED_INSIDE in module._modules or has_compiled_call(module)
+
+
 def spare_the_compiler() -> None:
     """Where warnings are errors, ignore one that the compiler itself gives for any autograd function in a graph.
 
@@ -57,8 +62,7 @@ def spare_the_compiler() -> None:
 
 def drop_graphs(model: nn.Module) -> None:
     """Let a compiled model compile again: graphs made before it got its hooks would run without them."""
-    compiled = any(COMPILED_INSIDE in part._modules or has_compiled_call(part) for part in model.modules())
-    if compiled and has_graphs(model):
+    if any(map(is_compiled_module, model.modules())) and has_graphs(model):
         torch.compiler.reset()
         text = "compiled graphs do not see new hooks, so torch.compiler.reset() was called: the model compiles again"
         warn(text, stacklevel=3)

@@ -73,7 +73,7 @@ class Engine:
         """With several processes, whether rows wait until those of all processes are merged."""
         self.ranks = RankMerge(self.fold)
         self.buffers = Buffers(self._fold_early)
-        self.buffers.of(device)  # before a compiled model runs with memory of its own
+        self.buffers[device]  # before a compiled model runs with memory of its own
         self.meters: list[Meter] = []
         self.allowance = Allowance()
         self._subscribers: dict[int, Subscriber] = {}
@@ -89,7 +89,7 @@ class Engine:
         self.inputs = InputTap(state)
         self.losses: list[LossTap] = []
         """The taps on loss modules."""
-        self.backward = TrainingBackward(model, state, lambda: self.gradients.hooked)
+        self.backward = TrainingBackward(model, state, lambda: self.gradients.followed)
         self.step_scales = StepScales()
         self._outputs: dict[int, OutputTap] = {}
         self._updates: dict[int, UpdateTap] = {}
@@ -225,7 +225,7 @@ class Engine:
             if not entry[2].is_meta:  # there are no numbers in it
                 by_device[entry[2].device].append(entry)
         for device, own in by_device.items():
-            buffer = self.buffers.of(device)
+            buffer = self.buffers[device]
             try:
                 with nullcontext() if correction is None else buffer.corrected(*correction):
                     getattr(buffer, verb)(own)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import warn
-from .compilation import is_compiled
+from .compilation import inside_graph, is_compiled, is_compiled_module
 from .distributed_tensors import distributed_type
 from .graph import GraphCallback, GraphHook
 from .passes import will_be_repeated
@@ -48,6 +48,8 @@ class CallListener(Protocol):
     """What the readers of this listener hand over: those of another one may be read in the same model."""
     passes: frozenset[int]
     """The wanted kinds of passes, as ``kind_of_pass`` numbers them."""
+    in_graphs: bool
+    """Whether compiled graphs are to hand over calls, too."""
 
     def take_call(self, content: Content) -> None:
         """The module has made a call; no error may leave this method."""
@@ -63,6 +65,8 @@ class FunctionalCalls:
         self._running = _Running()
         self._hooks: list[Any] = []
         self._hooked: weakref.ref[nn.Module] | None = None
+        self._has_compiled: dict[int, bool] = {}
+        """By the id of a module, whether a part of it is compiled."""
 
     def listen(self, module: nn.Module, listener: CallListener) -> "Listening":
         """Hand the calls of a module to a listener from now on."""
@@ -74,7 +78,8 @@ class FunctionalCalls:
         return Listening(known[1], listener)
 
     def refresh(self) -> None:
-        """Forget modules that nobody listens to."""
+        """Forget modules that nobody listens to, and which are compiled."""
+        self._has_compiled = {}
         self._listeners = {place: known for place, known in self._listeners.items() if known[1]}
 
     def close(self) -> None:
@@ -111,15 +116,25 @@ class FunctionalCalls:
                 remove_mode(self._mode)
 
     def miss(self) -> None:
-        """The model runs where calls are not seen: say so once."""
-        if self._listeners and is_news(self.state, UNSEEN):
+        """The model runs where calls are not seen: say so once, if somebody wants them there."""
+        if any(own.in_graphs for own in self._all_listeners()) and is_news(self.state, UNSEEN):
             warn(f"{UNSEEN}, as Sequential does in torch.compile(model). Call model.compile() instead", stacklevel=2)
 
     def _wants(self, module: nn.Module) -> bool:
+        if inside_backward():
+            return False
         kind = self._kind(module, has_grad=torch.is_grad_enabled())
-        return not inside_backward() and any(
-            kind in own.passes for _, known in self._listeners.values() for own in known
-        )
+        wanting = [own for own in self._all_listeners() if kind in own.passes]
+        return bool(wanting) and (any(own.in_graphs for own in wanting) or not self._runs_graphs(module))
+
+    def _runs_graphs(self, module: nn.Module) -> bool:
+        """Whether a module is compiled, or a part of it, or what calls it."""
+        if id(module) not in self._has_compiled:
+            self._has_compiled[id(module)] = any(map(is_compiled_module, module.modules()))
+        return self._has_compiled[id(module)] or any(map(is_compiled_module, _calling_modules(sys._getframe())))
+
+    def _all_listeners(self) -> Iterator[CallListener]:
+        return (own for _, known in self._listeners.values() for own in known)
 
     def _kind(self, module: nn.Module, *, has_grad: bool) -> int:
         return bool(module.training) + 2 * (has_grad or will_be_repeated(self.state))
@@ -206,6 +221,7 @@ class _CallMode(TorchFunctionMode):
         self._calls, self._callback, self._distributed = calls, callback, distributed_type()
         self.readers: dict[Any, Reader] = {}
 
+    @inside_graph
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called instead of ``func``, also by the compiler while it traces."""
         if func is Tensor.unflatten and is_compiled():

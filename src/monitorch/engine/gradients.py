@@ -41,6 +41,9 @@ MAY_WAIT = 1 << 30
 """Bytes of gradients that may wait to be measured together: an optimizer that steps inside backward frees them."""
 
 
+NO_HOOKS = False, False
+"""A parameter without the two hooks that it may have."""
+
 Listener: TypeAlias = Callable[[Tensor, Tensor], None]
 """Called with a parameter and what a backward pass is about to add to its gradient, which must not be kept."""
 
@@ -57,10 +60,13 @@ class WatchedGradient:
         self.kept: Tensor | None = None
         """A copy of the gradient at the end of the last backward pass, if needed."""
         self.is_kept = False
-        self.hooked: Tensor | None = None
+        self.followed: Tensor | None = None
+        """The parameter as it was when the last pass began, if it trains."""
         self._content = 0
-        """What the hooked parameter held: ``swap_tensors`` takes the hook away with it."""
+        """What it held: ``swap_tensors`` takes the hooks away with it."""
         self._handles: list[Any] = []
+        self._hooks = NO_HOOKS
+        """Which of the two hooks it has: the one that is called after, and the one before backward adds to it."""
 
     @property
     def tensor(self) -> Tensor | None:
@@ -69,23 +75,27 @@ class WatchedGradient:
         return None if module is None else locate_parameter(module, self._parameter)
 
     def refresh(self) -> None:
-        """Look the parameter up, and hook it if it trains now."""
-        parameter = self.tensor
-        is_known = type(parameter) is nn.Parameter and parameter is self.hooked and parameter.requires_grad
-        if parameter is not None and is_known and content_of(parameter) == self._content:
+        """Look the parameter up, and hook it if it trains now: to read its gradient before a step, or to listen."""
+        parameter, needed = self.tensor, (self.moment != AT_STEP and bool(self.meters), bool(self.listeners))
+        is_known = type(parameter) is nn.Parameter and parameter is self.followed and parameter.requires_grad
+        is_ready = needed == self._hooks
+        if parameter is not None and is_known and is_ready and content_of(parameter) == self._content:
             return  # nearly always
         if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
             self.unhook()
             return
         with without_overrides():  # an uninitialised one refuses nearly all methods
-            if parameter is self.hooked and content_of(parameter) == self._content:
+            if parameter is self.followed and is_ready and content_of(parameter) == self._content:
                 return
             self.unhook()
-            forget_empty_hooks(parameter)
-            self._handles = [parameter.register_post_accumulate_grad_hook(self._accumulated)]  # type: ignore[no-untyped-call]
-            if self.listeners:
+            if any(needed):
+                forget_empty_hooks(parameter)
+            if needed[0]:
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._accumulated))  # type: ignore[no-untyped-call]
+            if needed[1]:
                 self._handles.append(parameter.register_hook(self._arrives))  # type: ignore[no-untyped-call]
-            self.hooked, self._content = parameter, content_of(parameter)
+            self._hooks = needed
+            self.followed, self._content = parameter, content_of(parameter)
 
     def join(self, owned: Owned) -> None:
         """Measure at steps from now on, if an optimizer has the parameter.
@@ -105,13 +115,12 @@ class WatchedGradient:
         """Remove the hooks from the parameter."""
         while self._handles:
             self._handles.pop().remove()
-        self.hooked = None
+        self.followed, self._hooks = None, NO_HOOKS
 
     def listen(self, listener: Listener) -> RemovableHandle:
         """Tell a listener what each backward pass adds, after the next :meth:`refresh`."""
         handle = RemovableHandle(self.listeners)
         self.listeners[handle.id] = listener
-        self.unhook()
         return handle
 
     def interrupt(self) -> None:
@@ -124,7 +133,7 @@ class WatchedGradient:
         """Called by autograd before it adds to the gradient, and whenever it computes what could be added."""
         state = self._tap.state
         try:
-            parameter = self.hooked
+            parameter = self.followed
             if parameter is not None and state.wants_data() and self._tap.adds_to(parameter):
                 for listener in list(self.listeners.values()):
                     listener(parameter, gradient.detach())
@@ -134,8 +143,6 @@ class WatchedGradient:
     def _accumulated(self, parameter: Tensor) -> None:
         """Called by autograd whenever it has added to the gradient."""
         state = self._tap.state
-        if not self.meters:
-            return
         try:
             if not state.wants_data():
                 self.interrupt()
@@ -187,9 +194,9 @@ class GradientTap:
         return [tensor for watched in self._watched.values() if (tensor := watched.tensor) is not None]
 
     @property
-    def hooked(self) -> list[Any]:
+    def followed(self) -> list[Any]:
         """Those whose gradients are waited for: what was in their places when the last pass began."""
-        return [watched.hooked for watched in self._watched.values() if watched.hooked is not None]
+        return [watched.followed for watched in self._watched.values() if watched.followed is not None]
 
     @property
     def takes_scaled(self) -> bool:
@@ -202,14 +209,15 @@ class GradientTap:
     ) -> Subscription:
         """Measure the gradient of a parameter for a preprocessor from now on."""
         watched = self._at(module, parameter)
+        subscription = self._engine.subscribe(watched.meters, name, gatherer, preprocessor, GRADIENT, parameter)
         if not self._is_resting:
             watched.refresh()
-        return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, GRADIENT, parameter)
+        return subscription
 
     def listen(self, module: nn.Module, parameter: str, listener: Listener) -> RemovableHandle:
         """Tell a listener what each backward pass of observed steps adds to the gradient of a parameter.
 
-        Not where ``fully_shard`` has put another parameter into the place of this one: nobody is told of that.
+        It is told of what is in the place of the parameter: while a pass runs, ``fully_shard`` puts others there.
         """
         watched = self._at(module, parameter)
         handle = watched.listen(listener)
@@ -371,13 +379,15 @@ class GradientTap:
                     continue
                 try:
                     found = self._untouched(watched, gradient, version)
-                    if found is not None:
-                        x, part = found
-                        # what counts as zero depends on the scale, so it cannot be corrected afterwards
-                        in_advance = None if unscaling.unit is None or not meter.rates else unscaling.unit
-                        x = x if in_advance is None else x * in_advance
-                        entry = meter, Info(meter.number, step, tag, part), x, meter.follows(x, gaps)
-                        (entries if in_advance is None else unscaled).append(entry)
+                    if found is None:
+                        continue
+                    x, part = found
+                    info = Info(meter.number, step, tag, part)
+                    if unscaling.unit is None or not meter.rates:
+                        entries.append((meter, info, x, meter.follows(x, gaps)))
+                    else:  # what counts as zero depends on the scale, so it cannot be corrected afterwards
+                        x = x * unscaling.unit
+                        unscaled.append((meter, info, x, meter.follows(x, gaps)))
                 except Exception as error:
                     meter.fail(error, gradient)
         self._engine.measure_together("gradients", entries, unscaling.of_scaled)

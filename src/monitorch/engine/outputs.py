@@ -16,7 +16,7 @@ from .passes import RecomputationFilter, kind_of_pass
 from .ranks import several_processes
 from .reports import tell
 from .tensors import pick_tensor, replace, samples_of, with_alias
-from .torch_private import is_traced
+from .torch_private import hook_gradient, is_traced
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -69,30 +69,6 @@ class OutputTap(GraphHook):
         self._handle.remove()
         self.outputs, self.gradients = [], []
 
-    def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Called after each forward pass; returns a new output if the gradient needs one."""
-        if self._engine.when_no_pass_has_begun is not None:
-            self._engine.when_no_pass_has_begun(module)
-        self.is_eager = True
-        if not self.state.wants_data():
-            self._missed = True
-            if self.state.is_steady:  # the first pass was idle
-                self._engine.send_to_rest(self)
-            return None
-        if not self._recomputation.counts():
-            return None
-        begin, changed = self.state.clock.enter(), None
-        if self._missed:
-            self._resume()
-        kind = kind_of_pass(module)
-        for meter in self.outputs:
-            if self._take_output(meter, kind, output):
-                self._engine.origins.look(meter, module, (args, kwargs), output)
-        if self.gradients:
-            changed = self._hook_gradients(module, args, kwargs, output)
-        self.state.clock.leave(begin)
-        return changed
-
     def rest(self) -> None:
         """Take the hook off until :meth:`wake`; there is a gap before the next tensor."""
         self._missed = True
@@ -115,6 +91,31 @@ class OutputTap(GraphHook):
 
     # the hot path of hooks: nearly all CPU time is spent here, so it calls few functions
 
+    def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Called after each forward pass; returns a new output if the gradient needs one."""
+        engine, state = self._engine, self.state
+        if engine.when_no_pass_has_begun is not None:
+            engine.when_no_pass_has_begun(module)
+        self.is_eager = True
+        if not state.wants_data():
+            self._missed = True
+            if state.is_steady:  # the first pass was idle
+                engine.send_to_rest(self)
+            return None
+        kind = kind_of_pass(module)
+        if not self._recomputation.counts(has_grad=kind >= 2):
+            return None
+        begin, changed = state.clock.enter(), None
+        if self._missed:
+            self._resume()
+        for meter in self.outputs:
+            if self._take_output(meter, kind, output):
+                engine.origins.look(meter, module, (args, kwargs), output)
+        if self.gradients:
+            changed = self._hook_gradients(module, args, kwargs, output)
+        state.clock.leave(begin)
+        return changed
+
     def _take_output(self, meter: Meter, kind: int, output: Any, part: int = OWN) -> bool:
         """Measure an output, if passes of this kind are wanted; whether it is known already not to be finite."""
         if kind not in meter.passes or meter.failed:
@@ -131,8 +132,8 @@ class OutputTap(GraphHook):
             if x.is_meta:
                 return False  # it has no numbers, like those of a tracer
             alive = meter.alive(x) if meter.exact_death and several_processes() else None
-            buffer, info = self._engine.buffers.of(x.device), Info(meter.number, self.state.step, kind, part)
-            return buffer.output(meter, info, x, alive)
+            info = Info(meter.number, self.state.step, kind, part)
+            return self._engine.buffers[x.device].output(meter, info, x, alive)
         except Exception as error:
             meter.fail(error, output)
         return False
@@ -145,46 +146,45 @@ class OutputTap(GraphHook):
             tensor = changed if is_plain else meter.guarded(pick_tensor, changed, meter.index)
             if tensor is not None and tensor.requires_grad:
                 changed, tensor = with_alias(changed, tensor, module, (*args, *kwargs.values()))
-                tensor.register_hook(partial(self._take_gradient, meter, tag))  # type: ignore[no-untyped-call]
+                hook_gradient(tensor, partial(self._take_gradient, meter, tag))
         return None if changed is output else changed
 
     def _take_gradient(self, meter: Meter, tag: int, gradient: Tensor, part: int = OWN) -> None:
         """Measure a gradient; the hook of an earlier forward pass may fire after the tap was closed."""
+        engine, state = self._engine, self.state
         try:
             if (
                 meter not in self.gradients
                 or meter.failed
                 or gradient.is_meta
                 or is_traced()
-                or not self._engine.backward.is_running(self.module())
+                or not engine.backward.is_running(self.module())
             ):
                 return
-            if not self.state.is_recording():
+            if not state.is_recording():
                 meter.interrupt()
                 return
-            begin = self.state.clock.enter()
+            begin = state.clock.enter()
             try:
-                self._measure_gradient(meter, tag, gradient, part)
+                x = gradient.detach() if gradient.requires_grad else gradient
+                if type(x) is not Tensor:
+                    x, part = local_gradient(x)
+                self._measure_gradient(meter, tag, x if x.layout is strided else as_dense(x), part)
             except Exception as error:
                 meter.fail(error, gradient)
-            self.state.clock.leave(begin)
+            state.clock.leave(begin)
         except Exception as error:
-            tell(self.state, f"looking at the gradient of layer {self._name!r}", error)
+            tell(state, f"looking at the gradient of layer {self._name!r}", error)
 
-    def _measure_gradient(self, meter: Meter, tag: int, gradient: Tensor, part: int) -> None:
-        x = gradient.detach() if gradient.requires_grad else gradient
-        if type(x) is not Tensor:
-            x, part = local_gradient(x)
-        x = x if x.layout is strided else as_dense(x)
-        state = self.state
+    def _measure_gradient(self, meter: Meter, tag: int, x: Tensor, part: int) -> None:
+        state, in_graph, buffer = self.state, meter.in_graph, self._engine.buffers[x.device]
         follows = meter.follows(x, state.gaps)
-        generation = meter.comparison.generation if meter.in_graph and x.is_cuda else NO_GRAPH
-        buffer = self._engine.buffers.of(x.device)
+        generation = meter.comparison.generation if in_graph and x.is_cuda else NO_GRAPH
         info = Info(meter.number, state.step, tag, part, generation, state.gaps)
-        if state.loss_scale is None or (meter.in_graph and is_capturing(x.device)):
+        if state.loss_scale is None or (in_graph and is_capturing(x.device)):
             buffer.geometry(meter, info, x, follows)  # rows of a CUDA graph are unscaled when they are collected
         else:
-            with buffer.corrected(state.loss_scale.unit(in_graph=meter.in_graph)):
+            with buffer.corrected(state.loss_scale.unit(in_graph=in_graph)):
                 buffer.geometry(meter, info, x, follows)
 
     def _resume(self) -> None:

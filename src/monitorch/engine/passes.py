@@ -58,6 +58,8 @@ class RecomputationFilter:
         """Whether the running pass counts; call this once per pass."""
         if has_grad is None:
             has_grad = torch.is_grad_enabled()
+        if has_grad and graph_task() == NO_TASK:
+            return True  # nearly always
         is_first = not has_grad and will_be_repeated(self._state)
         if not inside_backward():
             self._to_repeat += is_first

@@ -90,19 +90,24 @@ class UpdateTap:
         sketched, weighed = list[Entry](), list[Entry]()
         for watched in self._watched.values():
             tensor = watched.find()
-            if tensor is not None and tensor in owned:  # its steps do not change others
-                local = local_part(tensor)[0]
-                kept = [meter for meter in watched.meters if self._keeps(meter, local)]
-                exact = [meter for meter in kept if not meter.comparison.sketched]
-                watched.before = watched.copy_of(local) if exact else None
-                for meter in kept:
-                    meter.before = None if meter.comparison.sketched else watched.before
-                if watched.before is not None:
-                    copies.append(watched.before)
-                    originals.append(local)
-                sketched += [(meter, NOWHERE, local, False) for meter in kept if meter.comparison.sketched]
-                weighed += [(meter, NOWHERE, local, False) for meter in kept if meter.weighs and not self._tag]
-                self._moving.append((tensor, kept))
+            if tensor is None or tensor not in owned:  # its steps do not change others
+                continue
+            local = local_part(tensor)[0]
+            kept = [meter for meter in watched.meters if self._keeps(meter, local)]
+            before: Tensor | None = None
+            for meter in kept:
+                if meter.comparison.sketched:
+                    sketched.append((meter, NOWHERE, local, False))
+                    meter.before = None
+                else:
+                    meter.before = before = watched.copy_of(local)
+                if meter.weighs and not self._tag:
+                    weighed.append((meter, NOWHERE, local, False))
+            watched.before = before
+            if before is not None:
+                copies.append(before)
+                originals.append(local)
+            self._moving.append((tensor, kept))
         if copies:
             with torch.no_grad():
                 copy_all(copies, originals)
@@ -113,6 +118,8 @@ class UpdateTap:
         """Whether a meter measures this step; makes room for what it keeps."""
         if meter.failed or (self._tag and not meter.compares):
             return False
+        if meter.comparison.knows(local):
+            return True  # nearly always
         meter.guarded(meter.before_step, local)
         return not meter.failed
 

@@ -14,6 +14,7 @@ class CallGatherer(Gatherer):
 
     Args:
         preprocessors: one preprocessor, with ``readers``, ``kinds``, ``passes()`` and ``process_call(name, content)``.
+            If its ``in_graphs`` is False, compiled graphs hand nothing over.
 
     The others are those of every gatherer.
     """
@@ -24,6 +25,7 @@ class CallGatherer(Gatherer):
         super().__init__(preprocessors, name, inspector_state)
         (preprocessor,) = preprocessors
         self.readers, self.kinds, self.passes = preprocessor.readers, preprocessor.kinds, preprocessor.passes()
+        self.in_graphs: bool = getattr(preprocessor, "in_graphs", True)
         engine = getattr(inspector_state, "engine", None)
         if engine is not None:
             self._handles.append(engine.calls.listen(module, self))

@@ -54,6 +54,8 @@ class ActivationHealth(Lens):
             before.
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
+        in_graphs: look into compiled graphs, too; these then have operators that hand over activations. False leaves
+            them as they are, as the standard lens does: nothing is shown of a compiled model.
     """
 
     def __init__(
@@ -64,11 +66,12 @@ class ActivationHealth(Lens):
         channel_last: bool | str = "auto",
         line_aggregation: Strings = "mean",
         range_aggregation: Strings | None = "min-max",
+        in_graphs: bool = True,
     ) -> None:
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         self._calls = ActivationLayers(None if options.channel_last(channel_last) == "auto" else bool(channel_last))
-        health = Activations(inplace, record_eval, evaluation_from_grad)
+        health = Activations(inplace, record_eval, evaluation_from_grad, in_graphs)
         shares = {"Activation Zeros": ZEROS, "Activation Saturation": SATURATION, "Activation Dead Units": DEATH}
         spreads = {"Activation Batch Spread": BATCH_SPREAD, "Activation Unit Spread": UNIT_SPREAD}
         views = [LayerLines(tag, Source(health, name), lines, bands, ylim=(0, 1)) for tag, name in shares.items()]

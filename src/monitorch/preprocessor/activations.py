@@ -23,6 +23,9 @@ ENTRIES = 256
 POSITIONS, STEPS = 16_384, 4
 """or so many positions, from so many observed steps: a batch of one long text, or one large image, is enough then."""
 
+MOST = 1 << 20
+"""Elements of a call that are looked at: of larger results evenly spread entries and positions, others in each step."""
+
 NEAR = 0.01
 """How near to its bound a function that never reaches it counts as saturated."""
 
@@ -126,6 +129,20 @@ READERS = _in_all_places(
 """Activation functions and what is taken from their calls, and functions with weights, which come before them."""
 
 
+def thinned(x: Tensor, units: int, step: int) -> Tensor:
+    """Evenly spread entries and positions of a result, with all units, if it is large; a view.
+
+    >>> thinned(torch.zeros(4, 512, 4096), 2, step=0).shape
+    torch.Size([4, 64, 4096])
+    """
+    others = [dim for dim in range(x.dim()) if dim != units]
+    for dim in sorted(others, key=lambda dim: x.shape[dim], reverse=True):
+        stride = min(-(-x.numel() // MOST), x.shape[dim] // 2)  # two are needed to see a spread
+        if stride > 1:
+            x = x[(slice(None),) * dim + (slice(step % stride, None, stride),)]
+    return x
+
+
 @dataclass
 class AliveUnits:
     """Which units of a layer were active, since the last window was full. What is counted is known from shapes."""
@@ -156,6 +173,7 @@ class Activations(SeparateStatistics):
         inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too, not only those of training.
         evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
+        in_graphs: whether compiled graphs are to hand over activations, too.
 
     >>> health = Activations()
     >>> health.process_activation("relu", torch.tensor([[0.0, 3.0], [0.0, 0.0]]), FREE, channel_last=True, step=0)
@@ -167,10 +185,15 @@ class Activations(SeparateStatistics):
     readers, kinds = READERS, frozenset({ACTIVATION, WEIGHTS})
 
     def __init__(
-        self, inplace: bool = True, record_eval: bool = False, evaluation_from_grad: bool | None = None
+        self,
+        inplace: bool = True,
+        record_eval: bool = False,
+        evaluation_from_grad: bool | None = None,
+        in_graphs: bool = True,
     ) -> None:
         super().__init__(inplace)
         self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
+        self.in_graphs = in_graphs
         self._windows: dict[str, AliveUnits] = {}
 
     def passes(self) -> frozenset[int]:
@@ -189,6 +212,7 @@ class Activations(SeparateStatistics):
             x = result.detach()
             x = x[:, None] if x.dim() == 1 else x
             units = x.dim() - 1 if channel_last else 1
+            x = thinned(x, units, step)
             self._count_zeros(name, x)
             self._count_saturated(name, x, *bounds)
             self._measure_spread(name, x, units)

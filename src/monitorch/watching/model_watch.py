@@ -39,8 +39,8 @@ from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
 from ..visualizer.store_visualizer import StoreVisualizer
 from .flight_recorder import DUMPING, FlightRecorder
+from .lens_sets import STANDARD, checked, expanded
 from .run_options import RunOptions
-from .standard_lenses import standard_lenses
 
 FEW, OFTEN = 10, 40
 """Steps per tick by default at the beginning, which is a tenth of all steps so far later, and for how many ticks."""
@@ -66,7 +66,7 @@ def watch(
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
     *,
     loss_fn: nn.Module | None = None,
-    lenses: str | Iterable[AbstractLens] = "standard",
+    lenses: str | Iterable[str | AbstractLens] = STANDARD,
     every: int | Callable[[int], bool] | None = None,
     budget: float | None = None,
     head_start: float | None = None,
@@ -93,7 +93,8 @@ def watch(
         optimizer: the optimizer, or a list of them; if you use a GradScaler, pass it as ``grad_scaler=``.
         loss_fn: the module that computes the loss; without it, the ``loss`` field of the model's output, or what you
             pass to :meth:`Watch.push_loss`.
-        lenses: what to look at: ``"standard"``, or a list of lenses.
+        lenses: what to look at: ``"standard"``; ``"all"`` for the standard lenses and every other signal that costs
+            little; or a list of lenses, in which these names may stand, too: ``["standard", Attention()]``.
         every: observe every n-th step, or those for which this function of the step's number is true. If neither this
             nor a budget is given, ``budget=0.03`` and ``head_start=2.0``: nearly every step at first, then as many as
             three percent of the time pay for.
@@ -133,17 +134,16 @@ def watch(
         raise OptionError(
             "run, folder, config, capture, resume and max_size are for a stored run: leave them or visualizer= out"
         )
-    if isinstance(lenses, str) and lenses != "standard":
-        raise OptionError(f"lenses={lenses!r} is unknown; choose 'standard' or pass a list such as [OutputNorm()]")
-    if loss_fn is not None and not isinstance(lenses, str):
-        raise OptionError("loss_fn is for lenses='standard'; put LossMetrics(loss_fn=...) into your list instead")
+    chosen = checked(lenses)
+    has_set = any(isinstance(lens, str) for lens in chosen)
+    if loss_fn is not None and not has_set:
+        raise OptionError(
+            "loss_fn is for 'standard' and 'all' lenses; put LossMetrics(loss_fn=...) into your list instead"
+        )
     if root in _watches:
         _watches[root].close()
-    is_standard = isinstance(lenses, str)
-    if isinstance(lenses, str):
-        lenses = standard_lenses(
-            root, trained_by, loss_fn, inspector_options.get("depth", -1), "auto" if every is None else "exact"
-        )
+    depth, correlation = inspector_options.get("depth", -1), "auto" if every is None else "exact"
+    chosen = expanded(chosen, root, trained_by, loss_fn, depth, correlation)
     is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)
     if visualizer is None:
         visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
@@ -153,10 +153,10 @@ def watch(
     options |= {"every": 1 if every is None else every, "budget": budget}
     options["head_start"] = 0.0 if head_start is None else head_start
     options["visualizer"] = visualizer
-    inspector = PyTorchInspector(lenses, module=model, **options, **inspector_options)
+    inspector = PyTorchInspector(chosen, module=model, **options, **inspector_options)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
-    hints = is_standard and is_stored and inspector.is_main_process
+    hints = has_set and is_stored and inspector.is_main_process
     return Watch(inspector, root, tick_every, owns_visualizer=owns_visualizer, hints=hints)
 
 

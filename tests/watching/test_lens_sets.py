@@ -4,12 +4,16 @@ import pytest
 import torch
 from torch import nn
 
+import monitorch
 from monitorch import PyTorchInspector
 from monitorch.engine import allocation
-from monitorch.watching.standard_lenses import standard_lenses
+from monitorch.errors import OptionError
+from monitorch.lens import Attention, ParameterUpdateGeometry, UpdateRatio
+from monitorch.watching.lens_sets import SETS, all_lenses, checked, expanded, standard_lenses
 
 PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry UpdateRatio ParameterNorm"
-RATES = "OutputNorm OutputActivation"
+RATES = "OutputNorm OutputActivation ActivationHealth"
+OUTPUTS = "OutputNorm ActivationHealth OutputGradientGeometry"
 
 
 class Own(nn.Module):
@@ -37,23 +41,26 @@ class Scale(nn.Module):
     [
         (
             nn.Sequential(nn.Linear(3, 1), nn.ReLU()),
-            f"LossMetrics GradientNorm {RATES} OutputGradientGeometry {PARAMETERS}",
+            f"LossMetrics GradientNorm NonFinite {RATES} OutputGradientGeometry {PARAMETERS}",
         ),
         (
             nn.Sequential(nn.Linear(3, 1), nn.Dropout()),
-            f"LossMetrics GradientNorm {RATES} OutputGradientGeometry {PARAMETERS}",
+            f"LossMetrics GradientNorm NonFinite {RATES} OutputGradientGeometry {PARAMETERS}",
         ),
-        (nn.Linear(3, 1), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
-        (nn.LayerNorm(3, elementwise_affine=False), "LossMetrics OutputGradientGeometry"),
-        (Own(), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
-        (nn.Sequential(Own(), nn.ReLU()), f"LossMetrics GradientNorm {RATES} OutputGradientGeometry {PARAMETERS}"),
-        (nn.LazyLinear(3), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
+        (nn.Linear(3, 1), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
+        (nn.LayerNorm(3, elementwise_affine=False), "LossMetrics ActivationHealth OutputGradientGeometry"),
+        (Own(), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
+        (
+            nn.Sequential(Own(), nn.ReLU()),
+            f"LossMetrics GradientNorm NonFinite {RATES} OutputGradientGeometry {PARAMETERS}",
+        ),
+        (nn.LazyLinear(3), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
         (nn.ReLU(), f"LossMetrics {RATES}"),
         (nn.Sequential(nn.ReLU(), nn.Tanh()), f"LossMetrics {RATES}"),
-        (nn.Sequential(nn.Flatten()), "LossMetrics OutputGradientGeometry"),
-        (nn.Sequential(), "LossMetrics OutputGradientGeometry"),
-        (nn.LSTM(3, 1), f"LossMetrics GradientNorm OutputNorm OutputGradientGeometry {PARAMETERS}"),
-        (Scale(), f"LossMetrics GradientNorm {RATES} {PARAMETERS}"),
+        (nn.Sequential(nn.Flatten()), "LossMetrics ActivationHealth OutputGradientGeometry"),
+        (nn.Sequential(), "LossMetrics ActivationHealth OutputGradientGeometry"),
+        (nn.LSTM(3, 1), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
+        (Scale(), f"LossMetrics GradientNorm NonFinite {RATES} {PARAMETERS}"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -79,9 +86,8 @@ def test_two_lenses_for_each_optimizer():
     model = nn.Linear(2, 1)
     optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
     lenses = standard_lenses(model, optimizers)
-    assert [lens.optimizer for lens in lenses if hasattr(lens, "optimizer")] == [
-        o for o in optimizers for _ in range(2)
-    ]
+    found = [lens.optimizer for lens in lenses if isinstance(lens, (ParameterUpdateGeometry, UpdateRatio))]
+    assert found == [optimizer for optimizer in optimizers for _ in range(2)]
 
 
 def test_updates_need_an_optimizer():
@@ -109,3 +115,39 @@ def test_tensors_are_compared_exactly_while_there_is_room_for_copies(options, ro
     optimizer.step()
     inspector.tick_epoch()
     assert {record.error for record in inspector.records()} == errors
+
+
+def test_a_name_stands_for_its_lenses_and_a_lens_for_itself():
+    model, own = nn.Linear(2, 1), Attention()
+    names = [type(lens).__name__ for lens in expanded(checked(["standard", own]), model)]
+    assert names == [*(type(lens).__name__ for lens in standard_lenses(model)), "Attention"]
+    assert expanded(checked([own]), model) == [own]
+
+
+def test_all_are_the_standard_ones_and_every_other_that_needs_no_choice():
+    model, loss_fn = nn.Sequential(nn.Linear(2, 1), nn.ReLU()), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    names = {type(lens).__name__ for lens in all_lenses(model, [optimizer], loss_fn)}
+    assert {type(lens).__name__ for lens in standard_lenses(model, [optimizer], loss_fn)} < names
+    # one needs to be told an attribute, the next takes an SVD of each weight, the last is part of another
+    left = {"AbstractLens", "Attribute", "ParameterCond", "ParameterGradientActivation"}
+    assert names == {*monitorch.lens.__all__} - left
+
+
+@pytest.mark.parametrize("given", ["everything", ["standard", "al"], [Attention(), "Attention"]])
+def test_an_unknown_name_lists_the_known_ones(given):
+    with pytest.raises(OptionError, match=r"is unknown; choose 'standard' or 'all', or a list such as"):
+        checked(given)
+
+
+MODELS = [nn.Linear(2, 1), nn.Sequential(), nn.ReLU(), nn.TransformerEncoderLayer(4, 1, 8)]
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "model",
+    [nn.Linear(2, 1), nn.Sequential(), nn.ReLU(), nn.TransformerEncoderLayer(4, 1, 8)],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_set_says_nothing_of_lenses_that_find_nothing(name, model):
+    monitorch.watch(model, lenses=name, visualizer="dummy", on_error="raise").close()

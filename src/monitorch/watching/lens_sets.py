@@ -1,0 +1,121 @@
+"""Sets of lenses by name: those to start with, and all."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..engine.parameters import own_parameters
+from ..errors import OptionError
+from ..inspector.module_tree import walk
+from ..lens import (
+    AbstractLens,
+    ActivationHealth,
+    Attention,
+    Distribution,
+    GradientNorm,
+    InputStatistics,
+    LossMetrics,
+    NonFinite,
+    OutputActivation,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterFacts,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+    SignalToNoise,
+    SpectralNorm,
+    TargetStatistics,
+    UpdateRatio,
+)
+from ..lens.distribution import GRADIENT, OUTPUT, PARAMETER
+from ..lens.module_distinction import isactivation, isdropout, isnotactivation
+from ..lens.options import ALL
+
+STANDARD, EVERYTHING = "standard", "all"
+"""The names of the sets."""
+
+
+def standard_lenses(
+    model: nn.Module,
+    optimizers: Iterable[Optimizer] = (),
+    loss_fn: nn.Module | None = None,
+    depth: Any = -1,
+    correlation: str = "auto",
+) -> list[AbstractLens]:
+    r"""The lenses of ``lenses="standard"``: those that have something to show for this model.
+
+    ``correlation`` says how they compare tensors: by default exactly, while copies of all of them take little memory.
+
+    >>> print(*(type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))), sep="\n")
+    LossMetrics
+    GradientNorm
+    NonFinite
+    OutputNorm
+    ActivationHealth
+    OutputGradientGeometry
+    ParameterGradientGeometry
+    ParameterNorm
+    """
+    layers = walk(model, depth if isinstance(depth, int) else -1)
+    leaves = [layer.module for layer in layers if layer.is_leaf]
+    # of any class: outputs of layers with own parameters are shown beside outputs of activations
+    weighted = dict.fromkeys(type(layer.module) for layer in layers if own_parameters(layer.module))
+    chosen: list[AbstractLens] = [LossMetrics(loss_fn=loss_fn), *([GradientNorm(), NonFinite()] if weighted else [])]
+    if weighted or any(map(isactivation, leaves)):
+        chosen.append(OutputNorm(include=weighted))
+    if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):
+        chosen.append(OutputActivation())
+    chosen.append(ActivationHealth(in_graphs=False))  # also of functions, which are seen when they are called
+    if any(map(isnotactivation, leaves)):
+        chosen.append(OutputGradientGeometry(correlation=correlation))
+    if weighted:
+        options: dict[str, Any] = {"parameters": ALL, "correlation": correlation}
+        chosen.append(ParameterGradientGeometry(**options))
+        for optimizer in optimizers:
+            chosen.append(ParameterUpdateGeometry(optimizer, **options))
+            chosen.append(UpdateRatio(optimizer, parameters=ALL, updates=correlation))
+        chosen.append(ParameterNorm(parameters=ALL))
+    return chosen
+
+
+def all_lenses(
+    model: nn.Module,
+    optimizers: Iterable[Optimizer] = (),
+    loss_fn: nn.Module | None = None,
+    depth: Any = -1,
+    correlation: str = "auto",
+) -> list[AbstractLens]:
+    """The lenses of ``lenses="all"``: the standard ones and every signal; not what takes an SVD of each weight.
+
+    The noise of gradients is that of the first optimizer.
+    """
+    optimizers = list(optimizers)
+    chosen = standard_lenses(model, optimizers, loss_fn, depth, correlation)
+    chosen = [ActivationHealth() if isinstance(lens, ActivationHealth) else lens for lens in chosen]
+    chosen += [Attention(), InputStatistics(), *([] if loss_fn is None else [TargetStatistics(loss_fn)])]
+    if any(isinstance(lens, ParameterNorm) for lens in chosen):
+        chosen += [SpectralNorm(), *map(Distribution, (OUTPUT, GRADIENT, PARAMETER))]
+        chosen += [SignalToNoise(optimizers[0]), ParameterFacts(optimizers)] if optimizers else []
+    return chosen
+
+
+SETS = {STANDARD: standard_lenses, EVERYTHING: all_lenses}
+
+
+def checked(lenses: str | Iterable[Any]) -> list[Any]:
+    """The lenses that were given, and the names of sets among them, which must be known."""
+    given = [lenses] if isinstance(lenses, str) or not isinstance(lenses, Iterable) else list(lenses)
+    if unknown := [name for name in given if isinstance(name, str) and name not in SETS]:
+        sets = " or ".join(map(repr, SETS))
+        raise OptionError(
+            f"lenses={unknown[0]!r} is unknown; choose {sets}, or a list such as ['standard', Attention()]"
+        )
+    return given
+
+
+def expanded(lenses: Iterable[Any], *args: Any) -> list[AbstractLens]:
+    """The same with the lenses of each set in the place of its name; ``args`` are those of the sets."""
+    return [lens for given in lenses for lens in (SETS[given](*args) if isinstance(given, str) else [given])]
