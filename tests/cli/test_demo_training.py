@@ -28,6 +28,7 @@ def test_every_lens_has_something_to_say_at_the_end(long_run):
     outcome, _ = long_run
     left_out = {"AbstractLens", "ActivationHealth", "Attention", "Attribute", "Distribution", "NonFinite"}
     left_out |= {"BatchNormStatistics", "Routing"}
+    left_out |= {"ParameterFacts", "SignalToNoise"}
     expected = {*lens.__all__, "LoggedScalars"} - left_out
     assert {record.lens for record in outcome.records} == expected
     assert all(math.isfinite(record.value) for record in outcome.records)

@@ -197,6 +197,75 @@ def test_an_error_is_told_once_and_the_others_go_on(linear, measured, follow, cr
     assert fine.value["bias"] == ([1.0] * 2, [0.0] * 2)
 
 
+@pytest.fixture
+def listen(linear, measured):
+    """What a listener is told of the weight: its gradient before, and what is added."""
+    told = []
+
+    def note(parameter, gradient):
+        assert parameter is linear.weight
+        told.append((None if parameter.grad is None else parameter.grad.tolist(), gradient.tolist()))
+
+    handle = measured.engine.gradients.listen(linear, "weight", note)
+    return told, handle
+
+
+def test_a_listener_is_told_what_each_pass_adds_before_it_is_added(linear, listen):
+    told, _ = listen
+    for factor in (1.0, 2.0):
+        linear(torch.full((1, 3), factor)).sum().backward()
+    ones = np.ones((2, 3))
+    assert told == [(None, ones.tolist()), (ones.tolist(), (2 * ones).tolist())]
+    assert linear.weight.grad.tolist() == (3 * ones).tolist()
+
+
+@pytest.mark.parametrize(
+    ("act", "is_told"),
+    [
+        (lambda linear, loss: torch.autograd.grad(loss, [linear.weight]), False),
+        (lambda linear, loss: torch.autograd.grad(loss, [linear.weight], create_graph=True), False),
+        (lambda linear, loss: torch.autograd.grad(loss, [linear.bias]), False),
+        (lambda linear, loss: loss.backward(inputs=[linear.bias]), False),
+        (lambda linear, loss: loss.backward(inputs=[linear.weight]), True),
+        (lambda linear, loss: loss.backward(create_graph=True), True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_a_listener_is_told_only_of_what_is_added(act, is_told, linear, listen):
+    told, _ = listen
+    act(linear, linear(torch.ones(1, 3)).square().sum())
+    assert bool(told) == is_told
+    linear.zero_grad()
+
+
+def test_a_listener_is_not_told_while_nothing_is_recorded_nor_after_it_has_left(linear, measured, listen, count_hooks):
+    told, handle = listen
+    measured._enter(Phase.IDLE)
+    backward(linear, torch.ones(2, 3))
+    assert count_hooks(linear.weight) == 0
+    measured._enter(Phase.OBSERVE)
+    backward(linear, torch.ones(2, 3))
+    assert len(told) == 1
+    handle.remove()
+    backward(linear, torch.ones(2, 3))
+    assert len(told) == 1
+    measured.engine.refresh()
+    assert count_hooks(linear.weight) == 0
+
+
+def test_a_listener_that_fails_is_told_of_and_training_goes_on(linear, measured):
+    measured.engine.gradients.listen(linear, "weight", lambda *_: 1 / 0)
+    with pytest.warns(MonitorchWarning, match="looking at what backward adds to the gradient of 'weight'"):
+        backward(linear, torch.ones(2, 3))
+    assert linear.weight.grad is not None
+
+
+def test_a_listener_alone_has_nothing_measured_and_takes_no_scaled_gradient(linear, measured, listen, rows_of):
+    backward(linear, torch.ones(2, 3))
+    assert rows_of(measured) == []
+    assert not measured.engine.takes_scaled_gradients
+
+
 def test_closing_leaves_no_hook(linear, measured, count_hooks, follow):
     follow(geometry(), "weight")
     follow(geometry(), "bias")

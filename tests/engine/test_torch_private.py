@@ -53,6 +53,7 @@ from monitorch.engine.torch_private import (
     current_device,
     current_stream,
     default_store,
+    divide_all,
     end_graph,
     forget_empty_hooks,
     graph_task,
@@ -69,11 +70,14 @@ from monitorch.engine.torch_private import (
     mark_constant,
     mark_static,
     may_have_graphs,
+    multiply_all,
     norm_all,
     number_of_graphs,
     path_in_graph,
     processes_sharding,
+    raise_all,
     remove_mode,
+    root_all,
     running_parallel,
     running_steps,
     skip_frame,
@@ -612,24 +616,26 @@ def test_swapped_tensors_exchange_their_content():
     assert (content_of(b), content_of(a)) == before
 
 
+@pytest.mark.parametrize("register", ["register_post_accumulate_grad_hook", "register_hook"])
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_after_a_swap_hooks_are_called_if_the_empty_ones_were_forgotten(forgotten):
+def test_after_a_swap_hooks_are_called_if_the_empty_ones_were_forgotten(forgotten, register):
     weight, called = leaf(), []
-    weight.register_post_accumulate_grad_hook(print).remove()
+    getattr(weight, register)(print).remove()
     torch.utils.swap_tensors(weight, leaf())
     if forgotten:
         forget_empty_hooks(weight)
-    weight.register_post_accumulate_grad_hook(called.append)
+    getattr(weight, register)(called.append)
     weight.sum().backward()
     assert bool(called) == forgotten  # if torch calls it in any case, nothing has to be forgotten any more
 
 
 def test_hooks_of_others_are_not_forgotten():
     weight, called = leaf(), []
-    weight.register_post_accumulate_grad_hook(called.append)
+    weight.register_post_accumulate_grad_hook(lambda _: called.append("added"))
+    weight.register_hook(lambda _: called.append("arrived"))
     forget_empty_hooks(weight)
     weight.sum().backward()
-    assert called == [weight]
+    assert called == ["arrived", "added"]
 
 
 def test_all_tensors_are_copied_into_others_of_any_shape_and_dtype():
@@ -648,6 +654,17 @@ def test_norms_of_many_tensors_are_computed_in_the_wanted_dtype():
     found = norm_all(tensors, 2, dtype=torch.float64)
     assert [norm.dtype for norm in found] == [torch.float64] * 4
     assert [norm.item() for norm in found] == pytest.approx([300 * 12**0.5, 5, 0, 1])  # 1039 squared is no float16
+
+
+def test_many_tensors_are_divided_by_roots_that_are_scaled_and_have_a_least_value():
+    squares = torch.tensor([4.0, 9.0]), torch.tensor([[0.0]])
+    for factors in ([2.0, 3.0], [torch.tensor(2.0), torch.tensor(3.0)]):
+        roots = root_all(squares)
+        multiply_all(roots, factors)
+        raise_all(roots, [5.0, 0.5])
+        assert [root.tolist() for root in roots] == [[5.0, 6.0], [[0.5]]]
+        assert [found.tolist() for found in divide_all([torch.ones(2), torch.ones(1, 1)], roots)][1] == [[2.0]]
+    assert squares[0].tolist() == [4.0, 9.0]
 
 
 def test_fake_tensors_are_known_though_they_have_a_device():

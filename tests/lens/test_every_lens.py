@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from monitorch import lens
 from monitorch.lens.module_distinction import isactivation
 from tests.defaults import default_dtype
+from tests.numerical import checksum_oracle
 
 LENSES = [name for name in lens.__all__ if name != "AbstractLens"]
 
@@ -219,6 +220,43 @@ def show_update_ratios(tape):
         )
 
 
+def all_parameters(tape):
+    """Names of all parameters in model order, with their layer and own name."""
+    return [(f"{layer}.{short}" if layer else short, layer, short) for layer, short, _ in tape._parameters()]
+
+
+def show_signal_to_noise(tape):
+    """Adam's second moments, done again; a step of one backward pass in one process shows no noise."""
+    found = {}
+    for name, layer, short in all_parameters(tape):
+        second, sizes, gradients = 0.0, [], tape.gradients[short].get(layer, [])
+        for step, gradient in enumerate(gradients, start=1):
+            second = 0.999 * second + 0.001 * gradient**2
+            sizes.append(np.sqrt(np.mean(gradient**2 / np.maximum(second / (1 - 0.999**step), 1e-16))))
+        new = sizes[tape._ticked.get(id(gradients), 0) :]
+        found |= {name: new} if new else {}
+    return ("Gradient Noise Scale", {}, None), with_band("Adam Gradient RMS", found)
+
+
+def show_facts(tape):
+    empty, changed, checksums = {}, {}, {}
+    for name, layer, short in all_parameters(tape):
+        if tape.new(tape.gradients[short]).get(layer):
+            empty[name] = {"mean": 1.0}
+        updates = [np.any(way) for _, way in tape.new(tape.updates[short])[layer]]
+        if len(tape.updates[short][layer]) == len(updates):
+            del updates[0]  # the first step of all has none before it
+        changed[name] = {"mean": np.mean(updates)}
+        dtype = dict(tape.model.named_parameters())[name].detach().numpy().dtype
+        checksums[name] = {"last": checksum_oracle.shown(tape.parameters(short)[layer].astype(dtype))}
+    facts = {"Optimizer": 0.0, "Group": 0.0, "Learning Rate": 0.1}
+    constant = [
+        (f"Parameter {what}", {name: {"last": fact} for name in checksums}, None) for what, fact in facts.items()
+    ]
+    shares = ("Gradient Was Empty", empty, None), ("Parameter Changed", changed, None)
+    return *shares, ("Parameter Checksum", checksums, None), *constant
+
+
 class Mix(nn.Module):
     def forward(self, x):
         return nn.functional.scaled_dot_product_attention(x, x, x)
@@ -402,6 +440,7 @@ class Case(NamedTuple):
     show: object
     samples_at_tick: bool = False  # looks at the model itself at a tick, so that no tick is empty
     wrap: object = lambda model: model  # makes a model that it can look at
+    optimizer: object = None  # makes an optimizer that it can look at
 
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.Flatten, nn.Unflatten, nn.Dropout)
@@ -417,6 +456,11 @@ CASES = {
     "GradientNorm": Case(lambda t: lens.GradientNorm(), show_gradient_norm),
     "InputStatistics": Case(lambda t: lens.InputStatistics(), show_inputs),
     "Routing": Case(lambda t: lens.Routing(), show_routing, wrap=Routed),
+    "SignalToNoise": Case(
+        lambda t: lens.SignalToNoise(t.optimizer),
+        show_signal_to_noise,
+        optimizer=partial(torch.optim.Adam, lr=0.01, fused=True),
+    ),
     "SpectralNorm": Case(lambda t: lens.SpectralNorm(iterations=500), show_spectra, samples_at_tick=True),
     "TargetStatistics": Case(lambda t: lens.TargetStatistics(t.loss_fn), show_targets),
     "LossMetrics": Case(
@@ -430,6 +474,7 @@ CASES = {
     ),
     "OutputNorm": Case(lambda t: lens.OutputNorm(include=LEAVES), show_output_norms),
     "ParameterCond": Case(lambda t: lens.ParameterCond(), show_conditions, samples_at_tick=True),
+    "ParameterFacts": Case(lambda t: lens.ParameterFacts(t.optimizer), show_facts),
     "ParameterGradientActivation": Case(lambda t: lens.ParameterGradientActivation(), show_gradient_activations),
     "ParameterGradientGeometry": Case(
         lambda t: lens.ParameterGradientGeometry(), partial(parameter_geometry, "Gradient", "gradients")
@@ -457,6 +502,17 @@ def situation(situation, case):
 @pytest.fixture
 def new_net(new_net, case):
     return lambda **extra: case.wrap(new_net(**extra))
+
+
+@pytest.fixture
+def task(task, case):
+    def build(*models):
+        made = task(*models)
+        if case.optimizer is not None:
+            made.optimizer = case.optimizer(made.optimizer.param_groups[0]["params"])
+        return made
+
+    return build
 
 
 def numbers(calls):

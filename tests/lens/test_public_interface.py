@@ -37,6 +37,9 @@ SIGNATURES = {
     "aggregation_method='mean'",
     "InputStatistics": "",
     "Routing": "routers=None, *, top_k=None, experts=16",
+    "ParameterFacts": "optimizer",
+    "SignalToNoise": "optimizer, batch_size=None, inplace=True, *, line_aggregation='mean', "
+    "range_aggregation='min-max'",
     "SpectralNorm": "parameters='weight', *, iterations=10, largest_svd=0, log_scale=False",
     "TargetStatistics": "loss_fn, *, classes=10",
     "NonFinite": "optimizer=None",

@@ -13,10 +13,12 @@ from monitorch.lens import (
     OutputGradientGeometry,
     OutputNorm,
     ParameterCond,
+    ParameterFacts,
     ParameterGradientActivation,
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
+    SignalToNoise,
     UpdateRatio,
 )
 
@@ -47,7 +49,8 @@ class Setting:
         outputs = OutputNorm(include=nn.Linear), OutputActivation(), OutputGradientGeometry()
         parameters = [ParameterCond(), ParameterGradientActivation(), ParameterGradientGeometry(), ParameterNorm()]
         updates = ParameterUpdateGeometry(self.optimizer), UpdateRatio(self.optimizer)
-        return [LossMetrics(loss_fn=self.loss_fn), *outputs, *parameters, *updates, Attribute(["enter.weight"])]
+        steps = SignalToNoise(self.optimizer), ParameterFacts(self.optimizer)
+        return [LossMetrics(loss_fn=self.loss_fn), *outputs, *parameters, *updates, *steps, Attribute(["enter.weight"])]
 
     def watch(self, **options):
         common = {"optimizer": self.optimizer, "grad_scaler": self.scaler, "visualizer": "dummy", "on_error": "raise"}

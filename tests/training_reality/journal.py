@@ -43,7 +43,15 @@ class Step:
     owned: set[str]
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
-    skipped: bool = False
+    skipped: bool
+    called: bool
+    """Whether the optimizer was called at all; a fused one skips a step by itself."""
+    rates: dict[str, tuple[float, int]]
+    """Learning rate and group of each parameter of the optimizer."""
+    orphans: set[str]
+    """Parameters that are in no optimizer."""
+    beta: float | None
+    """That of second moments, if the optimizer keeps some."""
 
 
 class Tick:
@@ -143,8 +151,21 @@ class Training:
         nn.utils.clip_grad_norm_(self.root.parameters(), max_norm)
         self.journal.append(Clip(max_norm))
 
+    def groups(self, index):
+        """Learning rate and number of the group of each parameter."""
+        groups = enumerate(self.optimizers[index].param_groups)
+        by_id = {id(p): (float(group["lr"]), number) for number, group in groups for p in group["params"]}
+        return {name: by_id[id(p)] for name, p in self.root.named_parameters() if id(p) in by_id}
+
     def step(self, index=0, closure=None, *, overflows=False):
         optimizer, owned, before = self.optimizers[index], self.owned(index), weights_of(self.root)
+        everybody = set().union(*map(self.owned, range(len(self.optimizers))))
+        facts = {
+            "called": not overflows or bool(optimizer.defaults.get("fused")),
+            "rates": self.groups(index),
+            "orphans": {name for name, _ in self.root.named_parameters()} - everybody,
+            "beta": optimizer.defaults.get("betas", (0, None))[1],
+        }
         if closure is not None:
             optimizer.step(closure)
         elif self.scaler is not None:
@@ -152,7 +173,7 @@ class Training:
             self.scaler.update()
         else:
             optimizer.step()
-        self.journal.append(Step(index, owned, before, weights_of(self.root), overflows))
+        self.journal.append(Step(index, owned, before, weights_of(self.root), overflows, **facts))
 
     def tick(self):
         self.journal.append(Tick())

@@ -18,7 +18,8 @@ the weights and the random number stream. The rows are in `tests/training_realit
 there too.
 
 The numbers are: {everything}; in two rows also {of_some}. Norms come with correlations if consecutive tensors are
-compared.
+compared. Updates come with the facts of `ParameterFacts`; gradients, where a step has parts or Adam makes it, with
+those of `SignalToNoise`.
 
 ## Gradients are what the optimizer consumes
 

@@ -1,6 +1,7 @@
 """What must have been recorded: a journal done again in float64, by autograd alone, with nothing of the library."""
 
 import copy
+import math
 from collections import defaultdict
 from functools import partial
 
@@ -23,6 +24,7 @@ class Oracle:
         self.accumulated, self.at_last_backward = {}, {}
         self.weights, self.steps, self.ticks, self.counts = {}, 0, [], []
         self.watched = watched_parameters(self.model, case)
+        self.facts = Facts()
 
     def read(self, journal):
         verbs = {Backward: self.backward, ZeroGrad: self.zero_grad, Clip: self.clip, Step: self.step, Tick: self.tick}
@@ -38,6 +40,8 @@ class Oracle:
         outputs = [(layer, module, out) for layer, module, out in calls if out.requires_grad]
         wanted = [*named.values(), *(out for *_, out in outputs)]
         gradients = torch.autograd.grad(loss * event.scale if blind else loss, wanted, allow_unused=True)
+        added = {name: gradient for name, gradient in zip(named, gradients, strict=False) if gradient is not None}
+        self.facts.backward(added, self.accumulated)
         for name, gradient in zip(named, gradients, strict=False):
             if gradient is not None:
                 self.accumulated[name] = self.accumulated.get(name, 0) + gradient
@@ -92,6 +96,7 @@ class Oracle:
     def step(self, event):
         self.steps += event.optimizer == 0 and self.case.view != "backward"
         self.weights = event.after
+        self.facts.step(event, self.accumulated)
         taken = self.at_last_backward if self.case.view == "before_clip" else self.accumulated
         for name in sorted(event.owned):
             if event.skipped:
@@ -147,7 +152,7 @@ class Oracle:
             numbers[tag, layer, "mean"] = sum(found) / len(found)
             if tag not in {f"{p} Norm".title() for _, p in self.watched.values()}:
                 numbers[tag, layer, "min"], numbers[tag, layer, "max"] = min(found), max(found)
-        self.ticks.append((self.steps, numbers))
+        self.ticks.append((self.steps, numbers | self.facts.tick()))
         self.samples.clear()
 
 
@@ -171,6 +176,82 @@ def look_at_batch_norm(samples, layer, module, args, output):
 
 
 LOOKS = {models.Router: look_at_router, nn.BatchNorm1d: look_at_batch_norm}
+
+
+class Facts:
+    """What is known of parameters and of parts of a step, beside lengths and directions."""
+
+    def __init__(self):
+        self.passes, self.parts, self.empties = 0, {}, defaultdict(list)
+        self.last, self.moments = {}, {}
+        self.samples, self.numbers = defaultdict(list), {}
+
+    def backward(self, added, before):
+        self.passes += 1
+        for name, gradient in added.items():
+            self.empties[name].append(name not in before)
+            if name not in before:
+                self.parts[name] = {}
+            self.parts.setdefault(name, {})[self.passes] = gradient
+
+    def step(self, event, gradients):
+        if event.called:
+            for name in event.owned | (event.orphans if event.optimizer == 0 else set()):
+                self.look(event, name)
+        if not event.skipped:
+            self.noise([self.parts[name] for name in event.owned if name in self.parts])
+            for name in event.owned & gradients.keys() if event.beta is not None else ():
+                self.second_moment(name, gradients[name], event.beta)
+        for name in event.owned if event.called else ():
+            self.parts.pop(name, None)
+
+    def look(self, event, name):
+        empties, now, before = self.empties.pop(name, []), event.after[name], self.last.get(name)
+        if empties:
+            self.samples["Gradient Was Empty", name, "mean"].append(any(empties))
+        if before is not None and not event.skipped:
+            self.samples["Parameter Changed", name, "mean"].append(
+                before.shape != now.shape or bool((now != before).any())
+            )
+        self.last[name] = now
+        rate, group = event.rates.get(name, (None, -1))
+        self.numbers["Parameter Group", name, "last"] = group
+        self.numbers["Parameter Optimizer", name, "last"] = -1 if rate is None else event.optimizer
+        self.numbers |= {} if rate is None else {("Parameter Learning Rate", name, "last"): rate}
+
+    def noise(self, by_parameter):
+        passes = {number for parts in by_parameter for number in parts}
+        if len(passes) < 2:
+            return
+        zero = torch.zeros(())
+        products = [
+            [sum((p.get(i, zero) * p.get(j, zero)).sum() for p in by_parameter) for i in passes] for j in passes
+        ]
+        matrix, count = torch.tensor(products, dtype=torch.float64), len(passes)
+        between = (matrix.sum() - matrix.trace()) / (count * (count - 1))  # of different parts
+        self.samples["square"].append(between.item())
+        self.samples["variance"].append((matrix.trace() / count - between).item() / count)
+
+    def second_moment(self, name, gradient, beta):
+        second, steps = self.moments.get(name, (0.0, 0))
+        second, steps = beta * second + (1 - beta) * gradient.square(), steps + 1
+        self.moments[name] = second, steps
+        size = (gradient.square() / (second / (1 - beta**steps)).clamp(min=1e-16)).mean().sqrt()
+        self.samples["Adam Gradient RMS", name, ""].append(size.item())
+
+    def tick(self):
+        squares, variances = self.samples.pop("square", []), self.samples.pop("variance", [])
+        found = dict(self.numbers)
+        if squares:
+            found["Gradient Noise Scale", "Gradient Noise Scale", "noise_scale"] = (
+                sum(variances) / sum(squares) if sum(squares) > 0 else math.inf
+            )
+        for (tag, name, line), samples in self.samples.items():
+            mean = sum(samples) / len(samples)
+            lines = {line: mean} if line else {"mean": mean, "min": min(samples), "max": max(samples)}
+            found |= {(tag, name, line): number for line, number in lines.items()}
+        self.samples, self.numbers = defaultdict(list), {}
+        return found
 
 
 def plain_copy(model):

@@ -13,10 +13,12 @@ from monitorch.lens import (
     OutputActivation,
     OutputGradientGeometry,
     OutputNorm,
+    ParameterFacts,
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
     Routing,
+    SignalToNoise,
     UpdateRatio,
 )
 from tests.training_reality import loops
@@ -53,7 +55,7 @@ ANY_ORDER = {("sparse gradients", "cuda")}
 
 LINES = {"line_aggregation": ("mean", "min", "max"), "range_aggregation": None}
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-STATISTICS = {"mean", "min", "max", "activation_rate", "death_rate"}
+STATISTICS = {"mean", "min", "max", "activation_rate", "death_rate", "last", "noise_scale"}
 FAMILIES = {
     "OutputNorm": "output norm",
     "OutputActivation": "activation rates",
@@ -64,7 +66,11 @@ FAMILIES = {
     "UpdateRatio": "parameter updates",
     "Routing": "routing",
     "BatchNormStatistics": "BatchNorm statistics",
+    "ParameterFacts": "parameter updates",
+    "SignalToNoise": "parameter gradients",
 }
+LATER = {"UpdateRatio", "ParameterFacts", "SignalToNoise"}
+"""A bias of 0 has no ratio at first, a first step no checksum before it, and some steps no noise."""
 
 
 def lenses(case, optimizers):
@@ -79,6 +85,8 @@ def lenses(case, optimizers):
         *(UpdateRatio(optimizer, **chosen, **LINES) for optimizer in optimizers),
         *([Routing()] if "routing" in case.records else []),
         *([BatchNormStatistics(**LINES)] if "BatchNorm statistics" in case.records else []),
+        *(SignalToNoise(optimizer) for optimizer in optimizers),
+        ParameterFacts(optimizers),
     ]
 
 
@@ -109,7 +117,7 @@ def numbers(records):
     return {
         (record.tag, record.layer, record.statistic): record.value
         for record in records
-        if record.lens in FAMILIES and record.statistic in STATISTICS
+        if record.lens in FAMILIES and record.statistic in STATISTICS and record.tag != "Parameter Checksum"
     }
 
 
@@ -155,7 +163,7 @@ def test_the_row_says_what_is_recorded_and_since_when(run):
     recorded, begins = set(), {}
     for tick, records in enumerate(training.shown, start=1):
         recorded |= {FAMILIES[record.lens] for record in records if record.lens in FAMILIES}
-        others = [record for record in records if record.lens != "UpdateRatio"]  # a bias of 0 has none at first
+        others = [record for record in records if record.lens not in LATER]
         for key in numbers(others):
             begins.setdefault(key, tick)
     assert recorded == set(case.records)

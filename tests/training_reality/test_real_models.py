@@ -3,6 +3,7 @@
 import copy
 import math
 import warnings
+from inspect import signature
 
 import pytest
 import torch
@@ -18,12 +19,12 @@ def every_lens(model, optimizer):
     """One of each kind, on all parameters by whatever name."""
     *_, last = paths = [name for name, _ in model.named_parameters()]
     names = sorted({path.rpartition(".")[2] for path in paths})
-    special = {"Attribute": [last], "ParameterUpdateGeometry": [optimizer], "UpdateRatio": [optimizer]}
+    of_optimizer = ("ParameterFacts", "ParameterUpdateGeometry", "SignalToNoise", "UpdateRatio")
+    special = {"Attribute": [last], **{name: [optimizer] for name in of_optimizer}}
     kinds = [name for name in lens.__all__ if name not in ("AbstractLens", "TargetStatistics")]  # they have no loss_fn
-    options = {
-        name: {"parameters": names} if name.startswith(("Parameter", "Spectral", "Update")) else {} for name in kinds
-    }
-    return [getattr(lens, name)(*special.get(name, ()), **options[name]) for name in kinds]
+    chosen = [name for name in kinds if "parameters" in signature(getattr(lens, name)).parameters]
+    options = {name: {"parameters": names} for name in chosen}
+    return [getattr(lens, name)(*special.get(name, ()), **options.get(name, {})) for name in kinds]
 
 
 def step(model, optimizer, batch):

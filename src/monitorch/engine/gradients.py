@@ -1,12 +1,14 @@
 """Gradients of parameters: those of one backward pass, or one optimizer step, are measured together."""
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from ..errors import SkippedSample
 from ..numerical.norms import as_dense
@@ -17,8 +19,17 @@ from .loss_scale import Unscaling
 from .meter import GRADIENT, Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import locate_parameter
+from .passes import Reach, reach
 from .reports import tell
-from .torch_private import after_backward, content_of, forget_empty_hooks, inside_backward, without_overrides
+from .torch_private import (
+    NO_TASK,
+    after_backward,
+    content_of,
+    forget_empty_hooks,
+    graph_task,
+    inside_backward,
+    without_overrides,
+)
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -30,6 +41,13 @@ MAY_WAIT = 1 << 30
 """Bytes of gradients that may wait to be measured together: an optimizer that steps inside backward frees them."""
 
 
+NO_HOOKS = False, False
+"""A parameter without the two hooks that it may have."""
+
+Listener: TypeAlias = Callable[[Tensor, Tensor], None]
+"""Called with a parameter and what a backward pass is about to add to its gradient, which must not be kept."""
+
+
 class WatchedGradient:
     """One parameter of a module, looked up by name: frozen and replaced ones are hooked once they train."""
 
@@ -37,6 +55,7 @@ class WatchedGradient:
         self._tap, self._parameter = tap, parameter
         self.module = weakref.ref(module)  # weak: its parameters hold this object in C++, unseen by the GC
         self.meters: list[Meter] = []
+        self.listeners: OrderedDict[int, Listener] = OrderedDict()
         self.at_step = False
         self.kept: Tensor | None = None
         """A copy of the gradient at the end of the last backward pass, if needed."""
@@ -44,8 +63,10 @@ class WatchedGradient:
         self.followed: Tensor | None = None
         """The parameter as it was when the last pass began, if it trains."""
         self._content = 0
-        """What it held: ``swap_tensors`` takes the hook away with it."""
-        self._handle: Any = None
+        """What it held: ``swap_tensors`` takes the hooks away with it."""
+        self._handles: list[Any] = []
+        self._hooks = NO_HOOKS
+        """Which of the two hooks it has: the one that is called after, and the one before backward adds to it."""
 
     @property
     def tensor(self) -> Tensor | None:
@@ -54,10 +75,10 @@ class WatchedGradient:
         return None if module is None else locate_parameter(module, self._parameter)
 
     def refresh(self) -> None:
-        """Look the parameter up, and hook it if it trains now and its gradient is not read at a step."""
-        parameter, needs_hook = self.tensor, self.moment != AT_STEP
+        """Look the parameter up, and hook it if it trains now: to read its gradient before a step, or to listen."""
+        parameter, needed = self.tensor, (self.moment != AT_STEP and bool(self.meters), bool(self.listeners))
         is_known = type(parameter) is nn.Parameter and parameter is self.followed and parameter.requires_grad
-        is_ready = needs_hook == (self._handle is not None)
+        is_ready = needed == self._hooks
         if parameter is not None and is_known and is_ready and content_of(parameter) == self._content:
             return  # nearly always
         if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
@@ -67,9 +88,13 @@ class WatchedGradient:
             if parameter is self.followed and is_ready and content_of(parameter) == self._content:
                 return
             self.unhook()
-            if needs_hook:
+            if any(needed):
                 forget_empty_hooks(parameter)
-                self._handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            if needed[0]:
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._accumulated))  # type: ignore[no-untyped-call]
+            if needed[1]:
+                self._handles.append(parameter.register_hook(self._arrives))  # type: ignore[no-untyped-call]
+            self._hooks = needed
             self.followed, self._content = parameter, content_of(parameter)
 
     def join(self, owned: Owned) -> None:
@@ -87,15 +112,33 @@ class WatchedGradient:
         return moment
 
     def unhook(self) -> None:
-        """Remove the hook from the parameter."""
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle = self.followed = None
+        """Remove the hooks from the parameter."""
+        while self._handles:
+            self._handles.pop().remove()
+        self.followed, self._hooks = None, NO_HOOKS
+
+    def listen(self, listener: Listener) -> RemovableHandle:
+        """Tell a listener what each backward pass adds, after the next :meth:`refresh`."""
+        handle = RemovableHandle(self.listeners)
+        self.listeners[handle.id] = listener
+        return handle
 
     def interrupt(self) -> None:
         """Do not compare the next gradient with the last one."""
         for meter in self.meters:
             meter.interrupt()
+
+    @unserializable_hook  # type: ignore[untyped-decorator]
+    def _arrives(self, gradient: Tensor) -> None:
+        """Called by autograd before it adds to the gradient, and whenever it computes what could be added."""
+        state = self._tap.state
+        try:
+            parameter = self.followed
+            if parameter is not None and state.wants_data() and self._tap.adds_to(parameter):
+                for listener in list(self.listeners.values()):
+                    listener(parameter, gradient.detach())
+        except Exception as error:
+            tell(state, f"looking at what backward adds to the gradient of {self._parameter!r}", error)
 
     def _accumulated(self, parameter: Tensor) -> None:
         """Called by autograd whenever it has added to the gradient."""
@@ -137,6 +180,8 @@ class GradientTap:
         self._is_resting = False
         self._optimizers: tuple[Optimizer, ...] = ()
         self._to_keep: list[WatchedGradient] = []
+        self._adding: tuple[int, bool] = NO_TASK, False
+        """The last backward pass, and whether it adds to gradients."""
 
     @property
     def meters(self) -> list[Meter]:
@@ -156,19 +201,42 @@ class GradientTap:
     @property
     def takes_scaled(self) -> bool:
         """Whether gradients are read before a GradScaler unscales them for a step."""
-        early = [watched.tensor for watched in self._watched.values() if watched.moment != AT_STEP]
+        early = [own.tensor for own in self._watched.values() if own.meters and own.moment != AT_STEP]
         return any(tensor is not None and tensor.requires_grad for tensor in early)
 
     def watch(
         self, module: nn.Module, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured
     ) -> Subscription:
         """Measure the gradient of a parameter for a preprocessor from now on."""
+        watched = self._at(module, parameter)
+        subscription = self._engine.subscribe(watched.meters, name, gatherer, preprocessor, GRADIENT, parameter)
+        if not self._is_resting:
+            watched.refresh()
+        return subscription
+
+    def listen(self, module: nn.Module, parameter: str, listener: Listener) -> RemovableHandle:
+        """Tell a listener what each backward pass of observed steps adds to the gradient of a parameter.
+
+        It is told of what is in the place of the parameter: while a pass runs, ``fully_shard`` puts others there.
+        """
+        watched = self._at(module, parameter)
+        handle = watched.listen(listener)
+        if not self._is_resting:
+            watched.refresh()
+        return handle
+
+    def _at(self, module: nn.Module, parameter: str) -> WatchedGradient:
         watched = self._watched.get((id(module), parameter))
         if watched is None or watched.module() is not module:  # another object may have had the same id
             watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
-        if not self._is_resting:
-            watched.refresh()
-        return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, GRADIENT, parameter)
+        return watched
+
+    def adds_to(self, parameter: Any) -> bool:
+        """Whether the running backward pass adds to gradients; ``autograd.grad()`` returns them instead."""
+        task = graph_task()
+        if self._adding[0] != task:
+            self._adding = task, reach([parameter]) is not Reach.RETURNED
+        return self._adding[1]
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, frozen or initialised; drop those that are no longer needed."""
@@ -176,7 +244,7 @@ class GradientTap:
             return
         owned = Owned(*self._optimizers)
         for place, watched in list(self._watched.items()):
-            if watched.meters:
+            if watched.meters or watched.listeners:
                 watched.refresh()
                 if not watched.at_step:
                     watched.join(owned)
@@ -209,7 +277,7 @@ class GradientTap:
         """Remove the hooks from all parameters."""
         for watched in self._watched.values():
             watched.unhook()
-            watched.meters = []
+            watched.meters, watched.listeners = [], OrderedDict()
         self._watched, self._waiting, self._to_keep = {}, [], []
 
     def follow(self, optimizers: Sequence[Optimizer]) -> None:
@@ -256,7 +324,7 @@ class GradientTap:
         """Copy a gradient after backward and all its final callbacks have run."""
         self._to_keep.append(watched)
         if len(self._to_keep) == 1:
-            self._after_backward(self._keep)
+            self.after_all_callbacks(self._keep)
 
     def _drop_leftovers(self) -> None:
         """Forget gradients that still wait because a backward pass has failed."""
@@ -287,7 +355,7 @@ class GradientTap:
         """Read a gradient after it was averaged over processes, which a callback does at the end of backward."""
         self._waiting.append((watched, None, 0))
         if len(self._waiting) == 1:
-            self._after_backward(self.flush)
+            self.after_all_callbacks(self.flush)
 
     def flush(self) -> None:
         """Measure all waiting gradients; autograd calls this at the end of a backward pass."""
@@ -337,7 +405,7 @@ class GradientTap:
         x, part = local_part(gradient)
         return x if x.layout is torch.strided and not x.requires_grad else as_dense(x), part
 
-    def _after_backward(self, action: Callable[[], None]) -> None:
+    def after_all_callbacks(self, action: Callable[[], None]) -> None:
         """Call ``action`` after all other callbacks at the end of backward, such as averaging over processes."""
 
         def queue_again() -> None:

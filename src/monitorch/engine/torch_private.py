@@ -264,20 +264,33 @@ copy_all: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
 norm_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
 """The Euclidean norms of many tensors, with few launches; ``torch.linalg.vector_norm`` takes one each."""
 
+root_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_sqrt
+"""The roots of many tensors, with few launches; ``Tensor.sqrt`` takes one each, as those of the next three do."""
+
+multiply_all: Callable[..., None] = torch._foreach_mul_
+"""Multiply many tensors in place, each by a number or a scalar tensor of its own."""
+
+raise_all: Callable[..., None] = torch._foreach_clamp_min_
+"""Raise the elements of many tensors in place, to a least value for each tensor."""
+
+divide_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_div
+"""Divide many tensors, each by another one."""
+
 
 FakeTensor = fake_tensor.FakeTensor
 """Tensors without data that have a real device, so that the public ``is_meta`` does not tell them apart."""
 
 
 def forget_empty_hooks(parameter: Tensor) -> None:
-    """Let torch call hooks that are registered after all hooks on accumulated gradients were removed.
+    """Let torch call hooks that are registered after all hooks on gradients were removed.
 
     After ``swap_tensors`` the empty dictionary of hooks belongs to another C++ tensor, and what public methods put into
     it is never called.
     """
-    others = parameter._post_accumulate_grad_hooks
-    if others is not None and not others:
-        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+    for name in ("_post_accumulate_grad_hooks", "_backward_hooks"):
+        others = getattr(parameter, name)
+        if others is not None and not others:
+            setattr(parameter, name, None)
 
 
 tree_map = _pytree.tree_map

@@ -24,6 +24,7 @@ from ..engine.tensors import first_input, tensors_in
 from ..engine.torch_private import BatchNorm, tree_leaves, tree_map, without_compiler, without_graphs
 from ..errors import OptionError, UnsupportedModelError
 from ..lens.module_distinction import has_running_statistics
+from ..numerical.noise import estimate_noise, noise_scale
 from ..numerical.precision import wide_dtype
 from ..preprocessor.batch_norm import ChannelMoments, batch_norm_shift
 from ..preprocessor.loss_module import loss_in
@@ -193,10 +194,8 @@ class Probe:
     def noise(self) -> dict[str, float]:
         """The fields of the report about the gradients g1 and g2 of two halves with b samples each.
 
-        With g = (g1 + g2) / 2 and m = (|g1|^2 + |g2|^2) / 2, the unbiased estimates from batches of b and 2b samples
-        are ``|G|^2 = 2 |g|^2 - m`` and ``tr(Sigma) = 2b (m - |g|^2)``: McCandlish et al., "An Empirical Model of
-        Large-Batch Training" (2018), appendix A.1. Without g, that is ``g1 g2`` and ``b (m - g1 g2)``. An odd last
-        sample is left out.
+        The estimates are those of :func:`estimate_noise` for two parts; the variance of one sample is b times that of a
+        half. An odd last sample is left out.
         """
         size = self._samples(self._batch, "the noise scale")
         if size is None:
@@ -208,18 +207,19 @@ class Probe:
                 return {}
             gradients = [twin.gradient(_cut(self._batch, slice(at, at + half))) for at in (0, half)]
         first, second = gradients
-        square, of_first, of_second = _dot(first, second), _dot(first, first), _dot(second, second)
-        variance, norms = half * ((of_first + of_second) / 2 - square), math.sqrt(of_first) * math.sqrt(of_second)
+        product, of_first, of_second = _dot(first, second), _dot(first, first), _dot(second, second)
+        mean_square, norms = (of_first + of_second) / 2, math.sqrt(of_first) * math.sqrt(of_second)
         if norms == 0:
             self.notes.append("the noise scale is not known: the gradient is 0, or no parameter is trained")
             return {}
+        square, variance = estimate_noise(2, mean_square, (mean_square + product) / 2)
         if square <= 0:
             self.notes.append("the halves of the batch do not agree on a direction: only a larger batch can show it")
         return {
-            "noise_scale": math.inf if square <= 0 else variance / square,
-            "gradient_variance": variance,
+            "noise_scale": noise_scale(square, half * variance),
+            "gradient_variance": half * variance,
             "gradient_square": square,
-            "half_cosine": square / norms,
+            "half_cosine": product / norms,
         }
 
     def overfit(self, steps: int) -> tuple[float, ...]:

@@ -14,11 +14,13 @@ from .output_activation import OutputActivation
 from .output_gradient_geometry import OutputGradientGeometry
 from .output_norm import OutputNorm
 from .parameter_cond import ParameterCond
+from .parameter_facts import ParameterFacts
 from .parameter_gradient_activation import ParameterGradientActivation
 from .parameter_gradient_geometry import ParameterGradientGeometry
 from .parameter_norm import ParameterNorm
 from .parameter_update_geometry import ParameterUpdateGeometry
 from .routing import Routing
+from .signal_to_noise import SignalToNoise
 from .spectral_norm import SpectralNorm
 from .target_statistics import TargetStatistics
 from .update_ratio import UpdateRatio
@@ -38,11 +40,13 @@ __all__ = [
     "OutputGradientGeometry",
     "OutputNorm",
     "ParameterCond",
+    "ParameterFacts",
     "ParameterGradientActivation",
     "ParameterGradientGeometry",
     "ParameterNorm",
     "ParameterUpdateGeometry",
     "Routing",
+    "SignalToNoise",
     "SpectralNorm",
     "TargetStatistics",
     "UpdateRatio",

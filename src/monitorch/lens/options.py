@@ -128,6 +128,17 @@ def optimizer(value: Any, cure: str = "pass None and call inspect_update() after
     return found
 
 
+def needed_optimizers(value: Any, most: int | None = None) -> tuple[Optimizer, ...]:
+    """One or several optimizers, without the wrappers of other libraries; at most so many."""
+    cure = "pass the one that trains the model" + ("" if most == 1 else ", or a list of them")
+    is_one = value is None or isinstance(value, (str, type)) or not isinstance(value, Iterable) or most == 1
+    given = [value] if is_one else list(value)
+    found = [optimizer(each, cure) for each in given]
+    if not found or None in found:
+        raise OptionError(f"an optimizer is needed, not {value!r}: {cure}")
+    return tuple(each for each in found if each is not None)
+
+
 class LayerChoice:
     """Which layers a lens watches: layers of some kinds and of included classes, never of excluded ones.
 

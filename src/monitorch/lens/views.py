@@ -166,6 +166,7 @@ class ComputedLines(View):
 
     Args:
         compute: returns the numbers by layer, then by line.
+        of_run: the numbers belong to no layer; they stand under the name of the view.
         bands: pairs of lines that every layer has, and that are the edges of a band; None is a view without bands.
     """
 
@@ -174,16 +175,17 @@ class ComputedLines(View):
         tag: str,
         compute: Callable[[], Mapping[str, Mapping[str, float]]],
         *,
+        of_run: bool = False,
         bands: Sequence[tuple[str, str]] | None = None,
         **look: Any,
     ) -> None:
         super().__init__(tag, **look)
-        self.compute, self.bands = compute, bands
+        self.compute, self.of_run, self.bands = compute, of_run, bands
 
     def read(self, layers: Sequence[str]) -> TagFrame:
         """Compute the numbers."""
         found, banded = self.compute(), self.bands is not None
-        shown = tuple(layer for layer in layers if layer in found)
+        shown = tuple(layer for layer in ((self.tag,) if self.of_run else layers) if layer in found)
         edge_of = {edge.line: edge for edge in self._named_edges()}
         names = dict.fromkeys(line for layer in shown for line in found[layer])
         lines = [line for line in names if line not in edge_of]

@@ -22,10 +22,12 @@ from ..lens import (
     OutputActivation,
     OutputGradientGeometry,
     OutputNorm,
+    ParameterFacts,
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
     Routing,
+    SignalToNoise,
     SpectralNorm,
     TargetStatistics,
     UpdateRatio,
@@ -88,12 +90,17 @@ def all_lenses(
     depth: Any = -1,
     correlation: str = "auto",
 ) -> list[AbstractLens]:
-    """The lenses of ``lenses="all"``: the standard ones and every signal; not what takes an SVD of each weight."""
+    """The lenses of ``lenses="all"``: the standard ones and every signal; not what takes an SVD of each weight.
+
+    The noise of gradients is that of the first optimizer.
+    """
+    optimizers = list(optimizers)
     chosen = standard_lenses(model, optimizers, loss_fn, depth, correlation)
     chosen = [ActivationHealth() if isinstance(lens, ActivationHealth) else lens for lens in chosen]
     chosen += [Attention(), InputStatistics(), *([] if loss_fn is None else [TargetStatistics(loss_fn)])]
     if any(isinstance(lens, ParameterNorm) for lens in chosen):
         chosen += [SpectralNorm(), *map(Distribution, (OUTPUT, GRADIENT, PARAMETER))]
+        chosen += [SignalToNoise(optimizers[0]), ParameterFacts(optimizers)] if optimizers else []
     modules = [layer.module for layer in walk(model, depth if isinstance(depth, int) else -1)]
     if any(map(isrouter, modules)):
         chosen.append(Routing())

@@ -18,15 +18,19 @@ class Whole:
         ranks: how many data-parallel ranks there are.
         variant: how to train.
         detour: whether one rank uses a layer that the others skip.
+        sees_parts: whether each process sees the gradient of its own batch.
+        sees_growth: whether a process sees when backward adds to a gradient.
     """
 
-    def __init__(self, ranks, variant, *, detour):
+    def __init__(self, ranks, variant, *, detour, sees_parts, sees_growth):
         self.ranks, self.detour = ranks, detour
+        self.sees_parts, self.sees_growth = sees_parts, sees_growth
         self.dtype, self.micro_batches = variant.dtype, variant.micro_batches
         self.clip_to, self.gradient = variant.clip, variant.gradient
         self.model, self.loss = new_model(self.dtype).double(), Loss()
         self.samples, self.previous, self.ticks = defaultdict(list), {}, []
         self.routed = []
+        self.facts, self.last, self.parts = defaultdict(list), {}, []
 
     def run(self):
         for step in range(STEPS):
@@ -38,6 +42,7 @@ class Whole:
     def step(self, step):
         before = copy.deepcopy(self.model.state_dict())
         self.model.zero_grad()
+        self.parts = []
         losses = [self.backward(step, part) for part in range(self.micro_batches)]
         self.samples["Loss", "Loss", "train_loss"].append(np.mean(losses))
         if self.gradient == "before_clip":
@@ -50,12 +55,31 @@ class Whole:
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter -= RATE * parameter.grad
+        self.look()
         for name, parameter in self.model.named_parameters():
             self.geometry(f"{kind(name)} Update", layer(name), parameter.detach() - before[name])
             weight = np.linalg.norm(before[name].numpy())
             if weight:
                 ratio = np.linalg.norm((parameter.detach() - before[name]).numpy()) / weight
                 self.samples[f"{kind(name)} Update Ratio", layer(name), ""].append(ratio)
+
+    def look(self):
+        """What there is beside lengths and directions."""
+        count = len(self.parts)
+        if self.sees_parts and count > 1:
+            products = np.array(self.parts) @ np.array(self.parts).T
+            between = (products.sum() - products.trace()) / (count * (count - 1))  # of different parts
+            self.facts["square"].append(between)
+            self.facts["variance"].append((products.trace() / count - between) / count)
+        for name, parameter in self.model.named_parameters():
+            now = parameter.detach().numpy().copy()
+            if parameter.grad is not None and self.sees_growth:
+                self.facts["Gradient Was Empty", name, "mean"].append(1.0)
+            if name in self.last:
+                self.facts["Parameter Changed", name, "mean"].append(float(np.any(now != self.last[name])))
+            self.last[name] = now
+            for tag, number in (("Optimizer", 0), ("Group", 0), ("Learning Rate", RATE)):
+                self.facts[f"Parameter {tag}", name, "last"].append(number)
 
     def clip(self):
         if self.clip_to is not None:
@@ -83,6 +107,9 @@ class Whole:
             x, y = (whole.double() for whole in batch(step * self.micro_batches + part, rank, self.dtype))
             used = self.detour and step == DETOUR_STEP and rank == 0
             losses.append(self.loss(self.model(x, used), y))
+        for own in losses if self.sees_parts else ():
+            slopes = torch.autograd.grad(own, [*self.model.parameters()], retain_graph=True, materialize_grads=True)
+            self.parts.append(np.concatenate([slope.numpy().ravel() for slope in slopes]))
         loss = torch.stack(losses).mean()
         outputs = [out for name in LEAVES for out in seen[name]]
         found = iter(torch.autograd.grad(loss, outputs, retain_graph=True))
@@ -135,8 +162,14 @@ class Whole:
                 lines |= {(tag, layer_name, f"train_loss {line}"): one for line, one in summary(samples).items()}
             else:
                 lines[tag, layer_name, statistic] = np.mean(samples)
+        squares, variances = self.facts.pop("square", []), self.facts.pop("variance", [])
+        if squares:
+            tag = "Gradient Noise Scale"
+            lines[tag, tag, "noise_scale"] = np.sum(variances) / np.sum(squares) if np.sum(squares) > 0 else np.inf
+        lines |= {key: np.mean(samples) for key, samples in self.facts.items()}
         self.ticks.append(lines | routing("last", self.routed))
         self.samples.clear()
+        self.facts.clear()
         self.routed.clear()
 
 

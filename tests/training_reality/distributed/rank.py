@@ -26,11 +26,13 @@ from monitorch.lens import (
     OutputGradientGeometry,
     OutputNorm,
     ParameterCond,
+    ParameterFacts,
     ParameterGradientActivation,
     ParameterGradientGeometry,
     ParameterNorm,
     ParameterUpdateGeometry,
     Routing,
+    SignalToNoise,
     UpdateRatio,
 )
 from tests.training_reality.distributed.cases import LAYOUTS, QUICK
@@ -120,6 +122,8 @@ class Run:
             ParameterGradientActivation(warning_plot=False),
             ParameterUpdateGeometry(self.optimizer, **LINES),
             UpdateRatio(self.optimizer, **LINES),
+            SignalToNoise(self.optimizer),
+            ParameterFacts(self.optimizer),
             ParameterNorm(comparison_plot=False),
             Routing("last", top_k=1),
         ]
@@ -228,6 +232,25 @@ def deaths():
     return [record.value for record in inspector.records() if record.statistic == "death_rate"]
 
 
+def second_moments():
+    """What Adam keeps of gradients, with DDP and with fully_shard: the last of some steps, by layout and parameter."""
+    found = {}
+    for key in ("ddp", "fsdp"):
+        model = PARALLEL[key](new_model(torch.float64).to(DEVICE))
+        optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+        lens = SignalToNoise(optimizer)
+        inspector = PyTorchInspector([lens], module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
+        for step in range(STEPS):
+            x, y = (whole.to(DEVICE) for whole in batch(step, dist.get_rank(), torch.float64))
+            optimizer.zero_grad()
+            Loss()(model(x), y).backward()
+            optimizer.step()
+            inspector.tick_epoch()
+        records = [record for record in inspector.records() if record.lens == "SignalToNoise"]
+        found[key] = {record.layer: record.value for record in records if record.statistic == "mean"}
+    return found
+
+
 class Replicated(nn.Module):
     """A replicated layer before a cut one: its gradient is still to be summed up; a vector; and a loss of its own."""
 
@@ -271,6 +294,7 @@ def main(folder):
         found["deaths"] = deaths()
         if DEVICE == "cpu":
             found["placements"] = placements()
+            found["second moments"] = second_moments()
     Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

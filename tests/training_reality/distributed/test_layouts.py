@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.training_reality.distributed.cases import LAYOUTS, PACES, QUICK, SLOW
 from tests.training_reality.distributed.oracle import Whole
-from tests.training_reality.distributed.training import VARIANTS
+from tests.training_reality.distributed.training import RATE, STEPS, VARIANTS, Loss, batch, new_model
 
 pytestmark = pytest.mark.xdist_group("processes")
 ROOT = Path(__file__).parents[3]
@@ -30,6 +30,8 @@ ROWS = [
     for name in layout.variants_on(device, pace)
 ]
 SINGLE = {"rel": 1e-3, "abs": 1e-4}
+OTHERS = ("Logged", "Parameter Checksum")
+"""Speed, and what depends on the last bit."""
 TOLERANCE = {"float32": SINGLE, "GradScaler": SINGLE}
 
 
@@ -56,14 +58,15 @@ def started(tmp_path_factory):
 
 @pytest.mark.parametrize(("layout", "variant", "device", "pace"), ROWS)
 def test_numbers_are_those_of_one_process_with_all_batches(layout, variant, device, pace, started):
-    expected = Whole(layout.data_ranks, VARIANTS[variant], detour=layout.key == "ddp").run()
+    sees = {"sees_parts": layout.key == "ddp", "sees_growth": layout.key in ("ddp", "tp")}
+    expected = Whole(layout.data_ranks, VARIANTS[variant], detour=layout.key == "ddp", **sees).run()
     tolerance = TOLERANCE.get(variant, {"rel": 1e-9, "abs": 1e-11})
     shown = [found[layout.key][variant]["shown"] for found in started(layout.processes, device, pace)]
     assert len(shown[0]) == len(expected) == 2
     for tick, numbers in enumerate(expected):
         compared = {key: value for key, value in numbers.items() if key[:2] not in layout.apart}
         for rank in shown:  # every process knows all numbers
-            found = {(tag, layer, line): value for tag, layer, line, value in rank[tick] if tag != "Logged"}
+            found = {(tag, layer, line): value for tag, layer, line, value in rank[tick] if tag not in OTHERS}
             assert found.keys() == numbers.keys()
             assert {key: found[key] for key in compared} == pytest.approx(compared, **tolerance)
 
@@ -73,6 +76,27 @@ def test_training_does_not_notice(layout, variant, device, pace, started):
     for found in started(layout.processes, device, pace):
         assert found[layout.key][variant]["untouched"]
         assert (found[layout.key][variant]["graphs"] > 0) == VARIANTS[variant].compiled
+
+
+@pytest.mark.slow
+def test_second_moments_of_sharded_parameters_are_those_of_the_whole(started):
+    model, loss_fn = new_model(torch.float64), Loss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        losses = [loss_fn(model(x), y) for x, y in (batch(step, rank, torch.float64) for rank in range(2))]
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+    second = {
+        name: optimizer.state[own]["exp_avg_sq"] / (1 - 0.999**STEPS)
+        for name, own in model.named_parameters()
+        if own.grad is not None
+    }
+    sizes = {name: model.get_parameter(name).grad.square() / found.clamp(min=1e-16) for name, found in second.items()}
+    expected = {name: found.mean().sqrt().item() for name, found in sizes.items()}
+    assert expected
+    for found in started(2, "cpu"):
+        assert found["second moments"] == {key: pytest.approx(expected, rel=1e-9) for key in ("ddp", "fsdp")}
 
 
 @pytest.mark.slow

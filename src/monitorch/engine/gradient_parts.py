@@ -1,0 +1,142 @@
+"""What single backward passes add to gradients, compared with the gradient that an optimizer uses in the end."""
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from ..numerical.norms import as_real
+from ..numerical.precision import wide_dtype
+from .parameters import find_parameter
+from .reports import tell
+from .step_interval import StepInterval
+from .torch_private import graph_task, norm_all
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class PartsOfStep(NamedTuple):
+    """Squared norms of the gradients of parts of a step, all parameters together; both are tensors on their device."""
+
+    parts: int
+    """Micro-batches of all processes."""
+    mean_square: Tensor
+    """The mean over the parts of this process; NaN if gradients were there before the first part."""
+    square_of_mean: Tensor
+    """That of the mean gradient of all parts of all processes."""
+
+
+class GradientParts:
+    """Gathers the norms of what each backward pass adds between two steps of an optimizer.
+
+    A part is what a backward pass adds: a micro-batch and, where gradients are averaged over processes while backward
+    runs, that of each process. What it adds is seen before it is added and averaged; the sum is read at the end of the
+    backward pass, before it is clipped. So nothing is copied, and a loss scale, which is the same in all of them, does
+    not matter.
+
+    Args:
+        receive: called after each observed step that has at least two parts.
+    """
+
+    def __init__(self, engine: "Engine", optimizer: Optimizer, receive: Callable[[PartsOfStep], None]) -> None:
+        self.state, self._engine, self._optimizer, self._receive = engine.state, engine, optimizer, receive
+        self._interval = StepInterval(engine, optimizer, self._end_step)
+        self._watched: OrderedDict[int, tuple[weakref.ref[nn.Module], str]] = OrderedDict()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts: dict[int, dict[int, Tensor]] = {}
+        """The norm of what was added to each parameter, by the number of the training pass."""
+        self._growing: dict[int, list[Tensor]] = {}
+        """The parameters of each backward pass that has not ended."""
+        self._ends: dict[int, tuple[int, int]] = {}
+        """Id and version of the gradient of each parameter at the end of the last backward pass."""
+        self._sums: dict[int, Tensor] = {}
+        """The norm of that."""
+        self._leftovers: dict[int, Tensor] = {}
+        """The norm of each gradient that was there before the first part."""
+        self._is_spoiled = False
+        """Whether parts are not whole, or somebody has changed a sum of some of them."""
+
+    def watch(self, module: nn.Module, parameter: str) -> list[RemovableHandle]:
+        """Gather from a parameter, until both handles are removed."""
+        handle = RemovableHandle(self._watched)
+        self._watched[handle.id] = weakref.ref(module), parameter
+        return [handle, self._engine.gradients.listen(module, parameter, self._take)]
+
+    def remove(self) -> None:
+        """Gather nothing any more."""
+        self._interval.remove()
+        self._watched = OrderedDict()
+        self._forget()
+
+    def _take(self, parameter: Tensor, gradient: Tensor) -> None:
+        number, before, task = id(parameter), parameter.grad, graph_task()
+        if before is None:  # what was added before was dropped
+            self._parts.pop(number, None)
+            self._leftovers.pop(number, None)
+        elif number not in self._parts:
+            self._leftovers[number] = _norms([before])[0]
+        else:
+            # if it is not known, the pass that added before still runs, or has failed
+            self._is_spoiled |= self._ends.get(number) != (id(before), before._version)
+        parts = self._parts.setdefault(number, {})
+        self._is_spoiled |= self.state.passes in parts
+        parts[self.state.passes] = _norms([gradient])[0]
+        if task not in self._growing:
+            self._growing[task] = []
+            self._engine.gradients.after_all_callbacks(partial(self._end_backward, task))
+        self._growing[task].append(parameter)
+
+    def _end_backward(self, task: int) -> None:
+        try:
+            begin = self.state.clock.enter()
+            grown = self._growing.pop(task, [])
+            if self.state.averages:  # other processes may have added to parameters that this one has not used
+                found = [(module(), name) for module, name in self._watched.values()]
+                grown = [own for module, name in found if module and (own := find_parameter(module, name)) is not None]
+            gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
+            if gradients:
+                self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
+                self._ends.update((number, (id(own), own._version)) for number, own in gradients.items())
+            self.state.clock.leave(begin)
+        except Exception as error:
+            tell(self.state, "measuring the noise of gradients", error)
+
+    def _end_step(self, observed: bool) -> None:
+        own = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
+        parts = {number: norms for number, norms in self._parts.items() if number in own}
+        sums = {number: norm for number, norm in self._sums.items() if number in own}
+        leftovers = [norm for number, norm in self._leftovers.items() if number in own]
+        is_wanted = observed and self._interval.is_whole and not self._is_spoiled and parts.keys() <= sums.keys()
+        self._forget()
+        ranks = round(1 / self.state.loss_share) if self.state.averages else 1
+        micro_batches = len({number for own in parts.values() for number in own})
+        if not is_wanted or micro_batches * ranks < 2:
+            return
+        mean_square = _sum_of_squares([norm for own in parts.values() for norm in own.values()]) / micro_batches
+        of_mean = _sum_of_squares([*sums.values()]).to(mean_square.device) / micro_batches**2
+        if leftovers:
+            is_clean = _sum_of_squares(leftovers).to(mean_square.device) == 0
+            mean_square = mean_square.where(is_clean, torch.nan)
+        self._receive(PartsOfStep(micro_batches * ranks, mean_square, of_mean))
+
+
+@torch.no_grad()
+def _norms(gradients: list[Tensor]) -> Sequence[Tensor]:
+    """The norms; summed in single precision where gradients are, since double precision is slow on a CPU."""
+    real = [as_real(gradient) for gradient in gradients]
+    return norm_all([x.float() if x.dtype.itemsize < torch.float32.itemsize else x for x in real])
+
+
+def _sum_of_squares(norms: list[Tensor]) -> Tensor:
+    device = norms[0].device
+    stacked = torch.stack([norm.to(device, wide_dtype(norms[0])) for norm in norms])
+    return stacked.square().sum()

@@ -1,0 +1,41 @@
+"""The time between two steps of an optimizer, in which its gradients grow."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class StepInterval:
+    """Tells when a step of an optimizer has ended, and whether all passes since the last one were observed.
+
+    Args:
+        ended: called right after each step, with whether that is observed. Of steps that are not it is told while
+            others than the first optimizer make them, so that it can forget what it has gathered.
+    """
+
+    def __init__(self, engine: "Engine", optimizer: Optimizer, ended: Callable[[bool], None]) -> None:
+        self._state, self._steps, self._ended = engine.state, engine.steps(optimizer), ended
+        self._gaps = engine.state.gaps
+        self._steps.after.insert(0, self._after_step)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all training passes since the last step were observed: else nobody knows what they did."""
+        # quiet steps are those of the optimizer whose steps count: each of them is observed as a whole, or not at all
+        return self._steps.quiet is not None or self._gaps == self._state.gaps
+
+    def remove(self) -> None:
+        """Leave the optimizer."""
+        if self._after_step in self._steps.after:
+            self._steps.after.remove(self._after_step)
+
+    def _after_step(self, *_: Any) -> None:
+        is_observed = self._state.wants_data() and not self._state.is_baseline
+        try:
+            self._ended(is_observed)
+        finally:
+            self._gaps = self._state.gaps
