@@ -49,6 +49,12 @@ ALTER TABLE statistic ADD COLUMN side TEXT NOT NULL DEFAULT '';
 ALTER TABLE statistic ADD COLUMN error REAL;
 """
 
+_HISTOGRAMS = """
+CREATE TABLE edges (id INTEGER PRIMARY KEY, data BLOB UNIQUE NOT NULL);
+CREATE TABLE histogram (lens INTEGER, tag TEXT, number INTEGER, segment INTEGER NOT NULL, step INTEGER NOT NULL,
+    edges INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (lens, tag, number));
+"""
+
 
 def _run(script: str, connection: sqlite3.Connection) -> None:
     for statement in filter(str.strip, script.split(";")):
@@ -70,6 +76,7 @@ MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (
     partial(_run, _FIRST_TABLES),
     partial(_run, _EPOCHS),
     _name_parts,
+    partial(_run, _HISTOGRAMS),
 )
 """The n-th one updates a file from version n - 1 to n; a new file runs all of them."""
 
