@@ -91,6 +91,7 @@ def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     head = api.head(run)
     carried = {(block["lens"], block["statistic"]) for block in described}
     for lens in head["lenses"]:
+        lens["histograms"] = []
         lens["statistics"] = [known for known in lens["statistics"] if (lens["name"], known["name"]) in carried]
     size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
     shared = {name: head[name] for name in ("name", "status", "error", "last_step", "age")}

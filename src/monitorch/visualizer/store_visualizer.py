@@ -87,6 +87,7 @@ class StoreVisualizer(RecordSink):
         self._closed = self._warned = False
         self._first_step, self._counts_on = 0, False
         self._moment = 0, 0, 0.0
+        self._unit = self._noted_unit = ""
         self._layers: tuple[Layer, ...] = ()
         self._tick: dict[str, Grid] = {}
         self._binned: list[tuple[str, TagFrame, Bins]] = []
@@ -186,8 +187,17 @@ class StoreVisualizer(RecordSink):
         except Exception as error:  # whatever a user's lens shows, training goes on
             self._warn(f"numbers cannot be stored: {type(error).__name__}: {error}. They are left out")
 
+    def begin_tick(self, epoch: int, step: int, axis: str) -> None:
+        """Also find out what ticks are: epochs if all of them are."""
+        super().begin_tick(epoch, step, axis)
+        if self._unit != "tick":
+            self._unit = "epoch" if axis == "epoch" else "tick"
+
     def flush(self) -> None:
         """Pass the tick to the writer."""
+        if self._tick and self._unit != self._noted_unit:
+            self._noted_unit = self._unit
+            self.note(tick_unit=self._unit)
         ticks, self._tick = self._tick, {}
         step, epoch, moment = self._moment
         for lens, grid in ticks.items():

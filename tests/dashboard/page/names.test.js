@@ -3,7 +3,7 @@ import test from "node:test";
 import { charts, family, favourite, matcher, menu, statisticsOf, title } from "page/names.js";
 import { band, count, line } from "./facts.js";
 
-const lens = (name, layers, ...statistics) => ({ name, layers, statistics: statistics.flat() });
+const lens = (name, layers, ...statistics) => ({ name, layers, statistics: statistics.flat(), histograms: [] });
 const RUN = { module: "run", members: ["run"] };
 
 test("a statistic has a title of its own", () => {

@@ -18,7 +18,7 @@ import { statisticsOf, WHOLE_RUN } from "page/names.js";
  * What a column is.
  * @typedef {{
  *   run: number, number: number, name: string, source: string, kind: "low" | "high" | "raw" | "smooth",
- *   strength?: "weak" | "strong", isSparse?: boolean, endsBroken?: boolean,
+ *   error: string, strength?: "weak" | "strong", isSparse?: boolean, endsBroken?: boolean,
  * }} Series
  */
 
@@ -56,7 +56,7 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
       if (!block || row < 0) return;
       const counts = rowOf(block, "nonfinite", row);
       const values = column(rowOf(block, "mean", row) ?? [], counts, curve.layer === WHOLE_RUN, isLog);
-      const common = { run, number, name: curve.name, source: source.name };
+      const common = { run, number, name: curve.name, source: source.name, error: curve.error };
       const range = possible(spec, curve, blocks, row);
       for (const [strength, low, high, isGuess] of bands(curve)) {
         const edges = [edge(blocks.get(low), "minimum", curve.layer), edge(blocks.get(high), "maximum", curve.layer)];

@@ -61,7 +61,7 @@ export class HeatScales {
   drawTicks() {
     const { heat } = this;
     const { ruler } = heat;
-    this.name.textContent = ruler.kind;
+    this.name.textContent = this.heat.app.axisName;
     const context = this.prepare(this.ticks, AXIS);
     context.font = `11px ${cssColour("--sans")}`;
     context.fillStyle = cssColour("--muted");
