@@ -84,7 +84,7 @@ def test_layers_come_as_they_are_asked_for(tmp_path):
         frame = run.histograms("Lens", "Shape", layers=["fc.bias", "another", "fc.weight"])
         assert frame.layers == ("fc.bias", "fc.weight")
         np.testing.assert_array_equal(frame.counts, counts_at(1)[::-1])
-        with pytest.raises(OptionError, match="tag='Depth' is unknown|'Depth'"):
+        with pytest.raises(OptionError, match="tag='Depth' is unknown"):
             run.histograms("Lens", "Depth")
         with pytest.raises(OptionError, match="Other"):
             run.histograms("Other", "Shape")
