@@ -63,8 +63,8 @@ class Statistic(_Fields):
         role: ``"line"``, ``"edge"`` of a band, ``"share"`` of a whole, or ``"count"`` of samples that were not finite.
         band: the band that an edge belongs to: ``"std"``, ``"Q1-Q3"``, ``"min-max"``.
         side: which end of the band it is, ``"low"`` or ``"high"``.
-        error: the standard error of the number, if it is an estimate for some layer. It is a share of the number, such
-            as of a norm; if the number has limits, such as a correlation, it is a part of their range.
+        error: the standard error of the number, if it is an estimate for some layer: absolute where there are limits,
+            such as of a correlation, else as a share of the number, such as of a norm.
     """
 
     __slots__ = ()
