@@ -6,6 +6,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from monitorch.dashboard import report_html
 from monitorch.store import Statistic, Writer
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -147,3 +148,13 @@ def test_the_axis_of_ticks_is_called_so(page, shapes):
     page.open(f"{shapes}#run=plain&{SHAPE}&x=epoch")
     assert page.texts(".top [role=radio]")[:3] == ["Step", "Epoch", "Time"]
     assert page.texts(".axis-name") == ["epoch"]
+
+
+def test_a_report_has_some_of_them(page, tmp_path):
+    fill(tmp_path / "first")
+    report = report_html(tmp_path / "first", columns=60).save(tmp_path / "report.html")
+    page.open(f"{report.as_uri()}#run=first&{SHAPE}")
+    assert caption(page) == told(50)
+    for asked, step in ((40, 30), (30, 30), (20, 10), (10, 10)):
+        page.open(f"{report.as_uri()}#run=first&{SHAPE}&at={asked}")
+        assert caption(page) == told(step)

@@ -70,8 +70,8 @@ def events(found: Iterable[Event]) -> list[dict[str, Any]]:
     return [plain(event._asdict()) for event in found]
 
 
-def histogram(run: Run, lens: str, tag: str, layers: Sequence[str], step: int | None) -> dict[str, Any] | None:
-    """The histograms of some layers at a step, or the last ones before it; None if there are none.
+def histogram(run: Run, lens: str, tag: str, layers: Sequence[str] | None, step: int | None) -> dict[str, Any] | None:
+    """The histograms of some layers, or of all, at a step, or the last ones before it; None if there are none.
 
     ``counts`` has a list for each of ``layers``; bins outside of all of them are left out.
     """

@@ -64,6 +64,30 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
   assert.deepEqual(statisticsOf(curve), ["Loss/a mean", "Loss/a min", "Loss/a max"]);
 });
 
+test("a chart knows whether its tag has histograms, and a curve how far off it may be and which part it is about", () => {
+  const known = lens("L", ["fc.weight", "fc.bias"], line("A", "q50", { error_text: "± 1 %" }), line("B", "mean"));
+  const found = charts([{ ...known, histograms: ["A"] }], { module: "fc", members: ["fc.weight", "fc.bias"] });
+  assert.deepEqual(
+    found.map((chart) => [chart.histograms, chart.curves.map(({ part, error }) => [part, error])]),
+    [
+      [
+        "A",
+        [
+          ["weight", "± 1 %"],
+          ["bias", "± 1 %"],
+        ],
+      ],
+      [
+        null,
+        [
+          ["weight", ""],
+          ["bias", ""],
+        ],
+      ],
+    ],
+  );
+});
+
 const QUARTILES = ["Q1-Q3", ["Q1", "Q3"]];
 const DEVIATIONS = ["std", ["-σ", "+σ"]];
 const EXTREMES = ["min-max", ["min", "max"]];
