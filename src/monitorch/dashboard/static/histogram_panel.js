@@ -97,7 +97,8 @@ export class HistogramPanel {
     context.scale(devicePixelRatio, devicePixelRatio);
     const [low, high] = [look.low, look.high].map((value) => FOLDS[look.kind](value, look.unit));
     const place = (/** @type {number} */ value) => (FOLDS[look.kind](value, look.unit) - low) / (high - low);
-    this.drawAxis(context, width, height - AXIS_PIXELS, place);
+    const bottom = height - AXIS_PIXELS;
+    this.drawAxis(context, width, bottom, place);
     const size = Math.floor(width / COLUMN_PIXELS);
     const shapes = found.flatMap((histogram, run) =>
       (histogram?.layers ?? []).map((layer, row) => {
@@ -113,9 +114,9 @@ export class HistogramPanel {
     for (const shape of shapes) {
       if (shape.profile.zero > SMALLEST_SHARE) {
         context.fillStyle = shape.colour;
-        context.fillRect(width * place(0) - 1, 0, 2, height - AXIS_PIXELS);
+        context.fillRect(width * place(0) - 1, bottom, 2, -shape.profile.zero * bottom); // as high as its share
       }
-      drawShape(context, shape.profile.columns, shape.colour, width, height - AXIS_PIXELS, most);
+      drawShape(context, shape.profile.columns, shape.colour, width, bottom, most);
     }
     this.tell([...new Set(found.flatMap((histogram) => histogram?.step ?? []))], shapes);
   }
