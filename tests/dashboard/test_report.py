@@ -71,7 +71,14 @@ def test_histograms_are_evenly_spread_and_fewer_where_there_is_less_room(tmp_pat
             writer.put_histograms("L", "Shape", step, [[0, step, 1], [0, 2, 0]], layers=layers, edges=edges)
     (run,) = carried(report_html(tmp_path / "run", columns=columns).html)["runs"]
     assert [one["step"] for one in run["histograms"]] == list(steps)
-    newest = {"lens": "L", "tag": "Shape", "step": 59, "layers": layers, "edges": [1, 2, 3], "counts": [[59, 1], [2, 0]]}
+    newest = {
+        "lens": "L",
+        "tag": "Shape",
+        "step": 59,
+        "layers": layers,
+        "edges": [1, 2, 3],
+        "counts": [[59, 1], [2, 0]],
+    }
     assert run["histograms"][-1] == newest
     assert [lens["histograms"] for lens in run["head"]["lenses"]] == [["Shape"]]
 

@@ -1,7 +1,12 @@
+import sqlite3
+import struct
+import zlib
+from contextlib import closing
+
 import numpy as np
 import pytest
 
-from monitorch.errors import MonitorchWarning, OptionError
+from monitorch.errors import MonitorchWarning, OptionError, UnreadableRunError
 from monitorch.store import Writer, histograms, open_run
 from monitorch.store.histograms import MOST_KEPT, pack, stride, unpack
 
@@ -172,3 +177,26 @@ def test_wrong_histograms_are_a_warning_and_training_goes_on(tmp_path, changes, 
         assert writer.put_histograms("Lens", **right)
     with open_run(tmp_path / "run") as run:
         assert steps_of(run) == [3]
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"",
+        b"no zlib",
+        zlib.compress(b""),
+        zlib.compress(struct.pack("<II", 2, 10**9) + b"[]"),
+        zlib.compress(struct.pack("<II", 1, 0) + b"["),
+        zlib.compress(struct.pack("<II", 4, 1) + b'["a"' + b"]" + struct.pack("<IQ", 10**6, 1)),
+        zlib.compress(struct.pack("<II", 5, 1) + b'["a"]' + struct.pack("<IQ", 10**6, 1)),
+    ],
+)
+def test_a_damaged_histogram_says_so(tmp_path, blob):
+    with Writer(tmp_path / "run") as writer:
+        put(writer, (1,))
+    with closing(sqlite3.connect(tmp_path / "run" / "rank0.db")) as connection, connection:
+        connection.execute("UPDATE histogram SET data = ?", [blob])
+    with open_run(tmp_path / "run") as run:
+        with pytest.raises(UnreadableRunError, match=r"rank0\.db is damaged"):
+            run.histograms("Lens", "Shape")
+        assert run.series("Lens", "Shape/q50", "fc.bias").values.tolist() == [1.0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .types import Counts
 
 MOST_KEPT = 512
-"""A tag keeps its newest histograms and, of those before them, at most this many, evenly spread over the run."""
+"""A tag keeps the histograms of its newest tick and of at most this many earlier ones, evenly spread over the run."""
 
 _SIZES = struct.Struct("<II")  # bytes of the names, and counts that are not 0
 

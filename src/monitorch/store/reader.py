@@ -211,8 +211,8 @@ class Run:
                     break
             else:
                 return None
-        edges = np.frombuffer(stored[0])
-        known, counts = unpack(stored[1], len(edges) - 1)
+            edges = np.frombuffer(stored[0])
+            known, counts = unpack(stored[1], len(edges) - 1)
         places = {name: place for place, name in enumerate(known)}
         shown = tuple(name for name in (known if layers is None else layers) if name in places)
         return HistogramFrame(lens, tag, own, shown, edges, counts[[places[name] for name in shown]])

@@ -1,6 +1,8 @@
 """The tables of a run, how to recognise a file, and how to update files of earlier versions."""
 
 import sqlite3
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -131,7 +133,7 @@ def unreadable(path: object, error: Exception) -> UnreadableRunError:
     return UnreadableRunError(path, "damaged", f"is damaged or not a run of monitorch: {text}")
 
 
-_SIGNS_OF_DAMAGE = (sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError)
+_SIGNS_OF_DAMAGE = (sqlite3.Error, zlib.error, struct.error, ValueError, TypeError, LookupError, ArithmeticError)
 """Errors from reading a file with changed bits; SQLite does not check the content of rows."""
 
 

@@ -165,8 +165,8 @@ class Writer:
     def put_histograms(self, lens: str, tag: str, step: int, counts: Any, *, layers: Sequence[str], edges: Any) -> bool:
         """Store how the elements of layers are distributed at a tick; False if that had to be dropped.
 
-        ``counts[layer, bin]`` is how many elements are between two neighbours of ``edges``. Of a long run, the newest
-        histograms are kept and some hundred earlier ones, evenly spread.
+        ``counts[layer, bin]`` is how many elements are between two neighbours of ``edges``. Of a long run, those
+        of the newest tick are kept, and of some hundred earlier ones, evenly spread.
         """
         try:
             histograms = _histograms(lens, tag, step, counts, layers, edges)
