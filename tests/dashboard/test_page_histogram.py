@@ -36,19 +36,27 @@ def counts_at(step, scale=1.0):
     return [np.floor(1000 * bell / bell.sum()).astype(int), np.floor(500 * bell / bell.sum()).astype(int)]
 
 
+LINES = (
+    Statistic.of("Shape", "q50"),
+    Statistic.of("Shape", "q01", role="edge", band="q01-q99", side="low"),
+    Statistic.of("Shape", "q99", role="edge", band="q01-q99", side="high"),
+)
+
+
+def put(writer, step, scale=1.0):
+    middle = (step - 30) / 20 * scale
+    values = [[middle, middle], [middle - 2.5, middle - 2.5], [middle + 2.5, middle + 2.5]]
+    names = [one.name for one in LINES]
+    writer.put("Shapes", step, values, layers=LAYERS, statistics=names, epoch=step // 10)
+    writer.put_histograms("Shapes", "Shape", step, counts_at(step, scale), layers=LAYERS, edges=EDGES)
+
+
 def fill(folder, scale=1.0):
-    lines = [Statistic.of("Shape", "q50")]
-    for name, side in (("q01", "low"), ("q99", "high")):
-        lines.append(Statistic.of("Shape", name, role="edge", band="q01-q99", side=side))
     with Writer(folder) as writer:
         writer.introduce_layers(LAYERS)
-        writer.introduce_statistics("Shapes", lines)
+        writer.introduce_statistics("Shapes", LINES)
         for step in STEPS:
-            middle = (step - 30) / 20 * scale
-            values = [[middle, middle], [middle - 2.5, middle - 2.5], [middle + 2.5, middle + 2.5]]
-            names = [one.name for one in lines]
-            writer.put("Shapes", step, values, layers=LAYERS, statistics=names, epoch=step // 10)
-            writer.put_histograms("Shapes", "Shape", step, counts_at(step, scale), layers=LAYERS, edges=EDGES)
+            put(writer, step, scale)
         writer.note(tick_unit="tick")
 
 
@@ -122,6 +130,25 @@ def test_another_run_is_beside_it_in_its_own_colour(page, shapes):
         "return [...document.querySelectorAll('.histogram .dot')].map(e => getComputedStyle(e).backgroundColor)"
     )
     assert colours[0] == colours[1] != colours[2] == colours[3]
+
+
+def test_while_a_run_trains_the_newest_is_shown_and_a_pinned_one_stays(page, tmp_path, serving):
+    with Writer(tmp_path / "first") as writer, serving(tmp_path) as client:
+        writer.introduce_statistics("Shapes", LINES)
+        put(writer, 10)
+        writer.flush()
+        page.open(f"{client.url}#run=first&{SHAPE}")
+        assert caption(page) == told(10)
+        for step in (20, 30):
+            put(writer, step)
+            writer.flush()
+            page.wait(lambda step=step: caption(page) == told(step))
+        page.keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+        assert caption(page) == told(20)
+        put(writer, 40)
+        writer.flush()
+        page.wait(lambda: page.drawn_step() == 40)
+        assert caption(page) == told(20)
 
 
 def test_a_run_without_histograms_has_no_room_for_them(page, shapes):
