@@ -41,6 +41,7 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
   const all = lens(
     "run",
     ["run"],
+    line("Non-Finite Outputs", "max"),
     line("Warning X", "worst"),
     line("Loss", "mean", { curve: "a" }),
     band("Loss", "min-max", ["min", "max"], { curve: "a" }),
@@ -56,6 +57,7 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
       ["Loss", ["a", "b"]],
       ["lr", ["lr"]],
       ["it", ["it"]],
+      ["Non-Finite Outputs", ["max"]],
       ["Warning X", ["worst"]],
     ],
   );

@@ -13,6 +13,8 @@ const FAVOURITES = [
   "Output Gradient Norm",
   "Weight Norm",
 ];
+/** Charts of tags that begin so come last: nearly always there is nothing to see in them. */
+const LATE = ["Warning ", "Non-Finite "];
 const RANKS = { line: 0, share: 0, edge: 1, count: 2 };
 
 /**
@@ -131,7 +133,7 @@ export function charts(lenses, { module, members }) {
     }
   }
   const all = [...found.values()];
-  const isLate = (/** @type {ChartSpec} */ chart) => chart.title.startsWith("Warning ");
+  const isLate = (/** @type {ChartSpec} */ chart) => LATE.some((start) => chart.title.startsWith(start));
   return [...all.filter((chart) => !isLate(chart)), ...all.filter(isLate)];
 }
 
