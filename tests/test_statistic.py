@@ -92,3 +92,20 @@ def test_names_of_aggregations_and_bands_are_those_of_the_arithmetic():
     for band in RANGES:
         assert BANDS[band] == parse_range_name(band)
         assert band_of(*parse_range_name(band)) == band
+
+
+@pytest.mark.parametrize(
+    ("error", "limits", "text"),
+    [
+        (None, None, ""),
+        (None, (-1.0, 1.0), ""),
+        (0.011, None, "± 1.1 %"),
+        (0.00123, None, "± 0.12 %"),
+        (0.25, None, "± 25 %"),
+        (0.022, (-1.0, 1.0), "± 0.022"),
+        (0.022, (0.0, 0.0), "± 0.022"),
+        (0.0, None, "± 0 %"),
+    ],
+)
+def test_an_error_is_absolute_where_there_are_limits_and_else_a_share(error, limits, text):
+    assert Statistic.of("Tag", "mean", limits=limits, error=error).error_text == text

@@ -63,7 +63,8 @@ class Statistic(_Fields):
         role: ``"line"``, ``"edge"`` of a band, ``"share"`` of a whole, or ``"count"`` of samples that were not finite.
         band: the band that an edge belongs to: ``"std"``, ``"Q1-Q3"``, ``"min-max"``.
         side: which end of the band it is, ``"low"`` or ``"high"``.
-        error: the standard error of the number, if it is an estimate for some layer; of a norm as a share of it.
+        error: the standard error of the number, if it is an estimate for some layer: absolute where there are limits,
+            such as of a correlation, else as a share of the number, such as of a norm.
     """
 
     __slots__ = ()
@@ -132,6 +133,17 @@ class Statistic(_Fields):
         ('Loss/train_loss', 'Norm', 'mean')
         """
         return "/".join(part for part in (self.tag, self.label) if part) or self.name
+
+    @property
+    def error_text(self) -> str:
+        """The error as people write it; empty for what is no estimate.
+
+        >>> Statistic("Norm/mean", error=0.011).error_text, Statistic("Cos", limits=(-1, 1), error=0.022).error_text
+        ('± 1.1 %', '± 0.022')
+        """
+        if self.error is None:
+            return ""
+        return f"± {self.error:.2g}" if self.limits else f"± {100 * self.error:.2g} %"
 
     @property
     def plot(self) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from monitorch import cli
-from monitorch.store import Layer, Writer, open_run
+from monitorch.store import Layer, Statistic, Writer, open_run
 
 NAMES = ["[red]fc1[/red]", "fc\x1b[2J2"]
 
@@ -96,10 +96,10 @@ def test_text_and_numbers_of_an_event_are_shown_in_full_below_it(tmp_path, capsy
     text = "The gradient norm is far above its median of the last hundred steps, and clipping would help."
     with Writer(tmp_path / "told") as writer:
         body = {"text": text, "numbers": {"norm": 812345.678, "median": 6.77e-4, "steps": 100}}
-        writer.event(4100, "spike", "error", layer="fc", body=body)
+        writer.event(4100, "spike", "warning", layer="fc", body=body)
     lines = show(tmp_path, capsys).splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith("error"))
-    assert lines[start].split() == ["error", "4,100", "spike", "fc"]
+    start = next(place for place, line in enumerate(lines) if line.startswith("warning"))
+    assert lines[start].split() == ["warning", "4,100", "spike", "fc"]
     assert max(map(len, lines[start:])) <= 60
     below = " ".join(line.strip() for line in lines[start + 1 :])
     assert below == f"{text} (norm 812346, median 0.000677, steps 100)"
@@ -125,9 +125,42 @@ def test_many_events_are_cut_short_unless_all_are_wanted(tmp_path, capsys):
     with Writer(tmp_path / "loud") as writer:
         for step in range(30):
             writer.event(step, f"kind{step:02}")
-    assert "18 earlier events: --all" in show(tmp_path, capsys)
+    assert "18 more events: --all" in show(tmp_path, capsys)
     assert "kind17" not in show(tmp_path, capsys)
     assert "kind00" in show(tmp_path, capsys, "--all")
+
+
+def test_events_come_first_if_one_is_an_error_and_the_first_errors_are_among_them(tmp_path, capsys):
+    with Writer(tmp_path / "calm") as writer:
+        writer.put("Norm", 1, [[1.0]], layers=["fc"], statistics=["Norm/mean"])
+        for step in range(30):
+            writer.event(step, f"note{step:02}", "warning")
+    with Writer(tmp_path / "broken") as writer:
+        writer.put("Norm", 1, [[np.nan]], layers=["fc"], statistics=["Norm/mean"])
+        for step in range(30):
+            writer.event(step, f"note{step:02}", "error" if step in (3, 5) else "warning")
+    calm, broken = show(tmp_path, capsys, "calm"), show(tmp_path, capsys, "broken")
+    assert calm.index("versions") < calm.index("Norm") < calm.index("note29")
+    assert broken.index("note03") < broken.index("note05") < broken.index("note29") < broken.index("versions")
+    assert ("note04" in broken, "note19" in broken, "note20" in broken) == (False, False, True)
+    assert "18 more events: --all" in broken
+    for text in (calm, broken):
+        assert text.count("note29") == 1
+
+
+def test_an_estimate_says_how_far_off_it_may_be(tmp_path, capsys):
+    known = [
+        Statistic.of("Update Norm", "mean", error=0.011),
+        Statistic.of("Correlation", "mean", limits=(-1.0, 1.0), error=0.022),
+        Statistic.of("Weight Norm", "mean"),
+    ]
+    with Writer(tmp_path / "sketched") as writer:
+        writer.introduce_statistics("Lens", known)
+        writer.put("Lens", 1, [[2.0], [0.5], [3.0]], layers=["fc"], statistics=[one.name for one in known])
+    lines = [line.split("|") for line in show(tmp_path, capsys).splitlines() if "mean" in line]
+    assert [[cell.strip() for cell in line] for line in lines] == [["layer", "mean ± 1.1 %", "mean ± 0.022", "mean"]]
+    statistics = json.loads(show(tmp_path, capsys, "--json"))["lenses"][0]["statistics"]
+    assert [one["error"] for one in statistics] == [0.011, 0.022, None]
 
 
 def test_a_run_without_numbers_says_so(tmp_path, capsys):

@@ -52,11 +52,11 @@ def test_a_head_tells_what_each_statistic_is(tmp_path):
         writer.put("L", 1, [[1], [2], [0]], layers=["fc"], statistics=[tails.name, "Norm/Q1", "Norm/nonfinite"])
     with open_run(tmp_path / "first") as run:
         (lens,) = api.head(run)["lenses"]
-    fields = ("tag", "line", "role", "band", "side", "error", "label")
+    fields = ("tag", "line", "role", "band", "side", "error", "label", "error_text")
     assert [tuple(known[field] for field in fields) for known in lens["statistics"]] == [
-        ("Norm", "p95", "edge", "tails", "high", 0.5, "p95"),
-        ("Norm", "Q1", "edge", "Q1-Q3", "low", None, "Q1"),
-        ("Norm", "nonfinite", "count", "", "", None, "nonfinite"),
+        ("Norm", "p95", "edge", "tails", "high", 0.5, "p95", "± 50 %"),
+        ("Norm", "Q1", "edge", "Q1-Q3", "low", None, "Q1", ""),
+        ("Norm", "nonfinite", "count", "", "", None, "nonfinite", ""),
     ]
 
 
@@ -115,3 +115,34 @@ def test_a_summary_says_nan_where_the_last_number_was(tmp_path):
 def test_a_run_without_numbers_has_a_summary(tmp_path, new_run):
     with new_run(tmp_path / "empty", steps=0), open_run(tmp_path / "empty") as run:
         assert api.summary(run)["newest"] == {}
+
+
+@pytest.fixture
+def binned(tmp_path):
+    """A run with histograms of two layers at two steps."""
+    with Writer(tmp_path / "binned") as writer:
+        for step in (10, 20):
+            writer.put("L", step, [[0.0, 0.0]], layers=["a", "b"], statistics=["Shape/q50"])
+            counts = [[0, step, 0, 2, 0], [0, 0, 0, 0, 0]]
+            writer.put_histograms("L", "Shape", step, counts, layers=["a", "b"], edges=range(6))
+    with open_run(tmp_path / "binned") as run:
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("layers", "step", "found"),
+    [
+        (["a"], None, {"step": 20, "layers": ("a",), "edges": [1, 2, 3, 4], "counts": [[20, 0, 2]]}),
+        (["b", "a"], 19, {"step": 10, "layers": ("b", "a"), "edges": [1, 2, 3, 4], "counts": [[0, 0, 0], [10, 0, 2]]}),
+        (["b"], 10, {"step": 10, "layers": ("b",), "edges": [0], "counts": [[]]}),
+        (["c"], 10, {"step": 10, "layers": (), "edges": [0], "counts": []}),
+        ([], 10, {"step": 10, "layers": (), "edges": [0], "counts": []}),
+        (["a"], 9, None),
+    ],
+)
+def test_a_histogram_has_only_bins_that_some_layer_fills(binned, layers, step, found):
+    assert api.histogram(binned, "L", "Shape", layers, step) == found
+
+
+def test_a_head_tells_which_tags_have_histograms(binned):
+    assert [lens["histograms"] for lens in api.head(binned)["lenses"]] == [("Shape",)]

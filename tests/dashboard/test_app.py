@@ -11,6 +11,7 @@ def folder(tmp_path_factory, new_run):
     folder = tmp_path_factory.mktemp("runs")
     writer = new_run(folder / "first")
     writer.event(3, "spike", "warning", layer="conv", body={"limit": float("inf")})
+    writer.put_histograms("Rates", "Shape", 5, [[0, 3]], layers=["conv"], edges=[0.0, 0.5, 1.0])
     writer.close()
     new_run(folder.parent / "secret").close()
     return folder
@@ -59,6 +60,12 @@ def test_numbers_are_bytes(client, sample):
         ("windows?run=first&lens=Rates&statistic=Rate/value&first=x", 400, "first='x' must be a whole number"),
         ("windows?run=first&lens=Rates&statistic=Rate/value&resolution=0", 400, "resolution=0 must be"),
         ("windows?run=first&lens=Rates&statistic=Rate/value&layer=no", 200, ""),
+        ("histogram?run=first&lens=Rates", 400, "lens= and tag= are needed"),
+        ("histogram?run=first&lens=No&tag=Rate", 400, "lens='No' is unknown; choose from"),
+        ("histogram?run=first&lens=Rates&tag=Rate", 400, "tag='Rate' is unknown"),
+        ("histogram?run=first&lens=Rates&tag=Shape&layer=conv", 200, '"counts": [[3]]'),
+        ("histogram?run=first&lens=Rates&tag=Shape&layer=no", 200, '"counts": []'),
+        ("histogram?run=first&lens=Rates&tag=Shape&layer=conv&step=1", 200, "null"),
         ("nothing", 404, "Not Found"),
     ],
 )
@@ -69,7 +76,8 @@ def test_what_cannot_be_answered_says_why(client, path, status, message):
 
 
 WINDOW = "windows?run=first&lens=Rates&statistic=Rate/value"
-NUMBERS = ["events?run=first&since=", f"{WINDOW}&first=", f"{WINDOW}&last=", f"{WINDOW}&resolution="]
+SHAPE = "histogram?run=first&lens=Rates&tag=Shape&layer=conv&step="
+NUMBERS = ["events?run=first&since=", f"{WINDOW}&first=", f"{WINDOW}&last=", SHAPE, f"{WINDOW}&resolution="]
 
 
 @pytest.mark.parametrize("path", NUMBERS)
@@ -84,7 +92,7 @@ def test_what_is_no_number_is_a_bad_request(client, path, value):
     assert "must be a whole number" in json.loads(answer.body)["error"]
 
 
-@pytest.mark.parametrize("path", NUMBERS[:3])
+@pytest.mark.parametrize("path", NUMBERS[:4])
 @pytest.mark.parametrize("value", ["", "0", "-1", "999999999999999999", "-999999999999999999"])
 def test_any_number_of_a_step_is_answered(client, path, value):
     assert client.ask(f"/api/{path}{value}").status == 200

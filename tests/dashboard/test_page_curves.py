@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
 
 from monitorch.store import Statistic, Writer
 from monitorch.visualizer import StoreVisualizer
@@ -161,6 +163,30 @@ def test_zero_looks_like_nothing_else_and_the_legend_names_it(page, trained):
     assert (220, 222, 219) not in colours("half", 0.25)
     assert (220, 222, 219) in colours("half", 0.75)
     assert page.texts(".legend .swatch-text") == ["Zero", "NaN or Inf"]
+
+
+def test_an_estimate_says_how_far_off_it_may_be(page, tmp_path, serving):
+    known = [Statistic.of("Norm", "mean", error=0.011), Statistic.of("Exact", "mean")]
+    with Writer(tmp_path / "first") as writer:
+        writer.introduce_statistics("Lens", known)
+        for step in range(3):
+            values = [[1.0, np.nan], [2.0, 2.0]]
+            writer.put("Lens", step, values, layers=["fc", "gone"], statistics=[one.name for one in known])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=first&lens=Lens&statistic=Norm%2Fmean&layer=fc")
+        assert page.texts(".charts .pair") == ["1± 1.1 %", "2"]
+        for row, text in (("fc", "1 ± 1.1 %"), ("gone", "NaN (not finite)")):
+            place = page.run(
+                "const all = [...document.querySelectorAll('.gutter .label')], plot = document.querySelector('.plot');"
+                "const own = all.find(e => e.title === arguments[0]);"
+                "return own.offsetTop + own.offsetHeight / 2 - plot.clientHeight / 2",
+                row,
+            )
+            plot = page.driver.find_element(By.CSS_SELECTOR, ".plot")
+            page.mouse(ActionChains(page.driver).move_to_element_with_offset(plot, 0, int(place)))
+            assert page.texts(".tip-value") == [text]
+        page.keys("4")
+        assert page.texts("caption") == ["Norm ± 1.1 %, steps 0 to 2"]
 
 
 def test_the_page_says_when_it_has_drawn_everything(page, site):

@@ -62,6 +62,40 @@ def test_losses_are_left_out_last_and_bands_first(tmp_path):
         assert report._series(run, 0.5) == (("run", "Loss/train_loss mean"), ("Norms", "N/mean"))
 
 
+@pytest.mark.parametrize(("columns", "steps"), [(40, [0, 59]), (59, [0, 59]), (60, [0, 29, 59]), (4000, range(60))])
+def test_histograms_are_evenly_spread_and_fewer_where_there_is_less_room(tmp_path, columns, steps):
+    layers, edges = ["a", "b"], [0, 1, 2, 3]
+    with Writer(tmp_path / "run") as writer:
+        for step in range(60):
+            writer.put("L", step, [[1.0, 2.0]], layers=layers, statistics=["Shape/q50"])
+            writer.put_histograms("L", "Shape", step, [[0, step, 1], [0, 2, 0]], layers=layers, edges=edges)
+    (run,) = carried(report_html(tmp_path / "run", columns=columns).html)["runs"]
+    assert [one["step"] for one in run["histograms"]] == list(steps)
+    newest = {
+        "lens": "L",
+        "tag": "Shape",
+        "step": 59,
+        "layers": layers,
+        "edges": [1, 2, 3],
+        "counts": [[59, 1], [2, 0]],
+    }
+    assert run["histograms"][-1] == newest
+    assert [lens["histograms"] for lens in run["head"]["lenses"]] == [["Shape"]]
+
+
+def test_histograms_for_which_there_is_no_room_are_not_named(tmp_path):
+    layers, random = [f"layer{place}" for place in range(300)], np.random.default_rng(0)
+    with Writer(tmp_path / "run") as writer:
+        for step in range(30):
+            writer.put("L", step, [random.normal(size=300)], layers=layers, statistics=["Shape/q50"])
+            counts = random.integers(0, 2**40, (300, 40))
+            writer.put_histograms("L", "Shape", step, counts, layers=layers, edges=range(41))
+    html = report_html(tmp_path / "run", max_bytes=450_000).html
+    (run,) = carried(html)["runs"]
+    assert len(html) <= 450_000
+    assert run["histograms"] == run["head"]["lenses"][0]["histograms"] == []
+
+
 @pytest.mark.parametrize("count", [3, 70_000, 3_000_000])
 def test_counts_are_carried_however_large_they_are(tmp_path, count):
     with Writer(tmp_path / "run") as writer:

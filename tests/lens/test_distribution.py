@@ -71,6 +71,7 @@ def test_records_have_all_numbers(what, model, inputs, watch):
     layer = "1" if what == "output" else "1.weight"
     found = {record.statistic: record for record in inspector.records() if record.layer == layer}
     assert found.keys() == {*QUANTILES, "min", "max", "zero", "infinite", "nan"}
+    assert {record.lens for record in found.values()} == {f"Distribution of {what}s"}
     for name, share in QUANTILES.items():
         low, high = (np.quantile(numbers, share, method=method) for method in ("lower", "higher"))
         assert low - abs(low) / 4 <= found[name].value <= high + abs(high) / 4  # a bin is at most a quarter

@@ -6,7 +6,7 @@ import pytest
 from monitorch.errors import StoreError
 from monitorch.store import Event, Layer, Statistic, Writer, open_run
 from monitorch.store.frame_log import FIRST_LINE, FrameLog, LogReader
-from monitorch.store.types import Frame, Looks, Meta, ModelLayers, Segment
+from monitorch.store.types import Frame, Looks, Meta, ModelLayers, PackedHistograms, Segment
 
 
 def frame(step, layers=("a", "b")):
@@ -20,7 +20,10 @@ OPERATIONS = [
     Looks("Norm", (Statistic("mean", "log"),)),
     frame(1),
     frame(2),
+    PackedHistograms("Norm", "Shape", 2, b"edges", bytes(range(9))),
     Event(2, "spike", "warning", body={"a": 1}),
+    PackedHistograms("Norm", "Shape", 3, b"edges", b"\x00"),
+    PackedHistograms("Norm", "Shape", 3, b"others", b""),
     frame(3, ("a", "b", "c")),
     Segment(1, 4.0),
     frame(2),

@@ -92,7 +92,8 @@ def test_every_number_of_every_lens_comes_back_as_float32(trained):
     run, both = trained
     # there is no attention, no running statistic, no micro-batch, and no Adam
     silent = {"AbstractLens", "Attention", "BatchNormStatistics", "SignalToNoise"}
-    assert {record.lens for record in both.kept} >= set(lens.__all__) - silent
+    named = {"Distribution": "Distribution of outputs"}
+    assert {record.lens for record in both.kept} >= {named.get(name, name) for name in {*lens.__all__} - silent}
     expected = {}
     for record in both.kept:
         expected.setdefault(place_of(record, both.tags), []).append(record)
@@ -526,6 +527,51 @@ def test_statistics_that_turn_out_to_be_estimates_say_so_in_the_store(tmp_path):
 
 
 # --- events ---
+
+
+def test_histograms_come_back_each_kind_in_a_group_of_its_own(tmp_path):
+    model, batches = nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.randn(3, 50, 4)
+    with StoreVisualizer(tmp_path, "a") as store:
+        lenses = [lens.Distribution(what) for what in ("output", "gradient", "parameter")]
+        inspector = PyTorchInspector(lenses, module=model, visualizer=store, on_error="raise")
+        wanted = []
+        for batch in batches:
+            model.zero_grad()
+            output = model(batch)
+            output.sum().backward()
+            inspector.tick_epoch()
+            seen = {"1": output, "0.weight": model[0].weight.grad}
+            wanted.append({name: tensor.detach().double().numpy() for name, tensor in seen.items()})
+    with open_run(tmp_path / "a") as run:
+        groups = {name: (one.layers, one.histograms) for name, one in run.lenses.items() if "Distribution" in name}
+        parameters = ("0.weight", "0.bias")
+        assert groups == {
+            "Distribution of outputs": (("0", "1"), ("Output Distribution",)),
+            "Distribution of gradients": (parameters, ("Gradient Distribution",)),
+            "Distribution of parameters": (parameters, ("Parameter Distribution",)),
+        }
+        for step, numbers in enumerate(wanted, start=1):
+            for what, layer in (("output", "1"), ("gradient", "0.weight")):
+                place = f"Distribution of {what}s", f"{what.title()} Distribution", step, [layer]
+                found = run.histograms(*place)
+                assert (found.step, found.layers) == (step, (layer,))
+                np.testing.assert_array_equal(found.counts[0], np.histogram(numbers[layer], found.edges)[0])
+
+
+@pytest.mark.parametrize(
+    ("ticks", "unit"),
+    [("eee", "epoch"), ("t", "tick"), ("ttt", "tick"), ("eet", "tick"), ("tee", "tick"), ("", None)],
+)
+def test_a_run_knows_whether_its_ticks_are_epochs(tmp_path, ticks, unit):
+    model = nn.Linear(2, 1)
+    with StoreVisualizer(tmp_path, "a") as store:
+        store.open()
+        inspector = PyTorchInspector([lens.ParameterNorm()], module=model, visualizer=store)
+        for kind in ticks:
+            model(torch.ones(3, 2)).sum().backward()
+            (inspector.tick_epoch if kind == "e" else inspector.tick)()
+    with open_run(tmp_path / "a") as run:
+        assert run.meta.get("tick_unit") == unit
 
 
 def test_an_event_is_stored_before_and_between_numbers(tmp_path):

@@ -23,15 +23,20 @@ _MOST_LAYERS, _MOST_EVENTS = 40, 12
 _PROCESS = ("host", "pid", "rank")
 _MOMENTS = ("started", "resumed", "ended")
 _COST = ("overhead", "overhead_at_least")
-_ELSEWHERE = ("name", "status", "error", "heartbeat", "dropped", "id", OWNER, *_COST, *_PROCESS, *_MOMENTS)
+_ELSEWHERE = ("name", "status", "error", "heartbeat", "dropped", "id", "tick_unit", OWNER, *_COST, *_PROCESS, *_MOMENTS)
 _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 
 
 def print_sheet(run: Run, options: argparse.Namespace) -> None:
     """Print the whole run: facts, lenses, layers, events."""
     console = open_console()
+    events = run.events()
+    is_urgent = any(event.severity == "error" for event in events)
     console.print(title(headline(run)))
     _print_error(console, run.error)
+    if is_urgent:
+        _print_events(console, events, options.all)
+        console.print()
     console.print(_facts({**run.meta, "file": run.path}))
     console.print()
     choices = choose(run, options, with_edges=options.all, whole_run=True)
@@ -43,7 +48,8 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
         console.print()
         order = {layer.name: place for place, layer in enumerate(run.layers)}
         _print_newest(console, choices, newest, order, options.all)
-    _print_events(console, run.events(), options.all)
+    if not is_urgent:
+        _print_events(console, events, options.all)
 
 
 def title(facts: Mapping[str, Any]) -> Text:
@@ -127,7 +133,8 @@ def _cells(choices: Sequence[Choice], newest: Mapping[str, Frame]) -> dict[Table
     for choice in choices:
         frame = newest[choice.lens.name]
         tag = choice.statistic.tag
-        column = TableColumn(printable(tag or choice.lens.name), printable(choice.statistic.text))
+        name = " ".join(filter(None, [choice.statistic.text, choice.statistic.error_text]))
+        column = TableColumn(printable(tag or choice.lens.name), printable(name))
         if column in made:  # two lenses that use one name
             column = TableColumn(printable(f"{choice.lens.name}: {tag}"), column.name)
         counts = _counts(frame, choice)
@@ -150,10 +157,18 @@ def _counts(frame: Frame, choice: Choice) -> dict[str, int]:
 def _print_events(console: Console, events: Sequence[Event], everything: bool) -> None:
     if not events:
         return
-    shown = events if everything else events[-_MOST_EVENTS:]
+    shown = events if everything else _most_urgent(events)
     console.print(event_table(console, shown, wrapped=True))
     if len(events) > len(shown):
-        console.print(words(f"{count_text(len(events) - len(shown), 'earlier event')}: --all", QUIET))
+        console.print(words(f"{count_text(len(events) - len(shown), 'more event')}: --all", QUIET))
+
+
+def _most_urgent(events: Sequence[Event]) -> list[Event]:
+    """The first errors, since others follow from them, then the newest of the rest; in the order they came."""
+    errors = [event for event in events if event.severity == "error"][:_MOST_EVENTS]
+    others = [event for event in events if event.severity != "error"]
+    newest = others[max(len(others) - _MOST_EVENTS + len(errors), 0) :]
+    return sorted([*errors, *newest], key=lambda event: event.id)
 
 
 def event_table(console: Console, events: Sequence[Event], *, wrapped: bool = False) -> Sheet:

@@ -2,8 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..store import WHOLE_RUN, Event, LensInfo, Run, RunInfo, Statistic
 
@@ -68,6 +70,20 @@ def events(found: Iterable[Event]) -> list[dict[str, Any]]:
     return [plain(event._asdict()) for event in found]
 
 
+def histogram(run: Run, lens: str, tag: str, layers: Sequence[str] | None, step: int | None) -> dict[str, Any] | None:
+    """The histograms of some layers, or of all, at a step, or the last ones before it; None if there are none.
+
+    ``counts`` has a list for each of ``layers``; bins outside of all of them are left out.
+    """
+    found = run.histograms(lens, tag, step, layers)
+    if found is None:
+        return None
+    filled = np.flatnonzero(found.counts.any(axis=0))
+    first, end = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
+    edges, counts = found.edges[first : end + 1].tolist(), found.counts[:, first:end].tolist()
+    return {"step": found.step, "layers": found.layers, "edges": edges, "counts": counts}
+
+
 def _tick_age(run: Run, lenses: Iterable[LensInfo], now: float) -> float | None:
     """Seconds since the newest tick; reads only one number."""
     ticked = [lens for lens in lenses if lens.ticks]
@@ -95,5 +111,5 @@ def _lens(lens: LensInfo) -> dict[str, Any]:
 
 
 def _statistic(statistic: Statistic) -> dict[str, Any]:
-    """All fields, and what a statistic is called where its plot is known."""
-    return {**plain(statistic._asdict()), "label": statistic.label}
+    """All fields, what a statistic is called where its plot is known, and its error as people write it."""
+    return {**plain(statistic._asdict()), "label": statistic.label, "error_text": statistic.error_text}

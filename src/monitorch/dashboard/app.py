@@ -49,7 +49,7 @@ def create_app(
     endpoints = _Endpoints(run_folder, is_ending)
     routes = [
         Route(f"/api/{name}", getattr(endpoints, name))
-        for name in ("runs", "summaries", "head", "events", "windows", "live")
+        for name in ("runs", "summaries", "head", "events", "windows", "histogram", "live")
     ]
     return Starlette(
         routes=[*routes, Mount("/", _Pages(directory=STATIC, html=True))],
@@ -89,6 +89,14 @@ class _Endpoints:
     def windows(self, request: Request) -> Response:
         found = list(blocks(self._run(request), _window_request(request)))
         return Response(pack(found), media_type="application/octet-stream", headers=_FRESH)
+
+    def histogram(self, request: Request) -> Response:
+        ask = request.query_params
+        lens, tag = ask.get("lens"), ask.get("tag")
+        if lens is None or tag is None:
+            raise OptionError("lens= and tag= are needed")
+        found = api.histogram(self._run(request), lens, tag, ask.getlist("layer"), _number(request, "step"))
+        return _json(found)
 
     async def live(self, request: Request) -> Response:
         headers = {**_FRESH, "X-Accel-Buffering": "no"}

@@ -17,6 +17,8 @@ from . import api, bundle, quantise
 from .windows import WindowBlock, WindowRequest, axes, blocks, describe, planes
 
 FEWEST_COLUMNS = 40
+COLUMNS_PER_HISTOGRAM = 20
+"""Histograms take much more room than numbers, so there is one for this many columns."""
 _TRIES = 12
 _MARGIN = 0.93
 
@@ -72,7 +74,7 @@ def _carried(runs: Sequence[Run], columns: int, share: float) -> bytes:
             described.append({**describe(block), "planes": list(carried), "codes": codes._asdict()})
             axis_bytes += [np.asarray(axis, "<f8").tobytes() for axis in axes(block.window)]
             code_bytes += _codes(carried, codes)
-        facts.append(_facts(run, described))
+        facts.append(_facts(run, described, _histograms(run, int(share * columns) // COLUMNS_PER_HISTOGRAM)))
     header = json.dumps({"runs": facts}, allow_nan=False).encode()
     header += b" " * (-(len(header) + 4) % 8)
     whole = b"".join([len(header).to_bytes(4, "little"), header, *axis_bytes, *code_bytes])
@@ -86,17 +88,31 @@ def _series(run: Run, share: float) -> tuple[tuple[str, str], ...]:
     return tuple((lens, statistic.name) for lens, statistic in known[: math.ceil(share * len(known))])
 
 
-def _facts(run: Run, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts of a run, with only the statistics that the page contains."""
+def _histograms(run: Run, most: int) -> list[dict[str, Any]]:
+    """At most so many histograms of each tag, evenly spread over the run, the newest among them; oldest first."""
+    found = {}
+    for lens in run.lenses.values():
+        for tag in lens.histograms:
+            for step in np.linspace(lens.last_step or 0, lens.first_step or 0, most, dtype=np.int64)[::-1].tolist():
+                one = api.histogram(run, lens.name, tag, None, step)
+                if one is not None:
+                    found[lens.name, tag, one["step"]] = {"lens": lens.name, "tag": tag, **one}
+    return list(found.values())
+
+
+def _facts(run: Run, described: Sequence[Mapping[str, Any]], histograms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of a run, with only the statistics and histograms that the page contains."""
     head = api.head(run)
     carried = {(block["lens"], block["statistic"]) for block in described}
+    binned = {(one["lens"], one["tag"]) for one in histograms}
     for lens in head["lenses"]:
+        lens["histograms"] = [tag for tag in lens["histograms"] if (lens["name"], tag) in binned]
         lens["statistics"] = [known for known in lens["statistics"] if (lens["name"], known["name"]) in carried]
     size, ticks = run.path.stat().st_size, max((lens["ticks"] for lens in head["lenses"]), default=0)
     shared = {name: head[name] for name in ("name", "status", "error", "last_step", "age")}
     facts = {"ticks": ticks, "size": size, "problem": None, **shared}
     told = {"info": facts, "head": head, "events": api.events(run.events()), "summary": api.summary(run)}
-    return {**told, "blocks": described}
+    return {**told, "blocks": described, "histograms": histograms}
 
 
 def _planes(block: WindowBlock) -> dict[str, NDArray[Any]]:

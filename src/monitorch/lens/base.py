@@ -32,6 +32,9 @@ class Lens(AbstractLens):
     _cure = "name some with include="
     """What the user can do when a lens finds no layer."""
 
+    _group = ""
+    """What its numbers are called together, in records and runs; empty for the name of the class."""
+
     def __init_subclass__(cls) -> None:
         """Let every lens accept the keywords of earlier releases."""
         super().__init_subclass__()
@@ -106,7 +109,7 @@ class Lens(AbstractLens):
         return [record for frame in frames for record in frame.records(moment)]
 
     def _dated(self, epoch: int, step: int) -> Moment:
-        return Moment(step, epoch, self._moment[1], own_rank(), type(self).__name__)
+        return Moment(step, epoch, self._moment[1], own_rank(), self._group or type(self).__name__)
 
     def reset_epoch(self) -> None:
         """Start new accumulators."""

@@ -9,7 +9,7 @@ from ..errors import OptionError
 from ..gatherer import FeedForwardGatherer, ParameterGradientGatherer
 from ..gatherer.abstract_gatherer import Gatherer
 from ..preprocessor.data import RANGE
-from ..preprocessor.distribution import Histograms
+from ..preprocessor.distribution import EDGES, Histograms
 from .module_distinction import isactivation
 from .options import ALL
 from .parameter_state_lens import ParameterStateLens
@@ -53,11 +53,12 @@ class Distribution(ParameterStateLens):
         self.what = what
         histograms, title = Histograms(), what.title()
         views = [
-            ComputedLines(f"{title} Distribution", histograms.quantiles, bands=BANDS),
+            ComputedLines(f"{title} Distribution", histograms.quantiles, bands=BANDS, bins=(EDGES, histograms.finite)),
             LayerLines(f"{title} Extremes", Source(histograms, RANGE), ["min", "max"], None),
             ComputedLines(f"{title} Special Elements", histograms.specials),
         ]
         super().__init__({ALL: histograms}, views)
+        self._group = f"Distribution of {what}s"
 
     @property
     def _cure(self) -> str:  # type: ignore[override]

@@ -18,7 +18,7 @@ from ..preprocessor.geometry import GeometryPreprocessor
 from ..preprocessor.rates import RateStatistics
 from ..statistic import SHARE, Statistic, band_of, edges
 from ..visualizer.abstract_visualizer import TagAttributes, TagType
-from ..visualizer.frame import Counts, Numbers, TagFrame
+from ..visualizer.frame import Bins, Counts, Numbers, TagFrame
 
 __all__ = [
     "ComputedLines",
@@ -90,23 +90,33 @@ class Source:
 
 
 class View(ABC):
-    """One tag: how it looks, and how its numbers are read."""
+    """One tag: how it looks, and how its numbers are read.
+
+    ``ylim`` are the ends of its axis, ``limits`` those of what is possible, if the axis does not say so.
+    """
 
     type = TagType.NUMERICAL
     big = False
 
     def __init__(
-        self, tag: str, *, logy: bool = False, annotate: bool = True, ylim: tuple[float, float] | None = None
+        self,
+        tag: str,
+        *,
+        logy: bool = False,
+        annotate: bool = True,
+        ylim: tuple[float, float] | None = None,
+        limits: tuple[float, float] | None = None,
     ) -> None:
         self.tag = tag
         self.attributes = TagAttributes(logy, self.big, annotate, self.type, ylim)
+        self.limits = limits or self.attributes.limits
 
     @abstractmethod
     def read(self, layers: Sequence[str]) -> TagFrame:
         """The numbers since the last tick."""
 
     def _statistic(self, line: str, curve: str = "", **what: Any) -> Statistic:
-        look: dict[str, Any] = {"scale": self.attributes.scale, "limits": self.attributes.limits}
+        look: dict[str, Any] = {"scale": self.attributes.scale, "limits": self.limits}
         return Statistic.of(self.tag, line, curve, **look, **what)
 
     def _lines(self, methods: Sequence[str], curve: str = "", **what: Any) -> list[Statistic]:
@@ -133,8 +143,9 @@ class LayerLines(View):
         logy: bool = False,
         annotate: bool = True,
         ylim: tuple[float, float] | None = None,
+        limits: tuple[float, float] | None = None,
     ) -> None:
-        super().__init__(tag, logy=logy, annotate=annotate, ylim=ylim)
+        super().__init__(tag, logy=logy, annotate=annotate, ylim=ylim, limits=limits)
         self.source, self.lines = source, tuple(dict.fromkeys(lines))
         self.ranges = None if ranges is None else tuple(dict.fromkeys(ranges))
         self._statistics: dict[float | None, tuple[Statistic, ...]] = {}
@@ -168,6 +179,8 @@ class ComputedLines(View):
         compute: returns the numbers by layer, then by line.
         of_run: the numbers belong to no layer; they stand under the name of the view.
         bands: pairs of lines that every layer has, and that are the edges of a band; None is a view without bands.
+        bins: edges of bins, and what returns how many elements are between them, for each layer that has lines; None is
+            a view without histograms.
     """
 
     def __init__(
@@ -177,10 +190,11 @@ class ComputedLines(View):
         *,
         of_run: bool = False,
         bands: Sequence[tuple[str, str]] | None = None,
+        bins: tuple[Numbers, Callable[[], Mapping[str, Counts]]] | None = None,
         **look: Any,
     ) -> None:
         super().__init__(tag, **look)
-        self.compute, self.of_run, self.bands = compute, of_run, bands
+        self.compute, self.of_run, self.bands, self.bins = compute, of_run, bands, bins
 
     def read(self, layers: Sequence[str]) -> TagFrame:
         """Compute the numbers."""
@@ -195,7 +209,12 @@ class ComputedLines(View):
         values = np.array([[found[layer].get(line, math.nan) for layer in shown] for line in order])
         measured = np.array([[line in found[layer] for layer in shown] for line in order])
         statistics = (*self._lines(lines), *edge_of.values())
-        return TagFrame(self.tag, self.type, shown, statistics, values, measured=measured, banded=banded)
+        frame = TagFrame(self.tag, self.type, shown, statistics, values, measured=measured, banded=banded)
+        if self.bins is not None:
+            edges, count = self.bins
+            counts = count()
+            frame.bins = Bins(edges, np.stack([counts[layer] for layer in shown]))
+        return frame
 
     def _named_edges(self) -> list[Statistic]:
         """The edges of all bands, in pairs."""
@@ -365,5 +384,6 @@ def geometry_views(
     views = [LayerLines(f"{what} Norm", Source(geometry, "norm"), lines, ranges, logy=logy)]
     if geometry.correlation:
         source = Source(geometry, "correlation")
-        views.append(LayerLines(f"{what} Correlation", source, lines, ranges, ylim=correlation_ylim))
+        look: dict[str, Any] = {"ylim": correlation_ylim, "limits": (-1.0, 1.0)}
+        views.append(LayerLines(f"{what} Correlation", source, lines, ranges, **look))
     return views

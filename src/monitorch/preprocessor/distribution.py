@@ -37,6 +37,8 @@ Lines: TypeAlias = dict[str, dict[str, float]]
 _WITHOUT_SIGN, _INFINITY, _SHIFT = 0x7FFFFFFF, 0x7F800000, 23 - MANTISSA_BITS
 _FIRST = (LOWEST + 127) << MANTISSA_BITS  # the first bits, without the sign, of the smallest number with a bin
 _marks = np.ldexp(1 + np.arange(SIDE + 1) % 4 / 4, LOWEST + np.arange(SIDE + 1) // 4)
+EDGES = np.concatenate([-_marks[::-1], _marks])
+"""Where one bin of finite elements ends and the next begins; that of 0 is between the two innermost."""
 LOWER = np.concatenate([-_marks[:0:-1], [0.0], _marks[:-1]])
 """Where each bin of finite elements begins."""
 UPPER = np.concatenate([-_marks[-2::-1], [0.0], _marks[1:]])
@@ -101,12 +103,16 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
             found[name] = found[name] + counts if name in found else counts
         return found
 
+    def finite(self) -> dict[str, Counts]:
+        """How many of the finite elements that were looked at are in each bin between ``EDGES``; by name."""
+        return {name: counts[:INFINITE] for name, counts in self.histograms().items()}
+
     def quantiles(self) -> Lines:
         """Quantiles of the finite elements that were looked at, by name; NaN if there are none."""
         lines: Lines = {}
         values, shares = self.value, np.array(list(QUANTILES.values()))
-        for name, counts in self.histograms().items():
-            extremes, found = values[name][RANGE], quantiles(counts[:INFINITE], shares)
+        for name, counts in self.finite().items():
+            extremes, found = values[name][RANGE], quantiles(counts, shares)
             inside = np.clip(found, extremes.min_, extremes.max_) if extremes.count else found
             lines[name] = dict(zip(QUANTILES, inside.tolist(), strict=True))
         return lines

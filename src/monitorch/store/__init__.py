@@ -4,6 +4,7 @@ Writing::
 
     writer = Writer(folder, *, rank=0, meta=None, resume=False, resume_step=None, max_size=None, journal=None)
     writer.put(lens, step, values, *, layers, statistics, epoch=0, time=None) -> bool   # values[statistic, layer]
+    writer.put_histograms(lens, tag, step, counts, *, layers, edges) -> bool                 # counts[layer, bin]
     writer.event(step, kind, severity="info", *, epoch, time, layer, statistic, body) -> bool
     writer.introduce_layers([Layer(name, kind, parameters) | name])
     writer.introduce_statistics(lens, [Statistic(name, scale, limits)])     # or Statistic.of(tag, line, curve, ...)
@@ -15,11 +16,12 @@ Reading::
     run = open_run(folder_or_file, rank=None)                                                       # a context manager
     run.name, run.status, run.error, run.meta, run.last_step, run.path    error is Failure(type, message, traceback)
     run.layers -> (Layer(name, kind, parameters), ...)                                          in the model's order
-    run.lenses -> {name: LensInfo(name, statistics, layers, ticks, first_step, last_step)}
+    run.lenses -> {name: LensInfo(name, statistics, layers, ticks, first_step, last_step, histograms)}
     run.series(lens, statistic, layer, first=None, last=None) -> LayerSeries(axis, values)
     run.window(lens, statistic, first=None, last=None, resolution=1000, layers=None)
         -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite, finite)           arrays [layer, column]
     run.newest() -> {lens: Frame};  run.frame_at(step) -> {lens: Frame}            Frame.values[statistic, layer]
+    run.histograms(lens, tag, step=None, layers=None) -> HistogramFrame(lens, tag, step, layers, edges, counts) or None
     run.events(since=0) -> [Event(step, kind, severity, epoch, time, layer, statistic, body, id)]
     flight_records(run.path.parent) -> [path];  read_flight_record(path) -> FlightRecord     the last steps of a run
     run.data_version() -> int                                                      another number after each commit
@@ -46,7 +48,7 @@ from .lens_index import Axis
 from .reader import LayerSeries, LensInfo, Run, Window
 from .run_list import DEFAULT_FOLDER, RunInfo, list_runs, open_run
 from .tiles import is_absent
-from .types import WHOLE_RUN, Event, Frame, Layer
+from .types import WHOLE_RUN, Event, Frame, HistogramFrame, Layer
 from .writer import Writer
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Failure",
     "FlightRecord",
     "Frame",
+    "HistogramFrame",
     "Layer",
     "LayerSeries",
     "LensInfo",

@@ -15,10 +15,22 @@ import numpy as np
 from ..errors import StoreError
 from ..statistic import Statistic
 from .buffer import LensBuffer, StoredTick
+from .histograms import stride
 from .schema import transaction
 from .status import derive_status
 from .tiles import TILE_LAYERS, WIDTHS, Columns, merge, summarise
-from .types import Event, FirstOperations, Floats, Frame, Looks, Meta, ModelLayers, Operation, Segment
+from .types import (
+    Event,
+    FirstOperations,
+    Floats,
+    Frame,
+    Looks,
+    Meta,
+    ModelLayers,
+    Operation,
+    PackedHistograms,
+    Segment,
+)
 
 _HOT = "INSERT INTO hot (lens, seq, segment, step, epoch, time, statistics, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _BLOCK = (
@@ -35,6 +47,11 @@ _STATISTIC = (
 _LOOK = (
     "UPDATE statistic SET scale = ?, low = ?, high = ?, tag = ?, curve = ?, line = ?, role = ?, band = ?, side = ?, "
     "error = ? WHERE lens = ? AND place = ?"
+)
+_HISTOGRAM = "INSERT INTO histogram (lens, tag, number, segment, step, edges, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_OLD_HISTOGRAMS = (
+    "DELETE FROM histogram WHERE rowid IN (SELECT rowid FROM histogram AS own WHERE number < "
+    "(SELECT max(number) FROM histogram WHERE lens = own.lens AND tag = own.tag) ORDER BY step LIMIT 16)"
 )
 
 OWNER = "writer"
@@ -57,6 +74,7 @@ class Database:
         self.connection, self.max_size = connection, max_size
         self._takers: dict[type, Callable[[Any], None]] = {
             Frame: self._take_frame,
+            PackedHistograms: self._take_histograms,
             Event: self._take_event,
             Meta: self._take_meta,
             ModelLayers: self._take_model_layers,
@@ -141,6 +159,23 @@ class Database:
         lens.add(frame)
         if lens.is_full:
             self._seal(lens)
+
+    def _take_histograms(self, taken: PackedHistograms) -> None:
+        lens, ask = self._lenses.get(taken.lens) or self._new_lens(taken.lens), self.connection.execute
+        ask("INSERT OR IGNORE INTO edges (data) VALUES (?)", [taken.edges])
+        (edges,) = ask("SELECT id FROM edges WHERE data = ?", [taken.edges]).fetchone()
+        own = lens.id, taken.tag
+        (number,) = ask("SELECT coalesce(max(number) + 1, 0) FROM histogram WHERE lens = ? AND tag = ?", own).fetchone()
+        self._thin(*own, number)
+        ask(_HISTOGRAM, (*own, number, self._segment, taken.step, edges, taken.data))
+        self._prune()
+
+    def _thin(self, lens: int, tag: str, number: int) -> None:
+        """Drop what is too much once there is one more: the one before it, or every second one."""
+        kept = stride(number)
+        which = "lens = ? AND tag = ? AND number >= ? AND number % ? != 0"
+        first = number - 1 if kept == stride(number - 1) else 0
+        self.connection.execute(f"DELETE FROM histogram WHERE {which}", (lens, tag, first, kept))
 
     def _take_event(self, event: Event) -> None:
         where = event.severity, event.kind, event.layer, event.statistic
@@ -236,7 +271,9 @@ class Database:
         self._prune()
 
     def _prune(self) -> None:
-        """Drop the oldest tiles until the run fits: single ticks first, then columns of 16; those of 256 stay."""
+        """Drop the oldest until the run fits: histograms, then single ticks, then columns of 16; those of 256 stay."""
+        while self._is_too_large() and self.connection.execute(_OLD_HISTOGRAMS).rowcount:
+            pass
         for level, first in ((0, "raw_from"), (1, "fine_from")):
             oldest = f"FROM block JOIN lens ON lens.id = block.lens WHERE block.id = {first}"
             while self._is_too_large():

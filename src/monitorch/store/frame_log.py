@@ -18,7 +18,18 @@ import numpy as np
 from ..errors import StoreError, UnreadableRunError
 from ..statistic import Statistic
 from .status import derive_status
-from .types import Event, FirstOperations, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
+from .types import (
+    Event,
+    FirstOperations,
+    Frame,
+    Layer,
+    Looks,
+    Meta,
+    ModelLayers,
+    Operation,
+    PackedHistograms,
+    Segment,
+)
 
 fcntl: Any
 try:
@@ -26,14 +37,15 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-VERSION = 2
-"""Version 1 knew only the names of statistics, not their parts."""
+VERSION = 3
+"""Version 1 knew only the names of statistics, not their parts; version 2 had no histograms."""
 FIRST_LINE = b"monitorch frame log %d\n" % VERSION
 _ANY_FIRST_LINE = re.compile(rb"monitorch frame log (\d+)\n")
 _HEAD = struct.Struct("<III")  # length and CRC-32 of what follows, and the CRC-32 of these two
 _TEXT = struct.Struct("<I")  # length of the JSON text, before the numbers
 
-Columns = tuple[tuple[str, ...], tuple[str, ...]]
+Written = dict[str | tuple[str, str], Any]
+"""What is written only when it changes: the statistics and layers of a lens, the edges of a lens and tag."""
 
 
 class FrameLog:
@@ -54,7 +66,7 @@ class FrameLog:
             reader = LogReader(path) if os.fstat(self._file.fileno()).st_size >= len(FIRST_LINE) else None
             for operation in reader.operations() if reader else ():
                 self._follow(operation)
-            self._columns: dict[str, Columns] = reader.columns if reader else {}
+            self._written: Written = reader.written if reader else {}
             self._end = reader.offset if reader else 0
             if reader is None:
                 self._append(FIRST_LINE)
@@ -73,13 +85,13 @@ class FrameLog:
 
     def write(self, operations: Sequence[Operation]) -> None:
         """Append operations; if the disk is full, a half-written part is removed."""
-        columns = dict(self._columns)
-        data = b"".join(record for operation in operations for record in _records(operation, columns))
+        written = dict(self._written)
+        data = b"".join(record for operation in operations for record in _records(operation, written))
         too_large = self._max_size is not None and self._end + len(data) > self._max_size
-        if too_large and any(isinstance(operation, Frame) for operation in operations):
+        if too_large and any(isinstance(operation, (Frame, PackedHistograms)) for operation in operations):
             raise OSError(f"{self.path} has reached max_size={self._max_size}, and a log cannot be shortened")
         self._append(data)
-        self._columns = columns
+        self._written = written
         for operation in operations:
             self._follow(operation)
 
@@ -144,7 +156,7 @@ class LogReader:
 
     def __init__(self, path: Path) -> None:
         self.path, self.offset = path, len(FIRST_LINE)
-        self.columns: dict[str, Columns] = {}
+        self.written: Written = {}
         with path.open("rb") as file:
             begin = file.readline(2 * len(FIRST_LINE))
         known = _ANY_FIRST_LINE.fullmatch(begin)
@@ -178,27 +190,40 @@ class LogReader:
     def _decoded(self, content: bytes) -> Iterable[Operation]:
         (length,) = _TEXT.unpack_from(content)
         kind, text = json.loads(content[_TEXT.size : _TEXT.size + length])
+        rest = content[_TEXT.size + length :]
         if kind == "columns":
             lens, statistics, layers = text
-            self.columns[lens] = tuple(statistics), tuple(layers)
+            self.written[lens] = tuple(statistics), tuple(layers)
             return ()
+        if kind == "edges":
+            self.written[tuple(text)] = rest
+            return ()
+        if kind == "histograms":
+            lens, tag, step = text
+            return (PackedHistograms(lens, tag, step, self.written[lens, tag], rest),)
         if kind == "frame":
-            statistics, layers = self.columns[text[0]]
-            values = np.frombuffer(content, np.float32, offset=_TEXT.size + length)
+            statistics, layers = self.written[text[0]]
+            values = np.frombuffer(rest, np.float32)
             lens, step, epoch, time = text
             shaped = values.reshape(len(statistics), len(layers))
             return (Frame(lens, step, epoch, time, statistics, layers, shaped),)
         return (_DECODERS[kind](text),)
 
 
-def _records(operation: Operation, columns: dict[str, Columns]) -> Iterator[bytes]:
-    """The records of an operation; column names are written only when they change."""
+def _records(operation: Operation, written: Written) -> Iterator[bytes]:
+    """The records of an operation; column names and edges are written only when they change."""
     if isinstance(operation, Frame):
         names = operation.statistics, operation.layers
-        if columns.get(operation.lens) != names:
-            columns[operation.lens] = names
+        if written.get(operation.lens) != names:
+            written[operation.lens] = names
             yield _record("columns", (operation.lens, *names))
         yield _record("frame", operation[:4], operation.values.tobytes())
+    elif isinstance(operation, PackedHistograms):
+        tag = operation.lens, operation.tag
+        if written.get(tag) != operation.edges:
+            written[tag] = operation.edges
+            yield _record("edges", tag, operation.edges)
+        yield _record("histograms", operation[:3], operation.data)
     else:
         yield _record(_KINDS[type(operation)], operation)
 

@@ -62,6 +62,8 @@ class LensIndex:
     tail: list[StoredTick] = field(default_factory=list)
     raw_from: int = 0
     fine_from: int = 0
+    histograms: tuple[str, ...] = ()
+    """The tags that have some."""
 
     def refresh(self, connection: sqlite3.Connection, end_of: Callable[[int], int | None]) -> None:
         """Read what is new; ``end_of`` returns the last valid step of a segment."""
@@ -69,6 +71,8 @@ class LensIndex:
         layers = [name for (name,) in connection.execute(_LAYERS, [self.id])]
         first = "SELECT raw_from, fine_from FROM lens WHERE id = ?"
         raw_from, fine_from = connection.execute(first, [self.id]).fetchone()
+        tags = connection.execute("SELECT DISTINCT tag FROM histogram WHERE lens = ? ORDER BY tag", [self.id])
+        histograms = tuple(tag for (tag,) in tags)
         new = [_block(*row) for row in connection.execute(_BLOCKS, (self.id, len(self.blocks)))]
         sealed = new[-1].seq + new[-1].ticks if new else 0
         tail = [tick for tick in self.tail if tick.seq >= sealed]
@@ -76,6 +80,7 @@ class LensIndex:
         tail += [StoredTick.load(*row) for row in connection.execute(_HOT, (self.id, known))]
         # if a refresh fails in the middle, nothing of it is kept
         self.statistics, self.layers, self.raw_from, self.fine_from = statistics, layers, raw_from, fine_from
+        self.histograms = histograms
         self.blocks += new
         self.tail = tail
         vars(self).pop("axis", None)

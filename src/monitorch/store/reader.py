@@ -18,17 +18,19 @@ from ..statistic import Statistic
 from .buffer import padded
 from .database import read_meta
 from .failure import Failure
+from .histograms import unpack
 from .lens_index import Axis, LensIndex
 from .query import Query, column_axis
 from .schema import naming
 from .source import open_source
 from .status import derive_status
 from .tiles import is_absent
-from .types import WHOLE_RUN, Event, Floats, Frame, Layer
+from .types import WHOLE_RUN, Event, Floats, Frame, HistogramFrame, Layer
 
 _EVENTS = (
     "SELECT segment, step, kind, severity, epoch, time, layer, statistic, body, id FROM event WHERE id > ? ORDER BY id"
 )
+_HISTOGRAM = "SELECT edges.data, histogram.data FROM histogram JOIN edges ON edges.id = edges WHERE histogram.rowid = ?"
 
 
 class LayerSeries(NamedTuple):
@@ -58,7 +60,7 @@ class Window(NamedTuple):
 
 
 class LensInfo(NamedTuple):
-    """A lens of a run; layers are in model order."""
+    """A lens of a run; layers are in model order. ``histograms`` are the tags that have them."""
 
     name: str
     statistics: tuple[Statistic, ...]
@@ -66,6 +68,7 @@ class LensInfo(NamedTuple):
     ticks: int
     first_step: int | None
     last_step: int | None
+    histograms: tuple[str, ...] = ()
 
 
 class Run:
@@ -186,6 +189,34 @@ class Run:
             ends = ((lens, lens.span(None, step)[1]) for lens in self._lenses.values())
             return {lens.name: self._frame(connection, lens, end - 1) for lens, end in ends if end}
 
+    def histograms(
+        self, lens: str, tag: str, step: int | None = None, layers: Sequence[str] | None = None
+    ) -> HistogramFrame | None:
+        """The histograms of a tag at a step, or the last ones before it; None if there are none.
+
+        Of a long run, those of some ticks are left out. So are layers that have none at that tick.
+        """
+        with self._moment() as connection:
+            index = self._lens(lens)
+            if tag not in index.histograms:
+                raise OptionError.unknown("tag", tag, index.histograms)
+            rows = connection.execute(
+                "SELECT rowid, segment, step FROM histogram WHERE lens = ? AND tag = ? ORDER BY number DESC",
+                (index.id, tag),
+            )
+            for row, segment, own in rows.fetchall():
+                end = self._end_of(segment)
+                if (step is None or own <= step) and (end is None or own <= end):
+                    stored = connection.execute(_HISTOGRAM, [row]).fetchone()
+                    break
+            else:
+                return None
+            edges = np.frombuffer(stored[0])
+            known, counts = unpack(stored[1], len(edges) - 1)
+        places = {name: place for place, name in enumerate(known)}
+        shown = tuple(name for name in (known if layers is None else layers) if name in places)
+        return HistogramFrame(lens, tag, own, shown, edges, counts[[places[name] for name in shown]])
+
     def events(self, since: int = 0) -> list[Event]:
         """The events whose id is greater than ``since``, oldest first."""
         with self._moment() as connection:
@@ -276,9 +307,9 @@ class Run:
 
 def _described(lens: LensIndex, order: Mapping[str, int]) -> LensInfo:
     steps = lens.axis.step
-    ends = (int(steps[0]), int(steps[-1])) if len(steps) else (None, None)
+    first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (None, None)
     layers = tuple(sorted(lens.layers, key=order.__getitem__))
-    return LensInfo(lens.name, tuple(lens.statistics), layers, len(steps), *ends)
+    return LensInfo(lens.name, tuple(lens.statistics), layers, len(steps), first, last, lens.histograms)
 
 
 def _event(*fields: Any) -> Event:

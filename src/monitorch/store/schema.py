@@ -1,6 +1,8 @@
 """The tables of a run, how to recognise a file, and how to update files of earlier versions."""
 
 import sqlite3
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -49,6 +51,12 @@ ALTER TABLE statistic ADD COLUMN side TEXT NOT NULL DEFAULT '';
 ALTER TABLE statistic ADD COLUMN error REAL;
 """
 
+_HISTOGRAMS = """
+CREATE TABLE edges (id INTEGER PRIMARY KEY, data BLOB UNIQUE NOT NULL);
+CREATE TABLE histogram (lens INTEGER, tag TEXT, number INTEGER, segment INTEGER NOT NULL, step INTEGER NOT NULL,
+    edges INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (lens, tag, number));
+"""
+
 
 def _run(script: str, connection: sqlite3.Connection) -> None:
     for statement in filter(str.strip, script.split(";")):
@@ -70,6 +78,7 @@ MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (
     partial(_run, _FIRST_TABLES),
     partial(_run, _EPOCHS),
     _name_parts,
+    partial(_run, _HISTOGRAMS),
 )
 """The n-th one updates a file from version n - 1 to n; a new file runs all of them."""
 
@@ -124,7 +133,7 @@ def unreadable(path: object, error: Exception) -> UnreadableRunError:
     return UnreadableRunError(path, "damaged", f"is damaged or not a run of monitorch: {text}")
 
 
-_SIGNS_OF_DAMAGE = (sqlite3.Error, ValueError, TypeError, LookupError, ArithmeticError)
+_SIGNS_OF_DAMAGE = (sqlite3.Error, zlib.error, struct.error, ValueError, TypeError, LookupError, ArithmeticError)
 """Errors from reading a file with changed bits; SQLite does not check the content of rows."""
 
 

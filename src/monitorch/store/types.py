@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ..statistic import Statistic
 
 Floats: TypeAlias = NDArray[np.float32]
+Counts: TypeAlias = NDArray[np.int64]
 
 WHOLE_RUN = "run"
 """The lens of loss, learning rate and speed, and the name of its only layer, which is not a layer of the model."""
@@ -38,6 +39,20 @@ class Frame(NamedTuple):
     statistics: tuple[str, ...]
     layers: tuple[str, ...]
     values: Floats
+
+
+class HistogramFrame(NamedTuple):
+    """How the elements of layers are distributed at one tick of a tag: ``counts[layer, bin]``.
+
+    A bin is between two neighbours of ``edges``.
+    """
+
+    lens: str
+    tag: str
+    step: int
+    layers: tuple[str, ...]
+    edges: NDArray[np.float64]
+    counts: Counts
 
 
 class Event(NamedTuple):
@@ -101,6 +116,16 @@ class Looks(NamedTuple):
     statistics: tuple[Statistic, ...]
 
 
+class PackedHistograms(NamedTuple):
+    """The same as a :class:`HistogramFrame`, on its way to the disk: edges as bytes, layers and counts as a blob."""
+
+    lens: str
+    tag: str
+    step: int
+    edges: bytes
+    data: bytes
+
+
 class Segment(NamedTuple):
     """A restart from step ``after``: what was stored before for later steps is hidden."""
 
@@ -108,7 +133,7 @@ class Segment(NamedTuple):
     time: float
 
 
-Operation: TypeAlias = Frame | Event | Meta | ModelLayers | Looks | Segment
+Operation: TypeAlias = Frame | PackedHistograms | Event | Meta | ModelLayers | Looks | Segment
 
 FirstOperations: TypeAlias = Callable[[int | None], Sequence[Operation]]
 """The first operations of a writer, given the newest step of the file."""

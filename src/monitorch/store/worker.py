@@ -14,7 +14,7 @@ from typing import Any
 from ..statistic import Statistic
 from .backend import Backend
 from .database import OwnerChangedError
-from .types import Frame, Looks, Meta, ModelLayers, Operation
+from .types import Frame, Looks, Meta, ModelLayers, Operation, PackedHistograms
 
 COMMIT_SECONDS = 0.5
 """Operations are stored in groups; the first one of a group waits this many seconds."""
@@ -104,7 +104,7 @@ class Worker(threading.Thread):
             if not self._group:
                 self._commit_at = min(self._commit_at, time.monotonic() + COMMIT_SECONDS)
             self._group.append(item)
-            self._bytes += item.values.nbytes if isinstance(item, Frame) else 0
+            self._bytes += _size(item)
         if time.monotonic() >= self._commit_at or len(self._group) >= GROUP_LENGTH or self._bytes >= GROUP_BYTES:
             self._commit()
             self._commit_at = time.monotonic() + HEARTBEAT_SECONDS
@@ -223,4 +223,11 @@ class FlushRequest:
 
 
 def _frames(operations: Sequence[Operation]) -> int:
-    return sum(isinstance(operation, Frame) for operation in operations)
+    return sum(isinstance(operation, (Frame, PackedHistograms)) for operation in operations)
+
+
+def _size(operation: Operation) -> int:
+    """How many bytes of numbers it has."""
+    if isinstance(operation, PackedHistograms):
+        return len(operation.data)
+    return operation.values.nbytes if isinstance(operation, Frame) else 0

@@ -25,11 +25,24 @@ from ..statistic import Statistic
 from .backend import Backend, RankFile, create
 from .backend import resume as open_again
 from .failure import Failure
+from .histograms import pack
 from .journal import JOURNALS, Journal
 from .reader import Run
 from .run_list import file_of, numbered
 from .status import ending, uncaught
-from .types import ENDS, SEVERITIES, Event, Frame, Layer, Looks, Meta, ModelLayers, Operation, Segment
+from .types import (
+    ENDS,
+    SEVERITIES,
+    Event,
+    Frame,
+    Layer,
+    Looks,
+    Meta,
+    ModelLayers,
+    Operation,
+    PackedHistograms,
+    Segment,
+)
 from .worker import FlushRequest, Worker
 
 FilePath: TypeAlias = str | os.PathLike[str]
@@ -149,6 +162,19 @@ class Writer:
             return self._refuse("put", error)
         return self._put("put", frame)
 
+    def put_histograms(self, lens: str, tag: str, step: int, counts: Any, *, layers: Sequence[str], edges: Any) -> bool:
+        """Store how the elements of layers are distributed at a tick; False if that had to be dropped.
+
+        ``counts[layer, bin]`` is how many elements are between two neighbours of ``edges``. Of a long run, those
+        of the newest tick are kept, and of some hundred earlier ones, evenly spread.
+        """
+        try:
+            histograms = _histograms(lens, tag, step, counts, layers, edges)
+        except Exception as error:
+            self._worker.drop(1)
+            return self._refuse("put_histograms", error)
+        return self._put("put_histograms", histograms)
+
     def event(self, step: int, kind: str, severity: str = "info", **details: Any) -> bool:
         """Store an event; ``details`` are the other fields of :class:`Event`."""
         try:
@@ -241,7 +267,7 @@ class Writer:
         if self._closed:
             error = LifecycleError(f"the run {self.folder} is closed and takes no more")
             return self._refuse(call, error)
-        is_frame = isinstance(operation, Frame)
+        is_frame = isinstance(operation, (Frame, PackedHistograms))
         if not self._is_here():
             self._worker.drop(is_frame)
             return False
@@ -293,6 +319,19 @@ def _frame(
         wanted = f"one row for each of {len(rows)} statistics and one column for each of {len(columns)} layers"
         raise OptionError(f"values has the shape {numbers.shape}; it takes {wanted}")
     return Frame(_text(lens), _whole(step, 64), _whole(epoch, 32), _moment(time), rows, columns, numbers)
+
+
+def _histograms(lens: str, tag: str, step: int, counts: Any, layers: Sequence[str], edges: Any) -> PackedHistograms:
+    names, ends, numbers = _names(tuple(layers)), np.array(edges, np.float64), np.array(counts)
+    if ends.ndim != 1 or not (np.isfinite(ends).all() and (np.diff(ends) > 0).all()):
+        raise OptionError("edges must be finite numbers, each larger than the one before")
+    if numbers.shape != (len(names), len(ends) - 1):
+        wanted = f"one row for each of {len(names)} layers and one column for each of {len(ends) - 1} bins"
+        raise OptionError(f"counts has the shape {numbers.shape}; it takes {wanted}")
+    if not np.issubdtype(numbers.dtype, np.integer) or (numbers < 0).any():
+        raise OptionError("counts must be whole numbers, none below 0")
+    packed = pack(names, numbers.astype(np.int64))
+    return PackedHistograms(_text(lens), _text(tag), _whole(step, 64), ends.tobytes(), packed)
 
 
 def _event(step: int, kind: str, severity: str, details: Mapping[str, Any]) -> Event:

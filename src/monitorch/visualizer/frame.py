@@ -32,6 +32,13 @@ class Moment(NamedTuple):
     lens: str
 
 
+class Bins(NamedTuple):
+    """How many elements of each layer are in each bin: ``counts[layer, bin]``, and ``edges`` between which bins lie."""
+
+    edges: Numbers
+    counts: Counts
+
+
 @dataclass(eq=False)
 class TagFrame:
     """The numbers of one tag at one tick: ``values[statistic, layer]``.
@@ -45,6 +52,7 @@ class TagFrame:
         nonfinite: how many samples of each were NaN or infinite and left out; None for none.
         measured: where there is a number; None for everywhere.
         banded: whether the tag can have bands.
+        bins: the histograms that the numbers are taken from, if they are.
     """
 
     tag: str
@@ -55,6 +63,7 @@ class TagFrame:
     nonfinite: Counts | None = None
     measured: Mask | None = None
     banded: bool = False
+    bins: Bins | None = None
 
     @classmethod
     def empty(cls, tag: str, kind: TagType, *, banded: bool = False) -> TagFrame:

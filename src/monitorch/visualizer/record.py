@@ -14,7 +14,8 @@ class Record(NamedTuple):
 
     The other fields say what the statistic is: its ``curve``, its ``role`` (``"line"``, ``"edge"`` or ``"share"``), for
     an edge its ``band`` and its ``side``, the ``limits`` of possible numbers, and the standard ``error`` of an
-    estimate, for a norm as a share of it. A share has the tag as its layer, and the layer as its statistic.
+    estimate: absolute where there are limits, else as a share of it. A share has the tag as its layer, and the layer as
+    its statistic.
     """
 
     step: int

@@ -18,7 +18,7 @@ from ..store.run_list import numbered as numbered_names
 from ..store.run_list import ranks_of, time_name
 from ..store.tiles import absent
 from ..store.types import Floats
-from .frame import Moment, TagFrame, frames_of
+from .frame import Bins, Moment, TagFrame, frames_of
 from .record import Record
 from .record_sink import RecordSink
 
@@ -87,8 +87,10 @@ class StoreVisualizer(RecordSink):
         self._closed = self._warned = False
         self._first_step, self._counts_on = 0, False
         self._moment = 0, 0, 0.0
+        self._unit = self._noted_unit = ""
         self._layers: tuple[Layer, ...] = ()
         self._tick: dict[str, Grid] = {}
+        self._binned: list[tuple[str, TagFrame, Bins]] = []
         self._grids: dict[str, Grid] = {}
         self._nonfinite: set[tuple[str, str]] = set()
         self._opening = threading.Lock()
@@ -185,8 +187,17 @@ class StoreVisualizer(RecordSink):
         except Exception as error:  # whatever a user's lens shows, training goes on
             self._warn(f"numbers cannot be stored: {type(error).__name__}: {error}. They are left out")
 
+    def begin_tick(self, epoch: int, step: int, axis: str) -> None:
+        """Also find out what ticks are: epochs if all of them are."""
+        super().begin_tick(epoch, step, axis)
+        if self._unit != "tick":
+            self._unit = "epoch" if axis == "epoch" else "tick"
+
     def flush(self) -> None:
         """Pass the tick to the writer."""
+        if self._tick and self._unit != self._noted_unit:
+            self._noted_unit = self._unit
+            self.note(tick_unit=self._unit)
         ticks, self._tick = self._tick, {}
         step, epoch, moment = self._moment
         for lens, grid in ticks.items():
@@ -197,6 +208,10 @@ class StoreVisualizer(RecordSink):
                 self.writer.put(lens, step + self._first_step, values, **names, epoch=epoch, time=moment)
             except Exception as error:
                 self._warn(f"{lens} cannot be stored: {type(error).__name__}: {error}. It is left out")
+        binned, self._binned = self._binned, []
+        for lens, frame, (edges, counts) in binned:
+            where = lens, frame.tag, step + self._first_step
+            self.writer.put_histograms(*where, counts, layers=frame.layers, edges=edges)
 
     def _wait(self) -> None:
         """Let ticks come first that an inspector still shows in another thread."""
@@ -293,6 +308,8 @@ class StoreVisualizer(RecordSink):
         new = grid.add(layers, frame)
         if new:
             self.writer.introduce_statistics(lens, new)
+        if frame.bins is not None:
+            self._binned.append((lens, frame, frame.bins))
 
 
 class GridPlan(NamedTuple):

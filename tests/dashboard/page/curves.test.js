@@ -213,3 +213,20 @@ test("smoothing is an average that forgets, and leaves gaps as they are", () => 
   assert.deepEqual([broken, absent], [null, undefined]);
   assert.ok(rest.every((value) => value > second && value < 3));
 });
+
+test("a curve that a layer does not have is left out, and so is a chart without any; broken numbers are no gap", () => {
+  const look = { x: "step", weight: 0, isLog: false };
+  const of = (statistic, values, fields = {}) => block(statistic, values, { layer: "fc", ...fields });
+  const source = (...blocks) => [{ name: "first", blocks, started: 0 }];
+  const spec = chart("a", { layer: "fc" });
+  spec.curves.push({ name: "d", layer: "fc", line: "b", bands: [] });
+  const found = curvesOf(spec, source(of("a", [null, null]), of("b", [1, 2])), look);
+  assert.deepEqual(
+    found.series.filter(({ kind }) => kind === "raw").map(({ name, number }) => [name, number]),
+    [["d", 1]],
+  );
+  const alone = chart("a", { layer: "fc" });
+  assert.deepEqual(curvesOf(alone, source(of("a", [null, null])), look).tables, []);
+  assert.equal(curvesOf(alone, source(of("a", [null, null], { nonfinite: [3, 3] })), look).tables.length, 1);
+  assert.equal(curvesOf(chart("a"), source(block("a", [null, null])), look).tables.length, 1); // of the whole run
+});

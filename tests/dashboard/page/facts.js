@@ -1,6 +1,15 @@
 // Statistics as the server tells of them.
 
-const USUAL = { scale: "linear", limits: null, curve: "", role: "line", band: "", side: "", error: null };
+const USUAL = {
+  scale: "linear",
+  limits: null,
+  curve: "",
+  role: "line",
+  band: "",
+  side: "",
+  error: null,
+  error_text: "",
+};
 
 /** A line of a tag; the mean needs no label of its own. */
 export function line(tag, line, fields = {}) {

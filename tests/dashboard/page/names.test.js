@@ -3,7 +3,7 @@ import test from "node:test";
 import { charts, family, favourite, matcher, menu, statisticsOf, title } from "page/names.js";
 import { band, count, line } from "./facts.js";
 
-const lens = (name, layers, ...statistics) => ({ name, layers, statistics: statistics.flat() });
+const lens = (name, layers, ...statistics) => ({ name, layers, statistics: statistics.flat(), histograms: [] });
 const RUN = { module: "run", members: ["run"] };
 
 test("a statistic has a title of its own", () => {
@@ -41,6 +41,7 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
   const all = lens(
     "run",
     ["run"],
+    line("Non-Finite Outputs", "max"),
     line("Warning X", "worst"),
     line("Loss", "mean", { curve: "a" }),
     band("Loss", "min-max", ["min", "max"], { curve: "a" }),
@@ -56,12 +57,37 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
       ["Loss", ["a", "b"]],
       ["lr", ["lr"]],
       ["it", ["it"]],
+      ["Non-Finite Outputs", ["max"]],
       ["Warning X", ["worst"]],
     ],
   );
   const [curve] = found[0].curves;
   assert.deepEqual(curve.bands, [{ low: "Loss/a min", high: "Loss/a max", isExtreme: true, isGuess: false }]);
   assert.deepEqual(statisticsOf(curve), ["Loss/a mean", "Loss/a min", "Loss/a max"]);
+});
+
+test("a chart knows whether its tag has histograms, and a curve how far off it may be and which part it is about", () => {
+  const known = lens("L", ["fc.weight", "fc.bias"], line("A", "q50", { error_text: "± 1 %" }), line("B", "mean"));
+  const found = charts([{ ...known, histograms: ["A"] }], { module: "fc", members: ["fc.weight", "fc.bias"] });
+  assert.deepEqual(
+    found.map((chart) => [chart.histograms, chart.curves.map(({ part, error }) => [part, error])]),
+    [
+      [
+        "A",
+        [
+          ["weight", "± 1 %"],
+          ["bias", "± 1 %"],
+        ],
+      ],
+      [
+        null,
+        [
+          ["weight", ""],
+          ["bias", ""],
+        ],
+      ],
+    ],
+  );
 });
 
 const QUARTILES = ["Q1-Q3", ["Q1", "Q3"]];

@@ -109,6 +109,13 @@ export class App {
   get head() {
     return this.heads.get(this.state.run);
   }
+  /** What is counted along the axis; a tick is an epoch only where every tick ends one. */
+  get axisName() {
+    return this.state.x === "epoch" ? this.tickUnit : this.state.x;
+  }
+  get tickUnit() {
+    return this.head?.meta.tick_unit === "tick" ? "tick" : "epoch";
+  }
   /** Which tab is open: where there is no run to look at, it is the list of those that there are. */
   get view() {
     return this.isMissing || this.isEmpty ? "runs" : this.state.tab;

@@ -1,4 +1,4 @@
-// Where a column is: at its step, its epoch or its time.
+// Where a column is: at its step, its epoch (which may be a tick) or its time.
 
 import { upperBound } from "page/blocks.js";
 import { logTicks, ticks } from "page/format.js";

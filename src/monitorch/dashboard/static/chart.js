@@ -6,6 +6,7 @@ import { curvesOf, isNumber, isSigned, rangeOf } from "page/curves.js";
 import { arrange, cssColour, dot, download, element, saveButtons, write } from "page/dom.js";
 import { saveChartCsv } from "page/exports.js";
 import { number } from "page/format.js";
+import { HistogramPanel } from "page/histogram_panel.js";
 import { WHOLE_RUN } from "page/names.js";
 import { printable } from "page/text.js";
 
@@ -17,6 +18,7 @@ import { printable } from "page/text.js";
 
 /** Height of the upper edge of a non-finite bar, in pixels. */
 const EDGE = 4;
+const ESTIMATE = "This number is an estimate, with this standard error.";
 const SCALES = { linear: "lin", log: "log", symlog: "sym" };
 
 /** Charts one below, or beside, the other; they are kept while their kind stays. */
@@ -95,6 +97,8 @@ export class Chart {
     this.signature = "";
     /** @type {uPlot | null} */
     this.plot = null;
+    /** Where a symlog scale becomes linear. */
+    this.unit = 1;
     this.isFollowing = false;
     this.name = element("h3");
     this.values = element("div", { class: "values" });
@@ -117,6 +121,8 @@ export class Chart {
       this.values,
       this.body,
     );
+    this.histogram = spec.histograms === null ? null : new HistogramPanel(app);
+    if (this.histogram) this.root.append(this.histogram.root);
     this.onMove = (/** @type {Event} */ event) => {
       if (/** @type {CustomEvent} */ (event).detail !== this) this.follow();
     };
@@ -151,6 +157,7 @@ export class Chart {
       this.kind,
       this.app.themeKey,
       state.x,
+      this.app.axisName,
       ruler.isLog,
       state.smooth > 0,
       this.name.title,
@@ -207,7 +214,7 @@ export class Chart {
     return /** @type {Column[]} */ (this.data.slice(1));
   }
 
-  /** @param {Series} series */
+  /** @param {Pick<Series, "run" | "number">} series */
   colour({ run, number: place }) {
     return cssColour(CURVES[(this.sources.length > 1 ? run : place) % CURVES.length]);
   }
@@ -215,9 +222,10 @@ export class Chart {
   /** @returns {uPlot.Options} */
   options() {
     const { state } = this.app;
+    this.unit = this.linearPart();
     return {
       ...this.size(),
-      ...lookOf(this, this.linearPart()),
+      ...lookOf(this, this.unit),
       cursor: {
         y: false,
         drag: { x: true, y: false, setScale: false },
@@ -254,7 +262,7 @@ export class Chart {
     ctx.fillStyle = cssColour("--muted");
     ctx.textAlign = "left";
     ctx.textBaseline = "top";
-    ctx.fillText(this.ruler.kind, 0, bbox.top + bbox.height + 3 * devicePixelRatio);
+    ctx.fillText(this.app.axisName, 0, bbox.top + bbox.height + 3 * devicePixelRatio);
     ctx.restore();
   }
 
@@ -345,10 +353,11 @@ export class Chart {
   }
 
   /**
-   * Names and numbers of the curves, at the cursor or at the end.
+   * Names and numbers of the curves, at the cursor or at the end, and the histogram there.
    * @param {number | null | undefined} index
    */
   writeValues(index) {
+    this.showHistogram(index ?? null);
     const columns = this.columns();
     const shown = this.curves.series
       .map((item, place) => ({ item, column: columns[place] ?? [] }))
@@ -368,6 +377,32 @@ export class Chart {
     );
   }
 
+  /** @param {number | null} index */
+  showHistogram(index) {
+    const { app, spec, plot, histogram } = this;
+    const tag = spec.histograms;
+    if (!histogram || !plot || tag === null) return;
+    const lensOf = (/** @type {string} */ run) => app.heads.get(run)?.lenses.find(({ name }) => name === spec.lens);
+    const runs = this.sources.map(({ name }) => name).filter((run) => lensOf(run)?.histograms.includes(tag));
+    const layers = [...new Set(spec.curves.map(({ layer }) => layer))];
+    const { min: low, max: high } = plot.scales.y;
+    if (!runs.length || low === undefined || high === undefined) return;
+    const place = this.data[0][index ?? this.data[0].length - 1];
+    const step = Math.round(app.state.x === "step" ? place : app.stepOf(place));
+    const isNewest = index === null && app.state.last === null;
+    const stamp = isNewest ? runs.map((run) => `${lensOf(run)?.ticks}`).join() : "";
+    const runAt = (/** @type {number} */ at) => this.sources.findIndex(({ name }) => name === runs[at]);
+    histogram.show(
+      { lens: spec.lens, tag, layers, runs, step: isNewest ? null : step, stamp },
+      {
+        ...{ kind: this.kind, unit: this.unit, low, high },
+        colour: (run, layer) =>
+          this.colour({ run: runAt(run), number: spec.curves.findIndex((curve) => curve.layer === layer) }),
+        nameOf: (layer) => spec.curves.find((curve) => curve.layer === layer)?.part ?? "",
+      },
+    );
+  }
+
   /**
    * Where a curve has few numbers, the last one counts until the next.
    * @param {Series} item
@@ -379,7 +414,8 @@ export class Chart {
     const isBroken = index === null && item.endsBroken;
     const text = isBroken ? "NaN" : number(until.findLast(isNumber));
     const value = element("b", { class: isBroken ? "broken" : null, text });
-    return element("span", { class: "pair" }, dot(this.colour(item), item.source), value);
+    const error = item.error ? element("span", { class: "muted", text: item.error, title: ESTIMATE }) : null;
+    return element("span", { class: "pair" }, dot(this.colour(item), item.source), value, error);
   }
 
   nextScale() {
@@ -390,7 +426,7 @@ export class Chart {
   /** @param {"PNG" | "CSV"} kind */
   save(kind) {
     const name = `${this.app.state.run} ${this.layer} ${this.spec.title}`;
-    if (kind === "CSV") saveChartCsv(name, this.app.state.x, this.data, this.curves.series);
+    if (kind === "CSV") saveChartCsv(name, this.app.axisName, this.data, this.curves.series);
     else this.plot?.ctx.canvas.toBlob((blob) => download(`${name}.png`, blob));
   }
 

@@ -58,13 +58,7 @@ function axesOf(chart, unit) {
     font: `11px ${cssColour("--sans")}`,
     filter: (/** @type {uPlot} */ _, /** @type {number[]} */ places) => places,
   };
-  /** @type {(low: number, high: number, wanted: number) => number[]} */
-  const splits = {
-    linear: ticks,
-    log: logTicks,
-    symlog: (/** @type {number} */ low, /** @type {number} */ high, /** @type {number} */ wanted) =>
-      symlogTicks(low, high, wanted, unit),
-  }[chart.kind];
+  const splits = splitsOf(chart.kind, unit);
   return [
     {
       ...common,
@@ -85,6 +79,17 @@ function axesOf(chart, unit) {
       splits: (plot, _, low, high) => splits(low, high, plot.height / LABEL_PIXELS.y),
     },
   ];
+}
+
+/**
+ * Where the labels of an axis of numbers are.
+ * @param {ScaleKind} kind
+ * @param {number} unit
+ * @returns {(low: number, high: number, wanted: number) => number[]}
+ */
+export function splitsOf(kind, unit) {
+  if (kind === "symlog") return (low, high, wanted) => symlogTicks(low, high, wanted, unit);
+  return kind === "log" ? logTicks : ticks;
 }
 
 /**

@@ -18,7 +18,7 @@ import { statisticsOf, WHOLE_RUN } from "page/names.js";
  * What a column is.
  * @typedef {{
  *   run: number, number: number, name: string, source: string, kind: "low" | "high" | "raw" | "smooth",
- *   strength?: "weak" | "strong", isSparse?: boolean, endsBroken?: boolean,
+ *   error: string, strength?: "weak" | "strong", isSparse?: boolean, endsBroken?: boolean,
  * }} Series
  */
 
@@ -56,7 +56,9 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
       if (!block || row < 0) return;
       const counts = rowOf(block, "nonfinite", row);
       const values = column(rowOf(block, "mean", row) ?? [], counts, curve.layer === WHOLE_RUN, isLog);
-      const common = { run, number, name: curve.name, source: source.name };
+      // a layer need not have all numbers of its lens: those of parameters are not those of modules
+      if (curve.layer !== WHOLE_RUN && values.every((value) => value === undefined)) return;
+      const common = { run, number, name: curve.name, source: source.name, error: curve.error };
       const range = possible(spec, curve, blocks, row);
       for (const [strength, low, high, isGuess] of bands(curve)) {
         const edges = [edge(blocks.get(low), "minimum", curve.layer), edge(blocks.get(high), "maximum", curve.layer)];
@@ -73,7 +75,7 @@ export function curvesOf(spec, sources, { x, weight, isLog }) {
       const last = xs[xs.length - 1] + (xs.length > 1 ? (xs[xs.length - 1] - xs[0]) / (xs.length - 1) : 1);
       found.broken.push({ edges: [...xs, last], counts });
     });
-    found.tables.push(merged(columns));
+    if (columns.length > 1) found.tables.push(merged(columns));
   });
   return found;
 }

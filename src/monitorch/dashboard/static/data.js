@@ -4,6 +4,7 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 
 /** @import { Block, Plane } from "page/blocks.js" */
 /** @import { Drawing } from "page/drawing.js" */
+/** @import { Histogram } from "page/histogram.js" */
 /** @import { ChartSpec, Family } from "page/names.js" */
 /** @import { State } from "page/state.js" */
 
@@ -12,18 +13,18 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 /**
  * What a number is. `tag` is its plot, `curve` one of its curves (empty if it has only one), `line` what it is of that
  * curve. An edge belongs to a `band` and is one `side` of it. `label` is what it is called where its plot is known;
- * `error` is the standard error of an estimate; that of a norm is a share of it.
+ * `error` is the standard error of an estimate, and `error_text` the same as people write it.
  * @typedef {{
  *   name: string, scale: string, limits: [number, number] | null, tag: string, curve: string, line: string,
  *   role: "line" | "edge" | "share" | "count", band: string, side: "" | "low" | "high", label: string,
- *   error: number | null,
+ *   error: number | null, error_text: string,
  * }} StatisticFacts
  */
 
 /**
  * @typedef {{
  *   name: string, statistics: StatisticFacts[], layers: string[], ticks: number,
- *   first_step: number | null, last_step: number | null,
+ *   first_step: number | null, last_step: number | null, histograms: string[],
  * }} LensFacts
  */
 
@@ -32,7 +33,11 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
  * @typedef {{ type: string, message: string, traceback: string[] }} RunError
  */
 
-/** @typedef {Record<string, unknown> & { id?: string, started?: number, ended?: number, heartbeat?: number }} Meta */
+/**
+ * @typedef {Record<string, unknown> & {
+ *   id?: string, started?: number, ended?: number, heartbeat?: number, tick_unit?: "epoch" | "tick",
+ * }} Meta
+ */
 
 /**
  * Everything about a run except its numbers; `at` is when this page received it.
@@ -72,6 +77,8 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
  * }} Question
  */
 
+/** @typedef {{ run: string, lens: string, tag: string, layers: string[], step: number | null }} HistogramQuestion */
+
 /**
  * Where runs come from.
  * @typedef {{
@@ -81,6 +88,7 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
  *   events(run: string): Promise<RunEvent[]>,
  *   summaries(runs: string[]): Promise<Record<string, Summary>>,
  *   windows(question: Question): Promise<Block[]>,
+ *   histogram(question: HistogramQuestion): Promise<Histogram | null>,
  *   follow?(runs: string[], callback: () => void): () => void,
  * }} RunSource
  */

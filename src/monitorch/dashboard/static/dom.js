@@ -100,6 +100,14 @@ export class Choice {
     this.root = element("div", { class: "choice", role: "radiogroup", "aria-label": label }, ...this.buttons);
   }
 
+  /**
+   * @param {string} value
+   * @param {string} text
+   */
+  rename(value, text) {
+    for (const button of this.buttons) if (button.dataset.value === value) write(button, text);
+  }
+
   /** @param {string} value */
   show(value) {
     for (const button of this.buttons) button.setAttribute("aria-checked", String(button.dataset.value === value));

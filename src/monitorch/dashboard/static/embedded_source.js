@@ -3,7 +3,8 @@
 import { complete, cut, header, readAxes } from "page/blocks.js";
 
 /** @import { Block, Plane } from "page/blocks.js" */
-/** @import { Head, Question, RunEvent, RunInfo, Summary } from "page/data.js" */
+/** @import { Head, HistogramQuestion, Question, RunEvent, RunInfo, Summary } from "page/data.js" */
+/** @import { Histogram } from "page/histogram.js" */
 
 /** @typedef {{ kind: "log" | "asinh", low: number, step: number, unit: number }} Codes */
 
@@ -12,7 +13,14 @@ import { complete, cut, header, readAxes } from "page/blocks.js";
  * @typedef {Block & { codes: Codes, nonfinite_high?: Float32Array }} CarriedBlock
  */
 
-/** @typedef {{ info: RunInfo, head: Head, events: RunEvent[], summary: Summary, blocks: CarriedBlock[] }} CarriedRun */
+/** @typedef {Histogram & { lens: string, tag: string }} CarriedHistogram  of all layers at a step */
+
+/**
+ * @typedef {{
+ *   info: RunInfo, head: Head, events: RunEvent[], summary: Summary, blocks: CarriedBlock[],
+ *   histograms: CarriedHistogram[],
+ * }} CarriedRun
+ */
 
 // codes of NaN, infinity, zero and missing numbers
 const [ABSENT, NAN, PLUS, MINUS, ZERO, FIRST] = [0, 1, 2, 3, 4, 5];
@@ -65,6 +73,16 @@ export class EmbeddedSource {
       .map((block) => cut(block, { layers, first, last }))
       .filter((block) => block.layers.length);
     return resolution === 1 ? parts.map(summary) : parts;
+  }
+
+  /** @param {HistogramQuestion} question */
+  async histogram({ run, lens, tag, layers, step }) {
+    const found = this._run(run).histograms.findLast(
+      (one) => one.lens === lens && one.tag === tag && (step === null || one.step <= step),
+    );
+    if (!found) return null;
+    const rows = layers.map((layer) => found.layers.indexOf(layer)).filter((row) => row >= 0);
+    return { ...found, layers: rows.map((row) => found.layers[row]), counts: rows.map((row) => found.counts[row]) };
   }
 
   /** @param {string} name */

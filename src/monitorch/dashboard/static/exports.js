@@ -74,7 +74,7 @@ export function saveHeatPng(name, heat, title) {
   context.drawImage(heat.canvas, gutter, top, heat.width, heat.height);
   context.drawImage(heat.scales.ticks, gutter, top + heat.height, heat.width, 24);
   context.font = `11px ${cssColour("--sans")}`;
-  context.fillText(heat.ruler.kind, 12, top + heat.height + 16, gutter - 18);
+  context.fillText(heat.app.axisName, 12, top + heat.height + 16, gutter - 18);
   for (const label of heat.gutter.querySelectorAll(".label, .bracket")) {
     if (!(label instanceof HTMLElement)) continue;
     context.fillText(label.title, 12, top + label.offsetTop + label.offsetHeight / 2 + 4, gutter - 18);

@@ -115,16 +115,32 @@ export class HeatPointer {
     const kind = heat.app.state.x;
     tip.replaceChildren(
       element("bdi", { class: "tip-name", text: row.name }),
-      element("div", { class: "tip-value", text: row.isGroup ? `${row.size} layers` : valueText(model, row, column) }),
+      element("div", {
+        class: "tip-value",
+        text: row.isGroup ? `${row.size} layers` : this.valueText(model, row, column),
+      }),
       element("div", {
         class: "muted",
-        text: `${kind} ${position(kind === "step" ? model.block.step[column] : place, kind)}`,
+        text: `${heat.app.axisName} ${position(kind === "step" ? model.block.step[column] : place, kind)}`,
       }),
     );
     const box = heat.root.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     tip.style.left = `${x > box.width - 220 ? Math.max(x - 16 - tip.offsetWidth, 0) : x + 16}px`;
     tip.style.top = `${Math.min(y + 14, box.height - tip.offsetHeight - 4)}px`;
+  }
+
+  /**
+   * The number, and how far off it may be if it is an estimate; that of a difference of two is not known.
+   * @param {HeatModel} model
+   * @param {Row} row
+   * @param {number} column
+   */
+  valueText(model, row, column) {
+    const { app } = this.heat;
+    const error = model.isDifference ? "" : (app.data.facts(app.state.run, app.state)?.error_text ?? "");
+    const isNumber = Number.isFinite(model.numbers[row.members[0] * model.columns + column]);
+    return [valueText(model, row, column), isNumber ? error : ""].filter(Boolean).join(" ");
   }
 }
 

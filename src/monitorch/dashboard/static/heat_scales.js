@@ -4,6 +4,7 @@ import { contextOf, cssColour, element } from "page/dom.js";
 import { positionLabels } from "page/format.js";
 import { printable } from "page/text.js";
 
+/** @import { RunEvent } from "page/data.js" */
 /** @import { HeatMap } from "page/heat_map.js" */
 
 const LANE = 14;
@@ -20,9 +21,7 @@ export class HeatScales {
     this.lane.addEventListener("click", (event) => this.choose(event));
     this.lane.addEventListener("pointermove", (event) => {
       const found = this.nearest(event);
-      this.lane.title = found
-        ? printable(`${found.kind}${found.layer ? ` in ${found.layer}` : ""}, step ${found.step}`)
-        : "";
+      this.lane.title = found ? printable([eventPlace(found), found.body.text].filter(Boolean).join("\n")) : "";
     });
   }
 
@@ -61,7 +60,7 @@ export class HeatScales {
   drawTicks() {
     const { heat } = this;
     const { ruler } = heat;
-    this.name.textContent = ruler.kind;
+    this.name.textContent = this.heat.app.axisName;
     const context = this.prepare(this.ticks, AXIS);
     context.font = `11px ${cssColour("--sans")}`;
     context.fillStyle = cssColour("--muted");
@@ -147,4 +146,9 @@ export class HeatScales {
     const found = this.nearest(event);
     if (found) this.heat.app.navigation.openAlert(found);
   }
+}
+
+/** @param {RunEvent} event */
+function eventPlace({ kind, layer, step }) {
+  return `${kind}${layer ? ` in ${layer}` : ""}, step ${step}`;
 }

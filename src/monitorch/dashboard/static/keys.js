@@ -7,7 +7,7 @@ import { element } from "page/dom.js";
 const HELP = [
   ["/", "filter layers by a regular expression, or runs"],
   ["j k ↓ ↑", "next or previous layer"],
-  ["← →", "move the cursor"],
+  ["← →", "move the cursor, and with it numbers and histograms"],
   ["Enter", "open the layer, open or close a group"],
   ["p", "pin the layer to the top"],
   ["[ ]", "previous or next statistic"],
@@ -15,7 +15,7 @@ const HELP = [
   ["l", "colours: auto, linear, log"],
   ["f", "row height: fit all, or readable"],
   ["m", "viridis or cividis"],
-  ["x", "axis: step, epoch, time"],
+  ["x", "axis: step, epoch or tick, time"],
   ["X", "axis: even, or logarithmic"],
   ["d", "difference to the compared run"],
   ["0", "reset the zoom (or a double click)"],

@@ -13,6 +13,8 @@ const FAVOURITES = [
   "Output Gradient Norm",
   "Weight Norm",
 ];
+/** Charts of tags that begin so come last: nearly always there is nothing to see in them. */
+const LATE = ["Warning ", "Non-Finite "];
 const RANKS = { line: 0, share: 0, edge: 1, count: 2 };
 
 /**
@@ -90,14 +92,16 @@ export function family(layers, name) {
  */
 
 /**
- * A curve of a chart: the statistic that is its line, and the bands around it.
- * @typedef {{ name: string, layer: string, line: string, bands: BandSpec[] }} CurveSpec
+ * A curve of a chart: the statistic that is its line, how far off that may be, and the bands around it. `part` is which
+ * parameter of the module it is about; empty if the chart has only one layer.
+ * @typedef {{ name: string, layer: string, part: string, line: string, error: string, bands: BandSpec[] }} CurveSpec
  */
 
 /**
- * A chart: statistics of one tag belong together, as curves with bands.
+ * A chart: statistics of one tag belong together, as curves with bands; `histograms` is the tag, if it has some.
  * @typedef {{
  *   key: string, lens: string, title: string, scale: string, limits: [number, number] | null, curves: CurveSpec[],
+ *   histograms: string | null,
  * }} ChartSpec
  */
 
@@ -129,7 +133,7 @@ export function charts(lenses, { module, members }) {
     }
   }
   const all = [...found.values()];
-  const isLate = (/** @type {ChartSpec} */ chart) => chart.title.startsWith("Warning ");
+  const isLate = (/** @type {ChartSpec} */ chart) => LATE.some((start) => chart.title.startsWith(start));
   return [...all.filter((chart) => !isLate(chart)), ...all.filter(isLate)];
 }
 
@@ -158,7 +162,7 @@ function chartOf(found, lens, { tag, curve, name, scale, limits }) {
   const key = `${lens.name}/${tag || name}${isAlone ? `/${curve}` : ""}`;
   const chart = found.get(key) ?? {
     ...{ key, lens: lens.name, title: isAlone ? curve : tag || name },
-    ...{ scale, limits, curves: [] },
+    ...{ scale, limits, curves: [], histograms: lens.histograms.includes(tag) ? tag : null },
   };
   found.set(key, chart);
   return chart;
@@ -187,7 +191,8 @@ function curvesOf(statistics, layer, part) {
   const main = lines.find(({ label, curve }) => label === curve) ?? lines[0];
   const called = (/** @type {StatisticFacts} */ { label, curve, line }) => (lines.length > 1 ? [curve, line] : [label]);
   return lines.map((line) => ({
-    ...{ name: [part, ...called(line)].filter(Boolean).join(" "), layer, line: line.name },
+    ...{ name: [part, ...called(line)].filter(Boolean).join(" "), layer, part, line: line.name },
+    error: line.error_text,
     bands: line === main ? bands : [],
   }));
 }

@@ -2,7 +2,7 @@
 
 import { unpack } from "page/blocks.js";
 
-/** @import { Question } from "page/data.js" */
+/** @import { HistogramQuestion, Question } from "page/data.js" */
 
 const FALLBACK_MILLISECONDS = 2000;
 
@@ -47,6 +47,15 @@ export class RemoteSource {
     if (last !== null) query.append("last", String(last));
     const response = await get(`api/windows?${query}`);
     return unpack(await response.arrayBuffer());
+  }
+
+  /**
+   * Histograms of some layers at a step, or the last ones before it; of the newest step if that is null.
+   * @param {HistogramQuestion} question
+   */
+  histogram({ run, lens, tag, layers, step }) {
+    const fields = [["run", run], ["lens", lens], ["tag", tag], ...layers.map((layer) => ["layer", layer])];
+    return getJson("api/histogram", step === null ? fields : [...fields, ["step", String(step)]]);
   }
 
   /**

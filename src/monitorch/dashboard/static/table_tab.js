@@ -39,7 +39,9 @@ export class TableTab {
     if (!total || !model) return;
     const { state } = this.app;
     const matches = matcher(state.search).test;
-    write(this.caption, `${this.app.statisticTitle()}, steps ${count(total.step[0])} to ${count(total.last[0])}`);
+    const error = this.app.data.facts(state.run, state)?.error_text;
+    const what = [this.app.statisticTitle(), error].filter(Boolean).join(" ");
+    write(this.caption, `${what}, steps ${count(total.step[0])} to ${count(total.last[0])}`);
     const rows = total.layers
       .map((name, row) => ({ name, row, score: model.scores[model.layers.indexOf(name)] ?? 0 }))
       .filter(({ name }) => matches(name));

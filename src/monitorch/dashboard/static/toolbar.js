@@ -90,6 +90,7 @@ export class TopBar {
     this.chips.replaceChildren(...compared.map((name, place) => this.chip(name, short[place], place)));
     this.badge.show();
     this.axis.show(state.x);
+    this.axis.rename("epoch", this.app.tickUnit === "tick" ? "Tick" : KINDS.epoch);
     this.logarithmic.setAttribute("aria-pressed", String(state.logx));
     if (document.activeElement !== this.smooth)
       this.smooth.value = String(1 - Math.sqrt(Math.max(1 - state.smooth / STRONGEST, 0)));
