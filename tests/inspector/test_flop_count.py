@@ -173,6 +173,7 @@ def test_an_evaluation_in_between_spoils_a_step_and_the_next_one_is_counted():
             with torch.no_grad():
                 run.model.eval()(X)
             run.model.train()
+            assert last_operator_mode() is None  # evaluations may be long
     assert run.counted.total() == flops_of(run)
     assert last_operator_mode() is None
 
@@ -226,6 +227,29 @@ def test_a_mode_of_the_user_that_is_on_at_the_step_keeps_ours_until_it_is_off():
     run.step()
     assert last_operator_mode() is None
     assert run.counted.total() == flops_of(run)
+
+
+@pytest.mark.parametrize("with_optimizer", [True, False])
+def test_steps_that_are_told_by_hand(with_optimizer):
+    run = Run(peak_flops=PEAK, **({} if with_optimizer else {"optimizer": None}))
+    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)  # whose steps are not noticed
+    for _ in range(3):
+        run.step()
+        run.inspector.step()
+    assert run.counted.total() == (flops_of(run) if with_optimizer else 0)
+    assert last_operator_mode() is None
+
+
+def test_a_mode_of_the_user_that_stays_on_ends_the_search():
+    run = Run(peak_flops=PEAK)
+    with PassBy() as around:
+        for _ in range(5):
+            run.step()
+            assert last_operator_mode() is around
+    run.step()
+    assert not run.counted
+    assert not run.inspector._steps._flops.is_wanted
+    assert last_operator_mode() is None
 
 
 @pytest.mark.parametrize("leave", ["detach", "close"])

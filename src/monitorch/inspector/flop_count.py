@@ -12,7 +12,7 @@ from ..engine.torch_private import OperatorMode, inside_backward, last_operator_
 from .step_clock import StepClock
 
 TRIES = 3
-"""How many steps may be spoilt, by an evaluation in between, before none is counted."""
+"""How many steps may be spoilt, by an evaluation in between or by a mode of the user, before none is counted."""
 
 HALF, TF32, FLOAT32 = "half", "tf32", "float32"
 PRECISIONS = {torch.float16: HALF, torch.bfloat16: HALF, torch.float32: FLOAT32}
@@ -85,9 +85,11 @@ class FlopCount:
     def begin(self) -> None:
         """A step has ended: count the next one, unless that was done."""
         self._leave()
-        if self._mode is not None or self._tries <= 0 or inside_backward() or last_operator_mode() is not None:
-            return  # a mode of the user would be in the way of ours
+        if self._mode is not None or self._tries <= 0:
+            return
         self._tries = 0 if number_of_graphs() else self._tries - 1  # what a CUDA graph replays is not seen later on
+        if inside_backward() or last_operator_mode() is not None:
+            return  # where modes do not stay, or one of the user would be in the way of ours
         self._mode = _CountingMode(self._clock)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -105,12 +107,12 @@ class FlopCount:
         """Something else is computed: this is no usual step."""
         if self._mode is not None:
             self._mode.is_on = False
+        self._leave()
 
     def remove(self) -> None:
         """Count no more."""
         self._tries = 0
         self.spoil()
-        self._leave()
 
     def utilisation(self, steps_per_second: float) -> float | None:
         """The share of the device's peak, in the precision of most operations; None if something is not known."""

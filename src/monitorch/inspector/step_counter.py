@@ -128,6 +128,7 @@ class StepCounter:
         if any(self._engine.steps(optimizer).has_ended for optimizer in self._optimizers):
             warn("step() is for optimizers whose steps are not noticed; steps of this one are counted. Remove the call")
             return
+        self._flops.end()
         for optimizer in self._optimizers:
             self._engine.gradients.take_step(optimizer)
             self._engine.updates(optimizer).after_step()
@@ -242,7 +243,8 @@ class StepCounter:
         self._engine.collect()
         self._is_uncollected = False
         self._state.next_step()
-        self._flops.begin()
+        if self._optimizers:
+            self._flops.begin()
 
     def _miss_a_step(self) -> None:
         """Warn if the model is trained, but no optimizer step is noticed."""
