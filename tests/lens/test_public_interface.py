@@ -14,7 +14,8 @@ GEOMETRY = "inplace=True, normalize_by_size=False, log_scale=False, compute_corr
 PARAMETERS = "parameters=('weight', 'bias')"
 
 SIGNATURES = {
-    "ActivationHealth": f"{OUTPUTS}, channel_last='auto', line_aggregation='mean', range_aggregation='min-max'",
+    "ActivationHealth": f"{OUTPUTS}, channel_last='auto', line_aggregation='mean', range_aggregation='min-max', "
+    "in_graphs=True",
     "Attention": f"{OUTPUTS}, log_scale=False, {LINES}",
     "Attribute": "attributes, reducer=None, map_=None, difference=False, *, inplace=True, record_eval=False, "
     f"log_scale=False, {LINES}",

@@ -103,7 +103,7 @@ class Reach(Enum):
     NONE = "none of them is reached"
     RETURNED = "their gradients are computed and returned, as autograd.grad() does"
     ADDED = "their gradients are computed and added to .grad, as backward() does"
-    UNKNOWN = "unknown: no parameter is trained, or other tensors stand in for them"
+    UNKNOWN = "unknown: no parameter is trained, other tensors stand in for them, or torch does not tell"
 
 
 def reach(parameters: Iterable[nn.Parameter]) -> Reach:
@@ -125,6 +125,8 @@ def reach(parameters: Iterable[nn.Parameter]) -> Reach:
                     return Reach.ADDED
             except RuntimeError:  # torch's way to say that autograd.grad() was asked for the gradient of this tensor
                 return Reach.RETURNED
+            except AttributeError:  # torch 2.11 cannot tell below a mode that sees operators
+                return Reach.UNKNOWN
             if is_distributed(own):  # fully_shard: another tensor is in its place in the graph
                 return Reach.UNKNOWN
             found = Reach.NONE

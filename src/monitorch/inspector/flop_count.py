@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..engine.distributed_tensors import distributed_type
+from ..engine.ranks import several_processes
 from ..engine.tensors import tensors_in
 from ..engine.torch_private import OperatorMode, inside_backward, last_operator_mode, number_of_graphs
 from .step_clock import StepClock
@@ -65,7 +66,8 @@ class FlopCount:
 
     Args:
         device: where the model is.
-        peak: the most FLOP/s that the device can do; None for what is known of the card.
+        peak: the most FLOP/s that the device can do; None for what is known of the card. Then nobody has asked for this,
+            and compiled models and several processes are left alone.
         clock: knows when our own hooks run, and how long steps take.
     """
 
@@ -87,7 +89,11 @@ class FlopCount:
         self._leave()
         if self._mode is not None or self._tries <= 0:
             return
-        self._tries = 0 if number_of_graphs() else self._tries - 1  # what a CUDA graph replays is not seen later on
+        has_graphs = number_of_graphs() > 0
+        if self._peak is None and (has_graphs or several_processes()):
+            self._tries = 0
+            return
+        self._tries = 0 if has_graphs else self._tries - 1  # what a CUDA graph replays is not seen later on
         if inside_backward() or last_operator_mode() is not None:
             return  # where modes do not stay, or one of the user would be in the way of ours
         self._mode = _CountingMode(self._clock)
