@@ -75,7 +75,7 @@ def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(callable(argument) for argument in (*args[1:], kwargs.get("closure")))
 
 
-def find_group(optimizer: Optimizer) -> dict[int, int]:
+def group_numbers(optimizer: Optimizer) -> dict[int, int]:
     """The number of the parameter group of each parameter, by its id."""
     groups = enumerate(optimizer.param_groups)
     return {id(parameter): number for number, group in groups for parameter in group["params"]}

@@ -17,7 +17,7 @@ from ..numerical.norms import as_dense
 from ..numerical.precision import wide_dtype
 from ..numerical.waiting import copied_sample
 from .distributed_tensors import is_distributed, local_part
-from .optimizers import Owned, find_group
+from .optimizers import Owned, group_numbers
 from .parameters import find_parameter
 from .step_interval import StepInterval
 
@@ -106,7 +106,7 @@ class FactsTap:
 
     @torch.no_grad()
     def _end_step(self, number: int, observed: bool) -> None:
-        optimizer, groups = self._optimizers[number], find_group(self._optimizers[number])
+        optimizer, groups = self._optimizers[number], group_numbers(self._optimizers[number])
         everybody = Owned(*self._optimizers)
         own = [
             (watched, tensor)

@@ -15,7 +15,7 @@ from ..numerical.precision import wide_dtype
 from .buffers import Entry, Info
 from .distributed_tensors import local_part
 from .meter import Measured, Meter, Reporter, Subscription
-from .optimizers import find_group
+from .optimizers import group_numbers
 from .parameters import find_parameter
 from .step_interval import StepInterval
 from .torch_private import divide_all, multiply_all, raise_all, root_all
@@ -74,7 +74,7 @@ class SecondMomentTap:
         if not observed:
             return
         waiting = list[tuple[Meter, int, SecondMoment]]()
-        size, groups = 0, find_group(self._optimizer)
+        size, groups = 0, group_numbers(self._optimizer)
         for watched in self._watched.values():
             module = watched.module()
             tensor = None if module is None else find_parameter(module, watched.parameter)

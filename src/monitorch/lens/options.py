@@ -128,10 +128,10 @@ def optimizer(value: Any, cure: str = "pass None and call inspect_update() after
     return found
 
 
-def needed_optimizers(value: Any, most: int | None = None) -> tuple[Optimizer, ...]:
-    """One or several optimizers, without the wrappers of other libraries; at most so many."""
-    cure = "pass the one that trains the model" + ("" if most == 1 else ", or a list of them")
-    is_one = value is None or isinstance(value, (str, type)) or not isinstance(value, Iterable) or most == 1
+def needed_optimizers(value: Any, *, several: bool) -> tuple[Optimizer, ...]:
+    """The optimizer, or several if that is allowed, without the wrappers of other libraries."""
+    cure = "pass the one that trains the model" + (", or a list of them" if several else "")
+    is_one = not several or isinstance(value, (str, type)) or not isinstance(value, Iterable)
     given = [value] if is_one else list(value)
     found = [optimizer(each, cure) for each in given]
     if not found or None in found:

@@ -40,10 +40,8 @@ class ParameterFacts(ParameterLens):
         optimizer: the optimizer, or all of them.
     """
 
-    _default = (ALL,)
-
     def __init__(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
-        self.optimizers = options.needed_optimizers(optimizer)
+        self.optimizers = options.needed_optimizers(optimizer, several=True)
         self._facts: FactsTap | None = None
         series = FactSeries()
         shares = {"Gradient Was Empty": "was_empty", "Parameter Changed": "changed"}

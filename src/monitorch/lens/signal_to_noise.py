@@ -35,13 +35,14 @@ class SignalToNoise(ParameterLens):
 
     **Adam Gradient RMS** is sqrt(mean(g^2 / v)) of each parameter, with g in ``p.grad`` and v the second moment after
     the step, bias-corrected, at least eps^2. For Adam, AdamW and whatever keeps ``exp_avg_sq`` and ``step``; with
-    amsgrad v is ``max_exp_avg_sq``, the one it divides by. At or below 1 while gradients
-    stay as large as they were. Well above 1 Adam underestimates them, and its steps are that much too large: a jump
-    comes one to eight steps before many loss spikes. The cure is a lower beta2, or clipping. It cannot exceed
-    sqrt((1 - beta2^t) / (1 - beta2)) in step t.
+    amsgrad v is ``max_exp_avg_sq``, the one it divides by. It is at or below 1 while gradients stay as large as they
+    were. Well above 1 Adam underestimates them, and its steps are that much too large: a jump comes one to eight steps
+    before many loss spikes. The cure is a lower beta2, or clipping. It cannot exceed sqrt((1 - beta2^t) / (1 - beta2))
+    in step t.
 
     Cost of an observed step: two norms of each gradient in every backward pass, and for Adam one pass over gradients
-    and second moments, with at most 64 MiB of memory at a time. Nothing waits for the device. Idle steps cost nothing.
+    and second moments, in portions of 64 MiB, or of the largest parameter. Nothing waits for the device. Idle steps
+    cost nothing.
 
     Args:
         optimizer: the optimizer whose steps to measure.
@@ -50,8 +51,6 @@ class SignalToNoise(ParameterLens):
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
     """
-
-    _default = (ALL,)
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class SignalToNoise(ParameterLens):
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         self._batch_size = 1 if batch_size is None else options.whole("batch_size", batch_size, 1)
-        self.optimizer = options.needed_optimizers(optimizer, most=1)[0]
+        self.optimizer = options.needed_optimizers(optimizer, several=False)[0]
         self._noise = GradientNoise()
         self._parts: GradientParts | None = None
         self._moments: SecondMomentTap | None = None
