@@ -66,7 +66,7 @@ class FlopCount:
 
     Args:
         device: where the model is.
-        peak: the most FLOP/s that the device can do; None for what is known of the card. Then nobody has asked for this,
+        peak: the most FLOP/s that the device can do; None for what is known of the card. Nobody has asked for it then,
             and compiled models and several processes are left alone.
         clock: knows when our own hooks run, and how long steps take.
     """
