@@ -7,7 +7,8 @@ from torch import nn
 
 from monitorch import PyTorchInspector
 from monitorch.errors import OptionError
-from monitorch.lens import Distribution
+from monitorch.lens import Distribution, OutputGradientGeometry
+from monitorch.preprocessor.distribution import BINS
 
 QUANTILES = {"q01": 0.01, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q99": 0.99}
 KINDS = ("output", "gradient", "parameter")
@@ -182,3 +183,16 @@ def test_compiled_graphs_stay_whole_and_show_the_same(what, inputs, watch, shown
     assert eager == compiled
     assert all(eager)
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize("what", ["output", "gradient"])
+def test_baseline_steps_are_not_counted(what):
+    """They are there for lenses that compare a step with the one before."""
+    model = nn.Linear(2, 3)
+    lenses = [Distribution(what), OutputGradientGeometry()]
+    PyTorchInspector(lenses, module=model, visualizer="dummy", every=3, on_error="raise")
+    for _ in range(9):
+        model(torch.ones(4, 2)).sum().backward()
+    (histograms,) = lenses[0]._preprocessors
+    elements = {"output": 12, "gradient": 6 + 3}
+    assert sum(counts[:BINS].sum() for counts in histograms.histograms().values()) == 3 * elements[what]

@@ -1116,6 +1116,14 @@ def test_first_ticks_come_every_ten_steps_and_then_at_a_tenth_more(clock):
     assert all(next_step == step + step // 10 for step, next_step in pairwise(training.shown.steps[9:]))
 
 
+@pytest.mark.parametrize("every", [None, 5])
+def test_dear_ticks_come_by_time_as_soon_as_they_have_taken_half_a_second(clock, every):
+    training = TimedTraining(clock, 0.01, 0.2, every=every).run(1000)
+    early = training.shown.steps[:3]
+    assert early == [10, 20, 30]
+    assert len(training.shown.steps) == 3  # the next one comes 20 seconds after the last
+
+
 def test_slow_steps_are_shown_one_by_one_from_the_first_on(clock):
     assert TimedTraining(clock, 1.0, 0.001).run(5).shown.steps == [1, 2, 3, 4, 5]
 

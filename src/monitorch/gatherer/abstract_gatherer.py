@@ -109,7 +109,9 @@ class Gatherer(AbstractGatherer):
         return active and not is_traced()
 
     def _is_step_observed(self) -> bool:
-        """Whether this step is observed; preprocessors with ``every_step`` observe all steps."""
+        """Whether this step is observed; preprocessors say if they want others, too."""
+        if getattr(self.inspector_state, "is_baseline", False):  # only there to compare the next one with it
+            return any(getattr(preprocessor, "compares", True) for preprocessor in self._preprocessors)
         phase = getattr(self.inspector_state, "phase", True)
         return bool(phase) or all(getattr(preprocessor, "every_step", False) for preprocessor in self._preprocessors)
 

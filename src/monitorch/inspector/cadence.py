@@ -253,6 +253,11 @@ class Cadence:
         baseline = self.cost.price(Phase.BASELINE)
         return observed + (observed if baseline is None else baseline)
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the account was empty once, so that nothing is left of the first seconds."""
+        return self._emptied is not None
+
     def _balance(self) -> float:
         """What is left in the account when all steps that were decided so far have ended."""
         self.cost.settle()

@@ -58,7 +58,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
     """
 
     statistics = (RANGE,)
-    needs_input = False
+    needs_input = compares = False
 
     def __init__(self) -> None:
         super().__init__(inplace=True)

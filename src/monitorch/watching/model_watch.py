@@ -42,8 +42,9 @@ from .flight_recorder import DUMPING, FlightRecorder
 from .lens_sets import STANDARD, checked, expanded
 from .run_options import RunOptions
 
-FEW, OFTEN = 10, 40
-"""Steps per tick by default at the beginning, which is a tenth of all steps so far later, and for how many ticks."""
+FEW, OFTEN, DEAR = 10, 40, 0.5
+"""Steps per tick by default at the beginning, which is a tenth of all steps so far later; for how many ticks; and until
+these have taken so many seconds."""
 
 PAUSE, SHARE_OF_TICKS, MOST_TICKS = 0.25, 0.01, 2000
 """After that: the fewest seconds between two ticks, the share of time that ticks may take, and at most how many ticks
@@ -402,9 +403,11 @@ class Watch(DisplaysRun):
 
     @property
     def _is_early(self) -> bool:
-        """Whether ticks still come by steps. A budget without a head start has nothing to pay them with."""
+        """Whether ticks still come by steps: not if they are dear, or a budget has nothing to pay them with."""
         cadence = self.inspector.state.cadence
-        return self._ticks < OFTEN and (cadence.budget is None or cadence.head_start > 0)
+        if self._ticks >= OFTEN or cadence.cost.in_ticks > DEAR:
+            return False
+        return cadence.budget is None or (cadence.head_start > 0 and not cadence.is_spent)
 
     @property
     def _is_joint(self) -> bool:
