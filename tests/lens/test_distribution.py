@@ -190,9 +190,10 @@ def test_baseline_steps_are_not_counted(what):
     """They are there for lenses that compare a step with the one before."""
     model = nn.Linear(2, 3)
     lenses = [Distribution(what), OutputGradientGeometry()]
-    PyTorchInspector(lenses, module=model, visualizer="dummy", every=3, on_error="raise")
+    inspector = PyTorchInspector(lenses, module=model, visualizer="dummy", every=3, on_error="raise")
     for _ in range(9):
         model(torch.ones(4, 2)).sum().backward()
     (histograms,) = lenses[0]._preprocessors
     elements = {"output": 12, "gradient": 6 + 3}
     assert sum(counts[:BINS].sum() for counts in histograms.histograms().values()) == 3 * elements[what]
+    inspector.detach()

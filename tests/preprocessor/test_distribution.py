@@ -316,7 +316,9 @@ def test_an_output_without_numbers_is_left_out_with_a_reason(output):
 
 @pytest.mark.parametrize("size", [100, 2 * MOST])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_nothing_waits_and_nothing_changes(size, dtype):
+def test_on_a_device_nothing_waits_and_nothing_changes(size, dtype, monkeypatch):
+    monkeypatch.setattr(distribution, "may_look", lambda numbers: False)
+
     class Waits(TorchDispatchMode):
         """Refuses what reads numbers on the CPU, or sends an index to the device."""
 
@@ -334,6 +336,23 @@ def test_nothing_waits_and_nothing_changes(size, dtype):
     assert torch.equal(tensor.nan_to_num(), before.nan_to_num())
     assert torch.equal(torch.get_rng_state(), state)
     assert found.specials()["layer"]["nan"] == before.isnan().sum().item()
+
+
+@pytest.mark.parametrize("size", [100, 2 * MOST])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_look_at_the_numbers_changes_none(size, dtype, is_broken, monkeypatch):
+    tensor = normal(size, dtype=dtype)
+    tensor = with_broken(tensor) if is_broken else tensor
+    found, looked = [Histograms(), Histograms()], iter([True, False])
+    for histograms in found:
+        may = next(looked)
+        monkeypatch.setattr(distribution, "may_look", lambda numbers, may=may: may)
+        histograms.process_tensor("layer", tensor)
+    assert found[0].specials() == found[1].specials()
+    assert found[0].quantiles() == found[1].quantiles()
+    extremes = [own.value["layer"]["range"] for own in found]
+    assert (extremes[0].min_, extremes[0].max_) == (extremes[1].min_, extremes[1].max_)
 
 
 def test_a_histogram_of_inference_mode_is_added_to_later():

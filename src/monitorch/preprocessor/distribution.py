@@ -1,5 +1,6 @@
 """Histograms of the elements of tensors, with the same bins for every tensor, so that they merge exactly."""
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ from ..engine.distributed_tensors import OWN, is_distributed, local_part, local_
 from ..engine.passes import TRAINING, kind_of_pass
 from ..engine.tensors import samples_of
 from ..numerical.norms import as_real
+from ..numerical.precision import HOST
 from .abstract import AbstractForwardPreprocessor, AbstractTensorPreprocessor
 from .counting import CountingStatistics, Counts
 from .data import RANGE
@@ -87,11 +89,11 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
         some = spread(numbers)
         counts = bin_counts(some)
         is_whole = some.numel() == numbers.numel()
-        special = (counts[ZERO : ZERO + 1], counts[INFINITE:]) if is_whole else (special_counts(numbers),)
+        extremes = numbers.aminmax() if may_look(numbers) else ()
+        is_finite = bool(extremes) and all(map(math.isfinite, extremes))
+        special = (counts[ZERO : ZERO + 1], counts[INFINITE:]) if is_whole else (special_counts(numbers, is_finite),)
         self._count((name, part), torch.cat([counts, *special]))
-        smallest = numbers.nan_to_num(torch.inf, torch.inf, torch.inf).amin()
-        largest = numbers.nan_to_num(-torch.inf, -torch.inf, -torch.inf).amax()
-        for extreme in (smallest, largest):  # both infinite if no element is finite: such samples are left out
+        for extreme in extremes if is_finite else finite_extremes(numbers):
             self._kept.series.add((name, RANGE), extreme)
 
     # what is shown of a tick
@@ -166,9 +168,22 @@ def as_float32(numbers: Tensor) -> Tensor:
     return inside.where(numbers.abs() != torch.inf, numbers).float()
 
 
-def special_counts(numbers: Tensor) -> Tensor:
-    """How many elements are zero, infinite and NaN, on their device."""
+def may_look(numbers: Tensor) -> bool:
+    """Whether to look at numbers and decide; on a device that would mean to wait for them."""
+    return numbers.device == HOST
+
+
+def finite_extremes(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest element that is finite; both infinite, and left out later, if none is."""
+    smallest = numbers.nan_to_num(torch.inf, torch.inf, torch.inf).amin()
+    return smallest, numbers.nan_to_num(-torch.inf, -torch.inf, -torch.inf).amax()
+
+
+def special_counts(numbers: Tensor, is_finite: bool = False) -> Tensor:
+    """How many elements are zero, infinite and NaN, on their device; ``is_finite``: all are known to be finite."""
     not_zero = numbers.count_nonzero()
+    if is_finite:
+        return torch.stack([numbers.numel() - not_zero, *not_zero.new_zeros(2)])
     not_infinite = numbers.nan_to_num(1.0, 0.0, 0.0).count_nonzero()
     not_nan = numbers.nan_to_num(0.0).count_nonzero()
     return torch.stack([numbers.numel() - not_zero, not_zero - not_infinite, not_zero - not_nan])
