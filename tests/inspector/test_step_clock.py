@@ -132,6 +132,11 @@ def test_time_inside_hooks_is_told_when_a_step_ends_and_usual_by_phase(steps):
     assert steps.clock.usual_in_hooks(BASELINE) == 0.0
 
 
+def test_hooks_that_wait_for_others_do_not_make_an_idle_step_vanish(steps):
+    steps.end(1.0, IDLE, in_hooks=0.99)
+    assert steps.clock.usual(IDLE) == pytest.approx(0.5)
+
+
 def test_an_idle_step_counts_without_its_hooks_and_an_observed_one_with_them(steps):
     for phase in (IDLE, *[OBSERVE] * 3):
         steps.end(1.0, phase, in_hooks=0.25)

@@ -70,7 +70,7 @@ def experts_of(output):
 
 def dispatched(output):
     """The same for a mask; -1 for tokens that are dropped."""
-    mask = output[0].detach().reshape(-1, EXPERTS).numpy()
+    mask = next(x for x in output if not x.is_floating_point()).reshape(-1, EXPERTS).numpy()
     return np.where(mask.any(1), mask.argmax(1), -1)[:, None]
 
 

@@ -39,6 +39,7 @@ RETURNED = {
     "mask, weight, logits": ([FIRST, WEIGHTS[:, :1], LOGITS], None, ONE, 0),
     "mask that drops tokens": ([DROPPING, WEIGHTS[:, :1], LOGITS], None, KEPT, 1 - KEPT.sum() / TOKENS),
     "mask of booleans": ([BOTH.bool(), LOGITS], None, TWO, 0),
+    "mask without scores": ([WEIGHTS[:, :1], DROPPING[:, None], LOGITS[:, :1]], None, KEPT, 1 - KEPT.sum() / TOKENS),
     "mask of sequences": ([FIRST.view(3, 4, -1), LOGITS.view(3, 4, -1)], None, ONE, 0),
     "logits": ([LOGITS], CHOSEN, TWO, None),
     "logits in half precision": ([LOGITS.bfloat16()], EXPERTS, np.full(EXPERTS, TOKENS), None),

@@ -17,6 +17,7 @@ JUST_NOW = 15  # idle steps that others are compared with
 TIME_HOOKS_EVERY = 16  # steps
 QUIET = 3.0  # what hooks of quiet steps take, relative to what they can measure: torch must call them, from cold caches
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
+MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
 
 
@@ -219,7 +220,8 @@ class StepClock:
         return statistics.median_low(found) if found else None
 
     def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
-        counted = spent * self.host_share if phase == Phase.IDLE else 0.0
+        # a hook that waits for what others have started seems to take the time of those
+        counted = min(spent * self.host_share, MOST_OF_IDLE * seconds) if phase == Phase.IDLE else 0.0
         self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
         if phase != Phase.IDLE and self._durations[Phase.IDLE]:

@@ -84,14 +84,19 @@ def chosen_experts(tensors: Sequence[Tensor], top_k: int | None) -> ExpertChoice
 
     The first floating tensor whose last dimension is larger than 1 has a number for each token and expert. Integers of
     the same shape *before* it are a mask, integers after it the indices of the chosen experts. Without them, the
-    largest ``top_k`` numbers are chosen.
+    largest ``top_k`` numbers are chosen. If there is only one number for each choice, integers with one more dimension
+    are a mask.
 
     >>> chosen_experts([torch.tensor([[0.1, 0.9, 0.5]])], 2).indices
     tensor([[1, 2]])
     """
     place = next((place for place, x in enumerate(tensors) if _is_scores(x)), None)
     if place is None:
-        raise SkippedSample("a router returns a number for each token and expert; this module does not")
+        choices = [x.shape for x in tensors if x.is_floating_point() and x.numel()]
+        mask = next((x for x in tensors if x.shape[:-1] in choices and not x.is_floating_point()), None)
+        if mask is None:
+            raise SkippedSample("a router returns a number for each token and expert; this module does not")
+        return _masked(mask)
     scores = tensors[place]
     tokens, experts = math.prod(scores.shape[:-1]), scores.shape[-1]
     if not tokens:
@@ -101,14 +106,20 @@ def chosen_experts(tensors: Sequence[Tensor], top_k: int | None) -> ExpertChoice
             continue
         chosen = x.reshape(tokens, -1)
         if number < place and x.shape == scores.shape:
-            every = torch.arange(experts, dtype=torch.int64, device=x.device)
-            return ExpertChoice(experts, every.where(chosen != 0, experts), is_final=True)
+            return _masked(x)
         is_expert = (chosen >= 0) & (chosen < experts)
         return ExpertChoice(experts, chosen.to(torch.int64).where(is_expert, experts), is_final=True)
     if top_k is None:
         raise SkippedSample("it does not say which experts are chosen, nor how many: pass top_k= to Routing")
     best = scores.reshape(tokens, experts).topk(min(top_k, experts), sorted=False).indices
     return ExpertChoice(experts, best, is_final=False)
+
+
+def _masked(mask: Tensor) -> ExpertChoice:
+    """The chosen experts are those that are not 0."""
+    experts = mask.shape[-1]
+    every = torch.arange(experts, dtype=torch.int64, device=mask.device)
+    return ExpertChoice(experts, every.where(mask.reshape(-1, experts) != 0, experts), is_final=True)
 
 
 def _is_scores(x: Tensor) -> bool:
