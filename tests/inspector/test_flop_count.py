@@ -13,12 +13,19 @@ import monitorch
 from monitorch import PyTorchInspector
 from monitorch.engine.torch_private import OperatorMode, last_operator_mode
 from monitorch.errors import OptionError
+from monitorch.inspector import flop_count
 from monitorch.inspector.flop_count import FLOAT32, HALF, PEAKS, TF32, FlopCount, peak_of
 from monitorch.inspector.step_clock import StepClock
 from monitorch.lens import Attention, OutputNorm, ParameterGradientGeometry
 
 PEAK, NAME = 1e9, "model FLOP/s utilisation"
 X = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def no_graphs(monkeypatch):
+    """As if this process had compiled nothing: other tests may have."""
+    monkeypatch.setattr(flop_count, "number_of_graphs", lambda: 0)
 
 
 class Net(nn.Module):
@@ -165,6 +172,7 @@ def test_records_are_the_same():
     assert len(ends[0]) > 20
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_an_evaluation_in_between_spoils_a_step_and_the_next_one_is_counted():
     run = Run(peak_flops=PEAK)
     for is_evaluated in (True, True, False, False):
@@ -178,6 +186,7 @@ def test_an_evaluation_in_between_spoils_a_step_and_the_next_one_is_counted():
     assert last_operator_mode() is None
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_a_probe_in_between_is_not_counted():
     run = Run(peak_flops=PEAK)
     run.step()
@@ -203,6 +212,7 @@ class PassBy(OperatorMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_modes_of_the_user_stay_what_they_are():
     run = Run(peak_flops=PEAK)
     with PassBy() as around:
@@ -349,3 +359,24 @@ def test_short_numbers_are_faster_on_every_card():
 def test_bad_peaks_are_refused(peak):
     with pytest.raises(OptionError, match="peak_flops takes a number above 0, or None"):
         PyTorchInspector([OutputNorm()], peak_flops=peak)
+
+
+@pytest.mark.parametrize(
+    ("peak", "graphs", "processes", "is_wanted"),
+    [
+        (None, 0, False, True),
+        (None, 1, False, False),
+        (None, 0, True, False),
+        (PEAK, 1, False, True),
+        (PEAK, 0, True, True),
+    ],
+)
+def test_unasked_only_eager_training_of_one_process_is_counted(peak, graphs, processes, is_wanted, monkeypatch):
+    monkeypatch.setattr(flop_count, "number_of_graphs", lambda: graphs)
+    monkeypatch.setattr(flop_count, "several_processes", lambda: processes)
+    monkeypatch.setattr(flop_count, "peak_of", lambda name, precision: PEAK)
+    count = FlopCount(torch.device("cpu"), peak, StepClock())
+    count.begin()
+    assert (last_operator_mode() is not None) == is_wanted
+    count.remove()
+    assert last_operator_mode() is None

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from monitorch import lens
 from monitorch.lens.module_distinction import isactivation
+from monitorch.preprocessor import distribution
 from tests.defaults import default_dtype
 from tests.numerical import checksum_oracle
 
@@ -592,7 +593,9 @@ def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoc
     assert not hooks_on(model, watched.optimizer, watched.loss_fn)
 
 
-def test_nothing_waits_for_the_device_between_ticks(case, situation, task, epoch, watch):
+def test_nothing_waits_for_the_device_between_ticks(case, situation, task, epoch, watch, monkeypatch):
+    monkeypatch.setattr(distribution, "may_look", lambda numbers: False)  # as on a device
+
     class CountSyncs(TorchDispatchMode):
         syncs = 0
 

@@ -154,14 +154,11 @@ class FunctionalCalls:
 
     def notice(self, reader: Reader, result: Any, args: Any, kwargs: Any) -> None:
         """A wanted function was called."""
-        try:
-            if not is_traced():
-                begin, content = self.state.clock.enter(), reader(result, *args, **kwargs)
-                if content is not None:
-                    self._deliver(content, has_grad=torch.is_grad_enabled())
-                self.state.clock.leave(begin)
-        except Exception as error:
-            tell(self.state, "looking at a call inside the model", error)
+        if not is_traced():
+            begin, content = self.state.clock.enter(), reader(result, *args, **kwargs)
+            if content is not None:
+                self._deliver(content, has_grad=torch.is_grad_enabled())
+            self.state.clock.leave(begin)
 
     def _receive(self, content: Content, has_grad: bool, path: str) -> None:
         """The same, from a compiled graph."""
@@ -233,7 +230,10 @@ class _CallMode(TorchFunctionMode):
                 if content is not None and not any(isinstance(x, self._distributed) for x in content[1]):
                     self._callback.pass_call(*content, torch.is_grad_enabled(), path_in_graph())
             else:
-                self._calls.notice(self.readers[func], result, args, kwargs or {})
+                try:
+                    self._calls.notice(self.readers[func], result, args, kwargs or {})
+                except Exception as error:  # we are inside the model
+                    tell(self._calls.state, "looking at a call inside the model", error)
         return result
 
 
