@@ -109,7 +109,7 @@ def test_it_follows_the_cursor_keys(page, shapes):
     assert caption(page) == told(30)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_its_shape_is_that_of_the_counts_on_the_axis_of_the_chart(page, shapes, theme):
     middles = []
     for step in (20, 30, 40):

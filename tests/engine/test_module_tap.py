@@ -110,7 +110,7 @@ def test_an_error_of_the_reader_is_told_and_training_goes_on(run):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_buffer_that_a_graph_changes_is_seen_before_and_after(run, backend):
     run.watch(every=2)
     run.tap(before=True)

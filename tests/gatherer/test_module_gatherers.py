@@ -157,7 +157,7 @@ def test_idle_steps_have_no_hook_and_nothing_stays(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_graphs_are_not_broken_and_show_the_same(backend):
     run = Run().watch(every=2)
     run.call = torch.compile(run.model, backend=backend, fullgraph=True)

@@ -375,7 +375,7 @@ sys.exit(0) if sys.argv[3] == "exits" else 1 / 0
 
 
 @pytest.mark.parametrize("how", ["exits", "raises"])
-@pytest.mark.parametrize("what", ["watch", "inspector"])
+@pytest.mark.parametrize("what", ["watch", pytest.param("inspector", marks=pytest.mark.slow)])
 def test_the_last_event_is_told_and_stored_when_the_process_ends(tmp_path, what, how):
     command = [sys.executable, "-c", AT_THE_END, what, tmp_path, how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

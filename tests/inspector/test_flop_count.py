@@ -286,7 +286,7 @@ def test_a_pass_that_fails_is_no_reason_to_fail_later():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_steps_are_counted_without_another_graph_or_another_number(backend):
     ends, graphs = [], []
     for options in ({"every": 3}, {"every": 3, "peak_flops": PEAK}):

@@ -322,6 +322,7 @@ class Reporting(Watched):
 
 
 SLOW = (
+    EveryStep,
     Watched,
     EveryThird,
     Quiet,
@@ -334,7 +335,7 @@ SLOW = (
     Sketched,
     Compiled,
 )
-SCENARIOS = [EveryStep, Reporting, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
+SCENARIOS = [Reporting, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -359,6 +360,9 @@ def test_training_goes_on_bit_identically_whatever_fails(kind, unexpected_warnin
         except Exception as error:
             wrong[name] = f"raises {type(error).__name__}: {error}"
             continue
+        finally:
+            while torch._C._len_torch_function_stack():  # what takes a mode off may have been made to fail
+                torch.overrides._pop_mode()
         told = [message for message in unexpected_warnings if INJECTED in message]
         unexpected_warnings.clear()
         if not all(map(torch.equal, found, expected)):
