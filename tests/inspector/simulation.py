@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from monitorch.inspector import inspector_state
+from monitorch.inspector import inspector_state, step_clock
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.inspector.inspector_state import InspectorState
-from monitorch.inspector.step_clock import QUIET
 from tests.inspector.fake_time import FakeDevice, Time
 
 IDLE, BASELINE, OBSERVE = Phase
@@ -115,9 +114,9 @@ class Simulation:
         is_quiet = self.quiet and self.state.is_quiet
         is_resting = phase == IDLE and (is_quiet or self.phases[-1:] == [IDLE]) and self.prices.resting is not None
         hooks = self.prices.resting if is_resting else self.prices.hooks[phase]
-        seen = hooks / QUIET if is_quiet else hooks  # the rest is what calling them takes
-        self.in_hook(seen)
-        self.pass_time(hooks - seen)
+        self.in_hook(hooks)
+        if is_quiet:
+            self.pass_time(step_clock.CALLING)
         self.phases.append(phase)
         if not self.in_graph and not self.ends_quietly():
             self.state.next_step()

@@ -5,10 +5,18 @@ import threading
 
 import pytest
 
+from monitorch.inspector import step_clock
 from monitorch.inspector.cost import Cost
 from monitorch.inspector.step_clock import Phase, StepClock
 from tests.inspector.fake_time import Time
 from tests.inspector.simulation import Prices, Simulation, observing
+
+
+@pytest.fixture(autouse=True)
+def calls_take_no_time(monkeypatch):
+    """Else steps that nobody is told of would take longer than the same steps with others."""
+    monkeypatch.setattr(step_clock, "CALLING", 0.0)
+
 
 IDLE, BASELINE, OBSERVE = Phase
 
@@ -52,6 +60,14 @@ def test_the_shown_overhead_is_what_was_added(case, how):
     assert not run.cost.is_lower_bound
     assert run.cost.spent == pytest.approx(run.spent, rel=0.05)
     assert run.cost.bare == pytest.approx(run.trained, rel=0.02)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3e-5, 1e-4])
+def test_what_calling_hooks_takes_is_part_of_the_shown_overhead(seconds, monkeypatch):
+    monkeypatch.setattr(step_clock, "CALLING", seconds)
+    run = Simulation(0.002, observing(0.001), {"budget": 0.02}, tick_every=1.0, quiet=True)
+    run.run(40.0)
+    assert is_true(run)
 
 
 @pytest.mark.parametrize("case", ["1 ms", "40 ms", "10 s", "ticks", "resting", "kernels", "budget", "every third"])

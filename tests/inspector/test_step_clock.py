@@ -8,10 +8,10 @@ import pytest
 from monitorch.inspector import step_clock
 from monitorch.inspector.step_clock import (
     AFTER_COMPILING,
+    CALLING,
     JUST_NOW,
     KEPT,
     LONG,
-    QUIET,
     TIME_HOOKS_EVERY,
     Phase,
     StepClock,
@@ -378,10 +378,10 @@ def test_hooks_of_quiet_steps_are_counted_and_not_taken_for_those_of_others(wher
         clock.spent = 0.001
         time.now += 1.0
         clock.end_quietly(time())
-    assert clock.take_quiet_steps() == (20, pytest.approx(20 * QUIET * 0.001))
+    assert clock.take_quiet_steps() == (20, pytest.approx(20 * (0.001 + CALLING)))
     assert clock.take_quiet_steps() == (0, 0.0)
     assert clock.usual_in_hooks(IDLE) == 0.5
-    assert clock.usual(IDLE) == pytest.approx(0.5 if where else 1.0 - QUIET * 0.001)
+    assert clock.usual(IDLE) == pytest.approx(0.5 if where else 1.0 - 0.001 - CALLING)
 
 
 def test_a_step_that_is_skipped_has_its_hooks_and_no_duration(steps):

@@ -15,7 +15,7 @@ from ..engine.torch_private import number_of_graphs
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
 JUST_NOW = 15  # idle steps that others are compared with
 TIME_HOOKS_EVERY = 16  # steps
-QUIET = 3.0  # what hooks of quiet steps take, relative to what they can measure: torch must call them, from cold caches
+CALLING = 3e-5  # seconds that the hooks of a quiet step take beside what they can measure: torch must call them
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
 MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
@@ -123,7 +123,7 @@ class StepClock:
 
     def end_quietly(self, now: float) -> None:
         """The same for an idle step before another one; on a device it is not measured, since events cost time."""
-        spent, self.spent = QUIET * self.spent, 0.0
+        spent, self.spent = CALLING + self.spent, 0.0
         self._quiet_steps, self._in_quiet_hooks = self._quiet_steps + 1, self._in_quiet_hooks + spent
         if self._device is None and self._began is not None:
             self._durations[Phase.IDLE].append(max(0.0, now - self._began - spent))
