@@ -15,7 +15,7 @@ from ..engine.torch_private import number_of_graphs
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
 JUST_NOW = 15  # idle steps that others are compared with
 TIME_HOOKS_EVERY = 16  # steps
-CALLING = 3e-5  # seconds that the hooks of a quiet step take beside what they can measure: torch must call them
+CALLING = 4e-5  # seconds that the hooks of a quiet step take beside what they can measure: torch must call them
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
 MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
