@@ -33,6 +33,9 @@ class ActivationHealth(Lens):
     same with units and batch exchanged: near 0 all units give the same, as after a constant initialisation. Of a batch,
     or a layer, of one there is none; if all is 0, it is 0.
 
+    Of a result with more than a million elements evenly spread entries and positions are looked at, with all units, and
+    others in each step.
+
     Calls are named after the last layer with weights that ran before them in the same module, else after the module;
     further ones before the next such layer get numbers: ``fc``, ``fc 2``. Seen are the activation modules and functions
     of torch, methods and in-place ones too, and clamp; softmax and dropout are none. A formula written by hand shows
