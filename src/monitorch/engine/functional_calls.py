@@ -22,6 +22,7 @@ from .distributed_tensors import distributed_type
 from .graph import GraphCallback, GraphHook
 from .passes import will_be_repeated
 from .reports import is_news, tell
+from .state import is_observed
 from .torch_private import MODULE_CALL, inside_backward, is_traced, path_in_graph, remove_mode
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class FunctionalCalls:
 
     def _deliver(self, content: Content, *, has_grad: bool, path: str = "") -> None:
         """Hand a call over; what backward repeats, and baselines, do not count."""
-        if inside_backward() or self.state.is_baseline or not self.state.wants_data():
+        if inside_backward() or not is_observed(self.state):
             return
         module, listeners = self._find(path)
         if module is not None:

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..numerical.norms import as_real
 from ..numerical.precision import wide_dtype
+from .optimizers import group_numbers
 from .parameters import find_parameter
 from .reports import tell
 from .step_interval import StepInterval
@@ -111,7 +112,7 @@ class GradientParts:
             tell(self.state, "measuring the noise of gradients", error)
 
     def _end_step(self, observed: bool) -> None:
-        own = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
+        own = group_numbers(self._optimizer)
         parts = {number: norms for number, norms in self._parts.items() if number in own}
         sums = {number: norm for number, norm in self._sums.items() if number in own}
         leftovers = [norm for number, norm in self._leftovers.items() if number in own]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from .distributed_tensors import distributed_type
-from .module_tap import NamedTensors, here, in_graph, is_wanted
-from .state import State
+from .module_tap import NamedTensors, here, in_graph
+from .state import State, is_observed
 from .tensors import named_tensors, tensors_in
 
 Reader: TypeAlias = Callable[[NamedTensors], None]
@@ -38,7 +38,7 @@ class InputTap:
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training pass has begun with these arguments."""
-        if self.readers and is_wanted(self._state):
+        if self.readers and is_observed(self._state):
             self._pass_on(named_inputs(args, kwargs))
 
     def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NamedTensors:
@@ -47,7 +47,7 @@ class InputTap:
 
     def receive(self, named: NamedTensors) -> None:
         """A training pass of a graph has begun with these tensors."""
-        if is_wanted(self._state):
+        if is_observed(self._state):
             self._pass_on(named)
 
     def _pass_on(self, named: NamedTensors) -> None:

@@ -11,7 +11,7 @@ from .allocation import is_capturing
 from .distributed_tensors import distributed_type, local_samples, samples_here
 from .graph import GraphCallback, GraphHook
 from .passes import kind_of_pass
-from .state import State
+from .state import is_observed
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -90,13 +90,8 @@ class ModuleTap(GraphHook):
             self._callback.pass_named(kind_of_pass(module), named)
 
     def _receive(self, named: NamedTensors, kind: int) -> None:
-        if is_wanted(self._state):
+        if is_observed(self._state):
             self._read(here(named), kind)
-
-
-def is_wanted(state: State) -> bool:
-    """Whether data of this step count; those of a step that is only compared with do not."""
-    return state.wants_data() and not state.is_baseline
 
 
 def in_graph(named: Mapping[str, Tensor], distributed: Any) -> NamedTensors:

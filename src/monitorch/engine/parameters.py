@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 def find_parameter(module: nn.Module, name: str) -> Tensor | None:
     """The tensor that :func:`locate_parameter` finds, or None while it is not initialised."""
-    direct = module._parameters.get(name)
-    if type(direct) is nn.Parameter:  # nearly always
-        return direct
     found = locate_parameter(module, name)
     return None if found is None or is_lazy(found) else found
 

@@ -99,3 +99,8 @@ class State(Protocol):
 
     def settle(self) -> bool:
         """Wait until earlier ticks are folded; False if this thread is doing that, and must not see later rows."""
+
+
+def is_observed(state: State) -> bool:
+    """Whether to measure now, for its own sake and not only to compare the next step with it."""
+    return state.wants_data() and not state.is_baseline

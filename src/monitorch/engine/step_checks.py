@@ -12,6 +12,7 @@ from .distributed_tensors import local_part
 from .meter import GRADIENT, PARAMETER, Meter
 from .optimizers import Owned
 from .parameters import find_parameter
+from .state import is_observed
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -57,8 +58,7 @@ class StepCheck:
         self._measure([(each.of_parameter, tensor) for each, tensor in self._parameters()], self.state.step + 1)
 
     def _parameters(self) -> list[tuple[Checked, Tensor]]:
-        is_observed = self.state.wants_data() and not self.state.is_baseline
-        if is_observed or not self.state.is_recording():
+        if is_observed(self.state) or not self.state.is_recording():
             return []
         owned, found = Owned(self._optimizer), list[tuple[Checked, Tensor]]()
         for each in self._checked:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from .state import is_observed
+
 if TYPE_CHECKING:
     from .engine import Engine
 
@@ -34,8 +36,7 @@ class StepInterval:
             self._steps.after.remove(self._after_step)
 
     def _after_step(self, *_: Any) -> None:
-        is_observed = self._state.wants_data() and not self._state.is_baseline
         try:
-            self._ended(is_observed)
+            self._ended(is_observed(self._state))
         finally:
             self._gaps = self._state.gaps

@@ -34,6 +34,7 @@ from .origin import UNUSUAL
 from .parameters import find_parameter, own_parameters
 from .reports import tell
 from .rows import Numbers, Places
+from .state import is_observed
 from .torch_private import norm_all
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ class StepNorms:
         """By the ids of parameters that have gradients: these may be others in each step."""
         self._rings: dict[torch.device, NormRing] = {}
         self._early: list[NormChunk] = []
-        self._meters: dict[tuple[str, int], Meter] = {}
+        self._meters: list[dict[str, Meter]] = []
+        """Those of each place, by kind."""
         self._copies: dict[torch.device, RingCopy] = {}
         self._judged: dict[torch.device, int] = {}
         self._calm_until = 0
@@ -239,8 +241,7 @@ class StepNorms:
 
     def _take(self, optimizer: Optimizer, *, has_ended: bool) -> None:
         stays, price = self._stays_there, self._price
-        is_observed = self.state.wants_data() and not self.state.is_baseline
-        wants_sum = self._has_sums and not is_observed
+        wants_sum = self._has_sums and not is_observed(self.state)
         if not (stays or wants_sum) or price.is_low is False or not self.state.is_recording():
             return
         if is_capturing(self._engine.device):
@@ -361,11 +362,12 @@ class StepNorms:
             squares *= float(unscaling.unit) ** 2
         self._write_sum(group, squares, len(rows), None)
         if not math.isfinite(squares) and self._is_news():
+            self._make_meters()
             parameters = [as_dense(part_here(own)) for own in tensors]
             entries = list[Entry]()
             for kind, measured in ((PARAMETER, parameters), (GRADIENT, gradients)):
                 for place, tensor in zip(group.places.tolist(), measured, strict=True):
-                    meter = self._meter(kind, place)
+                    meter = self._meters[place][kind]
                     entries.append((meter, Info(meter.number, self.state.step, part=SHARED), tensor, False))
             self._engine.measure_together("lengths", entries)
 
@@ -385,16 +387,15 @@ class StepNorms:
         return [*early, *(self._chunk(device, ring, ring.numbers) for device, ring in new)]
 
     def _chunk(self, device: torch.device, ring: NormRing, numbers: Tensor) -> "NormChunk":
-        for place in range(len(self._places)):
-            for kind in (GRADIENT, PARAMETER):
-                self._meter(kind, place)
+        self._make_meters()
         return NormChunk(self, device, ring.reader(), numbers)
 
-    def _meter(self, kind: str, place: int) -> Meter:
-        if (kind, place) not in self._meters:
-            name, parameter = list(self._places)[place]
-            self._meters[kind, place] = self._engine.unread_meter(kind, parameter, name)
-        return self._meters[kind, place]
+    def _make_meters(self) -> None:
+        """Every place gets its two meters, once: rows are made of them in another thread."""
+        if len(self._meters) < len(self._places):
+            for name, parameter in list(self._places)[len(self._meters) :]:
+                kinds = (GRADIENT, PARAMETER)
+                self._meters.append({kind: self._engine.unread_meter(kind, parameter, name) for kind in kinds})
 
     def receive(self, device: torch.device, copy: RingCopy) -> tuple[Infos, Numbers]:
         """Take a copy that has arrived on the host: the rows of steps that were not judged before.
@@ -414,7 +415,7 @@ class StepNorms:
             measured = entry.places if broken else entry.places[:1]
             for line, kind in ((OF_PARAMETERS, PARAMETER), (OF_GRADIENTS, GRADIENT)):
                 step = entry.step + (entry.has_ended and kind == PARAMETER)
-                infos += [Info(self._meter(kind, number).number, step) for number in measured.tolist()]
+                infos += [Info(self._meters[number][kind].number, step) for number in measured.tolist()]
                 rows += copy.numbers[place, line, measured].tolist()
         norms = np.array(rows)
         found = np.zeros((len(rows), WIDTH))

@@ -46,10 +46,13 @@ def standard_lenses(
     loss_fn: nn.Module | None = None,
     depth: Any = -1,
     correlation: str = "auto",
+    *,
+    in_graphs: bool = False,
 ) -> list[AbstractLens]:
     r"""The lenses of ``lenses="standard"``: those that have something to show for this model.
 
     ``correlation`` says how they compare tensors: by default exactly, while copies of all of them take little memory.
+    ``in_graphs`` lets all of them look into compiled graphs, which then have more operators.
 
     >>> print(*(type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))), sep="\n")
     LossMetrics
@@ -70,7 +73,7 @@ def standard_lenses(
         chosen.append(OutputNorm(include=weighted))
     if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):
         chosen.append(OutputActivation())
-    chosen.append(ActivationHealth(in_graphs=False))  # also of functions, which are seen when they are called
+    chosen.append(ActivationHealth(in_graphs=in_graphs))  # also of functions, which are seen when they are called
     if any(map(isnotactivation, leaves)):
         chosen.append(OutputGradientGeometry(correlation=correlation))
     if weighted:
@@ -95,13 +98,12 @@ def all_lenses(
     The noise of gradients is that of the first optimizer.
     """
     optimizers = list(optimizers)
-    chosen = standard_lenses(model, optimizers, loss_fn, depth, correlation)
-    chosen = [ActivationHealth() if isinstance(lens, ActivationHealth) else lens for lens in chosen]
+    modules = [layer.module for layer in walk(model, depth if isinstance(depth, int) else -1)]
+    chosen = standard_lenses(model, optimizers, loss_fn, depth, correlation, in_graphs=True)
     chosen += [Attention(), InputStatistics(), *([] if loss_fn is None else [TargetStatistics(loss_fn)])]
-    if any(isinstance(lens, ParameterNorm) for lens in chosen):
+    if any(map(own_parameters, modules)):
         chosen += [SpectralNorm(), *map(Distribution, (OUTPUT, GRADIENT, PARAMETER))]
         chosen += [SignalToNoise(optimizers[0]), ParameterFacts(optimizers)] if optimizers else []
-    modules = [layer.module for layer in walk(model, depth if isinstance(depth, int) else -1)]
     if any(map(isrouter, modules)):
         chosen.append(Routing())
     if any(map(has_running_statistics, modules)):
