@@ -15,7 +15,7 @@ from . import data
 from .models import Transformer, mlp
 from .program import Data, Program, Score, accuracy
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer | Sequence[Optimizer]]
 
 
 def adam(lr: float = 2e-3, **options: Any) -> MakeOptimizer:

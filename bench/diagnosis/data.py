@@ -58,7 +58,7 @@ def themes(
     seed: int, count: int = 2048, share: float = 0.6, length: int = 10, kinds: int = 20, classes: int = 5
 ) -> Data:
     """Sequences in which tokens of one theme are more frequent, and which theme that is."""
-    g = _random(seed)
+    g, classes = _random(seed), 5
     y = torch.randint(0, classes, (count,), generator=g)
     any_token = torch.randint(0, kinds, (count, length), generator=g)
     own = y[:, None] + classes * torch.randint(0, kinds // classes, (count, length), generator=g)

@@ -167,8 +167,8 @@ def decay(p: Program, value: float) -> None:
 
 def curves(seed: int, **options: object) -> Program:
     """Regression."""
-    options = {"optimizer": adam(3e-3), "target": 0.8} | options
-    return vectors(seed, (8, 64, 64, 1), made=data.curve(seed), loss=nn.MSELoss(), score=explained, **options)
+    options = {"made": data.curve(seed), "loss": nn.MSELoss(), "optimizer": adam(3e-3), "target": 0.8} | options
+    return vectors(seed, (8, 64, 64, 1), score=explained, **options)
 
 
 def normed(seed: int) -> Program:
