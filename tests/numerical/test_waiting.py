@@ -82,7 +82,7 @@ def test_each_device_has_one_copy_and_the_order_is_kept():
     assert [(tensor.device.type, len(tensor)) for _, tensor in pending] == [("cpu", 2), ("meta", 1)]
     pending[1] = pending[1][0], torch.tensor([3.0])
     HostCopy(pending).deliver()
-    places, numbers = waiting.arrived()
+    places, numbers, _ = waiting.arrived()
     assert (places.tolist(), numbers.tolist()) == ([0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
     assert not waiting
 

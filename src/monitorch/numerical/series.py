@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from ..errors import LifecycleError
 from .moments import Moments, Numbers, Places, Row, group_starts
 from .precision import HOST
-from .waiting import HostCopy, Pending, Waiting, as_sample, copied_sample
+from .waiting import UNKNOWN, HostCopy, Pending, Waiting, as_sample, copied_sample
 
 Accumulator: TypeAlias = "RunningMeanVar | list[float]"
 
@@ -31,6 +31,16 @@ class RunningValue:
 
     count: int = 0
     value: Any = None
+
+
+class SampleLog(Protocol):
+    """Keeps single samples with their steps, beside accumulators."""
+
+    def now(self) -> int:
+        """The step that a sample belongs to which comes now."""
+
+    def keep(self, keys: list[Any], column: int, places: Places, steps: Places, samples: Numbers) -> None:
+        """Keep these; ``keys`` are those of all places, and ``column`` says which number of a sample it is."""
 
 
 class Series:
@@ -56,6 +66,8 @@ class Series:
         """The accumulators that keep every sample, by number."""
         self.before_reading: Callable[[], None] | None = None
         """Brings the samples that are still on their way, before somebody reads."""
+        self.log: SampleLog | None = None
+        """Gets every sample that comes from now on, too."""
         self._views: dict[int, RunningMeanVar] = {}
         self._values: OrderedDict[Any, Any] = OrderedDict()
         self._waiting = Waiting()
@@ -73,19 +85,27 @@ class Series:
             if not inplace:
                 self.lists.update((number, SampleList(self, number)) for number in self._numbers(place))
 
-    def add(self, key: Hashable, *sample: Any, inplace: bool | None = None) -> None:
-        """Add one sample; tensors must not be changed afterwards, and stay on their device until somebody reads."""
+    def add(self, key: Hashable, *sample: Any, inplace: bool | None = None, step: int | None = None) -> None:
+        """Add one sample; tensors must not be changed afterwards, and stay on their device until somebody reads.
+
+        ``step``: the step that it belongs to, if that is not the present one.
+        """
+        if step is None:
+            step = UNKNOWN if self.log is None else self.log.now()
         for number, part in zip(self._numbers(self.place(key, inplace)), sample, strict=True):
-            self._waiting.add(number, as_sample(part))
+            self._waiting.add(number, as_sample(part), step)
 
     def append(self, number: int, sample: Any) -> None:
         """Add a number to one accumulator; a tensor is copied, without waiting for the GPU."""
         self._waiting.add(number, copied_sample(sample))
 
-    def fold(self, places: Places, samples: Numbers, column: int = 0) -> None:
-        """Add samples that are on the CPU, oldest first."""
+    def fold(self, places: Places, samples: Numbers, column: int = 0, steps: Places | None = None) -> None:
+        """Add samples that are on the CPU, oldest first; where their steps are known, they are logged."""
         if not len(samples):
             return
+        if self.log is not None and steps is not None:
+            known = steps != UNKNOWN
+            self.log.keep(list(self.places), column, places[known], steps[known], samples[known])
         if (places[1:] < places[:-1]).any():
             order = np.argsort(places, kind="stable")
             places, samples = places[order], samples[order]
@@ -112,14 +132,14 @@ class Series:
 
     def finish(self) -> None:
         """Fold the samples that have arrived."""
-        numbers, samples = self._waiting.arrived()
+        numbers, samples, steps = self._waiting.arrived()
         if len(samples):
             order = np.argsort(numbers, kind="stable")
             places, columns = np.divmod(numbers[order], self.width)
-            samples = samples[order]
+            samples, steps = samples[order], steps[order]
             for column in range(self.width):
                 own = columns == column
-                self.fold(places[own], samples[own], column)
+                self.fold(places[own], samples[own], column, steps[own])
 
     def settle(self) -> None:
         """Wait for samples that are still on a device, or in the hands of another thread."""

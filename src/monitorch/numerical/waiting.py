@@ -19,6 +19,9 @@ PAUSE, LONG = 0.0005, 60.0
 PACK_AT = 256
 """How many small tensors may wait before they are packed into one: limits memory between two ticks."""
 
+UNKNOWN = -1
+"""The step of a sample if nobody has said it."""
+
 Pending: TypeAlias = tuple[Callable[[Numbers], None], Tensor]
 """A function that takes numbers on the CPU, and the tensor that holds them now."""
 
@@ -114,10 +117,11 @@ def copied_sample(number: SupportsFloat | Tensor) -> float | Tensor:
 
 
 class Arrived(NamedTuple):
-    """What has waited, on the CPU: places, and a number or a row for each; in the order in which it was added."""
+    """What has waited, on the CPU: places, a number or a row for each, and steps; in the order in which it was added."""
 
     places: Places
     numbers: Numbers
+    steps: Places
 
 
 class Waiting:
@@ -125,28 +129,29 @@ class Waiting:
 
     >>> waiting = Waiting()
     >>> waiting.add(3, 0.5)
-    >>> waiting.add(1, torch.tensor(2.0, dtype=torch.float64))
+    >>> waiting.add(1, torch.tensor(2.0, dtype=torch.float64), step=7)
     >>> HostCopy(waiting.take()).deliver()
     >>> waiting.arrived()
-    Arrived(places=array([3, 1]), numbers=array([0.5, 2. ]))
+    Arrived(places=array([3, 1]), numbers=array([0.5, 2. ]), steps=array([-1,  7]))
     """
 
     def __init__(self) -> None:
         self._added = 0
         self._queues: dict[torch.device | None, _Queue] = {}
-        self._arrived: list[tuple[list[int], list[int], Numbers]] = []
+        self._arrived: list[tuple[list[int], list[int], list[int], Numbers]] = []
 
     def __bool__(self) -> bool:
         return bool(self._queues or self._arrived)
 
-    def add(self, place: int, sample: float | Tensor) -> None:
+    def add(self, place: int, sample: float | Tensor, step: int = UNKNOWN) -> None:
         """Add a number or a tensor, which nobody may change any more; tensors of one kind of waiting have one shape."""
         device = sample.device if isinstance(sample, Tensor) else None
         queue = self._queues.get(device)
         if queue is None:
-            queue = self._queues[device] = _Queue([], [], [], [])
+            queue = self._queues[device] = _Queue([], [], [], [], [])
         queue.orders.append(self._added)
         queue.places.append(place)
+        queue.steps.append(step)
         queue.samples.append(sample)
         self._added += 1
         if len(queue.samples) >= PACK_AT:
@@ -159,24 +164,27 @@ class Waiting:
         for device, queue in queues.items():
             queue.pack()
             if device is None:
-                self._arrived.append((queue.orders, queue.places, np.concatenate(queue.packed)))
+                self._arrived.append((queue.orders, queue.places, queue.steps, np.concatenate(queue.packed)))
             else:
                 whole = queue.packed[0] if len(queue.packed) == 1 else torch.cat(queue.packed)
-                pending.append((self._receiver(queue.orders, queue.places), whole))
+                pending.append((self._receiver(queue), whole))
         return pending
 
-    def _receiver(self, orders: list[int], places: list[int]) -> Callable[[Numbers], None]:
-        return lambda numbers: self._arrived.append((orders, places, numbers))
+    def _receiver(self, queue: "_Queue") -> Callable[[Numbers], None]:
+        return lambda numbers: self._arrived.append((queue.orders, queue.places, queue.steps, numbers))
 
     def arrived(self) -> Arrived:
         """What has arrived since the last call."""
         arrived, self._arrived = self._arrived, []
         if not arrived:
-            return Arrived(np.zeros(0, np.int64), np.zeros(0))
-        order = np.argsort(np.concatenate([np.array(orders, np.int64) for orders, _, _ in arrived]))
-        places = np.concatenate([np.array(places, np.int64) for _, places, _ in arrived])
-        numbers = np.concatenate([numbers for _, _, numbers in arrived])
-        return Arrived(places[order], numbers[order])
+            return Arrived(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+        orders, places, steps, numbers = zip(*arrived, strict=True)
+        order = np.argsort(_joined(orders))
+        return Arrived(_joined(places)[order], np.concatenate(numbers)[order], _joined(steps)[order])
+
+
+def _joined(parts: Iterable[list[int]]) -> Places:
+    return np.concatenate([np.array(part, np.int64) for part in parts])
 
 
 class _Queue(NamedTuple):
@@ -184,6 +192,7 @@ class _Queue(NamedTuple):
 
     orders: list[int]
     places: list[int]
+    steps: list[int]
     samples: list[Any]
     packed: list[Any]
 

@@ -13,7 +13,7 @@ from ..engine.columns import Column
 from ..engine.ranks import exchange, offer
 from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
-from ..numerical.series import Series, SeriesColumn, pack, unpack
+from ..numerical.series import SampleLog, Series, SeriesColumn, pack, unpack
 from ..numerical.waiting import HostCopy, Pending, Waiting
 from .abstract import AbstractPreprocessor
 
@@ -61,6 +61,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         self.inplace = inplace
         self._places: dict[Any, int] = {}
         self._last = LastRows()
+        self._log: SampleLog | None = None
         self.before_reading: Callable[[], None] | None = None
         """Brings the rows that an engine still holds for this preprocessor; set by a gatherer that measures for it."""
         self._present = self._new_kept()
@@ -80,6 +81,10 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def _column(self, series: Series, statistic: str) -> SeriesColumn:
         return SeriesColumn(series, {key: key for key in series.used_keys()}, self.statistics.index(statistic))
+
+    def log_to(self, log: SampleLog | None) -> None:
+        """Keep every sample with its step there, too."""
+        self._log = self._present.series.log = log
 
     def error(self, statistic: str) -> float | None:
         """The standard error of a statistic, if it is an estimate."""
@@ -124,6 +129,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             raise ValueError(f"derive() has returned samples of {len(samples)} statistics, not {width}")
         is_broken = rows.is_broken & (not self.takes_broken)
         found: list[tuple[Mask, Numbers]] = []
+        steps = rows.steps
         for column in samples:
             exists = ~(rows.is_baseline | np.ma.getmaskarray(column))
             numbers = np.asarray(np.ma.getdata(column), np.float64)
@@ -131,7 +137,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
                 raise ValueError(f"derive() returns one number for each of {len(rows)} rows, not {numbers.shape}")
             found.append((exists, np.where(is_broken & np.isfinite(numbers), np.nan, numbers)[exists]))
         for index, (exists, numbers) in enumerate(found):  # not before all are known to be right: none counts twice
-            self._kept.series.fold(rows.places[exists], numbers, index)
+            self._kept.series.fold(rows.places[exists], numbers, index, steps[exists])
 
     @property
     def names(self) -> list[str]:
@@ -151,6 +157,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """Forget the model, and its rows."""
         self.before_reading = None
         self.is_estimated = False
+        self._log = None
         self._places, self._last = {}, LastRows()
         self._present = self._new_kept()  # nothing is read: that would wait for the GPU
 
@@ -170,7 +177,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has the numbers, but no engine."""
-        return {**vars(self), "_present": self._kept.series.values(), "before_reading": None}
+        return {**vars(self), "_present": self._kept.series.values(), "before_reading": None, "_log": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         values = state.pop("_present")
@@ -185,6 +192,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     def _new_kept(self) -> Kept:
         kept = self._kept_type(Series(self.inplace, self._width, self._places))
         kept.series.before_reading = lambda: self._bring(kept)
+        kept.series.log = self._log
         return kept
 
     def _name_statistics(self, *names: str) -> None:
@@ -216,7 +224,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         self._kept.series.finish()
 
     def _fold_own_rows(self) -> None:
-        places, numbers = self._kept.rows.arrived()
+        places, numbers, _ = self._kept.rows.arrived()
         if len(places):
             table = RowTable(places, numbers, self._last)
             request = getattr(self, "request", None)

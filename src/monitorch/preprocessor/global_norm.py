@@ -58,4 +58,4 @@ class GlobalNorm(AccumulatingPreprocessor):
         super()._bring(kept)
         sums = cast("KeptSums", kept).sums
         for step in sorted(sums):
-            kept.series.add(ALL_OF_THEM, math.sqrt(sums.pop(step)))
+            kept.series.add(ALL_OF_THEM, math.sqrt(sums.pop(step)), step=step)

@@ -167,11 +167,13 @@ class RunNumbers(AccumulatingPreprocessor):
         parts, self._parts = self._open_parts(), []
         for (step, name), own in _by_step(parts).items():
             whole = _whole(own)
-            self._add(name, whole, own[0].inplace, in_step=True)
+            self._add(name, whole, own[0].inplace, in_step=True, step=step)
             self._recent.setdefault(name, deque(maxlen=RECENT)).append((step, whole))
 
-    def _add(self, key: Hashable, sample: Any, inplace: bool, *, in_step: bool = False) -> None:
-        self._kept.series.add(key, sample, inplace=inplace)
+    def _add(
+        self, key: Hashable, sample: Any, inplace: bool, *, in_step: bool = False, step: int | None = None
+    ) -> None:
+        self._kept.series.add(key, sample, inplace=inplace, step=step)
         if in_step and several_processes():
             self._in_step.add(key, sample)
 

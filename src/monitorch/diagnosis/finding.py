@@ -1,0 +1,161 @@
+"""What a diagnosis says: one problem, where it is, since when, and what to try."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import OptionError
+from ..store.types import SEVERITIES
+
+ACTIONS = {
+    "scale_lr": "multiply every learning rate by ``factor``",
+    "set_group_lr": "set the learning rate of the group with ``parameters`` to ``lr``",
+    "add_to_optimizer": "give ``parameters`` to the optimizer",
+    "zero_grad": "call ``optimizer.zero_grad()`` before each backward pass",
+    "clip": "clip the norm of all gradients at ``max_norm``",
+    "reinit": "initialise ``layers`` again, with ``gain``",
+    "replace_activation": "replace the activation in ``layers`` by ``by``",
+    "drop_output_activation": "take the last activation, ``layer``, away",
+    "standardise_input": "give every input feature mean 0 and standard deviation 1",
+    "shuffle": "shuffle the training data",
+    "scale_weight_decay": "multiply the weight decay by ``factor``",
+    "grad_scaler": "scale the loss with a GradScaler, or compute in bfloat16",
+}
+"""What a remedy may do, for programs that apply it; the words in double backquotes are its arguments."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to try: in words, and where it is one of :data:`ACTIONS` also for programs.
+
+    >>> Remedy("Lower the learning rate.", "scale_lr", {"factor": 0.1}).action
+    'scale_lr'
+    """
+
+    text: str
+    action: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse unknown actions."""
+        if self.action is not None and self.action not in ACTIONS:
+            raise OptionError.unknown("action", self.action, ACTIONS)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The numbers that a finding rests on: ``values`` of ``series`` at ``place``, at these ``steps``."""
+
+    series: str
+    place: str | None
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem of a run.
+
+    Attributes:
+        symptom: what it is, one of the ids that ``monitorch.diagnosis.SYMPTOMS`` lists.
+        severity: ``"info"``, ``"warning"`` or ``"error"``, by the harm that it does.
+        layer: where it is; None for the whole run.
+        step: since when.
+        detected_at: the step at which enough was known to say so.
+        explanation: two sentences with the numbers in them.
+        remedy: what to try.
+        evidence: the numbers.
+        caused_by: the :attr:`id` of the finding that explains this one; None for a first cause.
+        confidence: between 0 and 1.
+        resolved_at: the step since which it is over; None while it lasts.
+
+    >>> finding = Finding("dead_units", "error", "fc1", 80, 100, "No unit of fc1 is active.", Remedy("Lower the rate."))
+    >>> finding.title, finding.id
+    ('dead units', 'dead_units:fc1')
+    """
+
+    symptom: str
+    severity: str
+    layer: str | None
+    step: int
+    detected_at: int
+    explanation: str
+    remedy: Remedy
+    evidence: tuple[Evidence, ...] = ()
+    caused_by: str | None = None
+    confidence: float = 1.0
+    resolved_at: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse unknown severities."""
+        if self.severity not in SEVERITIES:
+            raise OptionError.unknown("severity", self.severity, SEVERITIES)
+
+    @property
+    def id(self) -> str:
+        """The symptom and the layer: no other finding of a run has the same."""
+        return f"{self.symptom}:{self.layer or ''}"
+
+    @property
+    def title(self) -> str:
+        """The symptom in words."""
+        return self.symptom.replace("_", " ")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it lasts."""
+        return self.resolved_at is None
+
+    @property
+    def line(self) -> str:
+        """The finding in one line.
+
+        >>> Finding("no_update", "warning", None, 5, 8, "Nothing changes.", Remedy("")).line
+        'warning: no update since step 5: Nothing changes.'
+        """
+        place = "" if self.layer is None else f" in {self.layer}"
+        until = "" if self.resolved_at is None else f" until step {self.resolved_at:,}"
+        return f"{self.severity}: {self.title}{place} since step {self.step:,}{until}: {self.explanation}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON data; a number that is not finite becomes a string."""
+        data = asdict(self)
+        data["evidence"] = [
+            {**asdict(one), "steps": list(one.steps), "values": [_plain(value) for value in one.values]}
+            for one in self.evidence
+        ]
+        return {"id": self.id, "title": self.title, **data}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Finding":
+        """The finding that was written with :meth:`to_json`."""
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        known["remedy"] = Remedy(**known["remedy"])
+        known["evidence"] = tuple(
+            Evidence(**{**one, "steps": tuple(one["steps"]), "values": tuple(map(float, one["values"]))})
+            for one in known.get("evidence", ())
+        )
+        return cls(**known)
+
+
+def _plain(value: float) -> float | str:
+    """JSON has no NaN.
+
+    >>> _plain(0.5), _plain(float("nan"))
+    (0.5, 'nan')
+    """
+    return value if abs(value) < float("inf") else str(value)
+
+
+def verdict(findings: Iterable[Finding]) -> str:
+    """How the run is, in a few words: only open warnings and errors that nothing else explains are problems.
+
+    >>> verdict([])
+    'healthy'
+    """
+    problems = [one for one in findings if one.is_open and one.severity != SEVERITIES[0] and one.caused_by is None]
+    if not problems:
+        return "healthy"
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return f"{count} since step {min(one.step for one in problems):,}"
