@@ -1,0 +1,1 @@
+"""How well problems of training are named: programs with known faults, healthy ones, and a scorer."""
