@@ -19,6 +19,9 @@ STATIC = {
     "bad_initial_loss",
     "underflow",
     "no_label_signal",
+    "saturated_activation",
+    "dead_units",
+    "expert_collapse",
 }
 """Symptoms that follow from how things are set up, whatever happens later."""
 
@@ -56,6 +59,16 @@ NEVER = {
 }
 """Pairs in which the first does not cause the second, whatever the order."""
 
+ALWAYS = {
+    ("train_eval_mismatch", "overfitting"),
+    ("no_label_signal", "overfitting"),
+    ("over_regularised", "step_too_large"),
+}
+"""Pairs in which the first explains the second, whichever was seen first."""
+
+VAGUE = 0.65
+"""Findings with less confidence than this explain nothing, as long as there are others."""
+
 SLACK = 10
 """Findings that began within so many steps of each other began at the same time."""
 
@@ -68,7 +81,9 @@ def ranked(findings: Iterable[Finding], run: Run) -> list[Finding]:
     What harms comes before what only looks odd. Then what is set up wrong comes before what happened later, earlier
     before later, and of findings that began at the same time the one whose symptom explains others.
     """
-    ordered = sorted(findings, key=lambda one: _key(one, run))
+    found = list(findings)
+    late = {second for first, second in ALWAYS for one in found if one.symptom == first}
+    ordered = sorted(found, key=lambda one: (_key(one, run)[0], one.symptom in late, *_key(one, run)[1:]))
     placed: list[Finding] = []
     for one in ordered:
         cause = next((other for other in placed if other.caused_by is None and _explains(other, one)), None)
@@ -81,7 +96,14 @@ def _key(one: Finding, run: Run) -> tuple[object, ...]:
     is_calm = one.severity == SEVERITIES[0]
     is_static = one.symptom in STATIC and one.step <= run.facts.since + SLACK
     order = _ORDER.get(one.symptom, len(_ORDER))
-    return is_calm, not is_static, one.step // SLACK if not is_static else 0, order, run.place(one.layer)
+    return (
+        is_calm,
+        one.confidence < VAGUE,
+        not is_static,
+        one.step // SLACK if not is_static else 0,
+        order,
+        run.place(one.layer),
+    )
 
 
 def _explains(cause: Finding, other: Finding) -> bool:
@@ -89,7 +111,7 @@ def _explains(cause: Finding, other: Finding) -> bool:
         return False
     if cause.severity == SEVERITIES[0] and other.severity != SEVERITIES[0]:
         return False
-    is_later = other.step >= cause.step - SLACK
+    is_later = other.step >= cause.step - SLACK or other.confidence < VAGUE or (cause.symptom, other.symptom) in ALWAYS
     is_over = cause.resolved_at is not None and other.step > cause.resolved_at + SLACK
     return is_later and not is_over
 

@@ -169,6 +169,7 @@ class LiveDiagnosis:
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
         preprocessors = [part for lens in known for part in lens._preprocessors]
         self._targets = next((part for part in preprocessors if isinstance(part, loss_inputs.LossInputs)), None)
+        self._spreads = [part for part in preprocessors if isinstance(part, LayerSpread)]
         self._listen(preprocessors)
         self._first = FirstStep(self) if self._optimizers else None
 
@@ -198,6 +199,10 @@ class LiveDiagnosis:
     def pending(self) -> list[Pending]:
         """What a tick should copy to the CPU."""
         return [] if self._first is None else self._first.pending()
+
+    def resume(self) -> None:
+        """The run goes on from an earlier one, of which the first steps are not known here."""
+        self.history.facts.since = self._state.step
 
     def end_tick(self) -> None:
         """A tick has been folded: take what belongs to it, and look if that is not too soon."""
@@ -232,7 +237,8 @@ class LiveDiagnosis:
     def _take_facts(self) -> None:
         facts, origin = self.history.facts, self._state.first_not_finite
         if origin is not None and facts.origin is None:
-            facts.origin = origin._asdict()
+            between = None if origin.between is None else list(origin.between)
+            facts.origin = {**origin._asdict(), "between": between}
         if self._targets is not None:
             counts = self._targets.counts()
             target = counts.get(TARGET)
@@ -244,6 +250,7 @@ class LiveDiagnosis:
             predicted = counts.get(OUTPUT)
             if predicted is not None:
                 facts.predicted_counts = [int(count) for count in predicted]
+        facts.computes_in_half |= any(part.computes_in_half for part in self._spreads)
         if self._first is not None:
             self._first.deliver()
 
@@ -318,11 +325,13 @@ def _facts(
         for name, parameter in model.named_parameters()
     }
     for own in parameters.values():
-        layers.setdefault(own.layer, "")
+        if own.layer:
+            layers.setdefault(own.layer, "")
     return Facts(
         layers=layers,
         parameters=parameters,
         loss_fn=None if loss_fn is None else type(loss_fn).__name__,
+        optimizers=len(optimizers) or 1,
         loss_scale=inspector.state.loss_scale is not None,
         since=inspector.state.step,
     )

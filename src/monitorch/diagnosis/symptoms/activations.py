@@ -111,9 +111,7 @@ class SaturatedActivation(Symptom):
 def _is_last(run: Run, layer: str) -> bool:
     """Whether no layer with weights comes after it: then it makes the output of the model."""
     place = run.place(layer)
-    after = [run.place(own.layer) for own in run.facts.parameters.values() if own.is_weight]
-    is_call = run.facts.layers.get(layer.split(" ")[0]) is not None and any(run.place(layer) == one for one in after)
-    return all(one < place or (is_call and one == place) for one in after)
+    return all(run.place(own.layer) <= place for own in run.facts.parameters.values() if own.is_weight)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class NoUpdate(Symptom):
             floor = self.gradient * nan_median(rms)[:, None]
         moves = (rms > floor) & (rms > 0)
         is_idle = (rates == 0) & (np.cumsum(rates == 0, axis=0) < self.idle_rate)
-        is_bad = (changed.values == 0) & moves & ~is_idle
+        left = np.array([run.left_optimizer.get(name, math.inf) for name in names])
+        is_bad = (changed.values == 0) & ((moves & ~is_idle) | (changed.steps[:, None] >= left))
         counted = np.cumsum(is_bad, axis=0)
         lag = np.vstack([np.zeros((self.steps, len(names))), counted])[: len(counted)]
         found = [
@@ -61,8 +62,11 @@ class NoUpdate(Symptom):
             return
         frozen = [names[one.place] for one in found]
         layers = list(dict.fromkeys(run.layer_of(name) or name for name in frozen))
-        outside = [name for name in frozen if not run.facts.parameters[name].optimized]
+        known = run.facts.parameters
+        outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
+        if not outside and not idle and len(frozen) > len(names) / 2:
+            return  # steps are too small for all of them, which is another symptom
         why = (
             "No optimizer has it."
             if outside
@@ -174,7 +178,7 @@ class StepTooLarge(Symptom):
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         says.append("Steps overshoot, so nothing that was learned lasts.")
-        severity = "error" if has_diverged or run.is_stuck or not np.isfinite(run.loss.values).all() else run.harm()
+        severity = "error" if has_diverged or run.is_stuck else run.harm()
         if large is not None and not has_diverged and not run.is_long:
             severity = "warning"
         remedy = Remedy("Lower the learning rate, warm it up, or clip gradients.", "scale_lr", {"factor": 0.1})
@@ -203,10 +207,12 @@ class StepTooLarge(Symptom):
         losses, first = run.loss, run.first_loss
         if len(losses) < 10 or not math.isfinite(first):
             return None
-        values = np.where(np.isfinite(losses.values), losses.values, np.inf)
-        smooth = rolling_median(np.where(np.isinf(values), 1e300, values)[:, None], 10)[:, 0]
-        early = values[: min(20, len(values))]
-        noise = 1.4826 * np.median(np.abs(early[np.isfinite(early)] - first)) if np.isfinite(early).any() else 0.0
+        finite = np.isfinite(losses.values)
+        values, steps = losses.values[finite], losses.steps[finite]
+        if len(values) < 10 or run.facts.optimizers > 1:
+            return None
+        smooth = rolling_median(values[:, None], 10)[:, 0]
+        noise = 1.4826 * float(np.median(np.abs(values[:20] - first)))
         lowest = np.fmin.accumulate(np.where(np.isfinite(smooth), smooth, np.inf))
         limit = np.maximum(first + max((self.rise - 1) * abs(first), 8 * noise), 3 * np.where(lowest > 0, lowest, 0))
         rows = np.flatnonzero(smooth > limit)
@@ -218,7 +224,7 @@ class StepTooLarge(Symptom):
             return None
         detected = rows[0]
         onset = detected - int(np.argmax(values[detected::-1] <= first + max(0.1 * abs(first), 3 * noise)))
-        return int(losses.steps[onset]), int(losses.steps[detected])
+        return int(steps[onset]), int(steps[detected])
 
 
 @dataclass(frozen=True)
@@ -256,9 +262,11 @@ class NoProgress(Symptom):
         cosines = run.table(signals.GRADIENT_COSINE).select(run.weights)
         alike = float(np.nanmedian(cosines.values)) if np.isfinite(cosines.values).any() else 1.0
         rows = np.flatnonzero(is_small)
-        is_flat = math.isfinite(run.fallen) and run.fallen < 0.05
+        is_flat = math.isfinite(run.fallen) and run.fallen < 0.05 and run.facts.optimizers == 1
         if not len(rows) or not is_small[-1] or alike < self.cosine or not is_flat or len(run.loss) < 10:
             return None
+        if np.mean(largest < self.ratio) < 0.5:
+            return None  # rates that go to 0 at the end are meant to
         level = float(np.nanmedian(middle[-FEWEST:]))
         factor = float(np.clip(10.0 ** round(math.log10(1e-3 / max(level, 1e-9))), 10, 1e4))
         text = (
@@ -396,7 +404,7 @@ class OverRegularised(Symptom):
             return
         worst = int(np.nanargmin(np.where(np.isfinite(ratios[-1]), ratios[-1], np.inf)))
         level = float(np.nanmedian(ratios[-1]))
-        began = int(np.argmax(nan_median(ratios) < 0.5))
+        began = int(np.nanargmax(nan_median(ratios)[: rows[0] + 1]))
         text = (
             f"Weights have shrunk to {share(level)} of their first norm, {table.places[worst]} most of all. "
             "Weight decay is stronger than what gradients add, so the model forgets what it learns."
