@@ -1,5 +1,22 @@
 """What is wrong in a run, where, since when, and what to try. Never imports torch."""
 
+from . import signals
+from .diagnose import diagnose, switched_off
 from .finding import ACTIONS, Evidence, Finding, Remedy, verdict
+from .history import Facts, History
+from .symptoms import SYMPTOMS, Symptom
 
-__all__ = ["ACTIONS", "Evidence", "Finding", "Remedy", "verdict"]
+__all__ = [
+    "ACTIONS",
+    "SYMPTOMS",
+    "Evidence",
+    "Facts",
+    "Finding",
+    "History",
+    "Remedy",
+    "Symptom",
+    "diagnose",
+    "signals",
+    "switched_off",
+    "verdict",
+]

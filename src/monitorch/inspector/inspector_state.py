@@ -19,6 +19,7 @@ from ..engine.ranks import several_processes
 from ..engine.reports import is_news, tell
 from ..engine.torch_private import inside_backward
 from ..errors import ExchangeError, OptionError, users_line, warn
+from ..numerical.waiting import Pending
 from ..store.types import Event
 from .cadence import Cadence
 from .events import Events
@@ -46,6 +47,16 @@ class Follower(Protocol):
 
     def evaluation_begins(self) -> None:
         """A forward pass begins that is not a training pass."""
+
+
+class Diagnosis(Protocol):
+    """Looks at each tick."""
+
+    def pending(self) -> list[Pending]:
+        """What a tick should copy to the CPU for it."""
+
+    def end_tick(self) -> None:
+        """All numbers of a tick are folded."""
 
 
 class InspectorState:
@@ -99,6 +110,8 @@ class InspectorState:
         """The same inspector in the other processes."""
         self.engine: Engine | None = None
         """What measures for all lenses, while a model is attached."""
+        self.diagnosis: Diagnosis | None = None
+        """What looks for problems at each tick, if something does."""
         self.events = Events(self)
         """What happened in this run."""
         self.first_not_finite: Origin | None = None

@@ -139,7 +139,9 @@ class Tick:
         self._held = [(preprocessor, preprocessor.release()) for preprocessor in preprocessors]
         rows = chain.from_iterable(chunk.pending() for chunk in self._chunks)
         samples = chain.from_iterable(preprocessor.pending(kept) for preprocessor, kept in self._held)
-        self._copy = HostCopy(chain(rows, samples))
+        self._diagnosis = state.diagnosis
+        more = [] if self._diagnosis is None else self._diagnosis.pending()
+        self._copy = HostCopy(chain(rows, samples, more))
 
     def show(self, visualizer: Any) -> None:
         """Wait for the numbers, and hand them to ``visualizer``, if there is one."""
@@ -157,6 +159,8 @@ class Tick:
                     lens.date(self._ticks, *self._moment)
             if visualizer is not None:
                 self._visualize(visualizer)
+            if self._diagnosis is not None:
+                self._diagnosis.end_tick()
         for lens in self._lenses:
             if not isinstance(lens, Lens):
                 lens.reset_epoch()

@@ -44,6 +44,8 @@ class Attention(Lens):
         line_aggregation: lines to draw for entropies: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2,
             Q3, IQR.
         range_aggregation: bands to draw for entropies: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
+        in_graphs: look into compiled graphs, too; these then have operators that hand over queries and keys. False
+            leaves them as they are, as the standard lens does: nothing is shown of a compiled model.
     """
 
     def __init__(
@@ -54,10 +56,11 @@ class Attention(Lens):
         log_scale: bool = False,
         line_aggregation: Strings = "mean",
         range_aggregation: Strings | None = ("std", "min-max"),
+        in_graphs: bool = True,
     ) -> None:
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
-        weights = AttentionWeights(inplace, record_eval, evaluation_from_grad)
+        weights = AttentionWeights(inplace, record_eval, evaluation_from_grad, in_graphs)
         views = [
             LayerLines("Attention Entropy", Source(weights, "entropy"), lines, bands, ylim=(0, 1)),
             LayerLines("Attention Entropy Error", Source(weights, "entropy error"), ["mean"], None),

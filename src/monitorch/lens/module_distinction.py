@@ -63,3 +63,13 @@ def experts_per_token(module: nn.Module) -> int | None:
     """How many experts each token goes to, if the router says so."""
     found = (getattr(module, name, None) for name in TOP_K)
     return next((number for number in found if isinstance(number, int) and number > 0), None)
+
+
+def isattention(module: nn.Module) -> bool:
+    """Whether a module computes attention, judged by the name of its class.
+
+    >>> isattention(nn.MultiheadAttention(4, 1)), isattention(nn.Linear(4, 1))
+    (True, False)
+    """
+    name = type(module).__name__.lower()
+    return "attention" in name or "attn" in name

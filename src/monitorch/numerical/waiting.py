@@ -117,7 +117,7 @@ def copied_sample(number: SupportsFloat | Tensor) -> float | Tensor:
 
 
 class Arrived(NamedTuple):
-    """What has waited, on the CPU: places, a number or a row for each, and steps; in the order in which it was added."""
+    """What has waited, on the CPU: places, a number or a row for each, and steps; in the order of adding."""
 
     places: Places
     numbers: Numbers

@@ -93,16 +93,22 @@ class AttentionWeights(AccumulatingPreprocessor):
         inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too, not only those of training.
         evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
+        in_graphs: whether compiled graphs are to hand over queries and keys, too.
     """
 
     statistics = ("entropy", "entropy error", "largest logit", "logit bound")
     readers, kinds = READERS, frozenset({PRODUCT, SOFTMAX, PROJECTION})
 
     def __init__(
-        self, inplace: bool = True, record_eval: bool = False, evaluation_from_grad: bool | None = None
+        self,
+        inplace: bool = True,
+        record_eval: bool = False,
+        evaluation_from_grad: bool | None = None,
+        in_graphs: bool = True,
     ) -> None:
         super().__init__(inplace)
         self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
+        self.in_graphs = in_graphs
         self._stated = 0.0
 
     def passes(self) -> frozenset[int]:

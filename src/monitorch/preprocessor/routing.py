@@ -12,7 +12,7 @@ from ..numerical.precision import wide_dtype
 from .counting import CountingStatistics
 from .loss_inputs import Lines, class_counts
 
-ENTROPY, DROPPED = "entropy", "dropped"
+ENTROPY, DROPPED, LEAST_USED = "entropy", "dropped", "least used half"
 
 
 class ExpertChoice(NamedTuple):
@@ -38,7 +38,7 @@ class ExpertShares(CountingStatistics):
     {'gate': {'expert 0': 0.75, 'expert 1': 0.25}}
     """
 
-    statistics = (ENTROPY, DROPPED)
+    statistics = (ENTROPY, DROPPED, LEAST_USED)
 
     def __init__(self, most_shown: int = 16) -> None:
         super().__init__(inplace=True)
@@ -52,6 +52,7 @@ class ExpertShares(CountingStatistics):
         self._count(name, counts)
         shares = counts.to(wide_dtype(counts)) / counts.sum()
         self._kept.series.add((name, ENTROPY), torch.special.entr(shares).sum() / math.log(choice.experts))
+        self._kept.series.add((name, LEAST_USED), shares.sort().values[: choice.experts // 2].sum())
         if choice.is_final:
             dropped = (choice.indices == choice.experts).all(-1)
             self._kept.series.add((name, DROPPED), dropped.mean(dtype=shares.dtype))

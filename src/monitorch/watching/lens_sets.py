@@ -33,7 +33,14 @@ from ..lens import (
     UpdateRatio,
 )
 from ..lens.distribution import GRADIENT, OUTPUT, PARAMETER
-from ..lens.module_distinction import has_running_statistics, isactivation, isdropout, isnotactivation, isrouter
+from ..lens.module_distinction import (
+    has_running_statistics,
+    isactivation,
+    isattention,
+    isdropout,
+    isnotactivation,
+    isrouter,
+)
 from ..lens.options import ALL
 
 STANDARD, EVERYTHING = "standard", "all"
@@ -63,7 +70,9 @@ def standard_lenses(
     OutputGradientGeometry
     ParameterGradientGeometry
     ParameterNorm
+    InputStatistics
     """
+    optimizers = list(optimizers)
     layers = walk(model, depth if isinstance(depth, int) else -1)
     leaves = [layer.module for layer in layers if layer.is_leaf]
     # of any class: outputs of layers with own parameters are shown beside outputs of activations
@@ -83,6 +92,13 @@ def standard_lenses(
             chosen.append(ParameterUpdateGeometry(optimizer, **options))
             chosen.append(UpdateRatio(optimizer, parameters=ALL, updates=correlation))
         chosen.append(ParameterNorm(parameters=ALL))
+    chosen.append(InputStatistics())
+    chosen += [] if loss_fn is None else [TargetStatistics(loss_fn)]
+    chosen += [ParameterFacts(optimizers)] if weighted and optimizers else []
+    modules = [layer.module for layer in layers]
+    chosen += [Attention(in_graphs=in_graphs)] if any(map(isattention, modules)) else []
+    chosen += [Routing()] if any(map(isrouter, modules)) else []
+    chosen += [BatchNormStatistics()] if any(map(has_running_statistics, modules)) else []
     return chosen
 
 
@@ -100,14 +116,11 @@ def all_lenses(
     optimizers = list(optimizers)
     modules = [layer.module for layer in walk(model, depth if isinstance(depth, int) else -1)]
     chosen = standard_lenses(model, optimizers, loss_fn, depth, correlation, in_graphs=True)
-    chosen += [Attention(), InputStatistics(), *([] if loss_fn is None else [TargetStatistics(loss_fn)])]
+    if not any(isinstance(lens, Attention) for lens in chosen):
+        chosen.append(Attention())
     if any(map(own_parameters, modules)):
         chosen += [SpectralNorm(), *map(Distribution, (OUTPUT, GRADIENT, PARAMETER))]
-        chosen += [SignalToNoise(optimizers[0]), ParameterFacts(optimizers)] if optimizers else []
-    if any(map(isrouter, modules)):
-        chosen.append(Routing())
-    if any(map(has_running_statistics, modules)):
-        chosen.append(BatchNormStatistics())
+        chosen += [SignalToNoise(optimizers[0])] if optimizers else []
     return chosen
 
 

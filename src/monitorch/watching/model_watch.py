@@ -22,6 +22,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..diagnosis import Finding, Symptom
+from ..diagnosis.diagnose import chosen as chosen_symptoms
 from ..engine.gradients import AT_STEP
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
@@ -33,11 +35,13 @@ from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from ..inspector.module_tree import unwrap
 from ..lens import AbstractLens
+from ..lens.diagnosis_signals import DiagnosisSignals
 from ..store import DEFAULT_FOLDER, Event, Failure
 from ..store.status import uncaught
 from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
 from ..visualizer.store_visualizer import StoreVisualizer
+from .diagnosing import LiveDiagnosis
 from .flight_recorder import DUMPING, FlightRecorder
 from .lens_sets import STANDARD, checked, expanded
 from .run_options import RunOptions
@@ -79,6 +83,8 @@ def watch(
     capture: bool = True,
     resume: bool = False,
     max_size: int | None = None,
+    diagnose: bool = True,
+    symptoms: Iterable[Symptom] | None = None,
     **inspector_options: Any,
 ) -> "Watch":
     """Watch a model in training; the training loop stays as it is.
@@ -112,6 +118,8 @@ def watch(
         capture: also keep the size of the model, the optimizers' options, the git commit, versions and the machine.
         resume: continue the run of that name, if it exists; :meth:`Watch.load_state_dict` says from which step.
         max_size: how many bytes a run may take; beyond that its oldest ticks are kept as averages only.
+        diagnose: look for what is wrong: :attr:`Watch.findings`.
+        symptoms: thresholds other than the usual ones, such as ``DeadUnits(share=0.7)``, and symptoms of your own.
         **inspector_options: further options of PyTorchInspector, such as ``on_event`` and ``stop_on``.
 
     >>> model, loss_fn = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)), nn.MSELoss()
@@ -145,6 +153,8 @@ def watch(
         _watches[root].close()
     depth, correlation = inspector_options.get("depth", -1), "auto" if every is None else "exact"
     chosen = expanded(chosen, root, trained_by, loss_fn, depth, correlation)
+    looked_for = chosen_symptoms(symptoms)
+    chosen += [DiagnosisSignals()] if diagnose and has_set else []
     is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)
     if visualizer is None:
         visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
@@ -158,7 +168,8 @@ def watch(
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
     hints = has_set and is_stored and inspector.is_main_process
-    return Watch(inspector, root, tick_every, owns_visualizer=owns_visualizer, hints=hints)
+    diagnosis = LiveDiagnosis(inspector, root, trained_by, loss_fn, looked_for) if diagnose else None
+    return Watch(inspector, root, tick_every, owns_visualizer=owns_visualizer, hints=hints, diagnosis=diagnosis)
 
 
 class Watch(DisplaysRun):
@@ -177,6 +188,7 @@ class Watch(DisplaysRun):
         tick_every: steps per tick; None for few at first, and by time later.
         owns_visualizer: whether to close the visualizer at the end.
         hints: whether to print hints, such as how to show the loss.
+        diagnosis: what looks for problems.
     """
 
     def __init__(
@@ -187,8 +199,10 @@ class Watch(DisplaysRun):
         *,
         owns_visualizer: bool = False,
         hints: bool = False,
+        diagnosis: LiveDiagnosis | None = None,
     ) -> None:
         self.inspector = inspector
+        self._diagnosis = inspector.state.diagnosis = diagnosis
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
         self._ticks, self._ticked_at = 0, 0
         self._began = self._last_tick = perf_counter()
@@ -286,6 +300,11 @@ class Watch(DisplaysRun):
         except Exception as error:
             tell(self.inspector.state, DUMPING, error)
         return None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong so far, first causes first; also after the watch is closed."""
+        return [] if self._diagnosis is None else self._diagnosis.findings
 
     def events(self) -> list[Event]:
         """What has happened so far: the newest 1,000 events, oldest first; also after the watch is closed."""

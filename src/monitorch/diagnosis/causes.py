@@ -1,0 +1,100 @@
+"""Which finding explains which: first causes come first, their consequences hang under them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..store.types import SEVERITIES
+from .finding import Finding
+from .run import Run
+from .symptoms import SYMPTOMS
+
+STATIC = {
+    "no_update",
+    "stale_gradient",
+    "output_loss_mismatch",
+    "input_scale",
+    "unrepresentative_batches",
+    "symmetric_units",
+    "exploding_signal",
+    "bad_initial_loss",
+    "underflow",
+    "no_label_signal",
+}
+"""Symptoms that follow from how things are set up, whatever happens later."""
+
+HARMFUL = {
+    "nonfinite",
+    "no_progress",
+    "step_too_large",
+    "dead_units",
+    "saturated_activation",
+    "vanishing_gradient",
+    "no_gradient",
+    "rank_collapse",
+    "attention_collapse",
+    "oscillation",
+    "loss_spike",
+    "gradient_noise",
+    "over_regularised",
+    "unrepresentative_batches",
+    "bad_initial_loss",
+    "exploding_signal",
+    "overfitting",
+    "expert_collapse",
+    "underflow",
+    "train_eval_mismatch",
+}
+"""What may follow from something else."""
+
+NEVER = {
+    ("no_update", "step_too_large"),
+    ("no_update", "exploding_signal"),
+    ("unrepresentative_batches", "saturated_activation"),
+    ("bad_initial_loss", "exploding_signal"),
+    ("input_scale", "unrepresentative_batches"),
+    ("symmetric_units", "unrepresentative_batches"),
+}
+"""Pairs in which the first does not cause the second, whatever the order."""
+
+SLACK = 10
+"""Findings that began within so many steps of each other began at the same time."""
+
+_ORDER = {symptom.id: number for number, symptom in enumerate(SYMPTOMS)}
+
+
+def ranked(findings: Iterable[Finding], run: Run) -> list[Finding]:
+    """First causes first, each followed by its consequences.
+
+    What harms comes before what only looks odd. Then what is set up wrong comes before what happened later, earlier
+    before later, and of findings that began at the same time the one whose symptom explains others.
+    """
+    ordered = sorted(findings, key=lambda one: _key(one, run))
+    placed: list[Finding] = []
+    for one in ordered:
+        cause = next((other for other in placed if other.caused_by is None and _explains(other, one)), None)
+        placed.append(one if cause is None else replace(one, caused_by=cause.id))
+    roots = [one for one in placed if one.caused_by is None]
+    return [each for root in roots for each in (root, *(one for one in placed if one.caused_by == root.id))]
+
+
+def _key(one: Finding, run: Run) -> tuple[object, ...]:
+    is_calm = one.severity == SEVERITIES[0]
+    is_static = one.symptom in STATIC and one.step <= run.facts.since + SLACK
+    order = _ORDER.get(one.symptom, len(_ORDER))
+    return is_calm, not is_static, one.step // SLACK if not is_static else 0, order, run.place(one.layer)
+
+
+def _explains(cause: Finding, other: Finding) -> bool:
+    if (cause.symptom, other.symptom) in NEVER or other.symptom not in HARMFUL:
+        return False
+    if cause.severity == SEVERITIES[0] and other.severity != SEVERITIES[0]:
+        return False
+    is_later = other.step >= cause.step - SLACK
+    is_over = cause.resolved_at is not None and other.step > cause.resolved_at + SLACK
+    return is_later and not is_over
+
+
+def strongest(findings: Sequence[Finding]) -> str | None:
+    """The worst severity of the open findings; None if there is none."""
+    known = [SEVERITIES.index(one.severity) for one in findings if one.is_open]
+    return SEVERITIES[max(known)] if known else None

@@ -1,0 +1,55 @@
+"""From the history of a run to its findings."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..errors import OptionError
+from .causes import ranked
+from .finding import Finding
+from .history import History
+from .run import Run
+from .symptoms import SYMPTOMS, Symptom
+
+
+def chosen(symptoms: Iterable[Symptom] | None) -> list[Symptom]:
+    """All symptoms with their usual thresholds; those that are given replace the ones with the same id, or are new.
+
+    >>> from .symptoms import DeadUnits
+    >>> [one.share for one in chosen([DeadUnits(share=0.7)]) if one.id == "dead_units"]
+    [0.7]
+    """
+    given = list(symptoms or ())
+    for one in given:
+        if not isinstance(one, Symptom):
+            raise OptionError(f"symptoms takes objects such as DeadUnits(share=0.7), not {one!r}")
+    own = {one.id: one for one in given}
+    usual = [own.pop(symptom.id) if symptom.id in own else symptom() for symptom in SYMPTOMS]
+    return [*usual, *own.values()]
+
+
+def diagnose(
+    history: History, symptoms: Sequence[Symptom] | None = None, known: Iterable[Finding] = ()
+) -> list[Finding]:
+    """All findings, first causes first.
+
+    Args:
+        history: what is known of the run.
+        symptoms: what to look for; None for everything.
+        known: earlier findings: what has been found once keeps its beginning, although older steps may be forgotten.
+    """
+    run = Run(history)
+    looked_for = chosen(None) if symptoms is None else symptoms
+    found = {one.id: one for symptom in looked_for if symptom.is_possible(run) for one in symptom.look(run)}
+    for earlier in known:
+        if earlier.id in found:
+            now = found[earlier.id]
+            found[earlier.id] = replace(
+                now, step=min(now.step, earlier.step), detected_at=min(now.detected_at, earlier.detected_at)
+            )
+    return ranked(found.values(), run)
+
+
+def switched_off(history: History, symptoms: Sequence[Symptom] | None = None) -> list[str]:
+    """The ids of the symptoms that nothing can be said about, because something is missing."""
+    run = Run(history)
+    return [one.id for one in (chosen(None) if symptoms is None else symptoms) if not one.is_possible(run)]

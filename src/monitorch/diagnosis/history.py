@@ -1,0 +1,240 @@
+"""The samples of a run that a diagnosis looks at: single observed steps, and the loss of every step.
+
+Numbers of ticks would not do: they are means, from which no median and no first bad step can be read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+Steps = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+FIRST_KEPT, MOST_KEPT = 64, 1024
+"""Of how many steps samples are kept: of the first ones always, and of others until there are so many in all. Then
+every second of the older half is forgotten."""
+
+MOST_LOSSES = 1_000_000
+"""The same for losses."""
+
+TRAINING, VALIDATION = "training", "validation"
+"""The two kinds of losses."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A signal: ``values[step, place]``; NaN where nothing was measured, or what was measured is no number."""
+
+    steps: Steps
+    places: tuple[str, ...]
+    values: Numbers
+
+    def __bool__(self) -> bool:
+        return self.values.size > 0
+
+    def select(self, places: Iterable[str]) -> "Table":
+        """Only these places, those that are there, in this order."""
+        known = {place: number for number, place in enumerate(self.places)}
+        chosen = [place for place in places if place in known]
+        return Table(self.steps, tuple(chosen), self.values[:, [known[place] for place in chosen]])
+
+    def column(self, place: str) -> Numbers:
+        """The numbers of one place."""
+        found: Numbers = self.values[:, self.places.index(place)]
+        return found
+
+    def at_steps(self, steps: Steps) -> Numbers:
+        """The numbers at these steps; NaN where there is none."""
+        found = np.full((len(steps), len(self.places)), np.nan)
+        where = np.searchsorted(self.steps, steps)
+        known = (where < len(self.steps)) & (self.steps[np.minimum(where, len(self.steps) - 1)] == steps)
+        found[known] = self.values[where[known]]
+        return found
+
+
+class Samples:
+    """The samples of one signal, in the order in which they came.
+
+    >>> samples = Samples()
+    >>> samples.add(["a", "b"], np.array([0, 1, 0]), np.array([1, 1, 2]), np.array([5.0, 6.0, 7.0]))
+    >>> samples.table().values
+    array([[ 5.,  6.],
+           [ 7., nan]])
+    """
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self.names: list[str] = []
+        self._places: dict[str, int] = {}
+        self._parts: list[tuple[Steps, Steps, Numbers]] = []
+        self._most, self._kept = most, 0
+        self.thinned = 0
+        """How often older steps were forgotten."""
+
+    def add(self, names: Sequence[str], places: Steps, steps: Steps, values: Numbers) -> None:
+        """Add samples; ``names`` are those of all places."""
+        if not len(values):
+            return
+        used, inverse = np.unique(places, return_inverse=True)
+        own = np.array([self._place(names[place]) for place in used.tolist()], np.int64)
+        self._parts.append((np.asarray(steps, np.int64), own[inverse], np.asarray(values, np.float64)))
+        self._kept += len(np.unique(steps))
+        if self._kept > self._most:
+            self._thin()
+
+    def _place(self, name: str) -> int:
+        if name not in self._places:
+            self._places[name] = len(self.names)
+            self.names.append(name)
+        return self._places[name]
+
+    def arrays(self) -> tuple[Steps, Steps, Numbers]:
+        """Steps, places and values of all samples."""
+        if len(self._parts) > 1:
+            self._parts = [tuple(map(np.concatenate, zip(*self._parts, strict=True)))]  # type: ignore[list-item]
+        return self._parts[0] if self._parts else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+    def _thin(self) -> None:
+        steps, places, values = self.arrays()
+        known = np.unique(steps)
+        if len(known) > self._most:
+            middle = len(known) // 2
+            older = known[FIRST_KEPT:middle]
+            kept = ~np.isin(steps, older[::2])
+            self._parts = [(steps[kept], places[kept], values[kept])]
+            known, self.thinned = np.unique(self._parts[0][0]), self.thinned + 1
+        self._kept = len(known)
+
+    def table(self, *, largest: bool = False, smallest: bool = False) -> Table:
+        """All samples as a table; of several at one step and place their mean, or the largest or smallest."""
+        steps, places, values = self.arrays()
+        known, rows = np.unique(steps, return_inverse=True)
+        shape = len(known), len(self.names)
+        cells = rows * shape[1] + places
+        if largest or smallest:
+            found = np.full(shape[0] * shape[1], -np.inf if largest else np.inf)
+            (np.maximum if largest else np.minimum).at(found, cells, values)
+            found[np.isinf(found)] = np.nan
+        else:
+            with np.errstate(all="ignore"):
+                count = np.bincount(cells, minlength=shape[0] * shape[1])
+                found = np.bincount(cells, values, minlength=shape[0] * shape[1]) / count
+        found[~np.isfinite(found)] = np.nan
+        return Table(known, tuple(self.names), found.reshape(shape))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The losses of one kind: steps and values, oldest first; NaN where a loss was not finite."""
+
+    steps: Steps
+    values: Numbers
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __bool__(self) -> bool:
+        return len(self.steps) > 0
+
+
+@dataclass
+class Parameter:
+    """What is known of a parameter beside its samples."""
+
+    layer: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool = True
+    """Whether it requires a gradient."""
+    optimized: bool = True
+    """Whether an optimizer has it."""
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a matrix or a kernel; not a bias or a scale."""
+        return len(self.shape) >= 2
+
+
+@dataclass
+class Facts:
+    """What is known of a run beside its samples; all of it may be missing."""
+
+    layers: dict[str, str] = field(default_factory=dict)
+    """The kind of each layer by name, in the order of the model."""
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    """By name, in the order of the model."""
+    loss_fn: str | None = None
+    """The class of the module that computes the loss."""
+    classes: int | None = None
+    """How many classes the loss tells apart."""
+    target_counts: list[int] = field(default_factory=list)
+    """How often each class was the target, in observed steps."""
+    predicted_counts: list[int] = field(default_factory=list)
+    """How often each class was predicted, in the observed steps of the last ticks."""
+    batch: float | None = None
+    """How many targets a batch has."""
+    loss_scale: bool = False
+    """Whether a GradScaler is used."""
+    since: int = 0
+    """How many steps were done before watching began: what needs the first steps is off then."""
+    origin: Mapping[str, Any] | None = None
+    """The first tensor that was not finite: step, where, what, layer, parameter, text."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        parameters = {name: [*vars(own).values()] for name, own in self.parameters.items()}
+        return {**vars(self), "parameters": parameters, "origin": None if self.origin is None else dict(self.origin)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Facts":
+        """The facts that were written with :meth:`to_json`."""
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        parameters = known.get("parameters", {}).items()
+        known["parameters"] = {
+            name: Parameter(layer, tuple(shape), *rest) for name, (layer, shape, *rest) in parameters
+        }
+        return cls(**known)
+
+
+class History:
+    """All samples of a run, by signal, its losses, and facts about it.
+
+    >>> history = History()
+    >>> history.add("gradient", ["fc.weight"], np.array([0]), np.array([1]), np.array([0.5]))
+    >>> history.table("gradient").column("fc.weight")
+    array([0.5])
+    """
+
+    def __init__(self, facts: Facts | None = None) -> None:
+        self.facts = facts or Facts()
+        self.samples: dict[str, Samples] = {}
+        self.step = 0
+        """The last step that anything is known of."""
+
+    def add(self, signal: str, names: Sequence[str], places: Steps, steps: Steps, values: Numbers) -> None:
+        """Add samples of a signal; ``names`` are those of all places."""
+        if signal not in self.samples:
+            self.samples[signal] = Samples(MOST_LOSSES if signal == LOSS else MOST_KEPT)
+        self.samples[signal].add(names, places, steps, values)
+        self.step = max(self.step, int(steps.max(initial=0)))
+
+    def table(self, signal: str, **how: bool) -> Table:
+        """A signal; empty if nothing is known of it."""
+        found = self.samples.get(signal)
+        return Samples().table() if found is None else found.table(**how)
+
+    def loss(self, kind: str = TRAINING) -> Loss:
+        """The losses of one kind; of several at one step their mean."""
+        table = self.table(LOSS).select([kind])
+        if not table.places:
+            return Loss(np.zeros(0, np.int64), np.zeros(0))
+        steps, places, _ = self.samples[LOSS].arrays()
+        seen = np.isin(table.steps, steps[places == self.samples[LOSS].names.index(kind)])
+        return Loss(table.steps[seen], table.values[seen, 0])
+
+
+LOSS = "loss"
+"""The signal of losses."""

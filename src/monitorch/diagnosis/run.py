@@ -1,0 +1,193 @@
+"""A run as symptoms see it: its signals as tables, its losses, and whether it learns."""
+
+import math
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from . import signals
+from .history import TRAINING, VALIDATION, Facts, History, Loss, Numbers, Table
+
+FEWEST = 5
+"""Medians are taken over so many observed steps."""
+
+EARLY = 5
+"""How many losses tell where training began."""
+
+SHORT = 30
+"""With fewer steps nobody can say whether a run learns."""
+
+CROSS_ENTROPY = ("CrossEntropyLoss", "NLLLoss")
+BINARY = ("BCELoss", "BCEWithLogitsLoss")
+SQUARED, ABSOLUTE = ("MSELoss",), ("L1Loss",)
+
+
+class Run:
+    """What symptoms look at."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.facts: Facts = history.facts
+        self.step = history.step
+        self._tables: dict[tuple[str, str], Table] = {}
+
+    def table(self, signal: str, how: str = "mean") -> Table:
+        """A signal; of several samples at one step and place their ``"mean"``, ``"largest"`` or ``"smallest"``."""
+        if (signal, how) not in self._tables:
+            options = {} if how == "mean" else {how: True}
+            self._tables[signal, how] = self._history.table(signal, **options)
+        return self._tables[signal, how]
+
+    def has(self, *wanted: str) -> bool:
+        """Whether there are samples of all these signals."""
+        return all(name in self._history.samples for name in wanted)
+
+    @property
+    def saw_the_start(self) -> bool:
+        """Whether the first steps were watched."""
+        return not self.facts.since
+
+    @cached_property
+    def weights(self) -> list[str]:
+        """The names of the matrices and kernels that are trained, in the order of the model."""
+        return [name for name, own in self.facts.parameters.items() if own.is_weight and own.trainable]
+
+    def layer_of(self, parameter: str) -> str | None:
+        """The layer of a parameter."""
+        own = self.facts.parameters.get(parameter)
+        return (own.layer if own is not None else parameter.rpartition(".")[0]) or None
+
+    def size(self, parameter: str) -> int:
+        """The number of elements of a parameter."""
+        return max(1, math.prod(self.facts.parameters[parameter].shape))
+
+    def place(self, layer: str | None) -> int:
+        """Where a layer is in the model."""
+        return -1 if layer is None else self._places.get(layer.split(" ")[0], len(self._places))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.facts.layers)}
+
+    # losses
+
+    @cached_property
+    def loss(self) -> Loss:
+        """Of training, at every step."""
+        return self._history.loss(TRAINING)
+
+    @cached_property
+    def validation(self) -> Loss:
+        """Of validation, at each evaluation."""
+        return self._history.loss(VALIDATION)
+
+    @cached_property
+    def first_loss(self) -> float:
+        """Where training began: the median of the first finite losses; NaN if that is not known."""
+        finite = self.loss.values[:EARLY]
+        finite = finite[np.isfinite(finite)]
+        return float(np.median(finite)) if len(finite) and self.saw_the_start else math.nan
+
+    @cached_property
+    def last_loss(self) -> float:
+        """Where it is now: the median of the newest tenth of the losses, at most 100 and at least 5 of them."""
+        return self.loss_before(self.step)
+
+    def loss_before(self, step: int) -> float:
+        """Where it was at some step."""
+        known = self.loss.values[: np.searchsorted(self.loss.steps, step, "right")]
+        newest = known[-min(100, max(EARLY, len(known) // 10)) :]
+        newest = newest[np.isfinite(newest)]
+        return float(np.median(newest)) if len(newest) else math.nan
+
+    @cached_property
+    def trivial_loss(self) -> float:
+        """The loss of somebody who always says the same; NaN if the loss, or what enters it, is not known."""
+        kind = self.facts.loss_fn
+        if kind in CROSS_ENTROPY:
+            counts = np.array(self.facts.target_counts or [], float)
+            shares = counts[counts > 0] / max(counts.sum(), 1)
+            return float(-(shares * np.log(shares)).sum()) if len(shares) > 1 else math.nan
+        target = self.table(signals.LOSS_INPUT_MEAN).select(["target"])
+        spread = self.table(signals.LOSS_INPUT_STD).select(["target"])
+        if not target.places or not spread.places:
+            return math.nan
+        with np.errstate(all="ignore"):
+            mean, std = float(np.nanmean(target.values)), float(np.sqrt(np.nanmean(spread.values**2)))
+        if kind in BINARY and 0 < mean < 1:
+            return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
+        return std**2 if kind in SQUARED else math.sqrt(2 / math.pi) * std if kind in ABSOLUTE else math.nan
+
+    @cached_property
+    def fallen(self) -> float:
+        """Which share of the loss is gone since the beginning; NaN if that is not known."""
+        if not math.isfinite(self.first_loss) or not math.isfinite(self.last_loss):
+            return math.nan
+        return (self.first_loss - self.last_loss) / max(abs(self.first_loss), 1e-12)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there were enough steps to say whether it learns."""
+        return len(self.loss) >= SHORT
+
+    @cached_property
+    def is_stuck(self) -> bool:
+        """Whether it has learned nothing: no more than to say always the same."""
+        if not self.is_long or math.isnan(self.last_loss):
+            return False
+        is_trivial = self.last_loss > 0.95 * self.trivial_loss  # False if that is not known
+        return is_trivial or self.fallen < 0.05
+
+    @cached_property
+    def learns(self) -> bool:
+        """Whether it has learned much, so that whatever looks odd does little harm."""
+        if not self.is_long or math.isnan(self.last_loss):
+            return False
+        if math.isfinite(self.trivial_loss) and self.last_loss > 0.8 * self.trivial_loss:
+            return False
+        return self.fallen > 0.5 or self.last_loss < 0.5 * self.trivial_loss
+
+    def harm(self, least: str = "info") -> str:
+        """How bad something is that may keep a run from learning; never less than ``least``."""
+        if self.is_stuck:
+            return "error"
+        return least if self.learns else "warning"
+
+
+def rolling_median(values: Numbers, window: int = FEWEST) -> Numbers:
+    """The median of each row and those before it, ``window`` in all, of those that are known.
+
+    The first rows have none: NaN.
+
+    >>> rolling_median(np.array([[1.0], [9.0], [2.0], [np.nan]]), 3)[:, 0]
+    array([nan, nan, 2. , 5.5])
+    """
+    found = np.full(values.shape, np.nan)
+    if len(values) >= window and values.size:
+        windows = np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
+        found[window - 1 :] = nan_median(windows)
+    return found
+
+
+def nan_median(values: Numbers) -> Numbers:
+    """The median over the last axis, of those that are known; NaN where there is none."""
+    ordered = np.sort(values, axis=-1)  # NaN goes to the end
+    count = np.isfinite(ordered).sum(axis=-1)
+    low, high = np.maximum((count - 1) // 2, 0), np.maximum(count // 2, 0)
+    high = np.minimum(high, ordered.shape[-1] - 1)
+    pick = [np.take_along_axis(ordered, place[..., None], axis=-1)[..., 0] for place in (low, high)]
+    middle: Numbers = np.where(count > 0, (pick[0] + pick[1]) / 2, np.nan)
+    return middle
+
+
+@lru_cache(maxsize=64)
+def expected_perplexity(shares: tuple[float, ...], batch: int) -> float:
+    """What the perplexity of a batch is on average, if its classes are drawn with these shares.
+
+    >>> round(expected_perplexity((0.5, 0.5), 1), 3)
+    1.0
+    """
+    draws = np.random.default_rng(0).multinomial(batch, shares, size=64) / batch
+    with np.errstate(all="ignore"):
+        entropy = -np.nansum(np.where(draws > 0, draws * np.log(draws), 0.0), axis=1)
+    return float(np.exp(entropy).mean())

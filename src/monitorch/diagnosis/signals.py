@@ -1,0 +1,38 @@
+"""The names of the signals in a history."""
+
+OUTPUT = "output rms"
+"""Root mean square of the output of each layer with weights."""
+OUTPUT_GRADIENT = "output gradient norm"
+GRADIENT = "gradient norm"
+"""Of each parameter, as the optimizer uses it."""
+GRADIENT_COSINE = "gradient cosine"
+"""With the gradient of the step before."""
+UPDATE_RATIO = "update ratio"
+"""Norm of the change of each parameter over the norm of the parameter."""
+WEIGHT = "parameter norm"
+ALL_GRADIENTS = "norm of all gradients"
+"""Of every step where that is cheap."""
+
+ZEROS, SATURATION, DEATH = "zeros", "saturation", "dead units"
+BATCH_SPREAD, UNIT_SPREAD = "batch spread", "unit spread"
+"""Of the results of activations."""
+LAYER_BATCH_SPREAD = "batch spread of layers"
+"""Of the outputs of layers, whatever they are."""
+
+WEIGHT_ALIKE, GRADIENT_ALIKE = "unit spread of weights", "unit spread of gradients"
+"""How much the units of a weight differ, in the first step that is observed; 0 if all have the same."""
+
+GRADIENT_EMPTY = "gradient was empty"
+CHANGED = "parameter changed"
+RATE, GROUP = "learning rate", "parameter group"
+
+INPUT_MEAN, INPUT_STD, INPUT_RANGE = "input mean", "input std", "input range"
+FEATURE_SPREAD = "feature spread"
+LOSS_INPUT_MEAN, LOSS_INPUT_STD, LOSS_INPUT_RANGE = "loss input mean", "loss input std", "loss input range"
+"""Of what enters the loss, the places ``"output"`` and ``"target"``."""
+ROW_SUM, PERPLEXITY = "output row sum", "class perplexity of batch"
+"""The same."""
+
+ATTENTION_ENTROPY, ATTENTION_LOGIT = "attention entropy", "attention logit"
+EXPERT_SHARE = "share of the least used half of experts"
+BATCH_NORM_MEAN, BATCH_NORM_VARIANCE = "batch norm mean shift", "batch norm variance ratio"

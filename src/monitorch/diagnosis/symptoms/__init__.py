@@ -1,0 +1,56 @@
+"""All symptoms that a diagnosis looks for."""
+
+from .activations import (
+    AttentionCollapse,
+    DeadUnits,
+    ExpertCollapse,
+    ExplodingSignal,
+    RankCollapse,
+    SaturatedActivation,
+    SymmetricUnits,
+)
+from .base import Symptom
+from .data import InputScale, OutputLossMismatch, UnrepresentativeBatches
+from .gradients import NoGradient, NonFinite, Underflow, VanishingGradient
+from .loss import BadInitialLoss, LossSpike, NoLabelSignal, Overfitting, TrainEvalMismatch
+from .optimizer import (
+    GradientNoise,
+    NoProgress,
+    NoUpdate,
+    Oscillation,
+    OverRegularised,
+    StaleGradient,
+    StepTooLarge,
+)
+
+SYMPTOMS: tuple[type[Symptom], ...] = (
+    NoUpdate,
+    StaleGradient,
+    OutputLossMismatch,
+    InputScale,
+    UnrepresentativeBatches,
+    SymmetricUnits,
+    Underflow,
+    SaturatedActivation,
+    ExplodingSignal,
+    BadInitialLoss,
+    OverRegularised,
+    StepTooLarge,
+    DeadUnits,
+    RankCollapse,
+    AttentionCollapse,
+    ExpertCollapse,
+    VanishingGradient,
+    NonFinite,
+    NoGradient,
+    LossSpike,
+    NoLabelSignal,
+    TrainEvalMismatch,
+    Overfitting,
+    Oscillation,
+    GradientNoise,
+    NoProgress,
+)
+"""Those that explain others come first: of two that began at the same time, the earlier one is the cause."""
+
+__all__ = ["SYMPTOMS", "Symptom", *(symptom.__name__ for symptom in SYMPTOMS)]

@@ -1,0 +1,321 @@
+"""What goes wrong in forward passes: dead and saturated units, signals that grow or collapse, units that are alike."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .. import signals
+from ..finding import Finding, Remedy
+from ..history import Table
+from ..run import FEWEST, Run, nan_median
+from .base import Stretch, Symptom, evidence, lasting, others, share, short, stretches
+
+LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
+"""What the classes of layers that rescale what they get are called."""
+
+
+def first_in_order(found: list[Stretch], table: Table, run: Run) -> list[Stretch]:
+    """Those that came first, then by place in the model: others may be their consequences."""
+    open_first = sorted(found, key=lambda one: (one.resolved_at is not None, one.step))
+    return sorted(open_first, key=lambda one: (one.resolved_at is not None, run.place(table.places[one.place])))
+
+
+@dataclass(frozen=True)
+class DeadUnits(Symptom):
+    """Most units of a layer output 0 for every one of some hundred samples.
+
+    Attributes:
+        share: the share of units that must be dead.
+    """
+
+    id: ClassVar[str] = "dead_units"
+    needs: ClassVar[tuple[str, ...]] = (signals.DEATH,)
+    share: float = 0.5
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first layer that is dead; those after it follow."""
+        table = run.table(signals.DEATH)
+        is_bad = table.values > self.share  # each sample is a window of many batches
+        found = first_in_order(stretches(table.steps, table.values, is_bad, is_bad), table, run)
+        if not found:
+            return
+        first, layers = found[0], [table.places[one.place] for one in found if one.resolved_at is None]
+        layer, values = table.places[first.place], table.column(table.places[first.place])
+        level = float(values[np.isfinite(values)][-1])
+        since_birth = first.step <= table.steps[0]
+        remedy = (
+            Remedy(
+                "Initialise the layer before it again: its biases are far too negative.", "reinit", {"layers": [layer]}
+            )
+            if since_birth
+            else Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
+        )
+        text = (
+            f"{share(level)} of the units of {layer} output 0 for every sample{others(layers)}. "
+            "No gradient passes through them, so the weights before them stop learning."
+        )
+        severity = run.harm("warning" if level > 0.99 else "info")
+        shown = evidence(table, signals.DEATH, layer, self.share)
+        yield self.finding(
+            layer, first.step, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
+        )
+
+
+@dataclass(frozen=True)
+class SaturatedActivation(Symptom):
+    """Most outputs of a hidden activation are at its bounds, where its slope is near 0.
+
+    Attributes:
+        share: the share of outputs that must be there.
+        at_birth: the share that is bad from the first steps on, even if the run learns something.
+    """
+
+    id: ClassVar[str] = "saturated_activation"
+    needs: ClassVar[tuple[str, ...]] = (signals.SATURATION,)
+    share: float = 0.5
+    at_birth: float = 0.8
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first hidden layer that is saturated; outputs of the model may be."""
+        table = run.table(signals.SATURATION)
+        hidden = [place for place in table.places if not _is_last(run, place)]
+        table = table.select(hidden)
+        found = first_in_order(lasting(table, table.values > self.share), table, run)
+        if not found:
+            return
+        first = found[0]
+        layer = table.places[first.place]
+        layers = [table.places[one.place] for one in found if one.resolved_at is None]
+        values = table.column(layer)
+        early = values[np.isfinite(values)][:FEWEST]
+        level = float(np.median(values[np.isfinite(values)][-FEWEST:]))
+        is_born = run.saw_the_start and float(np.median(early)) > self.at_birth
+        text = (
+            f"{share(level)} of the outputs of {layer} are at the bounds of its activation{others(layers)}. "
+            "Its slope is near 0 there, so gradients before it nearly vanish."
+        )
+        remedy = Remedy(
+            "Make the weights or inputs before it smaller, normalise them, or use ReLU.", "reinit", {"layers": [layer]}
+        )
+        if not is_born:
+            remedy = Remedy("Lower the learning rate, or normalise what enters the layer.", "scale_lr", {"factor": 0.1})
+        shown = evidence(table, signals.SATURATION, layer, self.share)
+        severity = run.harm("warning" if is_born else "info")
+        yield self.finding(
+            layer, first.step, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
+        )
+
+
+def _is_last(run: Run, layer: str) -> bool:
+    """Whether no layer with weights comes after it: then it makes the output of the model."""
+    place = run.place(layer)
+    after = [run.place(own.layer) for own in run.facts.parameters.values() if own.is_weight]
+    is_call = run.facts.layers.get(layer.split(" ")[0]) is not None and any(run.place(layer) == one for one in after)
+    return all(one < place or (is_call and one == place) for one in after)
+
+
+@dataclass(frozen=True)
+class ExplodingSignal(Symptom):
+    """Outputs grow from layer to layer in the first steps.
+
+    Attributes:
+        growth: how many times as large as the first the output of a layer must be.
+        per_layer: how much a single layer must add to be named.
+    """
+
+    id: ClassVar[str] = "exploding_signal"
+    needs: ClassVar[tuple[str, ...]] = (signals.OUTPUT,)
+    needs_start: ClassVar[bool] = True
+    growth: float = 100.0
+    per_layer: float = 3.0
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first layer that adds much to a signal which explodes."""
+        table = run.table(signals.OUTPUT)
+        ordered = sorted(table.places, key=run.place)
+        table = table.select(ordered)
+        early = table.values[:FEWEST]
+        scale = nan_median(early.T)
+        known = np.flatnonzero(np.isfinite(scale) & (scale > 0))
+        if not len(known):
+            return
+        before = self._input_scale(run)
+        levels = np.concatenate([[before], scale[known]]) if before is not None else scale[known]
+        names = [*([None] if before is not None else []), *(ordered[place] for place in known)]
+        if len(levels) < 2 or levels.max() / levels[0] <= self.growth:
+            return
+        ratios = levels[1:] / levels[:-1]
+        bad = np.flatnonzero((ratios > self.per_layer) & (levels[1:] > levels[0] * self.per_layer))
+        place = int(bad[0]) + 1 if len(bad) else int(np.argmax(levels / levels[0] > self.growth))
+        layer, top = names[place], names[int(np.argmax(levels))]
+        factor = float(levels.max() / levels[0])
+        text = (
+            f"Outputs grow {short(factor)} times from the first layer to {top}, and {layer} is the first to add much. "
+            "Weights are initialised too large, so losses and gradients start far too large as well."
+        )
+        remedy = Remedy(
+            "Initialise weights smaller (He or Xavier), or normalise between layers.", "reinit", {"layers": [layer]}
+        )
+        step = int(table.steps[0])
+        severity = run.harm("warning")
+        yield self.finding(layer, step, step, severity, text, remedy, evidence(table, signals.OUTPUT, str(top)))
+
+    def _input_scale(self, run: Run) -> float | None:
+        """The root mean square of what enters the model; None if that is integers, or not known."""
+        mean, std = run.table(signals.INPUT_MEAN), run.table(signals.INPUT_STD)
+        if not mean or not std:
+            return None
+        found = float(np.sqrt(mean.values[0, 0] ** 2 + std.values[0, 0] ** 2))
+        return found if np.isfinite(found) and found > 0 else None
+
+
+@dataclass(frozen=True)
+class SymmetricUnits(Symptom):
+    """All units of a layer have the same weights and get the same gradients, so they stay the same.
+
+    Attributes:
+        spread: the largest standard deviation over units, relative to the numbers themselves.
+    """
+
+    id: ClassVar[str] = "symmetric_units"
+    needs: ClassVar[tuple[str, ...]] = (signals.WEIGHT_ALIKE, signals.GRADIENT_ALIKE)
+    needs_start: ClassVar[bool] = True
+    spread: float = 0.05
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first layer whose units are alike."""
+        weights, gradients = run.table(signals.WEIGHT_ALIKE), run.table(signals.GRADIENT_ALIKE)
+        names = [name for name in run.weights if name in weights.places and name in gradients.places]
+        alike = [
+            name for name in names if weights.column(name)[0] < self.spread and gradients.column(name)[0] < self.spread
+        ]
+        if not alike:
+            return
+        layers = list(dict.fromkeys(run.layer_of(name) or name for name in alike))
+        text = (
+            f"All units of {layers[0]} start with the same weights and get the same gradients{others(layers)}. "
+            "They will always compute the same, as if the layer had one unit."
+        )
+        remedy = Remedy("Initialise the weights at random.", "reinit", {"layers": layers})
+        step = int(weights.steps[0])
+        shown = evidence(gradients, signals.GRADIENT_ALIKE, alike[0], self.spread)
+        yield self.finding(layers[0], step, step, "warning" if run.learns else "error", text, remedy, shown)
+
+
+@dataclass(frozen=True)
+class RankCollapse(Symptom):
+    """The last hidden layer gives nearly the same output for every sample, while the first does not.
+
+    Attributes:
+        spread: how much outputs differ over the batch, relative to their size, at most.
+        share: the same relative to the first layer.
+    """
+
+    id: ClassVar[str] = "rank_collapse"
+    needs: ClassVar[tuple[str, ...]] = (signals.LAYER_BATCH_SPREAD,)
+    spread: float = 0.02
+    share: float = 0.1
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first layer that gives the same for all."""
+        table = run.table(signals.LAYER_BATCH_SPREAD)
+        table = table.select(sorted(table.places, key=run.place))
+        if len(table.places) < 2:
+            return
+        first = table.values[:, :1]
+        found = lasting(table, (table.values < self.spread) & (table.values < self.share * first))
+        is_last = [one for one in found if one.place == len(table.places) - 1]
+        if not is_last:
+            return
+        earliest = min(found, key=lambda one: one.place)
+        layer, last = table.places[earliest.place], table.places[-1]
+        level = float(np.nanmedian(table.column(last)[-FEWEST:]))
+        text = (
+            f"The outputs of {last} differ by {share(level)} of their size between samples, and collapse in {layer}. "
+            "Whatever comes after cannot tell samples apart."
+        )
+        remedy = Remedy("Add skip connections or normalisation, or initialise larger.", "reinit", {"layers": [layer]})
+        shown = evidence(table, signals.LAYER_BATCH_SPREAD, last, self.spread)
+        when = is_last[0]
+        yield self.finding(
+            layer, when.step, when.detected_at, run.harm(), text, remedy, shown, resolved_at=when.resolved_at
+        )
+
+
+@dataclass(frozen=True)
+class AttentionCollapse(Symptom):
+    """Attention looks at one place only, or its logits grow without bound.
+
+    Attributes:
+        entropy: the largest entropy, as a share of that of even attention.
+        logit: the largest logit that is fine.
+    """
+
+    id: ClassVar[str] = "attention_collapse"
+    needs: ClassVar[tuple[str, ...]] = (signals.ATTENTION_ENTROPY,)
+    entropy: float = 0.15
+    logit: float = 50.0
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first attention layer that has collapsed."""
+        entropy, logit = run.table(signals.ATTENTION_ENTROPY), run.table(signals.ATTENTION_LOGIT)
+        found = [(one, entropy, signals.ATTENTION_ENTROPY) for one in lasting(entropy, entropy.values < self.entropy)]
+        if logit:
+            grows = logit.values > 2 * nan_median(logit.values[:FEWEST].T)
+            is_large = (logit.values > self.logit) & grows
+            found += [(one, logit, signals.ATTENTION_LOGIT) for one in lasting(logit, is_large)]
+        found = [one for one in found if one[0].resolved_at is None] or found
+        if not found:
+            return
+        when, table, signal = min(found, key=lambda one: (one[0].step, run.place(one[1].places[one[0].place])))
+        layer = table.places[when.place]
+        level = float(np.nanmedian(table.column(layer)[-FEWEST:]))
+        what = "entropy of attention" if table is entropy else "largest logit of attention"
+        text = (
+            f"The {what} in {layer} is {short(level)} (the limit is "
+            f"{self.entropy if table is entropy else self.logit:g}). Each query looks at a single key, so little "
+            "gradient reaches queries and keys."
+        )
+        remedy = Remedy("Normalise queries and keys, or lower the learning rate.", "scale_lr", {"factor": 0.3})
+        if when.step <= table.steps[0]:
+            remedy = Remedy("Initialise queries and keys smaller, or normalise them.", "reinit", {"layers": [layer]})
+        shown = evidence(table, signal, layer, self.entropy if table is entropy else self.logit)
+        severity = "info" if run.learns or not run.is_long else run.harm()
+        yield self.finding(
+            layer, when.step, when.detected_at, severity, text, remedy, shown, resolved_at=when.resolved_at
+        )
+
+
+@dataclass(frozen=True)
+class ExpertCollapse(Symptom):
+    """Half of the experts of a layer get hardly any tokens.
+
+    Attributes:
+        share: the share of tokens that the least used half must get.
+    """
+
+    id: ClassVar[str] = "expert_collapse"
+    needs: ClassVar[tuple[str, ...]] = (signals.EXPERT_SHARE,)
+    share: float = 0.05
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first layer of experts that is uneven."""
+        table = run.table(signals.EXPERT_SHARE)
+        found = first_in_order(lasting(table, table.values < self.share), table, run)
+        if not found:
+            return
+        when, layer = found[0], table.places[found[0].place]
+        level = float(np.nanmedian(table.column(layer)[-FEWEST:]))
+        text = (
+            f"The less used half of the experts of {layer} gets {share(level)} of the tokens. "
+            "They learn nothing, and the others do all the work."
+        )
+        remedy = Remedy(
+            "Add or raise a loss that balances the load, or initialise the router again.", "reinit", {"layers": [layer]}
+        )
+        shown = evidence(table, signals.EXPERT_SHARE, layer, self.share)
+        yield self.finding(
+            layer, when.step, when.detected_at, "warning", text, remedy, shown, resolved_at=when.resolved_at
+        )

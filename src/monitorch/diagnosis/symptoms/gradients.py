@@ -1,0 +1,200 @@
+"""What goes wrong in backward passes: gradients that vanish, are missing, underflow, or are not finite."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .. import signals
+from ..finding import Finding, Remedy
+from ..history import Table
+from ..run import FEWEST, Run
+from .base import Symptom, evidence, lasting, others, points, short, stretches
+
+SMALLEST_HALF = 2.0**-24
+"""The smallest number above 0 in float16."""
+
+
+@dataclass(frozen=True)
+class NonFinite(Symptom):
+    """A number was NaN or infinite: the flight recorder knows which tensor was the first."""
+
+    id: ClassVar[str] = "nonfinite"
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """The first tensor, or at least the first loss."""
+        origin, losses = run.facts.origin, run.loss
+        broken = np.flatnonzero(~np.isfinite(losses.values))
+        if origin is None and not len(broken):
+            return
+        step = int(losses.steps[broken[0]]) if origin is None else int(origin["step"])
+        layer = None if origin is None else str(origin["layer"]) or None
+        what = "The loss is not finite." if origin is None else f"{origin['text'].rstrip('.')}."
+        text = f"{what[0].upper()}{what[1:]} Everything that is computed from it is lost, and so are the weights."
+        is_input = origin is not None and origin["what"] == "input"
+        remedy = (
+            Remedy("Look at this batch: it has numbers that are not finite.")
+            if is_input
+            else Remedy(
+                "Look at this layer for a division, logarithm or root of 0; otherwise lower the learning rate and clip "
+                "gradients.",
+                "clip",
+                {"max_norm": 1.0},
+            )
+        )
+        shown = points("loss", None, losses.steps, losses.values)
+        yield self.finding(layer, step, step, "error", text, remedy, shown, confidence=1.0)
+
+
+def _gradients(run: Run) -> Table:
+    """The gradient norms of weights, in the order of the model."""
+    return run.table(signals.GRADIENT).select(run.weights)
+
+
+@dataclass(frozen=True)
+class VanishingGradient(Symptom):
+    """Gradients get smaller from the output to the input, until nothing is left.
+
+    Attributes:
+        ratio: the gradient of the first weight over that of the last, at most.
+    """
+
+    id: ClassVar[str] = "vanishing_gradient"
+    needs: ClassVar[tuple[str, ...]] = (signals.GRADIENT,)
+    ratio: float = 1e-3
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """Going back from the output, the first weight whose gradient is that small."""
+        table = _gradients(run)
+        if len(table.places) < 3:
+            return
+        with np.errstate(all="ignore"):
+            ratios = table.values / table.values[:, -1:]
+        ratios[~np.isfinite(ratios)] = np.nan
+        relative = Table(table.steps, table.places, ratios)
+        found = {one.place: one for one in lasting(relative, (ratios < self.ratio) & (table.values > 0))}
+        first = found.get(0)
+        if first is None:
+            return
+        level = float(np.nanmedian(ratios[-FEWEST:, 0]))
+        steepest = np.nanmedian(ratios[-FEWEST:], axis=0)
+        nearest = max(place for place in found if np.isfinite(steepest[place]))
+        layer = run.layer_of(table.places[nearest])
+        has_not_learned = run.last_loss > 0.5 * run.first_loss if math.isfinite(run.first_loss) else not run.learns
+        if not has_not_learned:
+            return
+        text = (
+            f"The gradient of {table.places[0]} is {short(level)} times that of {table.places[-1]}; it falls below "
+            f"{short(self.ratio)} in {layer}. The first layers hardly learn, and the loss has not halved yet."
+        )
+        remedy = Remedy(
+            "Use ReLU or GELU, normalisation, skip connections, or He initialisation.",
+            "replace_activation",
+            {"layers": [name for name, kind in run.facts.layers.items() if kind in ("Sigmoid", "Tanh")], "by": "ReLU"},
+        )
+        shown = evidence(relative, "gradient relative to the last layer", table.places[0], self.ratio)
+        yield self.finding(
+            layer, first.step, first.detected_at, run.harm(), text, remedy, shown, resolved_at=first.resolved_at
+        )
+
+
+@dataclass(frozen=True)
+class NoGradient(Symptom):
+    """A parameter that should learn gets no gradient, or one that is exactly 0, although its layer runs.
+
+    Attributes:
+        steps: for how many observed steps.
+    """
+
+    id: ClassVar[str] = "no_gradient"
+    needs: ClassVar[tuple[str, ...]] = (signals.GRADIENT,)
+    steps: int = FEWEST
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """Going back from the output, the first layer without gradients."""
+        table = run.table(signals.GRADIENT)
+        observed = table.steps
+        if len(observed) < self.steps or run.last_loss == 0:
+            return
+        ran = set(run.table(signals.OUTPUT).places)
+        names = [
+            name
+            for name, own in run.facts.parameters.items()
+            if own.trainable and (own.layer in ran or name in table.places)
+        ]
+        known = {name: place for place, name in enumerate(table.places)}
+        is_none = np.array([[name not in known for name in names]] * len(observed)).reshape(len(observed), -1)
+        is_bad = is_none.copy()
+        for number, name in enumerate(names):
+            if name in known:
+                column = table.values[:, known[name]]
+                is_bad[:, number] = ~(column != 0) | (np.isnan(column) & (run.facts.origin is None))
+        everybody = is_bad.all(axis=1)
+        values = np.where(is_bad, 0.0, 1.0)
+        counted = np.cumsum(is_bad, axis=0)
+        lag = np.vstack([np.zeros((self.steps, len(names))), counted[: -self.steps]])[: len(observed)]
+        sure = (counted - lag) >= self.steps
+        found = [one for one in stretches(observed, values, is_bad, sure) if one.resolved_at is None]
+        if not found:
+            return
+        starved = [names[one.place] for one in found]
+        layers = list(dict.fromkeys(run.layer_of(name) or name for name in reversed(starved)))
+        when = min(found, key=lambda one: one.step)
+        is_all = bool(everybody[-1]) or len(starved) == len(names)
+        weights = [name for name in starved if run.facts.parameters[name].is_weight]
+        if not weights and not is_all:
+            return  # a bias before a normalisation, for instance: nothing is lost
+        layers = list(dict.fromkeys(run.layer_of(name) or name for name in reversed(weights or starved)))
+        what = "No parameter gets a gradient." if is_all else f"No gradient arrives in {layers[0]}{others(layers)}."
+        text = f"{what} It cannot learn: something between it and the loss cuts the graph, or outputs a constant."
+        severity = "error" if is_all or run.is_stuck else "warning"
+        remedy = Remedy("Look for detach(), no_grad(), .data, or an activation after it that is constant.")
+        shown = points(signals.GRADIENT, starved[0], observed, values[:, found[0].place] * 0.0)
+        yield self.finding(
+            None if is_all else layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.95
+        )
+
+
+@dataclass(frozen=True)
+class Underflow(Symptom):
+    """Gradients in float16 are so small that most of their elements became 0.
+
+    Attributes:
+        level: the root mean square of a gradient, in units of the smallest float16, at most.
+    """
+
+    id: ClassVar[str] = "underflow"
+    needs: ClassVar[tuple[str, ...]] = (signals.GRADIENT,)
+    level: float = 0.5
+
+    def look(self, run: Run) -> Iterable[Finding]:
+        """Going back from the output, the first weight whose gradient is lost."""
+        names = [name for name in run.weights if run.facts.parameters[name].dtype == "float16"]
+        table = run.table(signals.GRADIENT).select(names)
+        if not table.places:
+            return
+        rms = table.values / np.sqrt([run.size(name) for name in table.places])
+        found = lasting(Table(table.steps, table.places, rms), rms < self.level * SMALLEST_HALF)
+        if not found or (len(found) == len(table.places) and run.last_loss == 0):
+            return
+        when = max(found, key=lambda one: one.place)
+        name = table.places[when.place]
+        level = float(np.nanmedian(rms[-FEWEST:, when.place]))
+        text = (
+            f"Elements of the gradient of {name} are {short(level)} on average, and float16 has nothing between 0 and "
+            f"{short(SMALLEST_HALF)}. Most of them became 0, so the layer learns little or nothing."
+        )
+        remedy = Remedy("Scale the loss with a GradScaler, or compute in bfloat16.", "grad_scaler", {})
+        shown = evidence(table, signals.GRADIENT, name)
+        yield self.finding(
+            run.layer_of(name),
+            when.step,
+            when.detected_at,
+            "error" if run.is_stuck else "warning",
+            text,
+            remedy,
+            shown,
+            resolved_at=when.resolved_at,
+        )

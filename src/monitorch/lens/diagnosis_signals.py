@@ -1,0 +1,78 @@
+"""Signals that nobody wants to look at, but a diagnosis needs."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..engine.module_tap import ModuleTap, NamedTensors
+from ..engine.parameters import own_parameters
+from ..engine.passes import TRAINING, RecomputationFilter
+from ..engine.tensors import tensors_in
+from ..gatherer import FeedForwardGatherer
+from ..gatherer.abstract_gatherer import Gatherer, GathererState
+from ..preprocessor import OutputNorm
+from ..preprocessor.layer_spread import LayerSpread
+from .base import Lens
+
+MOST_SPREADS = 8
+"""Of how many layers the batch spread is measured: evenly spread ones, always the first and the last hidden one."""
+
+
+class SpreadGatherer(Gatherer):
+    """Passes on the output of a layer in training passes."""
+
+    def __init__(
+        self, module: nn.Module, preprocessors: Sequence[LayerSpread], name: str, inspector_state: GathererState
+    ) -> None:
+        super().__init__(preprocessors, name, inspector_state)
+        self._recomputation = RecomputationFilter(inspector_state)
+        engine = getattr(inspector_state, "engine", None)
+        if engine is not None:
+            self._handles.append(ModuleTap(engine, module, _pick_output, self, f"looking at the output of {name!r}"))
+
+    def __call__(self, named: NamedTensors, kind: int) -> None:
+        """Called with the output."""
+        if named and kind == TRAINING and self._recomputation.counts(has_grad=kind >= 2):
+            self._hand_over(next(iter(named.values())))
+
+    def _process(self, preprocessor: LayerSpread, output: Tensor) -> None:
+        preprocessor.process_output(self.name, output)
+
+
+def _pick_output(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> NamedTensors:
+    return {"output": x for x in islice(tensors_in(output), 1)}  # noqa: B035 - there is at most one
+
+
+class DiagnosisSignals(Lens):
+    """The root mean square of layers' outputs, and how much samples differ in some of them; nothing is shown."""
+
+    def __init__(self) -> None:
+        self.scale = OutputNorm(True, True, False, None)
+        self.spread = LayerSpread(inplace=True)
+        self._weighted: list[tuple[nn.Module, str]] = []
+        super().__init__([self.scale, self.spread], [])
+
+    def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch layers with weights."""
+        if any(own.dim() > 1 for own in module.parameters(recurse=False)):
+            self._watch(
+                FeedForwardGatherer(module, [self.scale], module_name, inspector_state), module_name, module_name
+            )
+            self._weighted.append((module, module_name))
+
+    def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
+        """Watch containers with weights of their own."""
+        if own_parameters(module):
+            self.register_leaf_module(module, module_name, inspector_state)
+
+    def finish_attach(self) -> None:
+        """Choose the layers whose samples are compared: all but the last, which makes the output of the model."""
+        hidden = self._weighted[:-1]
+        count = min(MOST_SPREADS, len(hidden))
+        places = {round(number * (len(hidden) - 1) / max(count - 1, 1)) for number in range(count)}
+        for place in sorted(places):
+            module, name = hidden[place]
+            self._watch(SpreadGatherer(module, [self.spread], name, self._state), name, name)
+        self._weighted = []

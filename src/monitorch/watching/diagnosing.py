@@ -1,0 +1,328 @@
+"""Looks for what is wrong while a model trains."""
+
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..diagnosis import Facts, Finding, History, diagnose, signals
+from ..diagnosis.history import LOSS, TRAINING, VALIDATION, Numbers, Parameter, Steps
+from ..diagnosis.symptoms import Symptom
+from ..engine.inputs import OUTPUT, TARGET
+from ..engine.optimizers import Owned
+from ..engine.reports import tell
+from ..inspector import PyTorchInspector
+from ..inspector.inspector_state import InspectorState
+from ..lens.base import Lens
+from ..numerical.waiting import Pending, Waiting
+from ..preprocessor import activations, attention, data, loss_inputs, routing
+from ..preprocessor.accumulating import AccumulatingPreprocessor, SeparateStatistics
+from ..preprocessor.batch_norm import BatchNormShifts
+from ..preprocessor.geometry import GradientGeometry
+from ..preprocessor.global_norm import GlobalNorm
+from ..preprocessor.layer_spread import LayerSpread, relative_spread
+from ..preprocessor.outputs import OutputNorm
+from ..preprocessor.parameter_difference_geometry import ParameterDifferenceRatio
+from ..preprocessor.parameter_facts import FactSeries
+from ..preprocessor.parameters import ParameterNorm
+from ..preprocessor.run_numbers import ExplicitCall, RunNumbers
+
+PAUSE = 50
+"""A diagnosis comes after so many times as long as the last one took."""
+
+DIAGNOSING = "looking for what is wrong"
+
+SIGNALS: dict[type[AccumulatingPreprocessor], dict[str, str]] = {
+    GradientGeometry: {"norm": signals.GRADIENT, "correlation": signals.GRADIENT_COSINE},
+    GlobalNorm: {"norm": signals.ALL_GRADIENTS},
+    ParameterDifferenceRatio: {"ratio": signals.UPDATE_RATIO},
+    ParameterNorm: {"all": signals.WEIGHT},
+    activations.Activations: {
+        activations.ZEROS: signals.ZEROS,
+        activations.SATURATION: signals.SATURATION,
+        activations.DEATH: signals.DEATH,
+        activations.BATCH_SPREAD: signals.BATCH_SPREAD,
+        activations.UNIT_SPREAD: signals.UNIT_SPREAD,
+    },
+    LayerSpread: {"batch spread": signals.LAYER_BATCH_SPREAD},
+    FactSeries: {
+        "was_empty": signals.GRADIENT_EMPTY,
+        "changed": signals.CHANGED,
+        "rate": signals.RATE,
+        "group": signals.GROUP,
+    },
+    data.DataStatistics: {
+        data.MEAN: signals.INPUT_MEAN,
+        data.STD: signals.INPUT_STD,
+        data.FEATURE_SPREAD: signals.FEATURE_SPREAD,
+    },
+    loss_inputs.LossInputs: {
+        data.MEAN: signals.LOSS_INPUT_MEAN,
+        data.STD: signals.LOSS_INPUT_STD,
+        data.RANGE: signals.LOSS_INPUT_RANGE,
+        loss_inputs.ROW_SUM: signals.ROW_SUM,
+        loss_inputs.PERPLEXITY: signals.PERPLEXITY,
+    },
+    attention.AttentionWeights: {
+        "entropy": signals.ATTENTION_ENTROPY,
+        "largest logit": signals.ATTENTION_LOGIT,
+    },
+    routing.ExpertShares: {routing.LEAST_USED: signals.EXPERT_SHARE},
+    BatchNormShifts: {"mean shift": signals.BATCH_NORM_MEAN, "variance ratio": signals.BATCH_NORM_VARIANCE},
+}
+"""What a diagnosis takes from preprocessors: the signal of each statistic."""
+
+
+class SignalLog:
+    """Takes the samples of one preprocessor for the history.
+
+    Args:
+        named: the signal of each statistic.
+    """
+
+    def __init__(
+        self, history: History, state: InspectorState, preprocessor: AccumulatingPreprocessor, named: dict[str, str]
+    ) -> None:
+        self._history, self._state, self._named = history, state, named
+        self._statistics = preprocessor.statistics
+        self._has_keys = isinstance(preprocessor, SeparateStatistics)
+        # rows know how many steps had ended before; of parameters, which are read between steps, that is the step
+        self._is_before = hasattr(preprocessor, "request") and not isinstance(preprocessor, ParameterNorm)
+
+    def now(self) -> int:
+        """The step that a sample belongs to which comes now."""
+        step = self._state.open_step()
+        return self._state.step if step is None else step
+
+    def keep(self, keys: list[Any], column: int, places: Steps, steps: Steps, samples: Numbers) -> None:
+        """Add samples to the history."""
+        if self._is_before:
+            steps = steps + self._state.steps_have_ends
+        if not self._has_keys:
+            names = [key if isinstance(key, str) else str(key[0]) for key in keys]
+            self._add(self._statistics[column], names, places, steps, samples)
+            return
+        kinds = np.array([key[1] for key in keys], object)[places]
+        names = [str(key[0]) for key in keys]
+        for statistic in set(kinds.tolist()):
+            own = kinds == statistic
+            self._add(statistic, names, places[own], steps[own], samples[own])
+
+    def _add(self, statistic: str, names: Sequence[str], places: Steps, steps: Steps, samples: Numbers) -> None:
+        signal = self._named.get(statistic)
+        if signal is not None:
+            self._history.add(signal, names, places, steps, samples)
+
+
+class LossLog:
+    """Takes losses for the history; those that a module computes before those that are pushed."""
+
+    seen: bool = False
+
+    def __init__(self, history: History, state: InspectorState, kinds: dict[str, str], rival: "LossLog | None") -> None:
+        self._history, self._state, self._kinds, self._rival = history, state, kinds, rival
+
+    def now(self) -> int:
+        """The step that a loss belongs to which comes now."""
+        step = self._state.open_step()
+        return self._state.step if step is None else step
+
+    def keep(self, keys: list[Any], column: int, places: Steps, steps: Steps, samples: Numbers) -> None:
+        """Add losses to the history."""
+        if self._rival is not None and self._rival.seen:
+            return
+        kinds = [self._kinds.get(key if isinstance(key, str) else key[0], "") for key in keys]
+        known = np.array([bool(kinds[place]) for place in places.tolist()], bool)
+        self.seen = self.seen or bool(known.any())
+        self._history.add(LOSS, kinds, places[known], steps[known], samples[known])
+
+
+class LiveDiagnosis:
+    """Keeps the history of a run that is being watched, and its findings.
+
+    Args:
+        inspector: whose lenses to read.
+        model: what is trained.
+        loss_fn: what computes the loss.
+        symptoms: what to look for.
+    """
+
+    def __init__(
+        self,
+        inspector: PyTorchInspector,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        loss_fn: nn.Module | None,
+        symptoms: Sequence[Symptom],
+    ) -> None:
+        self._inspector, self._state, self._symptoms = inspector, inspector.state, symptoms
+        self.history = History(_facts(model, optimizers, loss_fn, inspector))
+        self._model, self._optimizers = weakref.ref(model), list(optimizers)
+        self._findings: list[Finding] = []
+        self._looked_at, self._due = -1, 0.0
+        self._is_counted = False
+        known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
+        preprocessors = [part for lens in known for part in lens._preprocessors]
+        self._targets = next((part for part in preprocessors if isinstance(part, loss_inputs.LossInputs)), None)
+        self._listen(preprocessors)
+        self._first = FirstStep(self) if self._optimizers else None
+
+    def _listen(self, preprocessors: Iterable[AccumulatingPreprocessor]) -> None:
+        pushed: ExplicitCall = self._inspector._call_preprocessor
+        kinds = {pushed.train_loss_str: TRAINING, pushed.non_train_loss_str: VALIDATION}
+        rival = None
+        for part in preprocessors:
+            if isinstance(part, RunNumbers):
+                rival = LossLog(self.history, self._state, kinds, None)
+                part.log_to(rival)
+            elif isinstance(part, OutputNorm):
+                if part.normalize:
+                    part.log_to(SignalLog(self.history, self._state, part, {"value": signals.OUTPUT}))
+            elif type(part) in SIGNALS:
+                part.log_to(SignalLog(self.history, self._state, part, SIGNALS[type(part)]))
+        pushed.log_to(LossLog(self.history, self._state, kinds, rival))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings so far, first causes first."""
+        self._state.settle()
+        if self._looked_at != self.history.step:
+            self.look()
+        return list(self._findings)
+
+    def pending(self) -> list[Pending]:
+        """What a tick should copy to the CPU."""
+        return [] if self._first is None else self._first.pending()
+
+    def end_tick(self) -> None:
+        """A tick has been folded: take what belongs to it, and look if that is not too soon."""
+        try:
+            self._take_facts()
+            if time.perf_counter() >= self._due:
+                self.look()
+        except Exception as error:
+            tell(self._state, DIAGNOSING, error)
+
+    def look(self) -> None:
+        """Look for everything now; new findings become events."""
+        begin = time.perf_counter()
+        known = {one.id: one for one in self._findings}
+        self._findings = diagnose(self.history, self._symptoms, known.values())
+        self._looked_at = self.history.step
+        for one in self._findings:
+            before = known.get(one.id)
+            if one.severity != "info" and one.is_open and (before is None or before.severity == "info"):
+                numbers = {"since": float(one.step)}
+                self._state.events.add(
+                    one.detected_at, one.title, one.severity, layer=one.layer, text=one.explanation, numbers=numbers
+                )
+        if self._findings != list(known.values()) or not self._is_counted:
+            self._is_counted = True
+            for part in getattr(self._inspector.visualizer, "parts", (self._inspector.visualizer,)):
+                if hasattr(part, "note"):
+                    part.note(findings=[one.to_json() for one in self._findings])
+        took = time.perf_counter() - begin
+        self._due = time.perf_counter() + PAUSE * took
+
+    def _take_facts(self) -> None:
+        facts, origin = self.history.facts, self._state.first_not_finite
+        if origin is not None and facts.origin is None:
+            facts.origin = origin._asdict()
+        if self._targets is not None:
+            counts = self._targets.counts()
+            target = counts.get(TARGET)
+            if target is not None:
+                facts.classes = len(target)
+                facts.target_counts = _added(facts.target_counts, target)
+                batches = len(self.history.table(signals.PERPLEXITY).steps)
+                facts.batch = sum(facts.target_counts) / max(batches, 1)
+            predicted = counts.get(OUTPUT)
+            if predicted is not None:
+                facts.predicted_counts = [int(count) for count in predicted]
+        if self._first is not None:
+            self._first.deliver()
+
+
+class FirstStep:
+    """Looks in the first observed step whether the units of a weight are alike, and get the same gradients."""
+
+    def __init__(self, diagnosis: LiveDiagnosis) -> None:
+        self._diagnosis = weakref.ref(diagnosis)
+        self._names: list[tuple[str, str]] = []
+        self._waiting, self._step = Waiting(), 0
+        engine, optimizer = diagnosis._state.engine, diagnosis._optimizers[0]
+        self._steps = None if engine is None else engine.steps(optimizer)
+        if self._steps is not None:
+            self._steps.before.append(self._look)
+
+    def _look(self, *_: Any) -> None:
+        diagnosis = self._diagnosis()
+        if self._steps is not None and self._look in self._steps.before:
+            self._steps.before = [listener for listener in self._steps.before if listener != self._look]
+        model = None if diagnosis is None else diagnosis._model()
+        if diagnosis is None or model is None:
+            return
+        self._step = diagnosis._state.step + 1
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() >= 2 and len(parameter) > 1 and type(parameter.data) is Tensor:
+                    self._take(signals.WEIGHT_ALIKE, name, parameter.detach())
+                    if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                        self._take(signals.GRADIENT_ALIKE, name, parameter.grad)
+
+    def _take(self, signal: str, name: str, tensor: Tensor) -> None:
+        if tensor.is_floating_point() and not tensor.is_meta:
+            self._names.append((signal, name))
+            self._waiting.add(len(self._names) - 1, relative_spread(tensor.flatten(1), 0).to(torch.float64))
+
+    def pending(self) -> list[Pending]:
+        """What a tick should copy to the CPU."""
+        return self._waiting.take()
+
+    def deliver(self) -> None:
+        """Put what has arrived into the history."""
+        diagnosis = self._diagnosis()
+        if not self._waiting or diagnosis is None:
+            return
+        places, numbers, _ = self._waiting.arrived()
+        for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
+            signal, name = self._names[place]
+            at = np.array([self._step])
+            diagnosis.history.add(signal, [name], np.array([0]), at, np.array([number]))
+
+
+def _added(known: list[int], more: Any) -> list[int]:
+    size = max(len(known), len(more))
+    both = np.pad(np.array(known, np.int64), (0, size - len(known))) + np.pad(more, (0, size - len(more)))
+    return [int(count) for count in both]
+
+
+def _facts(
+    model: nn.Module, optimizers: Sequence[Optimizer], loss_fn: nn.Module | None, inspector: PyTorchInspector
+) -> Facts:
+    owned = Owned(*optimizers)
+    layers = {name: type(module).__name__ for name, module in model.named_modules() if not len(list(module.children()))}
+    parameters = {
+        name: Parameter(
+            name.rpartition(".")[0],
+            tuple(parameter.shape),
+            str(parameter.dtype).removeprefix("torch."),
+            parameter.requires_grad,
+            not optimizers or parameter in owned,
+        )
+        for name, parameter in model.named_parameters()
+    }
+    for own in parameters.values():
+        layers.setdefault(own.layer, "")
+    return Facts(
+        layers=layers,
+        parameters=parameters,
+        loss_fn=None if loss_fn is None else type(loss_fn).__name__,
+        loss_scale=inspector.state.loss_scale is not None,
+        since=inspector.state.step,
+    )
