@@ -202,7 +202,7 @@ CASES = [
         "vanishing_gradient",
         lambda seed: vectors(seed, (20, *[32] * 8, 10), norm=nn.BatchNorm1d),
         deep_sigmoid,
-        cure=("replace_activation", {"activation": "ReLU"}),
+        cure=("replace_activation", {"by": "ReLU"}),
     ),
     Case(
         "vanishing-tanh",
@@ -210,7 +210,7 @@ CASES = [
         lambda seed: vectors(seed, (20, *[32] * 9, 10), act=nn.Tanh),
         deep_tanh,
         synonyms=("rank_collapse",),
-        cure=("reinit", {}),
+        cure=("reinit", {"gain": 1.0}),
     ),
     Case(
         "exploding",
@@ -289,7 +289,7 @@ CASES = [
         "diverging",
         "step_too_large",
         lambda seed: curves(seed, optimizer=sgd(0.1)),
-        rates(30),
+        rates(10),
         synonyms=("nonfinite", "exploding_signal"),
         cure=("scale_lr", {"factor": 0.1}),
     ),

@@ -117,7 +117,7 @@ CASES = [
         circle,
         spoilt(circle, act=nn.Sigmoid, depth=8),
         synonyms=("no_progress",),
-        cure=("replace_activation", {"activation": "Tanh"}),
+        cure=("replace_activation", {"by": "Tanh"}),
     ),
     Case(
         "exp-circle",
@@ -125,8 +125,8 @@ CASES = [
         circle,
         spoilt(circle, act=Exp, depth=9),
         synonyms=("exploding_signal",),
-        layers=tuple(map(str, range(8, 18))),
-        cure=("replace_activation", {"activation": "Tanh"}),
+        layers=tuple(map(str, range(4, 18))),
+        cure=("replace_activation", {"layers": [str(layer) for layer in range(1, 18, 2)], "by": "ELU"}),
     ),
     Case(
         "xor-softmax",
@@ -142,7 +142,6 @@ CASES = [
         network,
         spoilt(network, healthy=False),
         synonyms=("nonfinite", "exploding_signal", "bad_initial_loss"),
-        cure=("scale_lr", {"factor": 1e-4}),
     ),
     Case(
         "fourth-power",
@@ -158,7 +157,7 @@ CASES = [
         spoilt(one_unit, healthy=False),
         synonyms=("no_gradient",),
         layers=("4", "5"),
-        cure=("replace_activation", {"layers": ["5"], "activation": "Sigmoid"}),
+        cure=("replace_activation", {"layers": ["5"], "by": "Sigmoid"}),
     ),
 ]
 CASES = [Case(**{**vars(case), "family": "port", "name": f"port-{case.name}"}) for case in CASES]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import data
-from .case import Case, adam, adamw, sgd, tokens
+from .case import Case, adam, adamw, tokens
 from .mlp import bias, decay, few, mixed_up, rates, rebuilt, set_, sort, without
 from .program import Program, explained
 
@@ -159,7 +159,7 @@ CASES = [
         "underflow",
         "underflow",
         lambda seed: tokens(
-            seed, optimizer=sgd(1e6, 0.9), target=0.85, program={"loss_scale": 3e-7, "autocast": torch.bfloat16}
+            seed, optimizer=adam(4e-3, eps=1e-14), program={"loss_scale": 1e-6, "autocast": torch.bfloat16}
         ),
         set_(autocast=torch.float16),
         cure=("grad_scaler", {}),
