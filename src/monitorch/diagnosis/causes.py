@@ -83,7 +83,7 @@ def ranked(findings: Iterable[Finding], run: Run) -> list[Finding]:
     """
     found = list(findings)
     late = {second for first, second in ALWAYS for one in found if one.symptom == first}
-    ordered = sorted(found, key=lambda one: (_key(one, run)[0], one.symptom in late, *_key(one, run)[1:]))
+    ordered = sorted(found, key=lambda one: (_is_calm(one, found), one.symptom in late, *_key(one, run)))
     placed: list[Finding] = []
     for one in ordered:
         cause = next((other for other in placed if other.caused_by is None and _explains(other, one)), None)
@@ -92,27 +92,29 @@ def ranked(findings: Iterable[Finding], run: Run) -> list[Finding]:
     return [each for root in roots for each in (root, *(one for one in placed if one.caused_by == root.id))]
 
 
+def _is_calm(one: Finding, others: Iterable[Finding]) -> bool:
+    """Whether it does no harm, nor did any just before something else began to."""
+    if one.severity != SEVERITIES[0]:
+        return False
+    end = one.resolved_at
+    harmful = [other.step for other in others if other.severity != SEVERITIES[0]]
+    return end is None or not any(one.step <= step <= end + 2 * SLACK for step in harmful)
+
+
 def _key(one: Finding, run: Run) -> tuple[object, ...]:
-    is_calm = one.severity == SEVERITIES[0]
     is_static = one.symptom in STATIC and one.step <= run.facts.since + SLACK
+    began = 0 if is_static else one.step // SLACK
     order = _ORDER.get(one.symptom, len(_ORDER))
-    return (
-        is_calm,
-        one.confidence < VAGUE,
-        not is_static,
-        one.step // SLACK if not is_static else 0,
-        order,
-        run.place(one.layer),
-    )
+    return one.confidence < VAGUE, not is_static, began, order, run.place(one.layer)
 
 
 def _explains(cause: Finding, other: Finding) -> bool:
     if (cause.symptom, other.symptom) in NEVER or other.symptom not in HARMFUL:
         return False
-    if cause.severity == SEVERITIES[0] and other.severity != SEVERITIES[0]:
+    if cause.is_open and cause.severity == SEVERITIES[0] and other.severity != SEVERITIES[0]:
         return False
     is_later = other.step >= cause.step - SLACK or other.confidence < VAGUE or (cause.symptom, other.symptom) in ALWAYS
-    is_over = cause.resolved_at is not None and other.step > cause.resolved_at + SLACK
+    is_over = cause.resolved_at is not None and other.step > cause.resolved_at + 2 * SLACK
     return is_later and not is_over
 
 

@@ -62,7 +62,7 @@ class LossSpike(Symptom):
         cause, culprit = self._culprit(run, step)
         before, top = float(typical[place - size]), float(values[place])
         text = (
-            f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was back {length} steps later. "
+            f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was back {length} later. "
             f"{cause}"
         )
         gradients = run.table(signals.ALL_GRADIENTS)
