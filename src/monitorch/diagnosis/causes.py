@@ -20,7 +20,6 @@ STATIC = {
     "underflow",
     "no_label_signal",
     "saturated_activation",
-    "dead_units",
     "expert_collapse",
 }
 """Symptoms that follow from how things are set up, whatever happens later."""
@@ -50,6 +49,11 @@ HARMFUL = {
 """What may follow from something else."""
 
 NEVER = {
+    ("attention_collapse", "nonfinite"),
+    ("dead_units", "nonfinite"),
+    ("rank_collapse", "nonfinite"),
+    ("vanishing_gradient", "nonfinite"),
+    ("no_update", "nonfinite"),
     ("no_update", "step_too_large"),
     ("no_update", "exploding_signal"),
     ("unrepresentative_batches", "saturated_activation"),

@@ -277,7 +277,12 @@ class FirstStep:
         self._step = diagnosis._state.step + 1
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() >= 2 and len(parameter) > 1 and type(parameter.data) is Tensor:
+                if parameter.dim() < 2 or type(parameter.data) is not Tensor:
+                    continue
+                self._names.append((signals.WEIGHT, name))
+                norm = torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64)
+                self._waiting.add(len(self._names) - 1, norm, self._step - 1)
+                if len(parameter) > 1:
                     self._take(signals.WEIGHT_ALIKE, name, parameter.detach())
                     if parameter.grad is not None and parameter.grad.layout is torch.strided:
                         self._take(signals.GRADIENT_ALIKE, name, parameter.grad)
@@ -285,7 +290,8 @@ class FirstStep:
     def _take(self, signal: str, name: str, tensor: Tensor) -> None:
         if tensor.is_floating_point() and not tensor.is_meta:
             self._names.append((signal, name))
-            self._waiting.add(len(self._names) - 1, relative_spread(tensor.flatten(1), 0).to(torch.float64))
+            spread = relative_spread(tensor.flatten(1), 0).to(torch.float64)
+            self._waiting.add(len(self._names) - 1, spread, self._step)
 
     def pending(self) -> list[Pending]:
         """What a tick should copy to the CPU."""
@@ -296,11 +302,9 @@ class FirstStep:
         diagnosis = self._diagnosis()
         if not self._waiting or diagnosis is None:
             return
-        places, numbers, _ = self._waiting.arrived()
-        for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
+        for place, number, step in zip(*map(list, self._waiting.arrived()), strict=True):
             signal, name = self._names[place]
-            at = np.array([self._step])
-            diagnosis.history.add(signal, [name], np.array([0]), at, np.array([number]))
+            diagnosis.history.add(signal, [name], np.array([0]), np.array([step]), np.array([number]))
 
 
 def _added(known: list[int], more: Any) -> list[int]:

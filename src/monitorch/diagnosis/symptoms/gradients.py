@@ -48,9 +48,15 @@ class NonFinite(Symptom):
         yield self.finding(layer, step, step, "error", text, remedy, shown, confidence=1.0)
 
     def _culprit(self, run: Run, origin: Mapping[str, Any]) -> str | None:
-        """Where it happened; a module that is not measured itself, if there is just one between two that are."""
-        ends = sorted(run.place(name) for name in origin.get("between") or ())
+        """Where it happened: of two neighbours the one whose backward has made the gradient of the other.
+
+        A module that is not measured itself is named if it is the only one between two that are.
+        """
+        sides = origin.get("between") or ()
+        ends = sorted(run.place(name) for name in sides)
         inside = list(run.facts.layers)[ends[0] + 1 : ends[1]] if ends else []
+        if sides and not inside and origin["where"] == "backward":
+            return str(sides[0])
         return inside[0] if len(inside) == 1 else str(origin["layer"]) or None
 
 
@@ -124,7 +130,8 @@ class NoGradient(Symptom):
         observed = table.steps
         if len(observed) < self.steps or run.last_loss == 0:
             return
-        ran, left = set(run.table(signals.OUTPUT).places), run.left_optimizer
+        outputs, left = run.table(signals.OUTPUT), run.left_optimizer
+        ran = set(outputs.places)
         names = [
             name
             for name, own in run.facts.parameters.items()
@@ -137,6 +144,9 @@ class NoGradient(Symptom):
             if name in known:
                 column = table.values[:, known[name]]
                 is_bad[:, number] = ~(column != 0) | (np.isnan(column) & (run.facts.origin is None))
+            layer = run.facts.parameters[name].layer
+            if layer in outputs.places:  # where it did not run, no gradient is missing
+                is_bad[:, number] &= np.isfinite(outputs.select([layer]).at_steps(observed)[:, 0])
         everybody = is_bad.all(axis=1)
         values = np.where(is_bad, 0.0, 1.0)
         counted = np.cumsum(is_bad, axis=0)

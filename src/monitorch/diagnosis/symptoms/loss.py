@@ -47,7 +47,8 @@ class LossSpike(Symptom):
         ahead = values[size:]
         scores = rest[size:] / np.maximum(spread, 0.02)
         scale = max(run.first_loss if math.isfinite(run.first_loss) else 0.0, float(np.median(values)))
-        is_spike = (scores > self.z) & (ahead - typical > self.jump * scale) & (ahead > 2 * typical)
+        was_calm = values[size - 1 : -1] < 1.25 * typical  # a loss that rises step by step is no spike
+        is_spike = was_calm & (scores > self.z) & (ahead - typical > self.jump * scale) & (ahead > 2 * typical)
         for place in np.flatnonzero(is_spike).tolist():
             if np.mean(scores[:place] > self.z / 2) > 0.02:
                 continue  # a heavy tail is no spike
@@ -121,7 +122,8 @@ class BadInitialLoss(Symptom):
         )
         shown = points("loss", None, losses.steps[:50], losses.values[:50], limit)
         step = int(losses.steps[0])
-        yield self.finding(last, step, step, "warning", text, remedy, shown)
+        severity = "info" if run.learns or (not run.is_long and first < 1.5 * limit) else "warning"
+        yield self.finding(last, step, step, severity, text, remedy, shown)
 
 
 @dataclass(frozen=True)

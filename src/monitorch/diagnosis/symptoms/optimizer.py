@@ -65,7 +65,8 @@ class NoUpdate(Symptom):
         known = run.facts.parameters
         outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
-        if not outside and not idle and len(frozen) > len(names) / 2:
+        ratios = nan_median(_ratios(run).values[-FEWEST:])
+        if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < 3e-5).all()):
             return  # steps are too small for all of them, which is another symptom
         why = (
             "No optimizer has it."
@@ -163,7 +164,7 @@ class StepTooLarge(Symptom):
         """Large updates, or divergence."""
         table = _ratios(run)
         middle = nan_median(np.where(table.values > 0, table.values, np.nan)) if table else np.zeros(0)
-        large = self._large_updates(table)
+        large = min(filter(None, (self._large_updates(table), self._fast_growth(run))), default=None)
         rising = self._divergence(run, table, middle)
         if large is None and rising is None:
             return
@@ -174,7 +175,8 @@ class StepTooLarge(Symptom):
         has_diverged = rising is not None
         says = []
         if large is not None:
-            says.append(f"A step changes weights by up to {share(level)} of their size.")
+            size = share(level) if level > self.ratio else f"more than {share(self.ratio)}"
+            says.append(f"A step changes weights by {size} of their size.")
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         says.append("Steps overshoot, so nothing that was learned lasts.")
@@ -202,6 +204,21 @@ class StepTooLarge(Symptom):
         first += int(np.argmax(bad[first : rows[0] + 1]))
         return int(table.steps[first]), int(table.steps[rows[0]])
 
+    def _fast_growth(self, run: Run) -> tuple[int, int] | None:
+        """The same from norms of weights, which are read also where steps are not observed.
+
+        Steps together are at least as long as a norm has grown.
+        """
+        table = run.table(signals.WEIGHT).select(run.weights)
+        if len(table.steps) < 2 or not table.places:
+            return None
+        apart = np.diff(table.steps)[:, None]
+        with np.errstate(all="ignore"):
+            ratios = np.abs(np.diff(table.values, axis=0)) / table.values[:-1] / np.maximum(apart, FEWEST)
+        part = np.nanmean(np.where(np.isfinite(ratios), ratios > self.ratio, 0.0), axis=1)
+        rows = np.flatnonzero(part >= self.layers)
+        return (int(table.steps[rows[0]]) + 1, int(table.steps[rows[0] + 1])) if len(rows) else None
+
     def _divergence(self, run: Run, table: Table, middle: Numbers) -> tuple[int, int] | None:
         """When the loss began to rise, if it rose far above where it began, and stayed there."""
         losses, first = run.loss, run.first_loss
@@ -218,7 +235,7 @@ class StepTooLarge(Symptom):
         rows = np.flatnonzero(smooth > limit)
         if not len(rows) or smooth[-1] <= limit[-1]:
             return None
-        is_huge = smooth[-1] > 100 * max(abs(first), 1e-12)
+        is_huge = smooth[-1] > 10 * max(abs(first), 1e-12)
         strong = np.isfinite(middle).any() and float(np.nanmax(middle)) > 0.02
         if not (is_huge or strong):
             return None
@@ -432,14 +449,14 @@ class GradientNoise(Symptom):
     def look(self, run: Run) -> Iterable[Finding]:
         """In all layers, early, with small batches, while little is learned."""
         table = run.table(signals.GRADIENT_COSINE).select(run.weights)
-        if len(table.steps) < 4 * FEWEST or not run.is_long or run.facts.batch is None:
+        if len(table.steps) < 2 * FEWEST or not run.is_long or run.facts.batch is None:
             return
         early = np.abs(nan_median(table.values[1 : 4 * FEWEST].T))
-        if run.facts.batch > self.batch or not (early[np.isfinite(early)] < self.cosine).all():
+        level = float(np.nanmedian(early)) if np.isfinite(early).any() else math.inf
+        if run.facts.batch > self.batch or level > self.cosine:
             return
-        level = float(np.nanmax(early))
         text = (
-            f"Gradients of consecutive steps have cosines below {short(level)} in every layer, with batches of "
+            f"Gradients of consecutive steps have a cosine of {short(level)} in most layers, with batches of "
             f"{run.facts.batch:g}. Most of each step is noise."
         )
         remedy = Remedy(
@@ -448,5 +465,5 @@ class GradientNoise(Symptom):
         shown = points(signals.GRADIENT_COSINE, None, table.steps, nan_median(table.values), self.cosine)
         severity = "info" if run.learns else "warning"
         yield self.finding(
-            None, int(table.steps[0]), int(table.steps[4 * FEWEST - 1]), severity, text, remedy, shown, confidence=0.5
+            None, int(table.steps[0]), int(table.steps[2 * FEWEST - 1]), severity, text, remedy, shown, confidence=0.5
         )
