@@ -217,7 +217,7 @@ class LiveDiagnosis:
         """Look for everything now; new findings become events."""
         begin = time.perf_counter()
         known = {one.id: one for one in self._findings}
-        self._findings = diagnose(self.history, self._symptoms, known.values())
+        self._findings = diagnose(self.history, self._symptoms, known.values(), self._report)
         self._looked_at = self.history.step
         for one in self._findings:
             before = known.get(one.id)
@@ -233,6 +233,9 @@ class LiveDiagnosis:
                     part.note(findings=[one.to_json() for one in self._findings])
         took = time.perf_counter() - begin
         self._due = time.perf_counter() + PAUSE * took
+
+    def _report(self, symptom: str, error: Exception) -> None:
+        tell(self._state, f"looking for {symptom}", error)
 
     def _take_facts(self) -> None:
         facts, origin = self.history.facts, self._state.first_not_finite

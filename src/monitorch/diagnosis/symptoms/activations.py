@@ -174,13 +174,14 @@ class ExplodingSignal(Symptom):
         yield self.finding(layer, step, step, severity, text, remedy, evidence(table, signals.OUTPUT, str(top)))
 
     def _came_later(self, run: Run, observed: int) -> bool:
-        """Whether steps before the first that was observed may have done it: they were large, or the loss has risen."""
-        if observed <= FEWEST:
+        """Whether steps before the first that was observed may have done it: weights have grown since the beginning."""
+        weights = run.table(signals.WEIGHT).select(run.weights)
+        soon = weights.steps <= observed
+        if observed <= FEWEST or soon.sum() < 2:
             return False
-        ratios = nan_median(run.table(signals.UPDATE_RATIO).values[:1])
-        steps, losses = run.loss.steps, run.loss.values
-        risen = losses[steps == observed].max(initial=0) > 3 * run.first_loss
-        return bool((ratios > 0.03).any()) or bool(risen)
+        with np.errstate(all="ignore"):
+            growth = weights.values[soon][-1] / weights.values[0]
+        return bool(nan_median(growth[None])[0] > 1.5)
 
     def _input_scale(self, run: Run) -> float | None:
         """The root mean square of what enters the model; None if that is integers, or not known."""

@@ -215,4 +215,8 @@ class UnrepresentativeBatches(Symptom):
             )
             remedy = Remedy("Weight the loss by class, or draw rare classes more often.")
             shown = evidence(table, signals.PERPLEXITY, "target")
-            yield self.finding(None, first, int(table.steps[-1]), run.harm("info"), text, remedy, shown, confidence=0.6)
+            checks = run.validation.values
+            is_harmful = len(checks) > 0 and not checks[-1] < max(3 * run.last_loss, 0.8 * math.log(len(counts)))
+            severity = run.harm("warning" if is_harmful else "info")
+            detected = int(table.steps[FEWEST - 1])
+            yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.7)

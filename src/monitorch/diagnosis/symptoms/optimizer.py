@@ -209,15 +209,20 @@ class StepTooLarge(Symptom):
 
         Steps together are at least as long as a norm has grown.
         """
-        table = run.table(signals.WEIGHT).select(run.weights)
+        table, ratios_seen = run.table(signals.WEIGHT).select(run.weights), _ratios(run)
         if len(table.steps) < 2 or not table.places:
             return None
         apart = np.diff(table.steps)[:, None]
         with np.errstate(all="ignore"):
             ratios = np.abs(np.diff(table.values, axis=0)) / table.values[:-1] / np.maximum(apart, FEWEST)
         part = np.nanmean(np.where(np.isfinite(ratios), ratios > self.ratio, 0.0), axis=1)
-        rows = np.flatnonzero(part >= self.layers)
-        return (int(table.steps[rows[0]]) + 1, int(table.steps[rows[0] + 1])) if len(rows) else None
+        for row in np.flatnonzero(part >= self.layers).tolist():
+            begin, end = int(table.steps[row]), int(table.steps[row + 1])
+            observed = ratios_seen.values[(ratios_seen.steps > begin) & (ratios_seen.steps <= end)]
+            is_denied = np.isfinite(observed).any() and np.nanmedian(observed) < self.ratio / 3
+            if not is_denied:  # otherwise somebody else has changed the weights
+                return begin + 1, end
+        return None
 
     def _divergence(self, run: Run, table: Table, middle: Numbers) -> tuple[int, int] | None:
         """When the loss began to rise, if it rose far above where it began, and stayed there."""
