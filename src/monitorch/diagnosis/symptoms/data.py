@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import signals
 from ..finding import Finding, Remedy
-from ..run import CROSS_ENTROPY, FEWEST, Run, expected_perplexity
+from ..run import CROSS_ENTROPY, FEWEST, Run, expected_perplexity, largest, median
 from .activations import LAYER_NORMS
 from .base import Symptom, evidence, points, share, short
 
@@ -147,7 +147,7 @@ class OutputLossMismatch(Symptom):
         targets = [run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest")]
         if run.facts.classes or not all("target" in one.places for one in targets):
             return None
-        least, most = float(np.nanmin(targets[0].column("target"))), float(np.nanmax(targets[1].column("target")))
+        least, most = -largest(-targets[0].column("target")), largest(targets[1].column("target"))
         bounds = {"ReLU": (0.0, math.inf), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Softmax": (0.0, 1.0)}
         kind = run.facts.layers.get(layer or "", "")
         bottom, top = bounds.get(kind, (-math.inf, math.inf))
@@ -188,7 +188,7 @@ class UnrepresentativeBatches(Symptom):
         shares = counts[counts > 0] / counts.sum()
         overall = float(np.exp(-(shares * np.log(shares)).sum()))
         perplexities = table.column("target")
-        level = float(np.nanmedian(perplexities))
+        level = median(perplexities)
         likely = expected_perplexity(tuple(shares.tolist()), max(1, round(batch)))
         first = int(table.steps[0])
         if level < self.share * overall and level < self.expected * likely and overall > 1.5:
