@@ -155,10 +155,12 @@ class QuietHook(GraphHook):
             self.in_graph(*args)
             return
         try:
-            if self._quiet is not None and self._quiet.is_quiet:
+            quiet = self._quiet
+            if quiet is not None and quiet.is_quiet:
                 begin = perf_counter()
                 if self.quietly(*args):
-                    self._quiet.clock.spent += perf_counter() - begin
+                    clock = quiet.clock
+                    clock.spent += perf_counter() - begin + clock.calling
                     return
             super().__call__(*args)
         except Exception as error:

@@ -23,6 +23,7 @@ from ..numerical.waiting import Pending
 from ..store.types import Event
 from .cadence import Cadence
 from .events import Events
+from .hook_call import HookCall
 from .step_clock import Phase
 from .tick_finisher import TickFinisher
 
@@ -118,6 +119,7 @@ class InspectorState:
         """The first tensor that was not finite."""
         self.agreed_stop = False
         """Whether all processes know that training is to be stopped."""
+        self._hook_call = HookCall()
         self._finisher = TickFinisher(self.cadence.cost.spend_on_tick)
         self._followers: list[weakref.ref[Follower]] = []
         self.restart()
@@ -259,6 +261,8 @@ class InspectorState:
             in_graph: whether the step begins inside a compiled graph, which must know one step ahead what to record.
         """
         number, cadence = self.step + 2 - begins, self.cadence
+        self._hook_call.measure()
+        self.clock.calling = self._hook_call.seconds
         if number == 1:
             phase = cadence.phase(number)  # the first step begins, and none has ended
         elif self.wants_data():

@@ -13,9 +13,9 @@ from ..engine.kernels.launch import number_of_kernels
 from ..engine.torch_private import number_of_graphs
 
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
-JUST_NOW = 15  # idle steps that others are compared with
+JUST_NOW = 5  # idle steps that others are compared with
+PAUSES = 3  # recent ones: while all steps are observed a device waits for the host, and soon after no more
 TIME_HOOKS_EVERY = 16  # steps
-CALLING = 4e-5  # seconds that the hooks of a quiet step take beside what they can measure: torch must call them
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
 MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
@@ -54,6 +54,8 @@ class StepClock:
         self, device: torch.device | str | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._clock, self._device = clock, _cuda(device)
+        self.calling = 0.0
+        """Seconds that it takes torch to call a hook of a module, for hooks that measure themselves."""
         self.clear()
 
     @property
@@ -72,6 +74,7 @@ class StepClock:
         self._durations: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._extra: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._new_extras: list[tuple[Phase, float]] = []
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
         self._compiled = _compiled()
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
@@ -85,7 +88,7 @@ class StepClock:
         self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]]]] = deque(maxlen=KEPT)
         self._untimed = 0
         self._pauses: deque[tuple[Any, Any, float]] = deque(maxlen=KEPT)
-        self._shares: deque[float] = deque(maxlen=KEPT)
+        self._shares: deque[float] = deque(maxlen=PAUSES)
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -123,7 +126,7 @@ class StepClock:
 
     def end_quietly(self, now: float) -> None:
         """The same for an idle step before another one; on a device it is not measured, since events cost time."""
-        spent, self.spent = CALLING + self.spent, 0.0
+        spent, self.spent = self.spent, 0.0
         self._quiet_steps, self._in_quiet_hooks = self._quiet_steps + 1, self._in_quiet_hooks + spent
         if self._device is None and self._began is not None:
             self._durations[Phase.IDLE].append(max(0.0, now - self._began - spent))
@@ -206,6 +209,12 @@ class StepClock:
         """
         return statistics.median_low(self._extra[phase]) if self._extra[phase] else None
 
+    def take_extras(self) -> list[tuple[Phase, float]]:
+        """How much longer each step took than idle ones just then, of those that were measured since the last call."""
+        self._read_events()
+        found, self._new_extras = self._new_extras, []
+        return found
+
     def usual_in_hooks(self, phase: Phase) -> float:
         """The median CPU time inside hooks of a step; 0 while not known."""
         return statistics.median_low(self._in_hooks[phase]) if self._in_hooks[phase] else 0.0
@@ -226,7 +235,9 @@ class StepClock:
         self._in_hooks[phase].append(spent)
         if phase != Phase.IDLE and self._durations[Phase.IDLE]:
             just_idle = list(self._durations[Phase.IDLE])[-JUST_NOW:]
-            self._extra[phase].append(seconds - statistics.median_low(just_idle))
+            extra = seconds - statistics.median_low(just_idle)
+            self._extra[phase].append(extra)
+            self._new_extras.append((phase, extra))
 
     def _time_hooks(self, phase: Phase) -> None:
         """Measure hooks on the device in some steps, as long as no idle step tells what others cost."""
