@@ -316,21 +316,16 @@ class InspectorState:
         if self.first_not_finite is None:
             self.events.put(event)
 
-    def begin_quiet_pass(self) -> bool:
-        """A training pass begins, maybe in a quiet step; false if somebody must be told."""
-        if not self.is_quiet or self.reported:
-            return False
+    def begin_quiet_pass(self) -> None:
+        """A training pass begins in a quiet step."""
         self._between_steps = False
         self.passes += 1
         self.gaps += 1
-        return True
 
     def end_quiet_step(self) -> bool:
         """A step ends, maybe a quiet one before another idle one; false if there is more to do."""
         step = self.step + 1
-        if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.reported:
-            return False
-        if self.events.waiting:
+        if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.events.waiting:
             return False
         now = perf_counter()
         if now >= self.tick_time:
@@ -373,6 +368,7 @@ class InspectorState:
     def report(self, name: str) -> None:
         """A number has come from an evaluation, or was pushed or logged by the user."""
         self.reported.add(name)
+        self.is_quiet = False
 
     def follow(self, follower: Follower) -> None:
         """Tell this object of steps; it is held by a weak reference."""

@@ -72,6 +72,7 @@ class StepClock:
     def clear(self) -> None:
         """Forget all durations."""
         self._durations: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._idle = self._durations[Phase.IDLE]
         self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._extra: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._new_extras: list[tuple[Phase, float]] = []
@@ -126,13 +127,16 @@ class StepClock:
 
     def end_quietly(self, now: float) -> None:
         """The same for an idle step before another one; on a device it is not measured, since events cost time."""
-        spent, self.spent = self.spent, 0.0
-        self._quiet_steps, self._in_quiet_hooks = self._quiet_steps + 1, self._in_quiet_hooks + spent
-        if self._device is None and self._began is not None:
-            self._durations[Phase.IDLE].append(max(0.0, now - self._began - spent))
-            self._began = now
-        else:
+        began, spent = self._began, self.spent
+        self._quiet_steps += 1
+        self._in_quiet_hooks += spent
+        self.spent = 0.0
+        if self._device is not None:
             self._began = None
+            return
+        self._began = now
+        if began is not None:
+            self._idle.append(now - began - spent)
 
     def take_quiet_steps(self) -> tuple[int, float]:
         """How many steps have ended quietly since the last call, and the time inside their hooks."""
@@ -233,15 +237,15 @@ class StepClock:
         counted = min(spent * self.host_share, MOST_OF_IDLE * seconds) if phase == Phase.IDLE else 0.0
         self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
-        if phase != Phase.IDLE and self._durations[Phase.IDLE]:
-            just_idle = list(self._durations[Phase.IDLE])[-JUST_NOW:]
+        if phase != Phase.IDLE and self._idle:
+            just_idle = list(self._idle)[-JUST_NOW:]
             extra = seconds - statistics.median_low(just_idle)
             self._extra[phase].append(extra)
             self._new_extras.append((phase, extra))
 
     def _time_hooks(self, phase: Phase) -> None:
         """Measure hooks on the device in some steps, as long as no idle step tells what others cost."""
-        if self._device is None or self._durations[Phase.IDLE]:
+        if self._device is None or self._idle:
             self._spans = None
             return
         if self._spans:
