@@ -1,0 +1,81 @@
+"""Small tensors that wait for others of the same shape, so that few operations handle all of them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .precision import HOST
+
+AT_ONCE = {"cpu": 1 << 20}
+"""How many bytes wait for each other: what fits into the cache of a CPU."""
+MOST_AT_ONCE = 4 << 20
+"""The same on other devices, where an operation on less takes about as long."""
+MANY = 256
+"""How many wait for each other, however small they are."""
+
+
+class Batches:
+    """Takes a few tensors under a key, again and again, and hands over what is alike as one.
+
+    Args:
+        handle: called with a tuple of keys and as many tensors as come with each of them, stacked.
+
+    >>> batches = Batches(lambda keys, numbers, weights: print(keys, numbers.tolist(), weights.tolist()))
+    >>> batches.add("a", torch.tensor([1, 2]), torch.tensor(3))
+    >>> batches.add("b", torch.tensor([4, 5]), torch.tensor(6))
+    >>> batches.flush()
+    ('a', 'b') [[1, 2], [4, 5]] [3, 6]
+    """
+
+    def __init__(self, handle: Callable[..., None]) -> None:
+        self._handle = handle
+        self._alike: dict[Any, _Alike] = {}
+        self._bytes: dict[torch.device, int] = defaultdict(int)
+
+    def add(self, key: Hashable, *tensors: Tensor) -> None:
+        """Add what belongs to one key; nobody may change it any more."""
+        kind = tuple((tensor.device, tensor.dtype, tensor.shape) for tensor in tensors)
+        alike = self._alike.get(kind)
+        if alike is None:
+            alike = self._alike[kind] = _Alike([], [], sum(tensor.nbytes for tensor in tensors))
+        alike.keys.append(key)
+        alike.tensors.append(tensors)
+        device = tensors[0].device
+        self._bytes[device] += alike.bytes_each
+        if len(alike.keys) >= MANY:
+            self._hand_over(kind)
+        elif self._bytes[device] >= AT_ONCE.get(device.type, MOST_AT_ONCE):
+            own = [kind for kind in self._alike if kind[0][0] == device]
+            self._hand_over(max(own, key=lambda kind: self._alike[kind].bytes_each * len(self._alike[kind].keys)))
+
+    def flush(self) -> None:
+        """Hand over all that waits."""
+        for kind in list(self._alike):
+            self._hand_over(kind)
+
+    @torch.no_grad()
+    def _hand_over(self, kind: Any) -> None:
+        alike = self._alike.pop(kind)
+        self._bytes[kind[0][0]] -= alike.bytes_each * len(alike.keys)
+        self._handle(tuple(alike.keys), *map(torch.stack, zip(*alike.tensors, strict=True)))
+
+
+class _Alike(NamedTuple):
+    """What waits with tensors of the same shapes."""
+
+    keys: list[Hashable]
+    tensors: list[tuple[Tensor, ...]]
+    bytes_each: int
+
+
+def numbers_on(device: torch.device, numbers: Sequence[int]) -> Tensor:
+    """Whole numbers as a tensor on a device, which is not waited for.
+
+    >>> numbers_on(HOST, [3, 1])
+    tensor([3, 1])
+    """
+    here = torch.tensor(numbers, dtype=torch.int64, device=HOST, pin_memory=device.type == "cuda")
+    return here.to(device, non_blocking=True)
