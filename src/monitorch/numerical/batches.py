@@ -4,7 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .precision import HOST
@@ -71,7 +73,7 @@ class _Alike(NamedTuple):
     bytes_each: int
 
 
-def numbers_on(device: torch.device, numbers: Sequence[int]) -> Tensor:
+def numbers_on(device: torch.device, numbers: Sequence[int] | NDArray[np.int64]) -> Tensor:
     """Whole numbers as a tensor on a device, which is not waited for.
 
     >>> numbers_on(HOST, [3, 1])

@@ -184,7 +184,7 @@ def _bins(device: torch.device) -> Tensor:
     bins = ZERO + sign * np.clip(size - (_FIRST - 1), 1, SIDE)
     infinity = _INFINITY >> _SHIFT
     bins = np.select([size > infinity, size == infinity], [NAN, INFINITE], bins)
-    return numbers_on(device, bins.tolist())
+    return numbers_on(device, bins)
 
 
 def as_float32(numbers: Tensor, *, copy: bool = False) -> Tensor:
