@@ -15,7 +15,7 @@ def handed():
 
 @pytest.fixture
 def waiting(handed):
-    return Batches(lambda keys, *columns: handed.append((keys, *columns)))
+    return Batches(lambda keys, columns, *common: handed.append((keys, *columns, *common)))
 
 
 def test_what_is_alike_comes_as_one_and_in_order(waiting, handed):
@@ -45,6 +45,13 @@ def test_another_shape_dtype_device_or_number_of_tensors_is_not_alike(other, wai
     waiting.add("b", *other)
     waiting.flush()
     assert [keys for keys, *_ in handed] == [("a",), ("b",)]
+
+
+def test_what_some_have_in_common_keeps_them_apart_from_others(waiting, handed):
+    for number in range(4):
+        waiting.add(number, torch.tensor(number), common=("even", 2) if number % 2 == 0 else ("odd", 1))
+    waiting.flush()
+    assert [(keys, *common) for keys, _, *common in handed] == [((0, 2), "even", 2), ((1, 3), "odd", 1)]
 
 
 def test_a_key_may_come_again(waiting, handed):
@@ -89,7 +96,7 @@ def test_what_is_handed_over_has_no_graph_and_is_a_copy(waiting, handed):
 
 
 def test_an_error_leaves_nothing_behind(handed):
-    def fail(keys, *columns):
+    def fail(keys, columns):
         handed.append(keys)
         raise ValueError("no")
 

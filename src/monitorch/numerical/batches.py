@@ -23,13 +23,14 @@ class Batches:
     """Takes a few tensors under a key, again and again, and hands over what is alike as one.
 
     Args:
-        handle: called with a tuple of keys and as many tensors as come with each of them, stacked.
+        handle: called with the keys, a list with as many tensors as come with each of them, stacked, and what these
+            have in common.
 
-    >>> batches = Batches(lambda keys, numbers, weights: print(keys, numbers.tolist(), weights.tolist()))
+    >>> batches = Batches(lambda keys, columns: print(keys, [column.tolist() for column in columns]))
     >>> batches.add("a", torch.tensor([1, 2]), torch.tensor(3))
     >>> batches.add("b", torch.tensor([4, 5]), torch.tensor(6))
     >>> batches.flush()
-    ('a', 'b') [[1, 2], [4, 5]] [3, 6]
+    ('a', 'b') [[[1, 2], [4, 5]], [3, 6]]
     """
 
     def __init__(self, handle: Callable[..., None]) -> None:
@@ -37,21 +38,21 @@ class Batches:
         self._alike: dict[Any, _Alike] = {}
         self._bytes: dict[torch.device, int] = defaultdict(int)
 
-    def add(self, key: Hashable, *tensors: Tensor) -> None:
-        """Add what belongs to one key; nobody may change it any more."""
-        kind = tuple((tensor.device, tensor.dtype, tensor.shape) for tensor in tensors)
+    def add(self, key: Hashable, *tensors: Tensor, common: tuple[Hashable, ...] = ()) -> None:
+        """Add what belongs to one key; nobody may change it any more. What has not all in common is not alike."""
+        kind = common, *((tensor.device, tensor.dtype, tensor.shape) for tensor in tensors)
         alike = self._alike.get(kind)
         if alike is None:
-            alike = self._alike[kind] = _Alike([], [], sum(tensor.nbytes for tensor in tensors))
+            size = sum(tensor.nbytes for tensor in tensors)
+            alike = self._alike[kind] = _Alike(tensors[0].device, common, size, [], [])
         alike.keys.append(key)
         alike.tensors.append(tensors)
-        device = tensors[0].device
-        self._bytes[device] += alike.bytes_each
+        self._bytes[alike.device] += alike.bytes_each
         if len(alike.keys) >= MANY:
             self._hand_over(kind)
-        elif self._bytes[device] >= AT_ONCE.get(device.type, MOST_AT_ONCE):
-            own = [kind for kind in self._alike if kind[0][0] == device]
-            self._hand_over(max(own, key=lambda kind: self._alike[kind].bytes_each * len(self._alike[kind].keys)))
+        elif self._bytes[alike.device] >= AT_ONCE.get(alike.device.type, MOST_AT_ONCE):
+            own = {kind: other.nbytes for kind, other in self._alike.items() if other.device == alike.device}
+            self._hand_over(max(own, key=own.__getitem__))
 
     def flush(self) -> None:
         """Hand over all that waits."""
@@ -61,16 +62,23 @@ class Batches:
     @torch.no_grad()
     def _hand_over(self, kind: Any) -> None:
         alike = self._alike.pop(kind)
-        self._bytes[kind[0][0]] -= alike.bytes_each * len(alike.keys)
-        self._handle(tuple(alike.keys), *map(torch.stack, zip(*alike.tensors, strict=True)))
+        self._bytes[alike.device] -= alike.nbytes
+        columns = zip(*alike.tensors, strict=True)
+        self._handle(tuple(alike.keys), [torch.stack(column) for column in columns], *alike.common)
 
 
 class _Alike(NamedTuple):
     """What waits with tensors of the same shapes."""
 
+    device: torch.device
+    common: tuple[Hashable, ...]
+    bytes_each: int
     keys: list[Hashable]
     tensors: list[tuple[Tensor, ...]]
-    bytes_each: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.bytes_each * len(self.keys)
 
 
 def numbers_on(device: torch.device, numbers: Sequence[int] | NDArray[np.int64]) -> Tensor:

@@ -249,7 +249,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         for column, numbers in enumerate(samples):
             series.fold(np.full(len(numbers), place), np.asarray(numbers, np.float64), column)
 
-    def _handle(self, kept: Any, keys: tuple[Any, ...], *columns: Tensor) -> None:
+    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
         """Make samples of tensors that were added to ``kept.batches``, those of several keys at once."""
         raise NotImplementedError(f"{type(self).__name__} handles tensors one by one")
 

@@ -93,7 +93,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
         is_all = sample.numel() == numbers.numel() and numbers.dtype != torch.float64  # else more is needed
         self._kept.batches.add((name, part), sample, *(() if is_all else whole_facts(numbers)))
 
-    def _handle(self, kept: Any, keys: tuple[Any, ...], *columns: Tensor) -> None:
+    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *_: Any) -> None:
         """Count the elements of several tensors of the same size."""
         sample, *facts = columns
         numbers = sample.flatten(1)
