@@ -86,13 +86,22 @@ def test_the_largest_part_goes_when_there_is_too_much(device, waiting, handed):
     assert [keys for keys, _ in handed[2:]] == [("small",), (8,)]
 
 
-def test_what_is_handed_over_has_no_graph_and_is_a_copy(waiting, handed):
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_handed_over_has_no_graph_and_one_alone_is_not_copied(count, waiting, handed):
     weight = torch.ones(2, requires_grad=True)
-    waiting.add("a", weight)
+    for _ in range(count):
+        waiting.add("a", weight)
     waiting.flush()
-    with torch.no_grad():
-        weight.fill_(3.0)
-    assert (handed[0][1].requires_grad, handed[0][1].tolist()) == (False, [[1.0, 1.0]])
+    ((_, found),) = handed
+    assert (found.requires_grad, found.tolist()) == (False, [[1.0, 1.0]] * count)
+    assert (found.data_ptr() == weight.data_ptr()) == (count == 1)
+
+
+def test_more_may_wait_on_a_device_on_request(handed):
+    waiting = Batches(lambda keys, columns: handed.append(keys), most_at_once=4000)
+    for number in range(5):
+        waiting.add(number, torch.zeros(500, device="meta"))
+    assert handed == [(0, 1), (2, 3)]
 
 
 def test_an_error_leaves_nothing_behind(handed):

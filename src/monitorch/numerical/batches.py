@@ -14,7 +14,7 @@ from .precision import HOST
 AT_ONCE = {"cpu": 1 << 20}
 """How many bytes wait for each other: what fits into the cache of a CPU."""
 MOST_AT_ONCE = 4 << 20
-"""The same on other devices, where an operation on less takes about as long."""
+"""The same on other devices, where an operation on less takes about as long, unless somebody wants more."""
 MANY = 256
 """How many wait for each other, however small they are."""
 
@@ -24,7 +24,8 @@ class Batches:
 
     Args:
         handle: called with the keys, a list with as many tensors as come with each of them, stacked, and what these
-            have in common.
+            have in common. A tensor that comes alone is not copied.
+        most_at_once: how many bytes may wait on a device that is no CPU.
 
     >>> batches = Batches(lambda keys, columns: print(keys, [column.tolist() for column in columns]))
     >>> batches.add("a", torch.tensor([1, 2]), torch.tensor(3))
@@ -33,8 +34,8 @@ class Batches:
     ('a', 'b') [[[1, 2], [4, 5]], [3, 6]]
     """
 
-    def __init__(self, handle: Callable[..., None]) -> None:
-        self._handle = handle
+    def __init__(self, handle: Callable[..., None], most_at_once: int = MOST_AT_ONCE) -> None:
+        self._handle, self._most_at_once = handle, most_at_once
         self._alike: dict[Any, _Alike] = {}
         self._bytes: dict[torch.device, int] = defaultdict(int)
 
@@ -50,7 +51,7 @@ class Batches:
         self._bytes[alike.device] += alike.bytes_each
         if len(alike.keys) >= MANY:
             self._hand_over(kind)
-        elif self._bytes[alike.device] >= AT_ONCE.get(alike.device.type, MOST_AT_ONCE):
+        elif self._bytes[alike.device] >= AT_ONCE.get(alike.device.type, self._most_at_once):
             own = {kind: other.nbytes for kind, other in self._alike.items() if other.device == alike.device}
             self._hand_over(max(own, key=own.__getitem__))
 
@@ -63,8 +64,8 @@ class Batches:
     def _hand_over(self, kind: Any) -> None:
         alike = self._alike.pop(kind)
         self._bytes[alike.device] -= alike.nbytes
-        columns = zip(*alike.tensors, strict=True)
-        self._handle(tuple(alike.keys), [torch.stack(column) for column in columns], *alike.common)
+        columns = [_stacked(column) for column in zip(*alike.tensors, strict=True)]
+        self._handle(tuple(alike.keys), columns, *alike.common)
 
 
 class _Alike(NamedTuple):
@@ -79,6 +80,10 @@ class _Alike(NamedTuple):
     @property
     def nbytes(self) -> int:
         return self.bytes_each * len(self.keys)
+
+
+def _stacked(tensors: tuple[Tensor, ...]) -> Tensor:
+    return tensors[0].detach()[None] if len(tensors) == 1 else torch.stack(tensors)
 
 
 def numbers_on(device: torch.device, numbers: Sequence[int] | NDArray[np.int64]) -> Tensor:

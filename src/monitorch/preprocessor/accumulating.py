@@ -13,7 +13,7 @@ from ..engine.columns import Column
 from ..engine.ranks import exchange, offer
 from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
-from ..numerical.batches import Batches
+from ..numerical.batches import MOST_AT_ONCE, Batches
 from ..numerical.series import SampleLog, Series, SeriesColumn, pack, unpack
 from ..numerical.waiting import HostCopy, Pending, Waiting
 from .abstract import AbstractPreprocessor
@@ -58,6 +58,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     _kept_type = Kept
     is_estimated = False
     """Whether a gatherer has compared sketches of tensors for it, instead of the tensors."""
+    bytes_at_once = MOST_AT_ONCE
+    """How many bytes may wait in ``kept.batches`` on a device before they are handled."""
     takes_broken = False
     """Whether :meth:`derive` knows what to return for tensors that are not finite; else their samples are not."""
 
@@ -194,7 +196,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return _shown.kept.get(id(self), self._present)
 
     def _new_kept(self) -> Kept:
-        batches = Batches(lambda *batch: self._handle(kept, *batch))
+        batches = Batches(lambda *batch: self._handle(kept, *batch), self.bytes_at_once)
         kept = self._kept_type(Series(self.inplace, self._width, self._places), batches)
         kept.series.before_reading = lambda: self._bring(kept)
         kept.series.log = self._log
