@@ -173,8 +173,9 @@ def _kind_of_step(moment: SecondMoment) -> tuple[Any, ...]:
 def _factors(moments: Sequence[SecondMoment], dtype: torch.dtype) -> Sequence[Any]:
     """What the roots are multiplied by: 1 / sqrt(1 - beta^step); what is counted on a device stays there."""
     steps = [moment.step for moment in moments]
-    count = torch.stack(steps).view(-1) if isinstance(steps[0], Tensor) else torch.tensor(steps, device=HOST)
-    powers = count.to(wide_dtype(count)) * _log(moments[0].beta, count)
+    is_tensor = isinstance(steps[0], Tensor)
+    counts = torch.stack(steps).view(-1) if is_tensor else torch.tensor(steps, dtype=torch.float64, device=HOST)
+    powers = counts.to(wide_dtype(counts)) * _log(moments[0].beta, counts)
     factors = (-torch.expm1(powers)).rsqrt().where(powers != 0, 1.0)
     return factors.numpy().tolist() if _on_host(steps[0]) else factors.to(dtype).unbind()
 
