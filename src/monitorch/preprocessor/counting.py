@@ -29,7 +29,8 @@ class Table(NamedTuple):
     def plus(self, keys: Sequence[Hashable], counts: Tensor) -> "Table":
         """The same with one more row for each key; a key may come several times."""
         places = [self.rows.setdefault(key, len(self.rows)) for key in keys]
-        known = functional.pad(self.counts, (0, 0, 0, len(self.rows) - len(self.counts)))
+        new = len(self.rows) - len(self.counts)
+        known = functional.pad(self.counts, (0, 0, 0, new)) if new else self.counts
         return Table(self.rows, known.index_add(0, numbers_on(counts.device, places), counts))
 
 

@@ -171,8 +171,8 @@ def bin_counts(numbers: Tensor) -> Tensor:
     counts = torch.zeros(*places.shape[:-1], BINS, dtype=torch.int64, device=numbers.device)
     counts.index_add_(-1, _bins(numbers.device), fine)
     zeros = places.shape[-1] - (bits & _WITHOUT_SIGN).clamp_(max=1).sum(-1)
-    counts[..., ZERO] += zeros
-    counts[..., ZERO + 1] -= zeros  # they begin like the smallest positive numbers
+    counts[..., ZERO].add_(zeros)
+    counts[..., ZERO + 1].sub_(zeros)  # they begin like the smallest positive numbers
     return counts
 
 
