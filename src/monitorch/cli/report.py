@@ -50,5 +50,7 @@ def run(options: argparse.Namespace) -> None:
         console.print(words(f"{path}: {size / 1e6:.1f} MB"), soft_wrap=True)
         for name, found in findings.items():
             if found is not None:
-                console.print(words(f"\n{name}:" if len(names) > 1 else ""))
+                console.print()
+                if len(names) > 1:
+                    console.print(words(f"{name}:"))
                 console.print(*problem_lines(console, found, _MOST_CAUSES, wrapped=False), sep="\n")

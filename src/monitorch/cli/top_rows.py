@@ -30,7 +30,7 @@ class TopRow:
     values: NDArray[np.float32]
     broken: NDArray[np.bool_]
     finding: Finding | None = None
-    """The worst that lasts in this layer."""
+    """The worst that lasts there."""
 
     @property
     def reason(self) -> str:
@@ -56,7 +56,9 @@ def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
         if known is None or row.severity.key[:2] > known.severity.key[:2]:
             rows[row.layer] = row
     worst = worst_findings(known_findings(run) or ())
-    ordered = [replace(row, finding=worst.get(row.layer)) for row in sorted(rows.values(), key=lambda row: row.place)]
+    for name, row in rows.items():  # a row is a layer, or a parameter of one
+        rows[name] = replace(row, finding=worst.get(name) or worst.get(name.rpartition(".")[0]))
+    ordered = sorted(rows.values(), key=lambda row: row.place)
     if options.sort == "worst":
         ordered.sort(key=lambda row: (health(row.finding), row.severity.key), reverse=True)
     elif options.sort == "value":
@@ -67,12 +69,11 @@ def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
 
 
 def worst_findings(findings: Iterable[Finding]) -> dict[str, Finding]:
-    """The worst warning or error that lasts in each layer."""
+    """By layer, the worst warning or error that lasts."""
     worst: dict[str, Finding] = {}
     for finding in findings:
-        layer = finding.layer
-        if layer is not None and health(finding) > health(worst.get(layer)):
-            worst[layer] = finding
+        if finding.layer is not None and health(finding) > health(worst.get(finding.layer)):
+            worst[finding.layer] = finding
     return worst
 
 
