@@ -163,6 +163,7 @@ def hostile(tmp_path):
     "arguments",
     [
         ["runs", "DIR"],
+        ["check", "--runs", "DIR", "--all"],
         ["show", "--runs", "DIR", "--all"],
         ["top", "--runs", "DIR"],
         ["compare", f"{HOSTILE}0", f"{HOSTILE}1", "--runs", "DIR"],

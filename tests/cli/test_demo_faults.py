@@ -1,8 +1,10 @@
+import json
 import math
 
 import pytest
 import torch
 
+from monitorch.cli import main
 from monitorch.cli.demo import FAULTS
 from monitorch.cli.demo_faults import CHANGES, faulty, healthy
 
@@ -33,3 +35,22 @@ def test_same_seed_same_training():
     assert torch.equal(first.inputs, again.inputs)
     assert not torch.equal(first.inputs, other.inputs)
     assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_demo_ends_with_the_finding_that_it_is_about(fault, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["demo", "--fault", fault, "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    opening, problems, first = text.split("\n\n")[0], text.split("\n\n")[1], text.split("\n\n")[2]
+    assert FAULTS[fault] in opening.replace("\n", " ")
+    assert problems.startswith("1 problem since step")
+    assert f": {fault.replace('_', ' ')} " in first.splitlines()[0]
+    assert f"check {tmp_path / 'runs' / fault}\n" in text
+    assert main(["check", str(tmp_path / "runs" / fault), "--json", "--fail-on", "warning"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["symptom"] == fault
+
+
+def test_quietly_only_the_path_is_printed(tmp_path, capsys):
+    assert main(["demo", "--fault", "no_update", "--steps", "2", "--quiet", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'runs' / 'no_update'}\n"

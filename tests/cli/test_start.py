@@ -5,6 +5,7 @@ import pytest
 LENS = {"L": {"Norm/mean": {"fc": [1.0, 2.0], "head": [3.0, 4.0]}}}
 COMMANDS = {
     "runs": ["runs", "{runs}"],
+    "check": ["check", "a", "--runs", "{runs}"],
     "show": ["show", "a", "--runs", "{runs}"],
     "top": ["top", "a", "--runs", "{runs}", "--once"],
     "compare": ["compare", "a", "a", "--runs", "{runs}"],
@@ -48,6 +49,9 @@ def test_importing_the_command_line_loads_nothing_large(python):
         (["compare", "a", "a"], 0),
         (["compare", "a", "b"], 1),
         (["compare", "a", "c"], 2),
+        (["check", "a", "--fail-on", "info"], 0),
+        (["check", "a", "--fail-on", "fatal"], 2),
+        (["check", "c"], 2),
         (["show", "a", "--lens", "xyz"], 2),
         (["show", "a", "--fly"], 2),
         (["show", "a", "--rank", "7"], 1),
@@ -57,7 +61,9 @@ def test_exit_codes(python, folder, arguments, code):
     result = python("-m", "monitorch", *arguments, "--runs", folder)
     assert result.returncode == code
     assert "Traceback" not in result.stderr
-    assert bool(result.stderr) == (arguments[1:] not in (["a", "a"], ["a", "b"]))
+    assert bool(result.stderr) == (
+        arguments not in (["compare", "a", "a"], ["compare", "a", "b"], ["check", "a", "--fail-on", "info"])
+    )
 
 
 def test_a_terminal_without_unicode_is_written_to(python, folder):
