@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .demo_data import Corpus
     from .demo_training import Outcome
 
-_STEPS, _STEPS_OF_FAULT = 100, 300
+_STEPS, _STEPS_OF_FAULT = 100, 150
 _LARGEST_SEED = 2**63 - 1
 _WIDEST_PROSE = 100
 FAULTS = {
