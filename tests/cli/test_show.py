@@ -284,4 +284,4 @@ def test_a_run_that_was_not_diagnosed_in_words_we_know_is_not_called_healthy(tmp
     assert "dead units" in text  # as an event
     assert cli.main([command, "--runs", str(folder), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["verdict"], facts["findings"]) == (None, None)
+    assert (facts["verdict"], facts["findings"]) == ("not diagnosed", None)

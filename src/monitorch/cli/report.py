@@ -26,8 +26,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write the report, print its path, and what was found in each run."""
     from ..dashboard.notebook import report_html
+    from ..diagnosis import findings_of
     from .reading import find_run
-    from .run_facts import known_findings
 
     if options.out is not None and options.out.is_dir():
         raise MonitorchError(f"{options.out} is a folder: name a file, such as {options.out / 'report.html'}")
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         report = report_html(*runs, columns=options.columns, max_bytes=_LARGEST_BYTES)
         names = [one.path.absolute().parent.name for one in runs]
         path = report.save(options.out or f"{names[0]}.html")
-        findings = {name: known_findings(one) for name, one in zip(names, runs, strict=True)}
+        findings = {name: findings_of(one.meta) for name, one in zip(names, runs, strict=True)}
     size = path.stat().st_size
     if options.json:
         from .strict_json import json_text

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnosis import Finding, verdict
+from ..diagnosis import findings_of, verdict
 from ..store import Frame, Run
 from .reading import Choice, choose
 from .wording import status_text
@@ -17,7 +17,7 @@ from .wording import status_text
 def headline(run: Run) -> dict[str, Any]:
     """Name, status, the newest step, what observing costs, and what was found."""
     meta, lenses = run.meta, run.lenses
-    found = known_findings(run)
+    found = findings_of(meta)
     age = max(time.time() - float(meta.get("heartbeat", 0.0)), 0.0)
     return {
         "name": run.name,
@@ -31,18 +31,9 @@ def headline(run: Run) -> dict[str, Any]:
         "dropped": int(meta.get("dropped", 0)),
         "overhead": meta.get("overhead"),
         "overhead_at_least": bool(meta.get("overhead_at_least")),
-        "verdict": None if found is None else verdict(found),
+        "verdict": verdict(found),
         "findings": None if found is None else [finding.to_json() for finding in found],
     }
-
-
-def known_findings(run: Run) -> list[Finding] | None:
-    """What was found while the run trained, first causes first; None if it was not diagnosed, or not in our words."""
-    kept = run.meta.get("findings")
-    try:
-        return None if kept is None else [Finding.from_json(one) for one in kept]
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return None
 
 
 def _size(path: Path) -> int:

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..diagnosis import findings_of
 from ..store import WHOLE_RUN, Event, Failure, Frame, LensInfo, Run, is_absent
 from ..store.database import OWNER
 from ..visualizer.table import TableColumn, number_text, table_text
 from .finding_sheet import other_events, problem_lines
 from .reading import Choice, choose
-from .run_facts import headline, known_findings, newest_numbers
+from .run_facts import headline, newest_numbers
 from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
 from .wording import age_text, count_text, overhead_text, printable, size_text
 
@@ -34,7 +35,7 @@ _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 def print_sheet(run: Run, options: argparse.Namespace) -> None:
     """Print the whole run: what is wrong, facts, lenses, layers, events."""
     console = open_console()
-    findings = known_findings(run)
+    findings = findings_of(run.meta)
     events = run.events() if options.all else other_events(run.events(), findings or ())
     is_urgent = any(event.severity == "error" for event in events)
     console.print(title(headline(run)))

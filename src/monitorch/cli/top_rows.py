@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnosis import Finding
+from ..diagnosis import Finding, findings_of
 from ..diagnosis.ranking import RECENT_TICKS, Severity, severities
 from ..store import WHOLE_RUN, Run, Statistic
 from ..store.types import SEVERITIES
 from .reading import Choice, central, choose, recent
-from .run_facts import headline, known_findings
+from .run_facts import headline
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
         known = rows.get(row.layer)
         if known is None or row.severity.key[:2] > known.severity.key[:2]:
             rows[row.layer] = row
-    worst = worst_findings(known_findings(run) or ())
+    worst = worst_findings(findings_of(run.meta) or ())
     for name, row in rows.items():  # a row is a layer, or a parameter of one
         rows[name] = replace(row, finding=worst.get(name) or worst.get(name.rpartition(".")[0]))
     ordered = sorted(rows.values(), key=lambda row: row.place)

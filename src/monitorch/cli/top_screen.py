@@ -8,10 +8,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..diagnosis import findings_of
 from ..store import Event, Failure, Run
 from ..visualizer.table import number_text
 from .finding_sheet import other_events, problem_lines
-from .run_facts import headline, known_findings
+from .run_facts import headline
 from .run_sheet import event_table, title
 from .screen import QUIET, TROUBLE, Sheet, blocks_of, table, words
 from .sparkline import sparkline
@@ -62,7 +63,7 @@ class Screen:
     def _refresh(self) -> None:
         version = self._run.data_version()
         if version != self._version:
-            self._findings = known_findings(self._run)
+            self._findings = findings_of(self._run.meta)
             self._rows, self._whole = layer_rows(self._run, self._options), whole_run_rows(self._run)
             others = other_events(self._run.events(), self._findings or ())
             alarming = [event for event in others if event.severity != "info"]
