@@ -229,7 +229,7 @@ HEALED = Finding("loss_spike", "warning", None, 9, 9, "It jumped.", Remedy("Wait
 
 def diagnosed(folder, findings):
     """A run in which something was found, of which its events tell, too."""
-    with Writer(folder / "sick", meta={"findings": findings}) as writer:
+    with Writer(folder / "sick", meta={"findings": findings, "diagnosis": {"predicted_counts": [1, 2]}}) as writer:
         writer.put("Norm", 100, [[1.0]], layers=["fc"], statistics=["Norm/mean"])
         for found in (DEAD, STARVED, HEALED):
             writer.event(found.detected_at, found.title, found.severity, layer=found.layer)
@@ -251,6 +251,7 @@ def test_the_verdict_and_first_causes_come_right_after_the_title(tmp_path, capsy
     assert [text.count(one.title) for one in (DEAD, STARVED, HEALED)] == [1, 0, 1]
     assert text.index("versions") < text.index("loss spike")  # now there is no error among the events
     assert "detected_at" not in text
+    assert "predicted_counts" not in text
     everything = show(tmp_path, capsys, "--all")
     assert [everything.count(one.title) for one in (DEAD, STARVED, HEALED)] == [2, 1, 1]
     facts = json.loads(show(tmp_path, capsys, "--json"))

@@ -1,8 +1,13 @@
 """Say what is wrong in a run, where, since when, and what to try."""
 
 import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .arguments import add_json, add_run
+
+if TYPE_CHECKING:
+    from ..diagnosis import Finding
 
 SEVERITIES = ("info", "warning", "error")
 """Those of findings, from harmless to harmful; said again here, since the store is loaded only when a command runs."""
@@ -37,8 +42,10 @@ def run(options: argparse.Namespace) -> int:
 
             console = open_console()
             print_findings(console, findings, title(headline(found)), everything=options.all)
-    return int(any(one.is_open and _is_as_bad(one.severity, options.fail_on) for one in findings))
+    return int(options.fail_on is not None and is_as_bad(findings, options.fail_on))
 
 
-def _is_as_bad(severity: str, limit: str | None) -> bool:
-    return limit is not None and SEVERITIES.index(severity) >= SEVERITIES.index(limit)
+def is_as_bad(findings: "Iterable[Finding]", severity: str) -> bool:
+    """Whether a finding lasts that is at least this bad, a consequence or not."""
+    worse = SEVERITIES[SEVERITIES.index(severity) :]
+    return any(finding.is_open and finding.severity in worse for finding in findings)
