@@ -50,7 +50,7 @@ NEVER["store"] |= {"visualizer", "diagnosis", "cli"}
 NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis"}
 
 # these train, or write with a tool of torch, when they are asked to
-WITH_TORCH = {"demo_data.py", "demo_model.py", "demo_training.py", "tensorboard_visualizer.py"}
+WITH_TORCH = {"demo_data.py", "demo_faults.py", "demo_model.py", "demo_training.py", "tensorboard_visualizer.py"}
 
 # the public names of a lens and of the preprocessor that it shows
 SAME_NAME = {"OutputActivation", "OutputGradientGeometry", "OutputNorm", "ParameterCond", "ParameterNorm"}
