@@ -116,10 +116,14 @@ class ModelCopy:
             raise OptionError(f"a loss is a tensor with one number, not {kind}: pass a loss_fn= that reduces it")
         return loss.reshape(())
 
-    def train(self, batch: tuple[Any, Any]) -> Tensor:
-        """Compute the loss and new gradients of it."""
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
         for part in self._parts:
             part.zero_grad()
+
+    def train(self, batch: tuple[Any, Any]) -> Tensor:
+        """Compute the loss and new gradients of it."""
+        self.zero_grad()
         loss: Any = self.loss(batch)
         if loss.requires_grad:
             loss.backward()  # not autograd.grad(), which not every kind of activation checkpointing supports

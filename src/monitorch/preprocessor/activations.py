@@ -143,6 +143,20 @@ def thinned(x: Tensor, units: int, step: int) -> Tensor:
     return x
 
 
+def alive_units(x: Tensor, units: int) -> Tensor:
+    """A flag for each unit, which are in this dimension: whether it is anything but 0 somewhere."""
+    return x.abs().amax(tuple(dim for dim in range(x.dim()) if dim != units)) != 0  # NaN is no zero
+
+
+def saturated_share(x: Tensor, low: float, high: float, near: float) -> Tensor | None:
+    """The share of elements at the bounds of a function; None if it has none."""
+    sides = [] if math.isnan(low) else [x <= low + near]
+    sides += [] if math.isnan(high) else [x >= high - near]
+    if not sides:
+        return None
+    return torch.stack([side.count_nonzero() for side in sides]).sum().to(wide_dtype(x)) / x.numel()
+
+
 @dataclass
 class AliveUnits:
     """Which units of a layer were active, since the last window was full. What is counted is known from shapes."""
@@ -222,11 +236,9 @@ class Activations(SeparateStatistics):
         self._add(name, ZEROS, 1 - x.count_nonzero().to(wide_dtype(x)) / x.numel())
 
     def _count_saturated(self, name: str, x: Tensor, low: float, high: float, near: float) -> None:
-        sides = [] if math.isnan(low) else [x <= low + near]
-        sides += [] if math.isnan(high) else [x >= high - near]
-        if sides:
-            count = torch.stack([side.count_nonzero() for side in sides]).sum()
-            self._add(name, SATURATION, count.to(wide_dtype(x)) / x.numel())
+        share = saturated_share(x, low, high, near)
+        if share is not None:
+            self._add(name, SATURATION, share)
 
     def _measure_spread(self, name: str, x: Tensor, units: int) -> None:
         x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
@@ -238,7 +250,7 @@ class Activations(SeparateStatistics):
                 self._add(name, statistic, deviations.mean(dtype=wide_dtype(x)) / scale)
 
     def _note_alive(self, name: str, x: Tensor, units: int, step: int) -> None:
-        alive = x.abs().amax(tuple(dim for dim in range(x.dim()) if dim != units)) != 0  # NaN is no zero
+        alive = alive_units(x, units)
         window = self._windows.get(name)
         if window is None or window.alive.shape != alive.shape:
             window = self._windows[name] = AliveUnits(torch.zeros_like(alive))
