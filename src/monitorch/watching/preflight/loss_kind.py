@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..engine.torch_private import tree_leaves
-from ..preprocessor.loss_inputs import class_dimension
+from ...engine.torch_private import tree_leaves
+from ...numerical.precision import wide_dtype
+from ...preprocessor.loss_inputs import class_dimension
 
 CROSS_ENTROPY, NLL = "cross entropy", "negative log likelihood"
 LOGIT_BCE, BCE = "binary cross entropy of logits", "binary cross entropy"
@@ -113,7 +114,7 @@ def _agree(loss: float, mean: float, target: Tensor) -> bool:
 def _trivial(kind: str, target: Tensor, classes: int) -> float | None:
     if kind in (CROSS_ENTROPY, NLL):
         return math.log(classes) if classes > 1 else None
-    wide = target.double()
+    wide = target.to(wide_dtype(target))
     if kind in (LOGIT_BCE, BCE):
         return math.log(2) if bool(((wide == 0) | (wide == 1)).all()) else None
     return float((wide - wide.mean()).square().mean()) if kind == MSE else float((wide - wide.median()).abs().mean())

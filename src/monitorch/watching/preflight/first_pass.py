@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..engine.parameters import locate_parameter, own_parameters
-from ..engine.tensors import pick_tensor, tensors_in
-from ..engine.torch_private import tree_leaves
-from ..errors import MonitorchError, OptionError
-from ..gatherer.activation_gatherer import ActivationLayers
-from ..inspector.model_copy import ModelCopy, fresh
-from ..inspector.module_tree import walk
-from ..lens.module_distinction import isactivation
-from ..numerical.precision import HOST, wide_dtype
-from ..preprocessor.activations import READERS, alive_units, saturated_share
-from ..preprocessor.data import feature_deviations
+from ...engine.parameters import locate_parameter, own_parameters
+from ...engine.tensors import pick_tensor, tensors_in
+from ...engine.torch_private import tree_leaves
+from ...errors import MonitorchError, OptionError
+from ...gatherer.activation_gatherer import ActivationLayers
+from ...inspector.model_copy import ModelCopy, fresh
+from ...inspector.module_tree import walk
+from ...lens.module_distinction import isactivation
+from ...numerical.precision import HOST, wide_dtype
+from ...preprocessor.activations import READERS, alive_units, saturated_share
+from ...preprocessor.data import feature_deviations
 
 SOFTMAX = (torch.softmax, Tensor.softmax, functional.softmax)
 

@@ -1,0 +1,59 @@
+"""Can one batch be fitted, with this optimizer?"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...diagnosis import Evidence, Finding, Remedy
+from .batch_fit import BatchFit
+from .facts import Facts
+from .wording import ERROR, INFO, WARNING, finding
+
+FALL, RISE = 0.02, 2.0
+"""The loss of one batch must fall by that share, and may not rise to so many times the first one."""
+FEWEST_STEPS = 10
+"""With fewer steps nothing is said about whether a batch can be fitted."""
+LARGE_UPDATE, SMALL_UPDATE, USUAL_UPDATE = 0.1, 3e-5, 1e-3
+"""The change of a weight in a step, relative to its norm."""
+
+
+def check_fit(facts: Facts) -> Iterator[Finding]:
+    """Find out whether this batch can be fitted."""
+    fit = facts.fit
+    if fit is None or facts.is_fitted:
+        return
+    first, steps = fit.losses[0], facts.fit_steps
+    curve = Evidence("loss", None, tuple(range(len(fit.losses))), tuple(fit.losses))
+    if not fit.is_finite or (facts.optimizers and fit.rise > RISE and (fit.late > first or _changes_too_much(fit))):
+        worst = max((loss for loss in fit.losses if math.isfinite(loss)), default=first)
+        text = (
+            f"On this batch alone the loss goes from {first:.3g} to {worst:.3g} within {steps} steps"
+            f"{'' if fit.is_finite else ', and is not finite then'}. The learning rate is too large."
+        )
+        remedy = Remedy("Divide the learning rate by 10, or warm it up.", "scale_lr", {"factor": 0.1})
+        yield replace(finding("step_too_large", ERROR, None, text, remedy), evidence=(curve,))
+    elif steps >= FEWEST_STEPS and fit.fall < FALL:
+        yield replace(_no_progress(facts, fit), evidence=(curve,))
+
+
+def _changes_too_much(fit: BatchFit) -> bool:
+    large = [change for change in fit.updates.values() if change > LARGE_UPDATE]
+    return 2 * len(large) >= max(1, len(fit.updates))
+
+
+def _no_progress(facts: Facts, fit: BatchFit) -> Finding:
+    losses = f"{fit.losses[0]:.4g} to {min(fit.losses):.4g}"
+    seen = f"In {facts.fit_steps} steps on this batch alone the loss falls only from {losses}."
+    largest = max(fit.updates.values(), default=0.0)
+    if facts.optimizers and 0 < largest < SMALL_UPDATE:
+        factor = 10.0 ** round(math.log10(USUAL_UPDATE / largest))
+        text = f"{seen} A step changes weights by {largest:.1e} of their size at most: the learning rate is too small."
+        remedy = Remedy(f"Multiply the learning rate by {factor:g}.", "scale_lr", {"factor": factor})
+        return finding("no_progress", WARNING, None, text, remedy)
+    faster = facts.fit_at(10.0)
+    if faster is not None and faster.is_finite and faster.fall > FALL:
+        text = f"{seen} With ten times the learning rate it falls to {min(faster.losses):.4g}."
+        remedy = Remedy("Try a larger learning rate.", "scale_lr", {"factor": 10.0})
+        return finding("no_progress", INFO, None, text, remedy)
+    text = f"{seen} A model that cannot fit one batch cannot learn."
+    return finding("no_progress", ERROR, None, text, Remedy("Look at what else was found; check targets and loss."))

@@ -1,0 +1,161 @@
+"""Do signals and gradients keep their size from layer to layer, and are units alive and different?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...diagnosis import Finding, Remedy
+from ...engine.torch_private import tree_leaves
+from ...preprocessor.activations import ENTRIES, POSITIONS
+from .batch_fit import units_are_equal
+from .facts import Facts
+from .first_pass import rms
+from .wording import ERROR, WARNING, finding, listed, others, place
+
+GROWTH = 100.0
+"""How many times as large as inputs and targets outputs may be."""
+LAYER_GROWTH = 3.0
+"""A layer that makes outputs so many times larger is the first to name."""
+LARGE_GRADIENT = 1e3
+"""The largest norm of the gradient of a weight, relative to the loss."""
+VANISHING, FEWEST_LAYERS = 1e-3, 4
+"""The smallest gradient of the first quarter of the weights relative to the last quarter; of so many at least."""
+DEAD, NEARLY_ALL = 0.5, 0.9
+"""The share of units that may be dead; in small batches, and before it is an error."""
+SATURATED = 0.5
+"""The share of elements of an activation that may be at its bounds."""
+
+
+def check_signal(facts: Facts) -> Iterator[Finding]:
+    """Find outputs or gradients that explode."""
+    first = facts.first
+    if not facts.is_finite:
+        return
+    layers = [layer for layer in first.layers.values() if layer.has_weights and layer.rms > 0]
+    floating = [leaf for leaf in _floating(facts.batch[0]) if leaf.numel()]
+    known = facts.loss
+    targets = [known.target] if known is not None and known.target.is_floating_point() else []
+    start = max([1.0, *(float(rms(one)) for one in (*floating, *targets))])
+    level = max((layer.rms for layer in layers), default=0.0)
+    if level > GROWTH * start:
+        before = [start, *(layer.rms for layer in layers)]
+        jumps = [
+            layer for layer, last in zip(layers, before, strict=False) if layer.rms > LAYER_GROWTH * max(last, start)
+        ]
+        jumps = jumps or [layer for layer in layers if layer.rms > GROWTH * start]
+        text = (
+            f"Outputs grow to {level:.3g}, where inputs are about {start:.3g}, and {place(jumps[0].name)} is the "
+            "first to add much. Weights are too large, and so will be losses and gradients."
+        )
+        names = [layer.name for layer in jumps]
+        remedy = Remedy(
+            "Initialise them smaller, or normalise between layers.", "reinit", {"layers": names, "gain": 1.0}
+        )
+        yield finding("exploding_signal", WARNING, jumps[0].name, text, remedy, ("output", level, GROWTH * start))
+        return
+    norms = {name: float(torch.linalg.vector_norm(first.gradients[name])) for name in facts.weights}
+    largest = max(norms, key=norms.__getitem__, default=None)
+    limit = LARGE_GRADIENT * max(abs(first.loss), 1.0)
+    if largest is not None and norms[largest] > limit:
+        text = (
+            f"The gradient of {largest} has norm {norms[largest]:.3g}, with a loss of {first.loss:.3g}. One step will "
+            "throw the weights far away."
+        )
+        remedy = Remedy("Clip gradients, or normalise between layers.", "clip", {"max_norm": 1.0})
+        yield finding(
+            "exploding_signal", WARNING, first.layer_of[largest], text, remedy, ("gradient", norms[largest], limit)
+        )
+
+
+def check_vanishing(facts: Facts) -> Iterator[Finding]:
+    """Find gradients that vanish on their way back."""
+    first = facts.first
+    if not facts.is_finite or len(facts.weights) < FEWEST_LAYERS:
+        return
+    if facts.fit is not None and min(facts.fit.losses) < 0.5 * facts.fit.losses[0]:
+        return  # it learns all the same
+    norms = [float(torch.linalg.vector_norm(first.gradients[name])) for name in facts.weights]
+    quarter = len(norms) // 4
+    early, late = max(norms[:quarter]), max(norms[-quarter:])
+    if early >= VANISHING * late:
+        return
+    below = [name for name, norm in zip(facts.weights, norms, strict=True) if norm < VANISHING * late]
+    layer = first.layer_of[below[-1]]
+    text = (
+        f"The gradient of {below[0]} is {early / late:.1e} times that of {facts.weights[-1]}, and from "
+        f"{place(layer)} backwards all are below {VANISHING:g}. The first layers hardly learn."
+    )
+    bounded = list(dict.fromkeys(one.name for one in first.activations if one.saturated is not None))
+    layers = [first.layer_of[name] for name in below]
+    remedy = (
+        Remedy("Use ReLU or GELU, normalisation or skips.", "replace_activation", {"layers": bounded, "by": "ReLU"})
+        if bounded
+        else Remedy("Initialise them larger, or add normalisation or skips.", "reinit", {"layers": layers, "gain": 1.4})
+    )
+    yield finding("vanishing_gradient", WARNING, layer, text, remedy, ("gradient", early / late, VANISHING))
+
+
+def check_symmetry(facts: Facts) -> Iterator[Finding]:
+    """Find layers whose units are all the same."""
+    first = facts.first
+    broken = set() if facts.fit is None else facts.fit.broken_symmetry
+    ran = [layer.name for layer in first.layers.values() if layer.has_weights]
+    found = []
+    for name, gradient in first.gradients.items():
+        layer = first.layer_of[name]
+        if name in broken or layer == ran[-1] or not first.parameters[name].requires_grad:
+            continue  # the classes of the last layer may be alike
+        is_new = units_are_equal(facts.model, name, first.parameters[name])
+        if is_new and units_are_equal(facts.model, name, gradient) and (facts.fit is not None or bool(gradient.any())):
+            found.append(layer)
+    layers = sorted(set(found), key=lambda one: ran.index(one) if one in ran else len(ran))
+    if layers:
+        text = (
+            f"All units of {listed(layers)} start with the same weights, and get the same gradients. They will always "
+            "compute the same, as if there were only one."
+        )
+        remedy = Remedy("Initialise the weights at random.", "reinit", {"layers": layers, "gain": 1.0})
+        yield finding("symmetric_units", ERROR, layers[0], text, remedy)
+
+
+def check_activations(facts: Facts) -> Iterator[Finding]:
+    """Find activations that are dead or saturated."""
+    last = facts.first.last_function
+    hidden = [one for one in facts.first.activations if last is None or one.name != last.name]
+    dead = [
+        one
+        for one in hidden
+        if one.dead > (DEAD if one.entries >= ENTRIES or one.positions >= POSITIONS else NEARLY_ALL)
+    ]
+    saturated = [one for one in hidden if one.saturated is not None and one.saturated > SATURATED]
+    if not facts.is_finite:
+        return
+    if dead:
+        one = dead[0]
+        text = (
+            f"{100 * one.dead:.0f} % of the units of {place(one.name)} are 0 for every entry of the batch"
+            f"{others(dead)}. No gradient passes through them, so what is before them does not learn."
+        )
+        remedy = Remedy("Initialise the layer before it again: its bias is far too negative.", *_again(one.weights))
+        severity = ERROR if one.dead > NEARLY_ALL else WARNING
+        yield finding("dead_units", severity, one.name, text, remedy, ("dead units", one.dead, DEAD))
+    if saturated:
+        one = saturated[0]
+        share = one.saturated or 0.0
+        text = (
+            f"{100 * share:.0f} % of the outputs of {place(one.name)} are at the bounds of its activation"
+            f"{others(saturated)}. Its slope is near 0 there, so hardly any gradient passes."
+        )
+        remedy = Remedy("Make the weights or inputs before it smaller, or normalise them.", *_again(one.weights))
+        severity = ERROR if share > NEARLY_ALL else WARNING
+        yield finding("saturated_activation", severity, one.name, text, remedy, ("saturation", share, SATURATED))
+
+
+def _again(layer: str | None) -> tuple[Any, ...]:
+    return () if layer is None else ("reinit", {"layers": [layer], "gain": 1.0})
+
+
+def _floating(data: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(data) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
