@@ -1,6 +1,7 @@
 """Healthy models of many kinds, each with a batch, a loss and an optimizer."""
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -32,7 +33,7 @@ class Case(SimpleNamespace):
 
 def layers(*sizes, activation=nn.ReLU):
     parts = []
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         parts += [nn.Linear(before, after), activation()]
     return nn.Sequential(*parts[:-1])
 

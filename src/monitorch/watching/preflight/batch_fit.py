@@ -1,7 +1,7 @@
 """Trains a copy of a model on one batch, and looks at its gradients and updates on the way."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -19,8 +19,8 @@ DEFAULT_RATE = 1e-3
 FIRST_STEPS = 10
 """Updates of so many steps are measured."""
 
-EQUAL = 1e-5
-"""Rows of a weight are equal if they differ by no more, relative to its largest element."""
+EQUAL, ROUNDING = 1e-5, 1e-6
+"""Rows are equal if they differ by no more: relative to their largest element, or to that of all gradients."""
 
 GATES = ("weight_ih", "weight_hh")
 PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -34,8 +34,8 @@ class BatchFit:
     """Before each step, and after the last one."""
     with_gradient: set[str] = field(default_factory=set)
     """Parameters whose gradient was not 0 at some step."""
-    broken_symmetry: set[str] = field(default_factory=set)
-    """Weights whose units got different gradients at some step."""
+    symmetric: set[str] = field(default_factory=set)
+    """Weights that began with the same for all units, and got the same gradient for all in every step."""
     updates: dict[str, float] = field(default_factory=dict)
     """The median change of each weight in the first steps, relative to its norm."""
 
@@ -82,14 +82,13 @@ def fit_batch(
     def look(step: int) -> None:
         for group, start, end in ramps:
             set_rate(group, factor * (start + (end - start) * (step + 1) / steps))
-        for name, own in trained.items():
-            if own.grad is None:
-                continue
-            gradient = own.grad.detach().to_dense()
-            if name not in found.with_gradient and bool(gradient.any()):
-                found.with_gradient.add(name)
-            if name not in found.broken_symmetry and units_are_equal(twin.model, name, gradient) is False:
-                found.broken_symmetry.add(name)
+        gradients = {name: own.grad.detach().to_dense() for name, own in trained.items() if own.grad is not None}
+        found.with_gradient |= {
+            name for name, own in gradients.items() if name not in found.with_gradient and bool(own.any())
+        }
+        if step == 0:
+            found.symmetric = alike(twin.model, trained)
+        found.symmetric &= alike(twin.model, gradients, rounding=largest_of(gradients)) if found.symmetric else set()
         if step <= FIRST_STEPS:
             for name, own in trained.items():
                 now = own.detach()
@@ -111,17 +110,27 @@ def set_rate(group: dict[str, Any], rate: float) -> None:
         group["lr"] = rate
 
 
-def units_are_equal(model: nn.Module, name: str, values: Tensor) -> bool | None:
-    """Whether all units of a layer have equal rows in a weight, or in its gradient; None if it has no units.
+def alike(model: nn.Module, tensors: Mapping[str, Tensor], *, rounding: float = 0.0) -> set[str]:
+    """The weights, or gradients of weights, that are the same for all units of their layer.
 
-    Gates of recurrent layers, and the three projections of attention, are looked at one by one.
+    Gates of recurrent layers, and the three projections of attention, are looked at one by one. Differences below
+    ``ROUNDING`` times ``rounding`` do not count.
 
-    >>> units_are_equal(nn.Linear(2, 3), "weight", torch.ones(3, 2))
-    True
+    >>> alike(nn.Linear(2, 3), {"weight": torch.ones(3, 2), "bias": torch.ones(3)})
+    {'weight'}
     """
+    return {name for name, own in tensors.items() if _is_alike(model, name, own.detach(), ROUNDING * rounding)}
+
+
+def largest_of(tensors: Mapping[str, Tensor]) -> float:
+    """The largest absolute number in some tensors."""
+    return max((float(own.abs().amax()) for own in tensors.values() if own.numel()), default=0.0)
+
+
+def _is_alike(model: nn.Module, name: str, values: Tensor, slack: float) -> bool:
     layer, _, own = name.rpartition(".")
-    parts = list(_parts(model.get_submodule(layer), own, values.detach()))
-    return all(map(_rows_are_equal, parts)) if parts else None
+    parts = list(_parts(model.get_submodule(layer), own, values))
+    return bool(parts) and all(_rows_are_equal(rows, slack) for rows in parts)
 
 
 def _parts(module: nn.Module, own: str, values: Tensor) -> Iterable[Tensor]:
@@ -136,5 +145,5 @@ def _parts(module: nn.Module, own: str, values: Tensor) -> Iterable[Tensor]:
     return () if size < 2 or len(values) % size else values.reshape(len(values) // size, size, -1)
 
 
-def _rows_are_equal(rows: Tensor) -> bool:
-    return bool((rows - rows[:1]).abs().amax() <= EQUAL * rows.abs().amax())
+def _rows_are_equal(rows: Tensor, slack: float) -> bool:
+    return float((rows - rows[:1]).abs().amax()) <= max(EQUAL * float(rows.abs().amax()), slack)

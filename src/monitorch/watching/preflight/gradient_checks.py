@@ -85,25 +85,26 @@ def _lacking(facts: Facts, lacking: list[str]) -> Iterator[Finding]:
     first, layers = facts.first, dict[str, list[str]]()
     for name in lacking:
         layers.setdefault(first.layer_of[name], []).append(name)
-    blocked = [layer for layer, own in layers.items() if facts.reaches(lacking) and facts.reaches(own)]
-    unused = [name for layer, own in layers.items() if layer not in blocked for name in own]
+    blocked = [layer for layer, own in layers.items() if facts.reaches(own)] if facts.reaches(lacking) else []
     trained = {first.layer_of[name] for name in first.trained}
     ran = [name for name in first.layers if name in trained]
     cause: Finding | None = None
-    for layer in reversed([*(name for name in blocked if name not in ran), *(name for name in ran if name in trained)]):
+    for layer in reversed([*(name for name in blocked if name not in ran), *ran]):
         if layer not in blocked:
-            cause = None  # the next one is cut off by something else
+            cause = None  # what comes before is cut off by something else
             continue
         names = layers[layer]
-        why = "has none" if any(name not in first.gradients for name in names) else "is exactly 0 in every step"
+        is_cut = any(name not in first.gradients for name in names)
+        what = "but gets no gradient" if is_cut else "but its gradient is exactly 0 in every step"
         text = (
-            f"The loss depends on {listed(names)}, but the gradient {why}. "
+            f"The loss depends on {listed(names)}, {what}. "
             f"Something after {place(layer)} lets numbers through and no gradients."
         )
         remedy = Remedy("Look for detach(), no_grad(), numpy(), argmax() or round() after this layer.")
         found = finding("no_gradient", ERROR, layer, text, remedy)
         yield found if cause is None else replace(found, caused_by=cause.id)
         cause = cause or found
+    unused = [name for name in lacking if first.layer_of[name] not in blocked and name not in first.gradients]
     if unused:
         text = f"The loss of this batch does not depend on {listed(unused)}. That is fine if it is meant so."
         remedy = Remedy("Nothing, if it is meant so; else use its output in the loss.")

@@ -9,7 +9,7 @@ from torch import Tensor
 from ...diagnosis import Finding, Remedy
 from ...engine.torch_private import tree_leaves
 from ...preprocessor.activations import ENTRIES, POSITIONS
-from .batch_fit import units_are_equal
+from .batch_fit import alike, largest_of
 from .facts import Facts
 from .first_pass import rms
 from .wording import ERROR, WARNING, finding, listed, others, place
@@ -100,21 +100,18 @@ def check_vanishing(facts: Facts) -> Iterator[Finding]:
 def check_symmetry(facts: Facts) -> Iterator[Finding]:
     """Find layers whose units are all the same."""
     first = facts.first
-    broken = set() if facts.fit is None else facts.fit.broken_symmetry
+    if not facts.is_finite:
+        return
+    born = alike(facts.model, first.trained) & alike(facts.model, first.gradients, rounding=largest_of(first.gradients))
+    lasting = set() if facts.fit is None else facts.fit.symmetric  # weights of 0 may become different later
+    symmetric = {name for name in born if name in lasting or bool(first.parameters[name].any())}
     ran = [layer.name for layer in first.layers.values() if layer.has_weights]
-    found = []
-    for name, gradient in first.gradients.items():
-        layer = first.layer_of[name]
-        if name in broken or layer == ran[-1] or not first.parameters[name].requires_grad:
-            continue  # the classes of the last layer may be alike
-        is_new = units_are_equal(facts.model, name, first.parameters[name])
-        if is_new and units_are_equal(facts.model, name, gradient) and (facts.fit is not None or bool(gradient.any())):
-            found.append(layer)
-    layers = sorted(set(found), key=lambda one: ran.index(one) if one in ran else len(ran))
+    found = {first.layer_of[name] for name in symmetric} - set(ran[-1:])  # the classes of the last layer may be alike
+    layers = sorted(found, key=lambda one: ran.index(one) if one in ran else len(ran))
     if layers:
         text = (
-            f"All units of {listed(layers)} start with the same weights, and get the same gradients. They will always "
-            "compute the same, as if there were only one."
+            f"All units of {listed(layers)} start with the same weights, and get the same gradients. They learn as if "
+            "there were only one."
         )
         remedy = Remedy("Initialise the weights at random.", "reinit", {"layers": layers, "gain": 1.0})
         yield finding("symmetric_units", ERROR, layers[0], text, remedy)
@@ -138,7 +135,7 @@ def check_activations(facts: Facts) -> Iterator[Finding]:
             f"{100 * one.dead:.0f} % of the units of {place(one.name)} are 0 for every entry of the batch"
             f"{others(dead)}. No gradient passes through them, so what is before them does not learn."
         )
-        remedy = Remedy("Initialise the layer before it again: its bias is far too negative.", *_again(one.weights))
+        remedy = Remedy("Initialise the layer before it again: it keeps them below 0.", *_again(one.weights))
         severity = ERROR if one.dead > NEARLY_ALL else WARNING
         yield finding("dead_units", severity, one.name, text, remedy, ("dead units", one.dead, DEAD))
     if saturated:

@@ -15,7 +15,7 @@ SYMPTOMS: dict[str, frozenset[str]] = {
         {"saturated_activation", "exploding_signal", "dead_units", "bad_initial_loss", "step_too_large"}
         | {"vanishing_gradient", "no_gradient", "no_progress"}
     ),
-    "symmetric_units": frozenset({"no_gradient", "vanishing_gradient", "no_progress"}),
+    "symmetric_units": frozenset({"dead_units", "no_gradient", "vanishing_gradient", "no_progress"}),
     "exploding_signal": frozenset(
         {"saturated_activation", "dead_units", "bad_initial_loss", "step_too_large", "no_progress"}
     ),
