@@ -20,10 +20,7 @@ from ..preprocessor.loss_module import loss_in
 from .display import DisplaysRun
 from .module_tree import is_spread, scripted
 
-NO_LOSS = (
-    "there is no loss to measure: pass targets, and loss_fn= unless the inspector has one, or use a model whose output "
-    "has a field loss"
-)
+NO_LOSS = "there is no loss to measure: pass loss_fn=, with targets, or use a model whose output has a field loss"
 
 
 def check_can_be_copied(model: nn.Module) -> None:

@@ -65,7 +65,7 @@ class Facts:
             self.notes.append(f"the batch was not fitted: {type(error).__name__}: {error}")
             return None
 
-    @property
+    @cached_property
     def is_finite(self) -> bool:
         """Whether the loss and all gradients are."""
         gradients = self.first.gradients.values()
