@@ -84,7 +84,7 @@ def test_nothing_to_train():
 
 @pytest.mark.parametrize(
     ("losses", "fall", "rise", "late"),
-    [([2.0, 1.0, 4.0], 0.5, 2.0, 4.0), ([-1.0, -3.0, -2.0, -2.5], 2.0, -1.0, -2.5), ([0.0, 0.0], 0.0, 0.0, 0.0)],
+    [([2.0, 1.0, 4.0], 0.5, 2.0, 4.0), ([-1.0, -4.0, -2.0, -2.5], 3.0, -0.25, -2.5), ([0.0, 0.0], 0.0, 0.0, 0.0)],
 )
 def test_falls_and_rises_are_relative_to_the_first_loss(losses, fall, rise, late):
     found = BatchFit(losses)

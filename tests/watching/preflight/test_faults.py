@@ -44,7 +44,8 @@ def test_findings_are_plain_data(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["not_in_the_optimizer", "detached", "double_softmax", "mean_of_the_batch", "exploding", "dead", "large_head"]
+    "name",
+    ["not_in_the_optimizer", "detached", "double_softmax", "mean_of_the_batch", "exploding", "dead", "large_head"],
 )
 def test_most_is_found_without_a_fit(name):
     assert found_in(name, fit_steps=0)[0].symptom == FAULTS[name].symptom

@@ -46,8 +46,8 @@ class BatchFit:
 
     @property
     def rise(self) -> float:
-        """The largest loss over the first one."""
-        return max(self.losses) / max(abs(self.losses[0]), math.ulp(0.0))
+        """The largest loss over the first one, or over the lowest, if that is farther from 0."""
+        return max(self.losses) / max(abs(self.losses[0]), abs(min(self.losses)), math.ulp(0.0))
 
     @property
     def late(self) -> float:

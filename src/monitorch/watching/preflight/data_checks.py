@@ -11,7 +11,7 @@ from ...engine.tensors import tensors_in
 from ...engine.torch_private import Normalization, tree_leaves
 from ...inspector.model_copy import copied, cut, fresh
 from ...inspector.probe import MOST_MIXED, Probe
-from .facts import Facts
+from .facts import ModelFacts
 from .loss_kind import CROSS_ENTROPY, ELEMENTWISE, LOGIT_BCE, NLL, REGRESSION, LossInput
 from .wording import ERROR, WARNING, finding, place
 
@@ -27,7 +27,7 @@ OUT_OF_REACH, SLACK = 0.01, 0.01
 """The share of targets that the last activation may not reach; by how much, in their standard deviations."""
 
 
-def check_mixing(facts: Facts) -> Iterator[Finding]:
+def check_mixing(facts: ModelFacts) -> Iterator[Finding]:
     """Find samples that influence each other."""
     inputs, targets = facts.batch
     probe = Probe(facts.model, inputs, targets, loss_fn=facts.loss_fn)
@@ -49,7 +49,7 @@ def check_mixing(facts: Facts) -> Iterator[Finding]:
     yield finding("sample_mixing", ERROR, None, text, remedy, ("mixing", found["mixing"], 0.0))
 
 
-def _has_samples_first(facts: Facts) -> bool:
+def _has_samples_first(facts: ModelFacts) -> bool:
     """Whether outputs and targets have an entry for each sample, along the first dimension.
 
     Not if there is a row and a column for each, as where samples are compared with each other, or in graphs; nor if the
@@ -71,7 +71,7 @@ def _has_samples_first(facts: Facts) -> bool:
     return any(leaf.dim() == 1 and len(leaf) == size for leaf in labels)
 
 
-def check_input_scale(facts: Facts) -> Iterator[Finding]:
+def check_input_scale(facts: ModelFacts) -> Iterator[Finding]:
     """Find inputs that are too large, or on different scales."""
     for layer in facts.first.layers.values():
         data = layer.data
@@ -91,7 +91,7 @@ def check_input_scale(facts: Facts) -> Iterator[Finding]:
             return
 
 
-def check_output(facts: Facts) -> Iterator[Finding]:
+def check_output(facts: ModelFacts) -> Iterator[Finding]:
     """Find an output that is not what the loss wants."""
     known, last = facts.loss, facts.first.last_function
     if known is None or not facts.is_finite:
@@ -109,7 +109,7 @@ def check_output(facts: Facts) -> Iterator[Finding]:
         yield finding("output_loss_mismatch", ERROR, layer, text, remedy)
 
 
-def _mismatch(known: LossInput, facts: Facts) -> str | None:
+def _mismatch(known: LossInput, facts: ModelFacts) -> str | None:
     """What is wrong with an output for a loss, in two sentences; None if nothing is."""
     output, target, last = known.output, known.target, facts.first.last_function
     if last is not None and last.is_softmax and bool((output == 1).all()):
@@ -138,7 +138,7 @@ def _mismatch(known: LossInput, facts: Facts) -> str | None:
     return None
 
 
-def _class_mismatch(known: LossInput, facts: Facts) -> str | None:
+def _class_mismatch(known: LossInput, facts: ModelFacts) -> str | None:
     last, output, dim = facts.first.last_function, known.output, known.class_dim
     assert dim is not None
     sums = output.sum(dim)
@@ -166,7 +166,7 @@ def _class_mismatch(known: LossInput, facts: Facts) -> str | None:
     return None
 
 
-def check_initial_loss(facts: Facts) -> Iterator[Finding]:
+def check_initial_loss(facts: ModelFacts) -> Iterator[Finding]:
     """Find a first loss that is larger than need be."""
     known = facts.loss
     if known is None or known.kind in REGRESSION or known.trivial is None or known.mean is None:

@@ -15,13 +15,13 @@ from ...inspector.arguments import trainer
 from ...inspector.model_copy import check_can_be_copied
 from ...inspector.module_tree import unwrap
 from .data_checks import check_initial_loss, check_input_scale, check_mixing, check_output
-from .facts import Facts
+from .facts import ModelFacts
 from .fit_checks import check_fit
 from .gradient_checks import check_finite, check_gradients, check_optimizer
 from .layer_checks import check_activations, check_signal, check_symmetry, check_vanishing
 from .report import Preflight, ranked
 
-CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[ModelFacts], Iterator[Finding]], ...] = (
     check_finite,
     check_optimizer,
     check_output,
@@ -67,8 +67,8 @@ def preflight(
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> optimizer = torch.optim.Adam(model[0].parameters())
     >>> found = preflight(model, (torch.randn(16, 2), torch.arange(16) % 3), nn.CrossEntropyLoss(), optimizer)
-    >>> [(finding.symptom, finding.layer) for finding in found]
-    [('no_update', '2')]
+    >>> found[0].symptom, found[0].remedy.arguments["parameters"]
+    ('no_update', ['2.weight', '2.bias'])
     """
     if isinstance(fit_steps, bool) or not isinstance(fit_steps, Integral) or fit_steps < 0:
         raise OptionError(f"fit_steps={fit_steps!r} must be a whole number, 0 or more")
@@ -76,7 +76,7 @@ def preflight(
         raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {loss_fn!r}")
     own = unwrap(model)
     check_can_be_copied(own)
-    facts = Facts(own, _parts_of(batch), loss_fn, trainer(optimizer, None, AT_STEP).optimizers, int(fit_steps))
+    facts = ModelFacts(own, _parts_of(batch), loss_fn, trainer(optimizer, None, AT_STEP).optimizers, int(fit_steps))
     found = [finding for check in CHECKS for finding in check(facts)]
     return Preflight(ranked(found), facts.notes)
 

@@ -24,7 +24,7 @@ REACHES = 1e-4
 
 
 @dataclass
-class Facts:
+class ModelFacts:
     """What is known about a model, measured when it is asked for."""
 
     model: nn.Module

@@ -6,18 +6,20 @@ from dataclasses import replace
 
 from ...diagnosis import Evidence, Finding, Remedy
 from .batch_fit import BatchFit
-from .facts import Facts
+from .facts import ModelFacts
 from .wording import ERROR, INFO, WARNING, finding
 
 FALL, RISE = 0.02, 2.0
 """The loss of one batch must fall by that share, and may not rise to so many times the first one."""
 FEWEST_STEPS = 10
 """With fewer steps nothing is said about whether a batch can be fitted."""
+FASTER = 10.0, 100.0, 1000.0
+"""With how many times the learning rate a batch is tried again; what needs the last one is too slow."""
 LARGE_UPDATE, SMALL_UPDATE, USUAL_UPDATE = 0.1, 3e-5, 1e-3
 """The change of a weight in a step, relative to its norm."""
 
 
-def check_fit(facts: Facts) -> Iterator[Finding]:
+def check_fit(facts: ModelFacts) -> Iterator[Finding]:
     """Find out whether this batch can be fitted."""
     fit = facts.fit
     if fit is None or facts.is_fitted:
@@ -41,7 +43,7 @@ def _changes_too_much(fit: BatchFit) -> bool:
     return 2 * len(large) >= max(1, len(fit.updates))
 
 
-def _no_progress(facts: Facts, fit: BatchFit) -> Finding:
+def _no_progress(facts: ModelFacts, fit: BatchFit) -> Finding:
     losses = f"{fit.losses[0]:.4g} to {min(fit.losses):.4g}"
     seen = f"In {facts.fit_steps} steps on this batch alone the loss falls only from {losses}."
     largest = max(fit.updates.values(), default=0.0)
@@ -50,10 +52,11 @@ def _no_progress(facts: Facts, fit: BatchFit) -> Finding:
         text = f"{seen} A step changes weights by {largest:.1e} of their size at most: the learning rate is too small."
         remedy = Remedy(f"Multiply the learning rate by {factor:g}.", "scale_lr", {"factor": factor})
         return finding("no_progress", WARNING, None, text, remedy)
-    faster = facts.fit_at(10.0)
-    if faster is not None and faster.is_finite and faster.fall > FALL:
-        text = f"{seen} With ten times the learning rate it falls to {min(faster.losses):.4g}."
-        remedy = Remedy("Try a larger learning rate.", "scale_lr", {"factor": 10.0})
-        return finding("no_progress", INFO, None, text, remedy)
+    for factor in FASTER:
+        faster = facts.fit_at(factor)
+        if faster is not None and faster.is_finite and faster.fall > FALL:
+            text = f"{seen} With {factor:g} times the learning rate it falls to {min(faster.losses):.4g}."
+            remedy = Remedy("Try a larger learning rate.", "scale_lr", {"factor": factor})
+            return finding("no_progress", WARNING if factor == FASTER[-1] else INFO, None, text, remedy)
     text = f"{seen} A model that cannot fit one batch cannot learn."
     return finding("no_progress", ERROR, None, text, Remedy("Look at what else was found; check targets and loss."))

@@ -12,12 +12,12 @@ from ...diagnosis import Finding, Remedy
 from ...engine.optimizers import Owned
 from ...engine.torch_private import tree_leaves
 from .batch_fit import DEFAULT_RATE
-from .facts import Facts
+from .facts import ModelFacts
 from .first_pass import FirstPass, SeenLayer
 from .wording import ERROR, INFO, WARNING, finding, listed, place
 
 
-def check_finite(facts: Facts) -> Iterator[Finding]:
+def check_finite(facts: ModelFacts) -> Iterator[Finding]:
     """Find where numbers stop being finite."""
     if facts.is_finite:
         return
@@ -26,7 +26,7 @@ def check_finite(facts: Facts) -> Iterator[Finding]:
     yield finding("nonfinite", ERROR, layer, f"{text} One step would make every weight NaN.", remedy)
 
 
-def _origin(facts: Facts) -> tuple[str | None, str]:
+def _origin(facts: ModelFacts) -> tuple[str | None, str]:
     first = facts.first
     bad = [name for name, own in first.parameters.items() if not bool(torch.isfinite(own).all())]
     if bad:
@@ -34,7 +34,7 @@ def _origin(facts: Facts) -> tuple[str | None, str]:
     return _backward_origin(first) if math.isfinite(first.loss) else _forward_origin(facts)
 
 
-def _forward_origin(facts: Facts) -> tuple[str | None, str]:
+def _forward_origin(facts: ModelFacts) -> tuple[str | None, str]:
     """The first layer that gives what is not finite, although it gets only finite numbers."""
     leaves = [leaf for leaf in tree_leaves(facts.batch[0]) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     if any(bool(leaf.isnan().any()) for leaf in leaves):
@@ -59,7 +59,7 @@ def _backward_origin(first: FirstPass) -> tuple[str | None, str]:
     return first.layer_of[name], f"The gradient of {name} is not finite, although the loss is."
 
 
-def check_gradients(facts: Facts) -> Iterator[Finding]:
+def check_gradients(facts: ModelFacts) -> Iterator[Finding]:
     """Find parameters that get no gradient."""
     first = facts.first
     if not facts.is_finite:
@@ -80,7 +80,7 @@ def check_gradients(facts: Facts) -> Iterator[Finding]:
         yield from _lacking(facts, lacking)
 
 
-def _lacking(facts: Facts, lacking: list[str]) -> Iterator[Finding]:
+def _lacking(facts: ModelFacts, lacking: list[str]) -> Iterator[Finding]:
     """Layers that the gradient does not reach are an error; those that the loss does not depend on are not."""
     first, layers = facts.first, dict[str, list[str]]()
     for name in lacking:
@@ -111,7 +111,7 @@ def _lacking(facts: Facts, lacking: list[str]) -> Iterator[Finding]:
         yield finding("no_gradient", INFO, _common_layer(facts, unused), text, remedy)
 
 
-def check_optimizer(facts: Facts) -> Iterator[Finding]:
+def check_optimizer(facts: ModelFacts) -> Iterator[Finding]:
     """Find parameters that the optimizer will not change."""
     if not facts.optimizers:
         return
@@ -143,7 +143,7 @@ def check_optimizer(facts: Facts) -> Iterator[Finding]:
         yield finding("no_update", severity, _common_layer(facts, stuck), text, remedy)
 
 
-def _common_layer(facts: Facts, parameters: Sequence[str]) -> str | None:
+def _common_layer(facts: ModelFacts, parameters: Sequence[str]) -> str | None:
     """The innermost module that all these parameters are in; None for the model itself."""
     paths = [facts.first.layer_of[name].split(".") for name in parameters]
     levels = zip(*paths, strict=False)

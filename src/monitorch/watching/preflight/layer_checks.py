@@ -10,7 +10,7 @@ from ...diagnosis import Finding, Remedy
 from ...engine.torch_private import tree_leaves
 from ...preprocessor.activations import ENTRIES, POSITIONS
 from .batch_fit import alike, largest_of
-from .facts import Facts
+from .facts import ModelFacts
 from .first_pass import rms
 from .wording import ERROR, WARNING, finding, listed, others, place
 
@@ -28,7 +28,7 @@ SATURATED = 0.5
 """The share of elements of an activation that may be at its bounds."""
 
 
-def check_signal(facts: Facts) -> Iterator[Finding]:
+def check_signal(facts: ModelFacts) -> Iterator[Finding]:
     """Find outputs or gradients that explode."""
     first = facts.first
     if not facts.is_finite:
@@ -69,7 +69,7 @@ def check_signal(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_vanishing(facts: Facts) -> Iterator[Finding]:
+def check_vanishing(facts: ModelFacts) -> Iterator[Finding]:
     """Find gradients that vanish on their way back."""
     first = facts.first
     if not facts.is_finite or len(facts.weights) < FEWEST_LAYERS:
@@ -97,7 +97,7 @@ def check_vanishing(facts: Facts) -> Iterator[Finding]:
     yield finding("vanishing_gradient", WARNING, layer, text, remedy, ("gradient", early / late, VANISHING))
 
 
-def check_symmetry(facts: Facts) -> Iterator[Finding]:
+def check_symmetry(facts: ModelFacts) -> Iterator[Finding]:
     """Find layers whose units are all the same."""
     first = facts.first
     if not facts.is_finite:
@@ -117,7 +117,7 @@ def check_symmetry(facts: Facts) -> Iterator[Finding]:
         yield finding("symmetric_units", ERROR, layers[0], text, remedy)
 
 
-def check_activations(facts: Facts) -> Iterator[Finding]:
+def check_activations(facts: ModelFacts) -> Iterator[Finding]:
     """Find activations that are dead or saturated."""
     last = facts.first.last_function
     hidden = [one for one in facts.first.activations if last is None or one.name != last.name]
