@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from .errors import OptionError
 from .store.types import SEVERITIES
 from .watching.preflight import preflight
-from .watching.preflight.report import SYMPTOMS
+from .watching.preflight.report import EXPLAINS
 
 __all__ = ["assert_trains"]
 
@@ -42,8 +42,8 @@ def assert_trains(
         raise OptionError.unknown("fail_on", fail_on, SEVERITIES)
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
     for one in ignored:
-        if one.partition(":")[0] not in SYMPTOMS:
-            raise OptionError.unknown("ignore", one, SYMPTOMS)
+        if one.partition(":")[0] not in EXPLAINS:
+            raise OptionError.unknown("ignore", one, EXPLAINS)
     found = preflight(model, batch, loss_fn, optimizer, fit_steps=fit_steps)
     bad = [
         finding

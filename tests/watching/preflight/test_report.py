@@ -2,8 +2,8 @@
 
 import pytest
 
-from monitorch.diagnosis import Finding, Remedy
-from monitorch.watching.preflight.report import SYMPTOMS, ranked
+from monitorch.diagnosis import SYMPTOMS, Finding, Remedy
+from monitorch.watching.preflight.report import EXPLAINS, ranked
 
 
 def found(symptom, severity="error", layer=None, caused_by=None):
@@ -51,7 +51,11 @@ def test_what_hangs_under_something_stays_there():
     assert [one.caused_by for one in ranked(given)] == [None, "no_gradient:b"]
 
 
+def test_symptoms_are_those_of_a_diagnosis_and_one_of_its_own():
+    assert EXPLAINS.keys() - {symptom.id for symptom in SYMPTOMS} == {"sample_mixing"}
+
+
 def test_no_symptom_explains_itself_or_an_unknown_one():
-    for symptom, explained in SYMPTOMS.items():
+    for symptom, explained in EXPLAINS.items():
         assert symptom not in explained
-        assert explained <= SYMPTOMS.keys()
+        assert explained <= EXPLAINS.keys()

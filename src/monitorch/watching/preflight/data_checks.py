@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ...diagnosis import Finding, Remedy
+from ...diagnosis.symptoms.base import share
+from ...diagnosis.symptoms.data import InputScale, OutputLossMismatch
+from ...diagnosis.symptoms.loss import BadInitialLoss
 from ...engine.tensors import tensors_in
 from ...engine.torch_private import Normalization, tree_leaves
 from ...inspector.model_copy import copied, cut, fresh
@@ -15,12 +18,6 @@ from .facts import ModelFacts
 from .loss_kind import CROSS_ENTROPY, ELEMENTWISE, LOGIT_BCE, NLL, REGRESSION, LossInput
 from .wording import ERROR, WARNING, finding, place
 
-INITIAL_LOSS = 2.1
-"""A first loss above so many times that of a model that always says the same is bad."""
-LARGE_INPUT = 10.0
-"""The largest mean and standard deviation of inputs."""
-FEATURES_APART = 100.0
-"""How many times the median standard deviation of the features a feature may have."""
 FLOOR = 0.3
 """The loss that a model must be able to get below."""
 OUT_OF_REACH, SLACK = 0.01, 0.01
@@ -80,13 +77,13 @@ def check_input_scale(facts: ModelFacts) -> Iterator[Finding]:
         size = max(abs(data.mean), data.std)
         remedy = Remedy("Give every input feature mean 0 and standard deviation 1.", "standardise_input")
         harm = "Weights are made for inputs of size 1, so the first steps go astray or crawl."
-        if size > LARGE_INPUT:
+        if size > InputScale.size:
             text = f"What enters {place(layer.name)} has mean {data.mean:.3g} and standard deviation {data.std:.3g}."
-            yield finding("input_scale", WARNING, None, f"{text} {harm}", remedy, ("input", size, LARGE_INPUT))
+            yield finding("input_scale", WARNING, None, f"{text} {harm}", remedy, ("input", size, InputScale.size))
             return
-        if data.apart > FEATURES_APART:
+        if data.apart > InputScale.features:
             text = f"An input feature of {place(layer.name)} varies {data.apart:.3g} times as much as most others."
-            shown = ("feature spread", data.apart, FEATURES_APART)
+            shown = ("feature spread", data.apart, InputScale.features)
             yield finding("input_scale", WARNING, None, f"{text} {harm}", remedy, shown)
             return
 
@@ -133,7 +130,7 @@ def _mismatch(known: LossInput, facts: ModelFacts) -> str | None:
             low, high = float(target.min()), float(target.max())
             return (
                 f"Targets are between {low:.3g} and {high:.3g}, but the last activation only gives {last.low:.3g} to "
-                f"{last.high:.3g}. The model cannot reach {100 * outside:.0f} % of them, however long it trains."
+                f"{last.high:.3g}. The model cannot reach {share(outside)} of them, however long it trains."
             )
     return None
 
@@ -142,7 +139,7 @@ def _class_mismatch(known: LossInput, facts: ModelFacts) -> str | None:
     last, output, dim = facts.first.last_function, known.output, known.class_dim
     assert dim is not None
     sums = output.sum(dim)
-    is_probability = bool((output >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+    is_probability = bool((output >= 0).all()) and bool(((sums - 1).abs() < OutputLossMismatch.tolerance).all())
     if is_probability:
         wanted = "logits" if known.kind == CROSS_ENTROPY else "log-probabilities"
         return (
@@ -171,14 +168,15 @@ def check_initial_loss(facts: ModelFacts) -> Iterator[Finding]:
     known = facts.loss
     if known is None or known.kind in REGRESSION or known.trivial is None or known.mean is None:
         return
-    limit = INITIAL_LOSS * known.trivial
+    if known.target.numel() < BadInitialLoss.batch:
+        return  # a few samples may be hard
+    limit = BadInitialLoss.factor * known.trivial
     if not limit < known.mean < math.inf:
         return
     text = (
         f"The first loss is {known.mean:.3g}; a model that always says the same gets {known.trivial:.3g}. The outputs "
         "are too large, or the bias of the last layer is wrong."
     )
-    weights = facts.weights[-1:]
-    layers = [facts.first.layer_of[name] for name in weights]
-    remedy = Remedy("Initialise the last layer smaller.", "reinit", {"layers": layers, "gain": 0.1})
-    yield finding("bad_initial_loss", WARNING, None, text, remedy, ("loss", known.mean, limit))
+    last = facts.last_layer
+    remedy = Remedy("Initialise the last layer smaller.", "reinit", {"layers": [last] if last else [], "gain": 0.1})
+    yield finding("bad_initial_loss", WARNING, last, text, remedy, ("loss", known.mean, limit))

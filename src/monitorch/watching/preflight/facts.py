@@ -7,14 +7,15 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ...engine.torch_private import BatchNorm, tree_leaves
 from ...inspector.model_copy import copied
 from ...numerical.precision import HOST
 from .batch_fit import BatchFit, fit_batch
-from .first_pass import FirstPass, first_pass, rms
+from .first_pass import FEW, FirstPass, first_pass, is_one_layer, rms
 from .loss_kind import LossInput, loss_input
 
 FITTED = 0.1
@@ -54,13 +55,13 @@ class ModelFacts:
         """How training on this batch goes; None if that is not known."""
         if not self.fit_steps or not self.is_finite or not self.first.has_gradient:
             return None
-        return self.fit_at(1.0)
+        return self.fit_with(self.optimizers)
 
-    def fit_at(self, factor: float) -> BatchFit | None:
-        """The same with rates multiplied by ``factor``."""
+    def fit_with(self, optimizers: Sequence[Optimizer], factor: float = 1.0) -> BatchFit | None:
+        """The same with other optimizers, Adam if there are none, and rates multiplied by ``factor``."""
         try:
             with copied(self.model, self.loss_fn) as twin:
-                return fit_batch(twin, self.batch, self.optimizers, self.fit_steps, factor=factor)
+                return fit_batch(twin, self.batch, optimizers, self.fit_steps, factor=factor)
         except Exception as error:  # the first pass went well: this is about the optimizer, or about later passes
             self.notes.append(f"the batch was not fitted: {type(error).__name__}: {error}")
             return None
@@ -80,6 +81,13 @@ class ModelFacts:
         return known.mean < FITTED * known.trivial
 
     @cached_property
+    def is_tiny(self) -> bool:
+        """Whether BatchNorm has so few samples that its gradients say little."""
+        sizes = [len(leaf) for leaf in tree_leaves(self.batch[0]) if isinstance(leaf, Tensor) and leaf.dim()]
+        has_norms = any(isinstance(part, BatchNorm) for part in self.model.modules())
+        return has_norms and min(sizes, default=0) < FEW
+
+    @cached_property
     def with_gradient(self) -> set[str]:
         """Trained parameters that got a gradient other than 0, in the first pass or later."""
         later = set() if self.fit is None else self.fit.with_gradient
@@ -95,6 +103,16 @@ class ModelFacts:
             if own.dim() > 1 and self.first.layer_of[name] in order and bool(own.any())
         ]
         return sorted(found, key=lambda name: order[self.first.layer_of[name]])
+
+    @cached_property
+    def last_layer(self) -> str | None:
+        """The layer with a weight that ran last: most often the one that makes the output."""
+        names = [
+            layer.name
+            for layer in self.first.layers.values()
+            if is_one_layer(layer.module) and any(own.dim() > 1 for own in layer.module.parameters())
+        ]
+        return names[-1] if names else None
 
     def reaches(self, parameters: Sequence[str]) -> bool:
         """Whether the loss changes if these parameters do: then it depends on them, whatever gradients say."""

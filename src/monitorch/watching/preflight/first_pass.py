@@ -26,6 +26,9 @@ from ...preprocessor.data import feature_deviations
 
 SOFTMAX = (torch.softmax, Tensor.softmax, functional.softmax)
 
+FEW = 8
+"""Fewer samples than these show no spread."""
+
 FAR = 1e4
 """A function that is above this for some input has no upper bound."""
 
@@ -207,7 +210,7 @@ class _Watching(TorchFunctionMode):
 
     def _look_at_input(self, layer: SeenLayer, given: list[Tensor]) -> None:
         layer.takes_finite &= all(map(_is_finite, given))
-        if layer.has_weights and not _has_parts_with_weights(layer.module):
+        if layer.has_weights and is_one_layer(layer.module):
             is_first, self._had_weights = not self._had_weights, True
             if given and (is_first or _memory(given[0]) in self._from_batch):
                 layer.data = _scale(given[0].detach())
@@ -284,11 +287,11 @@ def _last_function(call: _Call) -> LastFunction:
     return unbounded._replace(low=low if low > -FAR else -math.inf, high=high if high < FAR else math.inf)
 
 
-def _has_parts_with_weights(module: nn.Module) -> bool:
-    """Whether its parts are layers of their own; those of torch are one layer, such as attention."""
+def is_one_layer(module: nn.Module) -> bool:
+    """Whether its parts are no layers of their own: modules of torch are one layer, such as attention."""
     if type(module).__module__.startswith("torch.nn."):
-        return False
-    return any(own_parameters(part) for part in module.modules() if part is not module)
+        return True
+    return not any(own_parameters(part) for part in module.modules() if part is not module)
 
 
 def _memory(tensor: Tensor) -> int:
@@ -318,7 +321,7 @@ def _scale(data: Tensor) -> DataScale | None:
         return None
     wide = data.to(wide_dtype(data))
     apart = 1.0
-    if data.dim() > 1:
+    if data.dim() > 1 and data.numel() >= FEW * data.shape[-1]:
         stds, is_constant = feature_deviations(wide)
         stds = stds[~is_constant]
         apart = float(stds.amax() / stds.median()) if len(stds) else 1.0

@@ -7,7 +7,7 @@ from ...diagnosis import Finding, verdict
 from ...store.types import SEVERITIES
 from .wording import INFO
 
-SYMPTOMS: dict[str, frozenset[str]] = {
+EXPLAINS: dict[str, frozenset[str]] = {
     "no_update": frozenset({"no_progress"}),
     "output_loss_mismatch": frozenset({"no_gradient", "vanishing_gradient", "bad_initial_loss", "no_progress"}),
     "sample_mixing": frozenset(),
@@ -55,12 +55,12 @@ class Preflight(list[Finding]):
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
     """First causes first, the worst and the most basic ones first among them; then consequences, then information."""
-    order = list(SYMPTOMS)
+    order = list(EXPLAINS)
     ordered = sorted(findings, key=lambda one: order.index(one.symptom))
     causes = [one for one in ordered if one.severity != INFO and one.caused_by is None]
     linked = []
     for one in ordered:
-        cause = next((other for other in causes if one.symptom in SYMPTOMS[other.symptom]), None)
+        cause = next((other for other in causes if one.symptom in EXPLAINS[other.symptom]), None)
         is_placed = one.caused_by is not None or one.severity == INFO
         linked.append(one if is_placed or cause is None else replace(one, caused_by=_root(cause, causes).id))
     worst = {
@@ -74,5 +74,5 @@ def ranked(findings: Sequence[Finding]) -> list[Finding]:
 
 def _root(cause: Finding, causes: Sequence[Finding]) -> Finding:
     """The cause of a cause."""
-    above = next((other for other in causes if cause.symptom in SYMPTOMS[other.symptom]), None)
+    above = next((other for other in causes if cause.symptom in EXPLAINS[other.symptom]), None)
     return cause if above is None else _root(above, causes)

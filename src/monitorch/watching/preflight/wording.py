@@ -1,7 +1,6 @@
 """How findings before training are made and worded."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...diagnosis import Evidence, Finding, Remedy
 from ...store.types import SEVERITIES
@@ -28,12 +27,6 @@ def finding(
 def place(name: str) -> str:
     """The name of a layer for a sentence."""
     return name or "the model"
-
-
-def others(found: Sequence[Any]) -> str:
-    """How many layers there are besides the first, for a sentence."""
-    rest = len({one.name for one in found}) - 1
-    return "" if rest < 1 else f", and so it is in {rest} other layer{'s' * (rest > 1)}"
 
 
 def listed(names: Sequence[str]) -> str:
