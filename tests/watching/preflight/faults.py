@@ -236,6 +236,25 @@ def division_by_zero():
     return Case(Broken(), x, classes(x))
 
 
+class Masked(nn.Module):
+    """A mask with -Inf in it is fine; the logarithm after the second layer is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.second = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        h = self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+        return self.last(self.second(h).log()).mean(1)
+
+
+def logarithm_after_a_mask():
+    x = torch.randn(SIZE, 5, 8)
+    return Case(Masked(), x, classes(x))
+
+
 class Root(nn.Module):
     """The root of 0 is finite, but its gradient is not."""
 
@@ -334,6 +353,7 @@ FAULTS = {
         fault(large_head, "bad_initial_loss", "4", "reinit"),
         fault(large_embeddings, "bad_initial_loss", "head", "reinit"),
         fault(division_by_zero, "nonfinite", "second"),
+        fault(logarithm_after_a_mask, "nonfinite", "second"),
         fault(gradient_of_a_root, "nonfinite", "first"),
         fault(nan_in_the_inputs, "nonfinite"),
         fault(nan_in_a_weight, "nonfinite", "2"),

@@ -30,12 +30,13 @@ def check_mixing(facts: ModelFacts) -> Iterator[Finding]:
     probe = Probe(facts.model, inputs, targets, loss_fn=facts.loss_fn)
     try:
         found = probe.mixing()
+        pair = found.get("mixing_pair")
+        is_bad = found.get("mixing", 0.0) > 0 and _has_samples_first(facts)
     except Exception as error:  # a model may want batches of one size, or none in eval mode
         facts.notes.append(f"whether samples mix is not known: {type(error).__name__}: {error}")
         return
     facts.notes += probe.notes
-    pair = found.get("mixing_pair")
-    if pair is None or not found["mixing"] > 0 or not _has_samples_first(facts):
+    if pair is None or not is_bad:
         return
     text = (
         f"In eval mode the output of sample {pair[0]} changes with the input of sample {pair[1]}, by "

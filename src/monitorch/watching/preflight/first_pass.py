@@ -209,7 +209,7 @@ class _Watching(TorchFunctionMode):
         return enter
 
     def _look_at_input(self, layer: SeenLayer, given: list[Tensor]) -> None:
-        layer.takes_finite &= all(map(_is_finite, given))
+        layer.takes_finite &= not given or _is_finite(given[0])  # others may be masks, with -Inf in them
         if layer.has_weights and is_one_layer(layer.module):
             is_first, self._had_weights = not self._had_weights, True
             if given and (is_first or _memory(given[0]) in self._from_batch):
