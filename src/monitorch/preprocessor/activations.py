@@ -146,6 +146,11 @@ def thinned(x: Tensor, units: int, step: int) -> Tensor:
     return x
 
 
+def active_counts(x: Tensor, units: int) -> Tensor:
+    """How often each unit, along this dimension, is anything but 0; NaN is no zero."""
+    return x.count_nonzero(tuple(dim for dim in range(x.dim()) if dim != units))
+
+
 def saturated(x: Tensor, low: float, high: float, near: float) -> dict[str, Tensor]:
     """How many elements are at the bounds of a function, if it has any."""
     sides = [] if math.isnan(low) else [x <= low + near]
@@ -240,7 +245,7 @@ class Activations(SeparateStatistics):
             x = x[:, None] if x.dim() == 1 else x
             units = x.dim() - 1 if channel_last else 1
             x = thinned(x, units, step)
-            active = x.count_nonzero(tuple(dim for dim in range(x.dim()) if dim != units))  # NaN is no zero
+            active = active_counts(x, units)
             found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
             self._kept.batches.add(name, *found.values(), common=(x.numel(), *found))
             self._note_alive(name, x, active, step)
