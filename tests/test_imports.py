@@ -31,7 +31,7 @@ PUBLIC = {
     "monitorch.store": "Axis Event Frame Layer LayerSeries LensInfo Run RunInfo Statistic Window Writer is_absent "
     "list_runs open_run",
     "monitorch.watching": "Watch watch",
-    "monitorch.diagnosis.ranking": "Severity severities worst_first",
+    "monitorch.diagnosis.ranking": "LayerHealth Severity rank severities worst_first",
 }
 
 # what measures, from the arithmetic to the one call that uses it all; each may import those before it

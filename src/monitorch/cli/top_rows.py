@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnosis.ranking import RECENT_TICKS, Severity, severities
+from ..diagnosis.ranking import RECENT_TICKS, Severity, central, severities
 from ..store import WHOLE_RUN, Run, Statistic
-from .reading import Choice, central, choose, recent
+from .reading import Choice, choose, recent
 from .run_facts import headline
 
 

@@ -139,6 +139,20 @@ class Finding:
         return cls(**known)
 
 
+def findings_of(facts: Mapping[str, Any]) -> list[Finding] | None:
+    """The findings among the facts of a stored run, ``run.meta``.
+
+    None if it was not diagnosed, or by a release whose findings this one cannot read.
+
+    >>> findings_of({"findings": []}), findings_of({})
+    ([], None)
+    """
+    try:
+        return [Finding.from_json(one) for one in facts["findings"]]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
 def _plain(value: float) -> float | str:
     """JSON has no NaN.
 
@@ -148,12 +162,14 @@ def _plain(value: float) -> float | str:
     return value if abs(value) < float("inf") else str(value)
 
 
-def verdict(findings: Iterable[Finding]) -> str:
+def verdict(findings: Iterable[Finding] | None) -> str:
     """How the run is, in a few words: only open warnings and errors that nothing else explains are problems.
 
-    >>> verdict([])
-    'healthy'
+    >>> verdict([]), verdict(None)
+    ('healthy', 'not diagnosed')
     """
+    if findings is None:
+        return "not diagnosed"
     problems = [one for one in findings if one.is_open and one.severity != SEVERITIES[0] and one.caused_by is None]
     if not problems:
         return "healthy"
