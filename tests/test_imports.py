@@ -47,7 +47,7 @@ for package in ("numerical", "engine", "preprocessor", "gatherer"):
 NEVER["observe"] = {*MEASURES[2:], *SHOWS}
 NEVER["lens"] |= {*SHOWS} - {"visualizer"}
 NEVER["store"] |= {"visualizer", "diagnosis", "cli"}
-NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis"}
+NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis", "store"}
 
 # these train, or write with a tool of torch, when they are asked to
 WITH_TORCH = {"demo_data.py", "demo_model.py", "demo_training.py", "tensorboard_visualizer.py"}

@@ -101,7 +101,8 @@ export class HeatMap {
    */
   show(model, message) {
     const { sort, search, pins, closed, rows, layer, map, cell, logx } = this.app.state;
-    const looks = JSON.stringify([sort, search, pins, closed, rows, layer, map, cell, logx, this.app.themeKey]);
+    const { themeKey, healthStamp } = this.app;
+    const looks = JSON.stringify([sort, search, pins, closed, rows, layer, map, cell, logx, themeKey, healthStamp]);
     if (model && model === this.model && looks === this.looks) return;
     this.looks = looks;
     this.model = model;
@@ -138,12 +139,28 @@ export class HeatMap {
    * @param {HeatModel} model
    * @param {number} room
    */
-  chooseRows({ layers, scores }, room) {
+  chooseRows({ layers }, room) {
     const { sort, search, pins, closed, rows } = this.app.state;
-    const key = JSON.stringify([sort, search, pins, closed, rows, room, layers, sort === "worst" ? scores : null]);
+    const key = JSON.stringify([
+      sort,
+      search,
+      pins,
+      closed,
+      rows,
+      room,
+      layers,
+      sort === "worst" ? this.app.health?.layers : null,
+    ]);
     if (key === this.rowsKey) return;
     this.rowsKey = key;
-    const options = { layers, matches: matcher(search).test, pins, closed, sort, scores };
+    const options = {
+      layers,
+      matches: matcher(search).test,
+      pins,
+      closed,
+      sort,
+      place: (/** @type {string} */ name) => this.app.placeAmongWorst(name),
+    };
     this.rows = build({ ...options, withGroups: true });
     this.isCompact = rows === "fit" && room / this.rows.length < LABEL_HEIGHT;
     if (this.isCompact) this.rows = build({ ...options, withGroups: false });

@@ -1,9 +1,12 @@
 // Moves between layers, runs, statistics and points in time.
 
-import { menu } from "page/names.js";
+import { statisticOf } from "page/health.js";
+import { favourite, matcher, menu, WHOLE_RUN } from "page/names.js";
 
 /** @import { App } from "page/app.js" */
 /** @import { RunEvent } from "page/data.js" */
+/** @import { Finding } from "page/health.js" */
+/** @import { Changes } from "page/state.js" */
 
 export class Navigation {
   /** @param {App} app */
@@ -16,22 +19,73 @@ export class Navigation {
    * @param {RunEvent} event
    */
   openAlert(event) {
-    const { first, last } = this.app.state;
-    const isOutside = (first !== null && event.step < first) || (last !== null && event.step > last);
-    this.app.state.set({
-      layer: event.layer ?? this.app.state.layer,
+    const layer = event.layer ?? this.app.state.layer;
+    this.openLayer(layer, { at: event.step, ...this.with(event.step) });
+  }
+
+  /**
+   * Go to the layer and step of a finding, in a statistic that shows what it rests on; without a layer, to the loss.
+   * @param {Finding} finding
+   */
+  openFinding({ layer, step, evidence }) {
+    const { app } = this;
+    const changes = { at: step, ...this.with(step) };
+    if (layer === null) {
+      app.state.set(changes);
+      app.cursor.point(step, null);
+      app.overview.root.scrollIntoView({ block: "nearest" });
+      return;
+    }
+    const lenses = app.head?.lenses ?? [];
+    const { members } = app.data.family(app.state.run, layer);
+    const shown = evidence.map(({ series }) => statisticOf(lenses, series, members)).find((found) => found);
+    this.openLayer(layer, { ...changes, ...shown });
+    app.heat.root.scrollIntoView({ block: "nearest" });
+  }
+
+  /**
+   * Open a layer, and bring its row into view: with a filter that lets it through, in groups that are open, and in a
+   * statistic that has it.
+   * @param {string} layer
+   * @param {Changes} changes
+   */
+  openLayer(layer, changes = {}) {
+    const { app } = this;
+    const { state } = app;
+    const { members } = app.data.family(state.run, layer);
+    const lenses = app.head?.lenses ?? [];
+    const hasRow = (/** @type {string | undefined} */ name) =>
+      lenses.find((lens) => lens.name === name)?.layers.some((row) => members.includes(row));
+    const other = lenses.find(({ name }) => hasRow(name) && name !== WHOLE_RUN);
+    const isShown = hasRow(changes.lens ?? state.lens) || !other;
+    app.hasRevealed = false;
+    state.set({
+      layer,
       tab: "layer",
-      at: event.step,
-      ...(isOutside ? { first: null, last: null } : {}),
+      closed: state.closed.filter((group) => !layer.startsWith(`${group}.`)),
+      ...(!layer || matcher(state.search).test(layer) ? {} : { search: "" }),
+      ...changes,
+      ...(isShown ? {} : { lens: other.name, statistic: favourite([other])[1] }),
     });
-    this.app.cursor.point(event.step, null);
-    if (event.layer) this.app.heat.reveal(event.layer);
+    if (changes.at !== undefined) app.cursor.point(changes.at, null);
+    app.later();
+  }
+
+  /**
+   * The whole run, if the steps that are shown are without this one.
+   * @param {number} step
+   * @returns {Changes}
+   */
+  with(step) {
+    const { first, last } = this.app.state;
+    const isOutside = (first !== null && step < first) || (last !== null && step > last);
+    return isOutside ? { first: null, last: null } : {};
   }
 
   /**
    * Show a run; if it was a compared one, it swaps places with the shown run.
    * @param {string} run
-   * @param {import("page/state.js").Changes} changes
+   * @param {Changes} changes
    */
   openRun(run, changes = {}) {
     const compare = this.app.state.compare.includes(run)

@@ -20,10 +20,10 @@ const SMALL_GROUP = 2;
  * Rows to show, each with the layers it covers.
  * @param {{
  *   layers: string[], matches: (name: string) => boolean, pins: string[], closed: string[],
- *   sort: "model" | "worst" | "name", scores: number[], withGroups: boolean,
+ *   sort: "model" | "worst" | "name", place: (name: string) => number, withGroups: boolean,
  * }} options
  */
-export function build({ layers, matches, pins, closed, sort, scores, withGroups }) {
+export function build({ layers, matches, pins, closed, sort, place, withGroups }) {
   const pinnedNames = new Set(pins);
   const shown = layers
     .map((name, index) => ({ name, index }))
@@ -36,7 +36,7 @@ export function build({ layers, matches, pins, closed, sort, scores, withGroups 
       ? (/** @type {Place} */ one, /** @type {Place} */ other) =>
           one.name.localeCompare(other.name, "en", { numeric: true })
       : (/** @type {Place} */ one, /** @type {Place} */ other) =>
-          scores[other.index] - scores[one.index] || one.index - other.index;
+          place(one.name) - place(other.name) || one.index - other.index;
   return [...pinned, ...rest.sort(order).map((layer) => leaf(layer, layer.name, 0, false))];
 }
 

@@ -1,7 +1,7 @@
 // All runs as a table: which columns it has, how they are sorted, and which runs a filter leaves.
 
 import { bytes, count, duration, number } from "page/format.js";
-import { matcher, short, title } from "page/names.js";
+import { isLoss, matcher, short, title } from "page/names.js";
 
 /** @import { Meta, RunInfo, StatisticFacts, Summary } from "page/data.js" */
 
@@ -115,11 +115,6 @@ export function columnsOf(rows) {
     value: (/** @type {RunRow} */ row) => numeric(row.settings.get(key) ?? null),
   }));
   return [run, status, ...metrics, ...settings, ...facts];
-}
-
-/** @param {StatisticFacts} statistic */
-function isLoss({ tag }) {
-  return tag === "Loss";
 }
 
 /** @param {string | null} text */
