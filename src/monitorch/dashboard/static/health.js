@@ -60,7 +60,7 @@ export function cases(findings) {
 }
 
 /**
- * The finding that nothing known explains; a circle ends where it began.
+ * The finding that nothing known explains; in a circle, each is its own.
  * @param {Finding} finding
  * @param {Map<string, Finding>} known
  */
@@ -69,7 +69,8 @@ function firstCause(finding, known) {
   let cause = finding;
   for (;;) {
     const next = known.get(cause.caused_by ?? "");
-    if (!next || seen.has(next)) return cause;
+    if (!next) return cause;
+    if (seen.has(next)) return finding;
     seen.add(next);
     cause = next;
   }
@@ -116,6 +117,7 @@ export function statisticOf(lenses, series, members) {
     .flatMap((lens) => lens.statistics.map((statistic) => ({ lens: lens.name, statistic })));
   const names = (/** @type {StatisticFacts} */ statistic) =>
     [statistic.name, statistic.tag, statistic.line, title(statistic)].map(plain);
+  if (!wanted) return null;
   const found =
     shown.find(({ statistic }) => names(statistic).includes(wanted)) ??
     shown.find(({ statistic }) => statistic.role === "line" && plain(statistic.tag).endsWith(wanted));

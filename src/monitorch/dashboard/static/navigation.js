@@ -63,6 +63,7 @@ export class Navigation {
       layer,
       tab: "layer",
       closed: state.closed.filter((group) => !layer.startsWith(`${group}.`)),
+      opened: [...new Set([...state.opened, ...groupsOf(layer)])],
       ...(!layer || matcher(state.search).test(layer) ? {} : { search: "" }),
       ...changes,
       ...(isShown ? {} : { lens: other.name, statistic: favourite([other])[1] }),
@@ -122,4 +123,13 @@ export class Navigation {
     this.app.state.set({ at: model.block.step[column] });
     this.app.cursor.point(model.block.step[column], null);
   }
+}
+
+/**
+ * The groups that a layer may be in.
+ * @param {string} layer
+ */
+function groupsOf(layer) {
+  const parts = layer.split(".").slice(0, -1);
+  return parts.map((_, place) => parts.slice(0, place + 1).join("."));
 }

@@ -110,12 +110,25 @@ export class State extends Choices {
 
   /**
    * Add to a list, or remove from it.
-   * @param {"compare" | "pins" | "closed" | "opened"} name
+   * @param {"compare" | "pins"} name
    * @param {string} value
    */
   toggle(name, value) {
     this.set({
       [name]: this[name].includes(value) ? this[name].filter((item) => item !== value) : [...this[name], value],
+    });
+  }
+
+  /**
+   * Close a group of rows, or open it.
+   * @param {string} group
+   * @param {boolean} isClosed
+   */
+  fold(group, isClosed) {
+    const others = (/** @type {string[]} */ list) => list.filter((name) => name !== group);
+    this.set({
+      closed: isClosed ? [...others(this.closed), group] : others(this.closed),
+      opened: isClosed ? others(this.opened) : [...others(this.opened), group],
     });
   }
 
