@@ -19,7 +19,7 @@ import { brackets, build, isFolded } from "page/rows.js";
 
 export const LABEL_HEIGHT = 13;
 const [SMALLEST_ROW, READABLE_ROW, READ_ROW, TALLEST_ROW] = [1, 16, 20, 72];
-const SMALLEST_GROUP = 5;
+const SMALLEST_GROUP = 3;
 const TROUBLE = ["error", "warning", "nonfinite"];
 const MARK = 3;
 const BRACKET = 5;

@@ -39,7 +39,7 @@ export class Navigation {
     const lenses = app.head?.lenses ?? [];
     const { members } = app.data.family(app.state.run, layer);
     const shown = evidence.map(({ series }) => statisticOf(lenses, series, members)).find((found) => found);
-    this.openLayer(layer, { ...changes, ...shown });
+    this.openLayer(layer, { ...changes, ...(shown ?? this.statisticWith([layer], app.state.lens)) });
     app.heat.root.scrollIntoView({ block: "nearest" });
   }
 
@@ -53,23 +53,32 @@ export class Navigation {
     const { app } = this;
     const { state } = app;
     const { members } = app.data.family(state.run, layer);
-    const lenses = app.head?.lenses ?? [];
-    const hasRow = (/** @type {string | undefined} */ name) =>
-      lenses.find((lens) => lens.name === name)?.layers.some((row) => members.includes(row));
-    const other = lenses.find(({ name }) => hasRow(name) && name !== WHOLE_RUN);
-    const isShown = hasRow(changes.lens ?? state.lens) || !other;
     app.hasRevealed = false;
     state.set({
       layer,
       tab: "layer",
-      closed: state.closed.filter((group) => !layer.startsWith(`${group}.`)),
+      closed: state.closed.filter((group) => !`${layer}.`.startsWith(`${group}.`)),
       opened: [...new Set([...state.opened, ...groupsOf(layer)])],
       ...(!layer || matcher(state.search).test(layer) ? {} : { search: "" }),
       ...changes,
-      ...(isShown ? {} : { lens: other.name, statistic: favourite([other])[1] }),
+      ...this.statisticWith(members, changes.lens ?? state.lens),
     });
     if (changes.at !== undefined) app.cursor.point(changes.at, null);
     app.later();
+  }
+
+  /**
+   * A statistic with a row for one of these layers; nothing if the chosen lens has one, or none has.
+   * @param {string[]} layers
+   * @param {string} chosen
+   * @returns {Changes}
+   */
+  statisticWith(layers, chosen) {
+    const lenses = this.app.head?.lenses.filter(({ name }) => name !== WHOLE_RUN) ?? [];
+    const fitting = lenses.filter((lens) => lens.layers.some((layer) => layers.includes(layer)));
+    if (!fitting.length || fitting.some(({ name }) => name === chosen)) return {};
+    const [lens, statistic] = favourite(fitting);
+    return { lens, statistic };
   }
 
   /**
