@@ -275,7 +275,7 @@ def test_a_thousand_layers_fit_into_the_window_and_a_group_shows_its_worst_child
     marked = "return [...document.querySelectorAll('.gutter .dot')].map((e) => [e.parentNode.title, e.dataset.tone])"
     assert page.run(marked) == [["blocks.38", "error"]]
     page.click(".show")
-    assert chosen(page)[0] == "blocks.38.part17.weight"
+    assert chosen(page)[0] == "blocks.38.part17"
 
 
 def test_a_rail_marks_trouble_that_is_out_of_sight(page, tall):
