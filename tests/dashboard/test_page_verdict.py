@@ -134,6 +134,31 @@ def test_show_moves_the_heat_map_and_the_curves_to_the_finding(page, ward):
     assert "at=8" in page.driver.current_url
 
 
+def test_show_of_a_part_of_the_model_leads_to_its_first_layer(page, tmp_path, serving):
+    found = [finding("dead_units", "error", place, 5) for place in ("block", "gone")]
+    write(tmp_path / "sick", found, layers=["conv", "block.0", "block.1"]).close()
+    with serving(tmp_path) as client:
+        page.open(client.url)
+        page.click(".show")
+        assert page.texts(".layer-name") == ["block.0"]
+        page.run("[...document.querySelectorAll('.show')][1].click()")
+        page.settle()
+        assert page.texts(".layer .empty") == ['This run has no layer "gone".']
+        assert len(page.texts(".worst-layer")) == 3
+        page.driver.get("about:blank")
+
+
+def test_no_row_is_framed_while_no_layer_is_chosen(page, tmp_path, serving):
+    write(tmp_path / "grouped", layers=["block.0.a", "block.0.b", "block.0.c"]).close()
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#theme=dark&lens=Outputs&statistic=Output%20Activations%2Fdeath_rate")
+        corner = "const c = document.querySelector('.heat-canvas'), label = document.querySelector('.label.is-group');"
+        corner += " const data = c.getContext('2d').getImageData(0, 0, 1, label.offsetHeight).data;"
+        corner += " return [...data].filter((_, index) => index % 4 === 3)"
+        assert set(page.run(corner)) == {0}
+        page.driver.get("about:blank")
+
+
 def test_show_of_a_finding_about_the_whole_run_points_at_its_step(page, ward):
     page.open(f"{ward}#run=sick&layer=head")
     page.click("summary b", "2 consequences")

@@ -27,16 +27,19 @@ export class Navigation {
    * Go to the layer and step of a finding, in a statistic that shows what it rests on; without a layer, to the loss.
    * @param {Finding} finding
    */
-  openFinding({ layer, step, evidence }) {
+  openFinding({ layer: place, step, evidence }) {
     const { app } = this;
     const changes = { at: step, ...this.with(step) };
-    if (layer === null) {
+    if (place === null) {
       app.state.set(changes);
       app.cursor.point(step, null);
       app.overview.root.scrollIntoView({ block: "nearest" });
       return;
     }
-    const lenses = app.head?.lenses ?? [];
+    const { lenses, layers } = app.head ?? { lenses: [], layers: [] };
+    // a part of the model that has no numbers of its own is shown by the first layer in it
+    const inside = layers.find(({ name }) => name === place) ?? layers.find(({ name }) => name.startsWith(`${place}.`));
+    const layer = inside?.name ?? place;
     const { members } = app.data.family(app.state.run, layer);
     const shown = evidence.map(({ series }) => statisticOf(lenses, series, members)).find((found) => found);
     this.openLayer(layer, { ...changes, ...(shown ?? this.statisticWith([layer], app.state.lens)) });
