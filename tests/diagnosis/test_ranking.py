@@ -247,6 +247,24 @@ def test_findings_come_first_by_severity_then_by_how_long_they_last(run):
     assert ranked[0].reason == "exploding signal since step 9; no update since step 4"
 
 
+def test_inputs_are_no_layers_and_facts_do_not_jump(tmp_path):
+    steady = [1.0] * 9
+    with Writer(tmp_path / "run") as writer:
+        writer.introduce_layers([Layer("fc", "Linear"), Layer("fc.weight"), Layer("target")])
+        for step, wild in enumerate([*steady, 1e6]):
+            writer.put("Counts", step, [[0.0]], layers=["fc"], statistics=["Non-Finite Outputs/max"])
+            writer.put("Targets", step, [[wild]], layers=["target"], statistics=["Loss Input Range/max"])
+            writer.put("Facts", step, [[wild]], layers=["fc.weight"], statistics=["Parameter Checksum/last"])
+            writer.put("Norms", step, [[1.0]], layers=["fc.weight"], statistics=["Parameter Norm/mean"])
+            writer.put("Outputs", step, [[2.0]], layers=["fc"], statistics=["Output Norm/mean"])
+    with open_run(tmp_path / "run") as run:
+        ranked = rank(run)
+    assert [(one.layer, one.statistic.name, one.reason) for one in ranked] == [
+        ("fc", "Output Norm/mean", ""),
+        ("fc.weight", "Parameter Norm/mean", ""),
+    ]
+
+
 def test_a_run_without_numbers_has_no_layers_to_rank(tmp_path):
     with Writer(tmp_path / "empty") as writer:
         writer.introduce_layers(["fc"])

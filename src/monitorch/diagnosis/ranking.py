@@ -8,6 +8,8 @@
    the largest jump, unless all layers were 0 all the time.
 4. Then those with the largest newest number.
 
+What is no layer of the model, such as its input, is not ranked, and facts such as a checksum do not jump.
+
 Signs are ignored. Numbers near zero jump easily without meaning anything. So less than a millionth of the largest
 number of all layers is calm, and both sides of a ratio get something added: a hundredth of the range of a statistic
 that has limits, or the largest number of a statistic that changes its sign.
@@ -28,6 +30,8 @@ RECENT_TICKS = 60
 
 CALM_FACTOR = 3.0
 _ALL_TICKS = 10**9
+_FACT = "last"
+"""The line of a statistic that is a fact, not a size."""
 _FEWEST = 4
 _SHARE_OF_LIMITS = 0.01
 _NOISE = 1e-6
@@ -169,13 +173,15 @@ def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
     layers = run.layers
     problems = open_problems(findings, layers)
     found: dict[str, LayerHealth] = {}
-    for lens in run.lenses.values():
-        for statistic in central(lens) if lens.ticks and lens.name != WHOLE_RUN else ():
+    for lens in _lenses_of_layers(run, layers):
+        for statistic in central(lens):
+            if statistic.line == _FACT:
+                continue
             window = recent(run, lens, statistic)
             judged = severities(window.mean, window.nonfinite, statistic.limits)
             for layer, severity in zip(window.layers, judged, strict=True):
                 known = found.get(layer)
-                if severity.ticks and (known is None or severity.key[:2] > known.severity.key[:2]):
+                if severity.ticks and (known is None or _tells_more(severity, known.severity)):
                     found[layer] = LayerHealth(layer, problems.get(layer, ()), lens.name, statistic, severity)
     ordered = [found[layer.name] for layer in layers if layer.name in found]
     return sorted(ordered, key=lambda health: health.key, reverse=True)
@@ -233,6 +239,21 @@ def recent(
     newest = slice(-ticks, None)
     arrays = {name: getattr(window, name)[..., newest] for name in Window._fields if name not in ("layers", "axis")}
     return window._replace(axis=window.axis.take(newest), **arrays)
+
+
+def _lenses_of_layers(run: Run, layers: Sequence[Layer]) -> list[LensInfo]:
+    """The lenses with rows for modules or parameters; all, if nobody has said what is a module."""
+    modules = {layer.name for layer in layers if layer.kind is not None}
+    lenses = [lens for lens in run.lenses.values() if lens.ticks and lens.name != WHOLE_RUN]
+    chosen = [
+        lens for lens in lenses if any(name in modules or name.rpartition(".")[0] in modules for name in lens.layers)
+    ]
+    return chosen or lenses
+
+
+def _tells_more(one: Severity, other: Severity) -> bool:
+    """Whether it is worse; of two that are calm, the first one that is not 0."""
+    return (*one.key[:2], bool(one.value)) > (*other.key[:2], bool(other.value))
 
 
 def _is_parameter(name: str, known: Mapping[str, Layer]) -> bool:

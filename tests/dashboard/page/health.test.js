@@ -70,11 +70,13 @@ test("the statistic of a series is found by any of its names, where the layer ha
     { name: "Gradients", layers: ["fc.weight"], statistics: [line("Parameter Gradient Norm", "mean")] },
     { name: "Others", layers: ["conv"], statistics: [line("Death Rate", "mean")] },
   ];
-  const found = (series) => statisticOf(lenses, series, ["fc", "fc.weight"])?.statistic;
+  const found = (series, members = ["fc", "fc.weight"]) => statisticOf(lenses, series, members)?.statistic;
   assert.equal(found("Output Norm/mean"), "Output Norm/mean");
   assert.equal(found("output_norm"), "Output Norm/mean");
   assert.equal(found("death_rate"), "Output Activations/death_rate");
   assert.equal(found("gradient norm"), "Parameter Gradient Norm/mean");
+  assert.equal(found("norm"), "Output Norm/mean");
+  assert.equal(found("norm", ["fc.weight", "fc"]), "Parameter Gradient Norm/mean");
   assert.equal(found("loss"), undefined);
   assert.equal(found(""), undefined);
 });

@@ -108,12 +108,14 @@ export function worstTone(tones) {
  * The statistic of the heat map that shows a series of this name at a place or its parameters, if there is one.
  * @param {LensFacts[]} lenses
  * @param {string} series
- * @param {string[]} members  the layer, and its parameters or its module
+ * @param {string[]} members  the layer, which is preferred, and its parameters or its module
  */
 export function statisticOf(lenses, series, members) {
   const wanted = plain(series);
+  const hasLayer = (/** @type {LensFacts} */ lens) => Number(lens.layers.includes(members[0]));
   const shown = lenses
     .filter((lens) => lens.layers.some((layer) => members.includes(layer)))
+    .sort((one, other) => hasLayer(other) - hasLayer(one))
     .flatMap((lens) => lens.statistics.map((statistic) => ({ lens: lens.name, statistic })));
   const names = (/** @type {StatisticFacts} */ statistic) =>
     [statistic.name, statistic.tag, statistic.line, title(statistic)].map(plain);

@@ -9,7 +9,7 @@ import { shortNames } from "page/text.js";
 const INDENT = 12;
 const PADDING = 8;
 /** What a label has beside its name: room on its right, a chevron, a pin, a mark of trouble. */
-const PIXELS = { right: 6, chevron: 14, pin: 21, dot: 12 };
+const PIXELS = { right: 6, chevron: 14, pin: 21, dot: 12, gap: 5 };
 /** A name that would be cut shorter is left to the style sheet. */
 const SHORTEST = 6;
 const LAST_PARTS = /[^.]*(\.(weight|bias)[^.]*)?$/;
@@ -71,7 +71,8 @@ function labelTexts(heat, isSparse) {
   /** @type {Map<number, number[]>} */
   const places = new Map();
   heat.rows.forEach((row, place) => {
-    const beside = row.isGroup ? PIXELS.chevron : isSparse ? 0 : PIXELS.pin;
+    const size = row.isClosed ? letter * String(row.size).length + PIXELS.gap : 0;
+    const beside = row.isGroup ? PIXELS.chevron + size : isSparse ? 0 : PIXELS.pin;
     const mark = heat.toneOf(row) ? PIXELS.dot : 0;
     const room = Math.floor((width - PIXELS.right - indent(heat, row) - beside - mark) / letter);
     const others = places.get(room);
