@@ -73,6 +73,7 @@ export class FindingsPanel {
         {},
         element("span", { class: "severity", text: finding.severity }),
         element("h3", { text: finding.title }),
+        finding.layer ? element("span", { class: "muted", text: "in" }) : null,
         finding.layer ? element("bdi", { class: "mono finding-layer" }, breakable(finding.layer)) : null,
         element("span", { class: "muted since", text: since(finding) }),
       ),
