@@ -105,6 +105,18 @@ def test_first_causes_have_cards_and_what_follows_from_them_is_folded(page, ward
     assert page.texts(".consequence .since") == ["since step 10", "since step 12", "since step 0, over since step 6"]
 
 
+def test_a_cause_that_is_over_stays_on_top_of_what_it_has_left(page, tmp_path, serving):
+    spike = finding("step_too_large", "info", "conv1", 2, resolved_at=4)
+    write(tmp_path / "hurt", [spike, finding("dead_units", "error", "conv2", 3, caused_by=spike.id)]).close()
+    with serving(tmp_path) as client:
+        page.open(client.url)
+        assert page.texts(".verdict") == ["1 problem since step 3"]
+        assert page.texts(".finding > .finding-head .severity") == ["over"]
+        assert page.run("return document.querySelector('.finding').dataset.tone") == "error"
+        assert page.texts("summary") == ["1 consequencedead units"]
+        page.driver.get("about:blank")
+
+
 def test_a_card_shows_the_numbers_that_it_rests_on_with_their_threshold(page, ward):
     page.open(f"{ward}#run=sick")
     assert page.texts(".sparkline figcaption") == ["xlast 1 · threshold 0.5"]

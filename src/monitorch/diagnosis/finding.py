@@ -163,15 +163,27 @@ def _plain(value: float) -> float | str:
 
 
 def verdict(findings: Iterable[Finding] | None) -> str:
-    """How the run is, in a few words: only open warnings and errors that nothing else explains are problems.
+    """How the run is, in a few words: first causes of what lasts are problems, unless they only look odd.
+
+    A first cause counts also if it is over itself, as long as one of its consequences lasts.
 
     >>> verdict([]), verdict(None)
     ('healthy', 'not diagnosed')
     """
     if findings is None:
         return "not diagnosed"
-    problems = [one for one in findings if one.is_open and one.severity != SEVERITIES[0] and one.caused_by is None]
-    if not problems:
+    known = {one.id: one for one in findings}
+    lasting = [one for one in known.values() if one.is_open and one.severity != SEVERITIES[0]]
+    if not lasting:
         return "healthy"
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return f"{count} since step {min(one.step for one in problems):,}"
+    count = len({_first_cause(one, known) for one in lasting})
+    return f"{count} problem{'s' if count > 1 else ''} since step {min(one.step for one in lasting):,}"
+
+
+def _first_cause(finding: Finding, known: Mapping[str, Finding]) -> str:
+    """The id of the finding that nothing known explains."""
+    path, cause = [finding.id], finding.caused_by
+    while cause is not None and cause in known and cause not in path:
+        path.append(cause)
+        cause = known[cause].caused_by
+    return path[-1]

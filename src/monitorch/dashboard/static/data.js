@@ -98,6 +98,8 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 /** @typedef {"heat" | "strip" | "layer" | "total"} Part */
 
 const RUNS_MILLISECONDS = { shown: 900, hidden: 5000 };
+/** The server needs some time to rank layers: it is asked again after so many times as long as it took. */
+const HEALTH_PAUSE = 10;
 const READABLE = ["running", "finished", "crashed"];
 
 export class Data {
@@ -117,7 +119,7 @@ export class Data {
     this.heads = new Map();
     /** @type {Map<string, { stamp: string, list: RunEvent[] }>} */
     this.events = new Map();
-    /** @type {Map<string, { stamp: string, found: Health }>} */
+    /** @type {Map<string, { stamp: string, found: Health, due: number }>} */
     this.health = new Map();
     /** @type {Map<string, { stamp: string, summary: Summary | null }>} */
     this.summaries = new Map();
@@ -184,7 +186,12 @@ export class Data {
   /** @param {string} name */
   async healthOf(name) {
     const stamp = this.stamp(name);
-    if (this.health.get(name)?.stamp !== stamp) this.health.set(name, { stamp, found: await this.source.health(name) });
+    const before = this.health.get(name);
+    const begin = performance.now();
+    if (before && (before.stamp === stamp || begin < before.due)) return;
+    const found = await this.source.health(name);
+    const end = performance.now();
+    this.health.set(name, { stamp, found, due: end + HEALTH_PAUSE * (end - begin) });
   }
 
   /** What the list of runs tells of each; those that have not changed are not asked for again. */

@@ -2,11 +2,11 @@
 
 import { breakable, element } from "page/dom.js";
 import { count } from "page/format.js";
-import { cases, isOpen } from "page/health.js";
+import { cases, isOpen, worstTone } from "page/health.js";
 import { sparkline } from "page/sparkline.js";
 
 /** @import { App } from "page/app.js" */
-/** @import { Case, Finding } from "page/health.js" */
+/** @import { Case, Finding, Tone } from "page/health.js" */
 
 const MOST_CURVES = 2;
 
@@ -49,7 +49,10 @@ export class FindingsPanel {
     const curves = cause.evidence.filter(({ values }) => values.length).slice(0, MOST_CURVES);
     return element(
       "article",
-      { class: "finding panel", "data-tone": isOpen(cause) ? cause.severity : "over" },
+      {
+        class: "finding panel",
+        "data-tone": worstTone([cause, ...consequences].filter(isOpen).map(({ severity }) => severity)),
+      },
       this.head(cause),
       element(
         "div",
@@ -71,7 +74,7 @@ export class FindingsPanel {
       element(
         "div",
         {},
-        element("span", { class: "severity", text: finding.severity }),
+        element("span", { class: "severity", "data-tone": toneOf(finding), text: toneOf(finding) }),
         element("h3", { text: finding.title }),
         finding.layer ? element("span", { class: "muted", text: "in" }) : null,
         finding.layer ? element("bdi", { class: "mono finding-layer" }, breakable(finding.layer)) : null,
@@ -98,7 +101,7 @@ export class FindingsPanel {
     const items = findings.map((finding) =>
       element(
         "div",
-        { class: "consequence", "data-tone": isOpen(finding) ? finding.severity : "over" },
+        { class: "consequence", "data-tone": toneOf(finding) },
         this.head(finding),
         element("div", { class: "finding-text" }, ...texts(finding)),
       ),
@@ -107,6 +110,14 @@ export class FindingsPanel {
     node.addEventListener("toggle", () => this.unfolded[node.open ? "add" : "delete"](key));
     return node;
   }
+}
+
+/**
+ * @param {Finding} finding
+ * @returns {Tone | "over"}
+ */
+function toneOf(finding) {
+  return isOpen(finding) ? finding.severity : "over";
 }
 
 /**
