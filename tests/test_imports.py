@@ -33,7 +33,7 @@ PUBLIC = {
     "monitorch.watching": "Watch watch",
     "monitorch.watching.preflight": "Preflight preflight",
     "monitorch.testing": "assert_trains",
-    "monitorch.diagnosis.ranking": "Severity severities worst_first",
+    "monitorch.diagnosis.ranking": "LayerHealth Severity rank severities worst_first",
 }
 
 # what measures, from the arithmetic to the one call that uses it all; each may import those before it
@@ -49,7 +49,7 @@ for package in ("numerical", "engine", "preprocessor", "gatherer"):
 NEVER["observe"] = {*MEASURES[2:], *SHOWS}
 NEVER["lens"] |= {*SHOWS} - {"visualizer"}
 NEVER["store"] |= {"visualizer", "diagnosis", "cli"}
-NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis"}
+NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis", "store"}
 
 # these train, or write with a tool of torch, when they are asked to
 WITH_TORCH = {"demo_data.py", "demo_faults.py", "demo_model.py", "demo_training.py", "tensorboard_visualizer.py"}

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosis import Finding, findings_of
-from ..diagnosis.ranking import RECENT_TICKS, Severity, severities
+from ..diagnosis.ranking import RECENT_TICKS, Severity, central, severities
 from ..store import WHOLE_RUN, Run, Statistic
 from ..store.types import SEVERITIES
-from .reading import Choice, central, choose, recent
+from .reading import Choice, choose, recent
 from .run_facts import headline
 
 

@@ -172,8 +172,11 @@ def _plain(value: float) -> float | str:
 
 
 def problems(findings: Iterable[Finding]) -> list[Finding]:
-    """The first causes of what is wrong now: open warnings and errors that nothing else explains."""
-    return [one for one in findings if one.is_open and one.severity != SEVERITIES[0] and one.caused_by is None]
+    """The first causes of what is wrong now: of warnings and errors that last; they may be over themselves."""
+    known = {one.id: one for one in findings}
+    lasting = [one for one in known.values() if one.is_open and one.severity != SEVERITIES[0]]
+    first = {_first_cause(one, known) for one in lasting}
+    return [one for one in known.values() if one.id in first]
 
 
 def verdict(findings: Iterable[Finding] | None) -> str:
@@ -189,3 +192,12 @@ def verdict(findings: Iterable[Finding] | None) -> str:
         return "healthy"
     count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
     return f"{count} since step {min(one.step for one in found):,}"
+
+
+def _first_cause(finding: Finding, known: Mapping[str, Finding]) -> str:
+    """The id of the finding that nothing known explains."""
+    path, cause = [finding.id], finding.caused_by
+    while cause is not None and cause in known and cause not in path:
+        path.append(cause)
+        cause = known[cause].caused_by
+    return path[-1]

@@ -22,7 +22,8 @@ def relative_spread(x: Tensor, dim: int) -> Tensor:
     x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
     norm = torch.linalg.vector_norm(x)
     scale = (norm / math.sqrt(x.numel())).clamp_min(torch.finfo(torch.float32).tiny)
-    return deviations(x, dim).mean() / scale
+    spread: Tensor = deviations(x, dim).mean() / scale
+    return spread
 
 
 class LayerSpread(AccumulatingPreprocessor):

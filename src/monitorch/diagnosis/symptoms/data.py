@@ -23,13 +23,15 @@ class InputScale(Symptom):
 
     Attributes:
         size: the largest mean and standard deviation.
-        features: how far the standard deviations of two features may be apart.
+        features: how far the standard deviations of two features may be apart,
+        large: if that of all together is larger than this.
     """
 
     id: ClassVar[str] = "input_scale"
     needs: ClassVar[tuple[str, ...]] = (signals.INPUT_STD, signals.FEATURE_SPREAD)
     size: float = 10.0
     features: float = 100.0
+    large: float = 3.0
 
     def look(self, run: Run) -> Iterable[Finding]:
         """The first floating input with features."""
@@ -39,7 +41,8 @@ class InputScale(Symptom):
             return
         place = spreads.places[0]
         mean, std, spread = (np.abs(table.column(place)) for table in (means, stds, spreads))
-        is_bad = (mean[: len(std)] > self.size) | (std > self.size) | (spread > self.features)
+        # nearly constant features, such as the borders of images, do no harm: the others must be large
+        is_bad = (mean > self.size) | (std > self.size) | ((spread > self.features) & (std > self.large))
         rows = np.flatnonzero(is_bad)
         if not len(rows) or is_bad[-FEWEST:].mean() <= 0.5:
             return
