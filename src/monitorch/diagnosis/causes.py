@@ -1,9 +1,13 @@
 """Which finding explains which: first causes come first, their consequences hang under them."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ..store.types import SEVERITIES
+from . import signals
 from .finding import Finding
 from .run import Run
 from .symptoms import SYMPTOMS
@@ -19,6 +23,8 @@ STATIC = {
     "bad_initial_loss",
     "underflow",
     "no_label_signal",
+    "saturated_activation",
+    "expert_collapse",
 }
 """Symptoms that follow from how things are set up, whatever happens later."""
 
@@ -47,6 +53,11 @@ HARMFUL = {
 """What may follow from something else."""
 
 NEVER = {
+    ("attention_collapse", "nonfinite"),
+    ("dead_units", "nonfinite"),
+    ("rank_collapse", "nonfinite"),
+    ("vanishing_gradient", "nonfinite"),
+    ("no_update", "nonfinite"),
     ("no_update", "step_too_large"),
     ("no_update", "exploding_signal"),
     ("unrepresentative_batches", "saturated_activation"),
@@ -56,8 +67,29 @@ NEVER = {
 }
 """Pairs in which the first does not cause the second, whatever the order."""
 
+ALWAYS = {
+    ("train_eval_mismatch", "overfitting"),
+    ("no_label_signal", "overfitting"),
+    ("over_regularised", "step_too_large"),
+}
+"""Pairs in which the first explains the second, whichever was seen first."""
+
+VAGUE = 0.65
+"""Findings with less confidence than this explain nothing, as long as there are others."""
+
 SLACK = 10
-"""Findings that began within so many steps of each other began at the same time."""
+"""Findings that began within so many steps of each other, or within three observed ones, began at the same time."""
+
+LINGERING = {
+    "underflow",
+    "exploding_signal",
+    "no_gradient",
+    "stale_gradient",
+    "no_update",
+    "dead_units",
+    "step_too_large",
+}
+"""What may have done harm that lasts although it is over itself."""
 
 _ORDER = {symptom.id: number for number, symptom in enumerate(SYMPTOMS)}
 
@@ -68,29 +100,66 @@ def ranked(findings: Iterable[Finding], run: Run) -> list[Finding]:
     What harms comes before what only looks odd. Then what is set up wrong comes before what happened later, earlier
     before later, and of findings that began at the same time the one whose symptom explains others.
     """
-    ordered = sorted(findings, key=lambda one: _key(one, run))
+    found, slack = list(findings), _slack(run)
+    late = {second for first, second in ALWAYS for one in found if one.symptom == first}
+    moments = _moments([one.step for one in found], slack)
+    ordered = sorted(
+        found, key=lambda one: (_is_calm(one, found, slack), one.symptom in late, *_key(one, run, moments[one.step]))
+    )
     placed: list[Finding] = []
     for one in ordered:
-        cause = next((other for other in placed if other.caused_by is None and _explains(other, one)), None)
+        cause = next((other for other in placed if other.caused_by is None and _explains(other, one, slack)), None)
         placed.append(one if cause is None else replace(one, caused_by=cause.id))
     roots = [one for one in placed if one.caused_by is None]
     return [each for root in roots for each in (root, *(one for one in placed if one.caused_by == root.id))]
 
 
-def _key(one: Finding, run: Run) -> tuple[object, ...]:
-    is_calm = one.severity == SEVERITIES[0]
-    is_static = one.symptom in STATIC and one.step <= run.facts.since + SLACK
+def _slack(run: Run) -> int:
+    """Within how many steps findings began at the same time."""
+    observed = run.table(signals.GRADIENT).steps
+    apart = int(np.median(np.diff(observed))) if len(observed) > 1 else 1
+    return max(SLACK, 3 * apart)
+
+
+def _moments(steps: Iterable[int], slack: int) -> dict[int, int]:
+    """The number of the moment that each step belongs to: those that are near each other are one.
+
+    >>> _moments([3, 12, 15, 40], 10)
+    {3: 0, 12: 0, 15: 1, 40: 2}
+    """
+    found: dict[int, int] = {}
+    first, number = -math.inf, -1
+    for step in sorted(set(steps)):
+        if step > first + slack:
+            first, number = step, number + 1
+        found[step] = number
+    return found
+
+
+def _is_calm(one: Finding, others: Iterable[Finding], slack: int) -> bool:
+    """Whether it does no harm, nor did any just before something else began to."""
+    if one.severity != SEVERITIES[0]:
+        return False
+    end = one.resolved_at
+    harmful = [other.step for other in others if other.severity != SEVERITIES[0]]
+    is_past = end is not None and one.symptom in LINGERING
+    return not is_past or not any(one.step <= step <= (end or 0) + 2 * slack for step in harmful)
+
+
+def _key(one: Finding, run: Run, moment: int) -> tuple[object, ...]:
+    is_static = one.symptom in STATIC and one.step <= run.facts.since + _slack(run)
     order = _ORDER.get(one.symptom, len(_ORDER))
-    return is_calm, not is_static, one.step // SLACK if not is_static else 0, order, run.place(one.layer)
+    return one.confidence < VAGUE, not is_static, 0 if is_static else moment, order, run.place(one.layer)
 
 
-def _explains(cause: Finding, other: Finding) -> bool:
+def _explains(cause: Finding, other: Finding, slack: int) -> bool:
     if (cause.symptom, other.symptom) in NEVER or other.symptom not in HARMFUL:
         return False
-    if cause.severity == SEVERITIES[0] and other.severity != SEVERITIES[0]:
+    is_odd = cause.severity == SEVERITIES[0] and (cause.is_open or cause.symptom not in LINGERING)
+    if is_odd and other.severity != SEVERITIES[0]:
         return False
-    is_later = other.step >= cause.step - SLACK
-    is_over = cause.resolved_at is not None and other.step > cause.resolved_at + SLACK
+    is_later = other.step >= cause.step - slack or other.confidence < VAGUE or (cause.symptom, other.symptom) in ALWAYS
+    is_over = cause.resolved_at is not None and other.step > cause.resolved_at + 2 * slack
     return is_later and not is_over
 
 

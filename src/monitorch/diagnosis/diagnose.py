@@ -1,6 +1,6 @@
 """From the history of a run to its findings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ..errors import OptionError
@@ -28,7 +28,10 @@ def chosen(symptoms: Iterable[Symptom] | None) -> list[Symptom]:
 
 
 def diagnose(
-    history: History, symptoms: Sequence[Symptom] | None = None, known: Iterable[Finding] = ()
+    history: History,
+    symptoms: Sequence[Symptom] | None = None,
+    known: Iterable[Finding] = (),
+    report: Callable[[str, Exception], None] | None = None,
 ) -> list[Finding]:
     """All findings, first causes first.
 
@@ -36,10 +39,19 @@ def diagnose(
         history: what is known of the run.
         symptoms: what to look for; None for everything.
         known: earlier findings: what has been found once keeps its beginning, although older steps may be forgotten.
+        report: is told of a symptom that fails, and the others go on; without it the error is raised.
     """
     run = Run(history)
     looked_for = chosen(None) if symptoms is None else symptoms
-    found = {one.id: one for symptom in looked_for if symptom.is_possible(run) for one in symptom.look(run)}
+    found: dict[str, Finding] = {}
+    for symptom in looked_for:
+        try:
+            if symptom.is_possible(run):
+                found |= {one.id: one for one in symptom.look(run)}
+        except Exception as error:
+            if report is None:
+                raise
+            report(symptom.id, error)
     for earlier in known:
         if earlier.id in found:
             now = found[earlier.id]

@@ -178,6 +178,10 @@ class Facts:
     """How many targets a batch has."""
     loss_scale: bool = False
     """Whether a GradScaler is used."""
+    computes_in_half: bool = False
+    """Whether layers compute in float16, as with autocast, whatever their parameters are."""
+    optimizers: int = 1
+    """How many there are; with several, losses of several aims are mixed, and need not fall."""
     since: int = 0
     """How many steps were done before watching began: what needs the first steps is off then."""
     origin: Mapping[str, Any] | None = None

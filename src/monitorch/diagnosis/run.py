@@ -52,6 +52,18 @@ class Run:
         """The names of the matrices and kernels that are trained, in the order of the model."""
         return [name for name, own in self.facts.parameters.items() if own.is_weight and own.trainable]
 
+    @cached_property
+    def left_optimizer(self) -> dict[str, int]:
+        """The parameters that an optimizer had before, but none has now, and since which step."""
+        table = self.table(signals.GROUP)
+        found = {}
+        for name in table.places:
+            column = table.column(name)
+            inside = np.flatnonzero(column >= 0)
+            if len(inside) and column[-1] < 0:
+                found[name] = int(table.steps[inside[-1] + 1])
+        return found
+
     def layer_of(self, parameter: str) -> str | None:
         """The layer of a parameter."""
         own = self.facts.parameters.get(parameter)
@@ -133,7 +145,7 @@ class Run:
     @cached_property
     def is_stuck(self) -> bool:
         """Whether it has learned nothing: no more than to say always the same."""
-        if not self.is_long or math.isnan(self.last_loss):
+        if not self.is_long or math.isnan(self.last_loss) or self.facts.optimizers > 1:
             return False
         is_trivial = self.last_loss > 0.95 * self.trivial_loss  # False if that is not known
         return is_trivial or self.fallen < 0.05
@@ -151,7 +163,7 @@ class Run:
         """How bad something is that may keep a run from learning; never less than ``least``."""
         if self.is_stuck:
             return "error"
-        return least if self.learns else "warning"
+        return least if self.learns or self.facts.optimizers > 1 else "warning"
 
 
 def rolling_median(values: Numbers, window: int = FEWEST) -> Numbers:

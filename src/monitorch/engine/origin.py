@@ -49,6 +49,8 @@ class Origin(NamedTuple):
         last_good: the last step before it that was measured and fine. If it is not the step before, it may have begun
             in between.
         text: all of it in a sentence.
+        between: the measured layers on both sides, if it happened between two: the last that was fine and the first
+            that was not, in the order of the pass.
     """
 
     step: int
@@ -58,6 +60,7 @@ class Origin(NamedTuple):
     parameter: str | None
     last_good: int
     text: str
+    between: tuple[str, str] | None = None
 
 
 class Look(NamedTuple):
@@ -253,7 +256,7 @@ class OriginFinder:
             place = f"layer {around!r}" if around else "the model"
             text = f"an operation in {place}, after layer {after!r}, was the first whose result was not finite, {when}"
             text += f": the inputs of {layer} were not finite, the output of layer {after!r} was"
-            return self._told(number, FORWARD, OPERATION, around, None, text)
+            return self._told(number, FORWARD, OPERATION, around, None, text)._replace(between=(after, meter.name))
         if look.inputs_finite is False:
             text = f"the input of {layer}, the first one that ran, was not finite, {when}: look at the data"
             return self._told(number, FORWARD, INPUT, meter.name, None, text)
@@ -290,7 +293,8 @@ class OriginFinder:
             known = f"; that of layer {flow[first - 1].meter.name!r}, which came before it, was finite"
         else:
             known = "; no gradient came before it, so look at the loss"
-        return self._made(number, BACKWARD, flow[first].meter, f"{when}{known}")
+        found = self._made(number, BACKWARD, flow[first].meter, f"{when}{known}")
+        return found._replace(between=(flow[first - 1].meter.name, found.layer)) if first else found
 
     def _of_parameter(self, number: int, meter: Meter, unmeasured: int) -> Origin:
         return self._made(number, IN_STEP, meter, f"after step {number:,}", unmeasured)

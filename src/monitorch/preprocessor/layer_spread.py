@@ -29,10 +29,13 @@ class LayerSpread(AccumulatingPreprocessor):
     """The batch spread of outputs: near 0 all samples give the same."""
 
     statistics = ("batch spread",)
+    computes_in_half = False
+    """Whether an output was in float16."""
 
     @torch.no_grad()
     def process_output(self, name: str, output: Tensor) -> None:
         """Take one output, whose first dimension is the batch."""
+        self.computes_in_half |= output.dtype is torch.float16
         if output.dim() < 2 or len(output) < 2 or not output.is_floating_point():
             return
         with torch.autocast(output.device.type, enabled=False):

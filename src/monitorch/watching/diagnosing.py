@@ -169,6 +169,7 @@ class LiveDiagnosis:
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
         preprocessors = [part for lens in known for part in lens._preprocessors]
         self._targets = next((part for part in preprocessors if isinstance(part, loss_inputs.LossInputs)), None)
+        self._spreads = [part for part in preprocessors if isinstance(part, LayerSpread)]
         self._listen(preprocessors)
         self._first = FirstStep(self) if self._optimizers else None
 
@@ -199,6 +200,10 @@ class LiveDiagnosis:
         """What a tick should copy to the CPU."""
         return [] if self._first is None else self._first.pending()
 
+    def resume(self) -> None:
+        """The run goes on from an earlier one, of which the first steps are not known here."""
+        self.history.facts.since = self._state.step
+
     def end_tick(self) -> None:
         """A tick has been folded: take what belongs to it, and look if that is not too soon."""
         try:
@@ -212,7 +217,7 @@ class LiveDiagnosis:
         """Look for everything now; new findings become events."""
         begin = time.perf_counter()
         known = {one.id: one for one in self._findings}
-        self._findings = diagnose(self.history, self._symptoms, known.values())
+        self._findings = diagnose(self.history, self._symptoms, known.values(), self._report)
         self._looked_at = self.history.step
         for one in self._findings:
             before = known.get(one.id)
@@ -229,10 +234,14 @@ class LiveDiagnosis:
         took = time.perf_counter() - begin
         self._due = time.perf_counter() + PAUSE * took
 
+    def _report(self, symptom: str, error: Exception) -> None:
+        tell(self._state, f"looking for {symptom}", error)
+
     def _take_facts(self) -> None:
         facts, origin = self.history.facts, self._state.first_not_finite
         if origin is not None and facts.origin is None:
-            facts.origin = origin._asdict()
+            between = None if origin.between is None else list(origin.between)
+            facts.origin = {**origin._asdict(), "between": between}
         if self._targets is not None:
             counts = self._targets.counts()
             target = counts.get(TARGET)
@@ -244,6 +253,7 @@ class LiveDiagnosis:
             predicted = counts.get(OUTPUT)
             if predicted is not None:
                 facts.predicted_counts = [int(count) for count in predicted]
+        facts.computes_in_half |= any(part.computes_in_half for part in self._spreads)
         if self._first is not None:
             self._first.deliver()
 
@@ -270,7 +280,12 @@ class FirstStep:
         self._step = diagnosis._state.step + 1
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() >= 2 and len(parameter) > 1 and type(parameter.data) is Tensor:
+                if parameter.dim() < 2 or type(parameter.data) is not Tensor:
+                    continue
+                self._names.append((signals.WEIGHT, name))
+                norm = torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64)
+                self._waiting.add(len(self._names) - 1, norm, self._step - 1)
+                if len(parameter) > 1:
                     self._take(signals.WEIGHT_ALIKE, name, parameter.detach())
                     if parameter.grad is not None and parameter.grad.layout is torch.strided:
                         self._take(signals.GRADIENT_ALIKE, name, parameter.grad)
@@ -278,7 +293,8 @@ class FirstStep:
     def _take(self, signal: str, name: str, tensor: Tensor) -> None:
         if tensor.is_floating_point() and not tensor.is_meta:
             self._names.append((signal, name))
-            self._waiting.add(len(self._names) - 1, relative_spread(tensor.flatten(1), 0).to(torch.float64))
+            spread = relative_spread(tensor.flatten(1), 0).to(torch.float64)
+            self._waiting.add(len(self._names) - 1, spread, self._step)
 
     def pending(self) -> list[Pending]:
         """What a tick should copy to the CPU."""
@@ -289,11 +305,9 @@ class FirstStep:
         diagnosis = self._diagnosis()
         if not self._waiting or diagnosis is None:
             return
-        places, numbers, _ = self._waiting.arrived()
-        for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
+        for place, number, step in zip(*map(list, self._waiting.arrived()), strict=True):
             signal, name = self._names[place]
-            at = np.array([self._step])
-            diagnosis.history.add(signal, [name], np.array([0]), at, np.array([number]))
+            diagnosis.history.add(signal, [name], np.array([0]), np.array([step]), np.array([number]))
 
 
 def _added(known: list[int], more: Any) -> list[int]:
@@ -318,11 +332,13 @@ def _facts(
         for name, parameter in model.named_parameters()
     }
     for own in parameters.values():
-        layers.setdefault(own.layer, "")
+        if own.layer:
+            layers.setdefault(own.layer, "")
     return Facts(
         layers=layers,
         parameters=parameters,
         loss_fn=None if loss_fn is None else type(loss_fn).__name__,
+        optimizers=len(optimizers) or 1,
         loss_scale=inspector.state.loss_scale is not None,
         since=inspector.state.step,
     )

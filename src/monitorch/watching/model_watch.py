@@ -322,6 +322,8 @@ class Watch(DisplaysRun):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state as if there had been no interruption."""
         self.inspector.load_state_dict(state["inspector"])
+        if self._diagnosis is not None:
+            self._diagnosis.resume()
         for name in COUNTS:
             setattr(self, f"_{name}", state[name])
         self._timed_ticks = 0  # the time of earlier ticks is not saved

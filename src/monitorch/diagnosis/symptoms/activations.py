@@ -44,7 +44,9 @@ class DeadUnits(Symptom):
         first, layers = found[0], [table.places[one.place] for one in found if one.resolved_at is None]
         layer, values = table.places[first.place], table.column(table.places[first.place])
         level = float(values[np.isfinite(values)][-1])
-        since_birth = first.step <= table.steps[0]
+        began = self._beginning(run, layer, first)
+        zeros = run.table(signals.ZEROS)
+        since_birth = bool(zeros) and began <= zeros.steps[0]
         remedy = (
             Remedy(
                 "Initialise the layer before it again: its biases are far too negative.", "reinit", {"layers": [layer]}
@@ -59,8 +61,19 @@ class DeadUnits(Symptom):
         severity = run.harm("warning" if level > 0.99 else "info")
         shown = evidence(table, signals.DEATH, layer, self.share)
         yield self.finding(
-            layer, first.step, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
+            layer, began, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
         )
+
+    def _beginning(self, run: Run, layer: str, found: Stretch) -> int:
+        """Since when so many outputs were 0, before a window of many batches told that it is the same units."""
+        zeros = run.table(signals.ZEROS)
+        if layer not in zeros.places:
+            return found.step
+        before = zeros.steps <= found.step
+        steps, values = zeros.steps[before], zeros.column(layer)[before]
+        alive = np.flatnonzero(values < self.share)
+        first = int(alive[-1]) + 1 if len(alive) else 0
+        return int(steps[first]) if first < len(steps) else found.step
 
 
 @dataclass(frozen=True)
@@ -111,9 +124,7 @@ class SaturatedActivation(Symptom):
 def _is_last(run: Run, layer: str) -> bool:
     """Whether no layer with weights comes after it: then it makes the output of the model."""
     place = run.place(layer)
-    after = [run.place(own.layer) for own in run.facts.parameters.values() if own.is_weight]
-    is_call = run.facts.layers.get(layer.split(" ")[0]) is not None and any(run.place(layer) == one for one in after)
-    return all(one < place or (is_call and one == place) for one in after)
+    return all(run.place(own.layer) <= place for own in run.facts.parameters.values() if own.is_weight)
 
 
 @dataclass(frozen=True)
@@ -144,7 +155,7 @@ class ExplodingSignal(Symptom):
         before = self._input_scale(run)
         levels = np.concatenate([[before], scale[known]]) if before is not None else scale[known]
         names = [*([None] if before is not None else []), *(ordered[place] for place in known)]
-        if len(levels) < 2 or levels.max() / levels[0] <= self.growth:
+        if len(levels) < 2 or levels.max() / levels[0] <= self.growth or self._came_later(run, int(table.steps[0])):
             return
         ratios = levels[1:] / levels[:-1]
         bad = np.flatnonzero((ratios > self.per_layer) & (levels[1:] > levels[0] * self.per_layer))
@@ -161,6 +172,16 @@ class ExplodingSignal(Symptom):
         step = int(table.steps[0])
         severity = run.harm("warning")
         yield self.finding(layer, step, step, severity, text, remedy, evidence(table, signals.OUTPUT, str(top)))
+
+    def _came_later(self, run: Run, observed: int) -> bool:
+        """Whether steps before the first that was observed may have done it: weights have grown since the beginning."""
+        weights = run.table(signals.WEIGHT).select(run.weights)
+        soon = weights.steps <= observed
+        if observed <= FEWEST or soon.sum() < 2:
+            return False
+        with np.errstate(all="ignore"):
+            growth = weights.values[soon][-1] / weights.values[0]
+        return bool(nan_median(growth[None])[0] > 1.5)
 
     def _input_scale(self, run: Run) -> float | None:
         """The root mean square of what enters the model; None if that is integers, or not known."""

@@ -85,11 +85,12 @@ class OutputLossMismatch(Symptom):
         if not known.any():
             return
         low, high, steps = low[known], high[known], lowest.steps[known]
-        layer = next(reversed(run.facts.layers), None)
+        layer = next((name for name in reversed(run.facts.layers) if name), None)
         kind = run.facts.loss_fn
         found = (
             self._constant(low, high)
             or self._double_softmax(run, low, high)
+            or self._double_sigmoid(run, layer, low, high)
             or self._out_of_reach(run, layer, low, high)
         )
         if found is None:
@@ -127,6 +128,19 @@ class OutputLossMismatch(Symptom):
             f"{'logits' if run.facts.loss_fn == CROSS_ENTROPY[0] else 'log-probabilities'}. Softmax is applied twice, "
             "which flattens gradients and keeps the loss from ever getting small.",
             0.98,
+        )
+
+    def _double_sigmoid(
+        self, run: Run, layer: str | None, low: np.ndarray, high: np.ndarray
+    ) -> tuple[str, float] | None:
+        is_sigmoid = run.facts.layers.get(layer or "") in ("Sigmoid", "Softmax") or len(low) >= 2 * FEWEST
+        if run.facts.loss_fn != "BCEWithLogitsLoss" or not is_sigmoid or low.min() < 0 or high.max() > 1:
+            return None
+        return (
+            f"All outputs are between {short(float(low.min()))} and {short(float(high.max()))}, so they are "
+            "probabilities, but BCEWithLogitsLoss wants logits. The sigmoid is applied twice, so the loss cannot get "
+            "small.",
+            0.95,
         )
 
     def _out_of_reach(self, run: Run, layer: str | None, low: np.ndarray, high: np.ndarray) -> tuple[str, float] | None:
@@ -189,16 +203,20 @@ class UnrepresentativeBatches(Symptom):
             yield self.finding(None, first, detected, severity, text, remedy, shown)
             return
         predicted = np.array(run.facts.predicted_counts, float)
-        if not predicted.sum() or counts.max() / max(counts[counts > 0].min(), 1) < self.ratio or run.learns:
+        if not predicted.sum() or counts.max() / max(counts[counts > 0].min(), 1) < self.ratio:
             return
         part = predicted[predicted > 0] / predicted.sum()
         said = float(np.exp(-(part * np.log(part)).sum()))
-        if said < self.share * overall or (overall < 1.5 and part.max() > 0.99):
+        if said < self.share * overall or overall < self.share * len(counts):
             common = share(float(counts.max() / counts.sum()))
             text = (
-                f"The most frequent class has {common} of all targets, and the model says hardly anything else "
-                f"({short(said)} classes worth of variety). It knows how frequent classes are, not what they look like."
+                f"The most frequent of {len(counts)} classes has {common} of all targets, and the model says "
+                f"{short(said)} classes worth of variety. Rare classes are hardly learned."
             )
             remedy = Remedy("Weight the loss by class, or draw rare classes more often.")
             shown = evidence(table, signals.PERPLEXITY, "target")
-            yield self.finding(None, first, int(table.steps[-1]), run.harm("info"), text, remedy, shown, confidence=0.6)
+            checks = run.validation.values
+            is_harmful = len(checks) > 0 and not checks[-1] < max(3 * run.last_loss, 0.8 * math.log(len(counts)))
+            severity = run.harm("warning" if is_harmful else "info")
+            detected = int(table.steps[FEWEST - 1])
+            yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.7)

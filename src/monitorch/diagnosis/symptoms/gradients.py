@@ -1,16 +1,16 @@
 """What goes wrong in backward passes: gradients that vanish, are missing, underflow, or are not finite."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Table
-from ..run import FEWEST, Run
+from ..run import FEWEST, Run, nan_median
 from .base import Symptom, evidence, lasting, others, points, short, stretches
 
 SMALLEST_HALF = 2.0**-24
@@ -30,7 +30,7 @@ class NonFinite(Symptom):
         if origin is None and not len(broken):
             return
         step = int(losses.steps[broken[0]]) if origin is None else int(origin["step"])
-        layer = None if origin is None else str(origin["layer"]) or None
+        layer = None if origin is None else self._culprit(run, origin)
         what = "The loss is not finite." if origin is None else f"{origin['text'].rstrip('.')}."
         text = f"{what[0].upper()}{what[1:]} Everything that is computed from it is lost, and so are the weights."
         is_input = origin is not None and origin["what"] == "input"
@@ -46,6 +46,18 @@ class NonFinite(Symptom):
         )
         shown = points("loss", None, losses.steps, losses.values)
         yield self.finding(layer, step, step, "error", text, remedy, shown, confidence=1.0)
+
+    def _culprit(self, run: Run, origin: Mapping[str, Any]) -> str | None:
+        """Where it happened: of two neighbours the one whose backward has made the gradient of the other.
+
+        A module that is not measured itself is named if it is the only one between two that are.
+        """
+        sides = origin.get("between") or ()
+        ends = sorted(run.place(name) for name in sides)
+        inside = list(run.facts.layers)[ends[0] + 1 : ends[1]] if ends else []
+        if sides and not inside and origin["where"] == "backward":
+            return str(sides[0])
+        return inside[0] if len(inside) == 1 else str(origin["layer"]) or None
 
 
 def _gradients(run: Run) -> Table:
@@ -78,9 +90,9 @@ class VanishingGradient(Symptom):
         first = found.get(0)
         if first is None:
             return
-        level = float(np.nanmedian(ratios[-FEWEST:, 0]))
-        steepest = np.nanmedian(ratios[-FEWEST:], axis=0)
-        nearest = max(place for place in found if np.isfinite(steepest[place]))
+        steepest = nan_median(ratios[-FEWEST:].T)
+        level = float(nan_median(ratios[table.steps >= first.step, :1].T)[0])
+        nearest = max((place for place in found if np.isfinite(steepest[place])), default=0)
         layer = run.layer_of(table.places[nearest])
         has_not_learned = run.last_loss > 0.5 * run.first_loss if math.isfinite(run.first_loss) else not run.learns
         if not has_not_learned:
@@ -118,11 +130,12 @@ class NoGradient(Symptom):
         observed = table.steps
         if len(observed) < self.steps or run.last_loss == 0:
             return
-        ran = set(run.table(signals.OUTPUT).places)
+        outputs, left = run.table(signals.OUTPUT), run.left_optimizer
+        ran = set(outputs.places)
         names = [
             name
             for name, own in run.facts.parameters.items()
-            if own.trainable and (own.layer in ran or name in table.places)
+            if own.trainable and (own.layer in ran or name in table.places) and name not in left
         ]
         known = {name: place for place, name in enumerate(table.places)}
         is_none = np.array([[name not in known for name in names]] * len(observed)).reshape(len(observed), -1)
@@ -131,6 +144,9 @@ class NoGradient(Symptom):
             if name in known:
                 column = table.values[:, known[name]]
                 is_bad[:, number] = ~(column != 0) | (np.isnan(column) & (run.facts.origin is None))
+            layer = run.facts.parameters[name].layer
+            if layer in outputs.places:  # where it did not run, no gradient is missing
+                is_bad[:, number] &= np.isfinite(outputs.select([layer]).at_steps(observed)[:, 0])
         everybody = is_bad.all(axis=1)
         values = np.where(is_bad, 0.0, 1.0)
         counted = np.cumsum(is_bad, axis=0)
@@ -171,10 +187,14 @@ class Underflow(Symptom):
 
     def look(self, run: Run) -> Iterable[Finding]:
         """Going back from the output, the first weight whose gradient is lost."""
-        names = [name for name in run.weights if run.facts.parameters[name].dtype == "float16"]
+        own = run.facts.parameters
+        names = [name for name in run.weights if own[name].dtype == "float16" or run.facts.computes_in_half]
         table = run.table(signals.GRADIENT).select(names)
-        if not table.places:
+        if not table.places or run.facts.loss_scale:
             return
+        dead = run.table(signals.DEATH)
+        if np.isfinite(dead.values).any() and np.nanmax(dead.values) > 0.9:
+            return  # that alone makes gradients 0
         rms = table.values / np.sqrt([run.size(name) for name in table.places])
         found = lasting(Table(table.steps, table.places, rms), rms < self.level * SMALLEST_HALF)
         if not found or (len(found) == len(table.places) and run.last_loss == 0):

@@ -12,6 +12,9 @@ from ..finding import Evidence, Finding, Remedy
 from ..run import CROSS_ENTROPY, EARLY, FEWEST, Run, nan_median
 from .base import Symptom, points, short
 
+RECENT = 10
+"""A spike is a jump from the median of so many losses before it."""
+
 
 @dataclass(frozen=True)
 class LossSpike(Symptom):
@@ -35,29 +38,32 @@ class LossSpike(Symptom):
             return
         values, logs = losses.values, np.log(losses.values)
         found: list[tuple[float, int, int]] = []
-        size = min(self.window, len(values) - 1)
-        windows = np.lib.stride_tricks.sliding_window_view(logs, size)[:-1]
-        middle = np.median(windows, axis=1)
-        spread = 1.4826 * np.median(np.abs(windows - middle[:, None]), axis=1)
-        typical = np.exp(middle)
+        size = min(self.window, len(values) // 2)
+        level = np.median(np.lib.stride_tricks.sliding_window_view(logs, RECENT)[:-1], axis=1)
+        rest = np.concatenate([np.zeros(RECENT), logs[RECENT:] - level])  # the loss falls, so compare with just before
+        windows = np.lib.stride_tricks.sliding_window_view(rest, size)[:-1]
+        spread = 1.4826 * np.median(np.abs(windows - np.median(windows, axis=1)[:, None]), axis=1)
+        typical = np.exp(level[size - RECENT :])
         ahead = values[size:]
-        scores = (logs[size:] - middle) / np.maximum(spread, 0.02)
+        scores = rest[size:] / np.maximum(spread, 0.02)
         scale = max(run.first_loss if math.isfinite(run.first_loss) else 0.0, float(np.median(values)))
-        is_spike = (scores > self.z) & (ahead - typical > self.jump * scale) & (ahead > 2 * typical)
-        is_odd = np.mean(scores > self.z / 2) > 0.02  # a heavy tail is no spike
+        was_calm = values[size - 1 : -1] < 1.25 * typical  # a loss that rises step by step is no spike
+        is_spike = was_calm & (scores > self.z) & (ahead - typical > self.jump * scale) & (ahead > 2 * typical)
         for place in np.flatnonzero(is_spike).tolist():
+            if np.mean(scores[:place] > self.z / 2) > 0.02:
+                continue  # a heavy tail is no spike
             after = ahead[place + 1 : place + 31]
             back = np.flatnonzero(after < typical[place] + 0.3 * (ahead[place] - typical[place]))
             if len(back):
                 found.append((float(scores[place]), place + size, int(back[0]) + 1))
-        if not found or is_odd:
+        if not found:
             return
         _, place, length = max(found)
         step = int(losses.steps[place])
         cause, culprit = self._culprit(run, step)
         before, top = float(typical[place - size]), float(values[place])
         text = (
-            f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was back after {length} steps. "
+            f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was back {length} later. "
             f"{cause}"
         )
         gradients = run.table(signals.ALL_GRADIENTS)
@@ -100,9 +106,9 @@ class BadInitialLoss(Symptom):
         classes, losses = run.facts.classes, run.loss
         if run.facts.loss_fn not in CROSS_ENTROPY or not classes or classes < 2 or not losses:
             return
-        few = len(losses) < EARLY and (run.facts.batch or 0) < self.batch
-        first, limit = run.first_loss, self.factor * math.log(classes)
-        if few or not first > limit or not float(losses.values[0]) > limit:
+        is_sure = (run.facts.batch or 0) >= self.batch
+        first, limit = float(losses.values[0]) if is_sure else run.first_loss, self.factor * math.log(classes)
+        if not first > limit or (not is_sure and len(losses) < EARLY):
             return
         text = (
             f"The first loss is {short(first)}; a classifier that knows nothing has {short(math.log(classes))} with "
@@ -116,7 +122,8 @@ class BadInitialLoss(Symptom):
         )
         shown = points("loss", None, losses.steps[:50], losses.values[:50], limit)
         step = int(losses.steps[0])
-        yield self.finding(last, step, step, "warning", text, remedy, shown)
+        severity = "info" if run.learns or (not run.is_long and first < 1.5 * limit) else "warning"
+        yield self.finding(last, step, step, severity, text, remedy, shown)
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,8 @@ class NoLabelSignal(Symptom):
         if len(checks) < 3 or not math.isfinite(guess) or guess <= 0:
             return
         best = float(np.nanmin(checks.values))
-        if best <= self.validation * guess or not run.last_loss < self.training * guess:
+        # far above it the validation data have other classes, or the model was ruined by something else
+        if not self.validation * guess < best < 1.5 * guess or not run.last_loss < self.training * guess:
             return
         at = [step for step in checks.steps.tolist() if run.loss_before(step) < self.training * guess]
         text = (

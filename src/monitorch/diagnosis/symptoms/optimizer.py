@@ -49,7 +49,8 @@ class NoUpdate(Symptom):
             floor = self.gradient * nan_median(rms)[:, None]
         moves = (rms > floor) & (rms > 0)
         is_idle = (rates == 0) & (np.cumsum(rates == 0, axis=0) < self.idle_rate)
-        is_bad = (changed.values == 0) & moves & ~is_idle
+        left = np.array([run.left_optimizer.get(name, math.inf) for name in names])
+        is_bad = (changed.values == 0) & ((moves & ~is_idle) | (changed.steps[:, None] >= left))
         counted = np.cumsum(is_bad, axis=0)
         lag = np.vstack([np.zeros((self.steps, len(names))), counted])[: len(counted)]
         found = [
@@ -61,8 +62,12 @@ class NoUpdate(Symptom):
             return
         frozen = [names[one.place] for one in found]
         layers = list(dict.fromkeys(run.layer_of(name) or name for name in frozen))
-        outside = [name for name in frozen if not run.facts.parameters[name].optimized]
+        known = run.facts.parameters
+        outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
+        ratios = nan_median(_ratios(run).values[-FEWEST:])
+        if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < 3e-5).all()):
+            return  # steps are too small for all of them, which is another symptom
         why = (
             "No optimizer has it."
             if outside
@@ -159,7 +164,7 @@ class StepTooLarge(Symptom):
         """Large updates, or divergence."""
         table = _ratios(run)
         middle = nan_median(np.where(table.values > 0, table.values, np.nan)) if table else np.zeros(0)
-        large = self._large_updates(table)
+        large = min(filter(None, (self._large_updates(table), self._fast_growth(run))), default=None)
         rising = self._divergence(run, table, middle)
         if large is None and rising is None:
             return
@@ -170,11 +175,12 @@ class StepTooLarge(Symptom):
         has_diverged = rising is not None
         says = []
         if large is not None:
-            says.append(f"A step changes weights by up to {share(level)} of their size.")
+            size = share(level) if level > self.ratio else f"more than {share(self.ratio)}"
+            says.append(f"A step changes weights by {size} of their size.")
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         says.append("Steps overshoot, so nothing that was learned lasts.")
-        severity = "error" if has_diverged or run.is_stuck or not np.isfinite(run.loss.values).all() else run.harm()
+        severity = "error" if has_diverged or run.is_stuck else run.harm()
         if large is not None and not has_diverged and not run.is_long:
             severity = "warning"
         remedy = Remedy("Lower the learning rate, warm it up, or clip gradients.", "scale_lr", {"factor": 0.1})
@@ -198,27 +204,49 @@ class StepTooLarge(Symptom):
         first += int(np.argmax(bad[first : rows[0] + 1]))
         return int(table.steps[first]), int(table.steps[rows[0]])
 
+    def _fast_growth(self, run: Run) -> tuple[int, int] | None:
+        """The same from norms of weights, which are read also where steps are not observed.
+
+        Steps together are at least as long as a norm has grown.
+        """
+        table, ratios_seen = run.table(signals.WEIGHT).select(run.weights), _ratios(run)
+        if len(table.steps) < 2 or not table.places:
+            return None
+        apart = np.diff(table.steps)[:, None]
+        with np.errstate(all="ignore"):
+            ratios = np.abs(np.diff(table.values, axis=0)) / table.values[:-1] / np.maximum(apart, FEWEST)
+        part = np.nanmean(np.where(np.isfinite(ratios), ratios > self.ratio, 0.0), axis=1)
+        for row in np.flatnonzero(part >= self.layers).tolist():
+            begin, end = int(table.steps[row]), int(table.steps[row + 1])
+            observed = ratios_seen.values[(ratios_seen.steps > begin) & (ratios_seen.steps <= end)]
+            is_denied = np.isfinite(observed).any() and np.nanmedian(observed) < self.ratio / 3
+            if not is_denied:  # otherwise somebody else has changed the weights
+                return begin + 1, end
+        return None
+
     def _divergence(self, run: Run, table: Table, middle: Numbers) -> tuple[int, int] | None:
         """When the loss began to rise, if it rose far above where it began, and stayed there."""
         losses, first = run.loss, run.first_loss
         if len(losses) < 10 or not math.isfinite(first):
             return None
-        values = np.where(np.isfinite(losses.values), losses.values, np.inf)
-        smooth = rolling_median(np.where(np.isinf(values), 1e300, values)[:, None], 10)[:, 0]
-        early = values[: min(20, len(values))]
-        noise = 1.4826 * np.median(np.abs(early[np.isfinite(early)] - first)) if np.isfinite(early).any() else 0.0
+        finite = np.isfinite(losses.values)
+        values, steps = losses.values[finite], losses.steps[finite]
+        if len(values) < 10 or run.facts.optimizers > 1:
+            return None
+        smooth = rolling_median(values[:, None], 10)[:, 0]
+        noise = 1.4826 * float(np.median(np.abs(values[:20] - first)))
         lowest = np.fmin.accumulate(np.where(np.isfinite(smooth), smooth, np.inf))
         limit = np.maximum(first + max((self.rise - 1) * abs(first), 8 * noise), 3 * np.where(lowest > 0, lowest, 0))
         rows = np.flatnonzero(smooth > limit)
         if not len(rows) or smooth[-1] <= limit[-1]:
             return None
-        is_huge = smooth[-1] > 100 * max(abs(first), 1e-12)
+        is_huge = smooth[-1] > 10 * max(abs(first), 1e-12)
         strong = np.isfinite(middle).any() and float(np.nanmax(middle)) > 0.02
         if not (is_huge or strong):
             return None
         detected = rows[0]
         onset = detected - int(np.argmax(values[detected::-1] <= first + max(0.1 * abs(first), 3 * noise)))
-        return int(losses.steps[onset]), int(losses.steps[detected])
+        return int(steps[onset]), int(steps[detected])
 
 
 @dataclass(frozen=True)
@@ -256,9 +284,11 @@ class NoProgress(Symptom):
         cosines = run.table(signals.GRADIENT_COSINE).select(run.weights)
         alike = float(np.nanmedian(cosines.values)) if np.isfinite(cosines.values).any() else 1.0
         rows = np.flatnonzero(is_small)
-        is_flat = math.isfinite(run.fallen) and run.fallen < 0.05
+        is_flat = math.isfinite(run.fallen) and run.fallen < 0.05 and run.facts.optimizers == 1
         if not len(rows) or not is_small[-1] or alike < self.cosine or not is_flat or len(run.loss) < 10:
             return None
+        if np.mean(largest < self.ratio) < 0.5:
+            return None  # rates that go to 0 at the end are meant to
         level = float(np.nanmedian(middle[-FEWEST:]))
         factor = float(np.clip(10.0 ** round(math.log10(1e-3 / max(level, 1e-9))), 10, 1e4))
         text = (
@@ -396,7 +426,7 @@ class OverRegularised(Symptom):
             return
         worst = int(np.nanargmin(np.where(np.isfinite(ratios[-1]), ratios[-1], np.inf)))
         level = float(np.nanmedian(ratios[-1]))
-        began = int(np.argmax(nan_median(ratios) < 0.5))
+        began = int(np.nanargmax(nan_median(ratios)[: rows[0] + 1]))
         text = (
             f"Weights have shrunk to {share(level)} of their first norm, {table.places[worst]} most of all. "
             "Weight decay is stronger than what gradients add, so the model forgets what it learns."
@@ -424,14 +454,14 @@ class GradientNoise(Symptom):
     def look(self, run: Run) -> Iterable[Finding]:
         """In all layers, early, with small batches, while little is learned."""
         table = run.table(signals.GRADIENT_COSINE).select(run.weights)
-        if len(table.steps) < 4 * FEWEST or not run.is_long or run.facts.batch is None:
+        if len(table.steps) < 2 * FEWEST or not run.is_long or run.facts.batch is None:
             return
         early = np.abs(nan_median(table.values[1 : 4 * FEWEST].T))
-        if run.facts.batch > self.batch or not (early[np.isfinite(early)] < self.cosine).all():
+        level = float(np.nanmedian(early)) if np.isfinite(early).any() else math.inf
+        if run.facts.batch > self.batch or level > self.cosine:
             return
-        level = float(np.nanmax(early))
         text = (
-            f"Gradients of consecutive steps have cosines below {short(level)} in every layer, with batches of "
+            f"Gradients of consecutive steps have a cosine of {short(level)} in most layers, with batches of "
             f"{run.facts.batch:g}. Most of each step is noise."
         )
         remedy = Remedy(
@@ -440,5 +470,5 @@ class GradientNoise(Symptom):
         shown = points(signals.GRADIENT_COSINE, None, table.steps, nan_median(table.values), self.cosine)
         severity = "info" if run.learns else "warning"
         yield self.finding(
-            None, int(table.steps[0]), int(table.steps[4 * FEWEST - 1]), severity, text, remedy, shown, confidence=0.5
+            None, int(table.steps[0]), int(table.steps[2 * FEWEST - 1]), severity, text, remedy, shown, confidence=0.5
         )
