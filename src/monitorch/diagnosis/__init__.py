@@ -1,6 +1,7 @@
 """What is wrong in a run, where, since when, and what to try. Never imports torch."""
 
 from . import signals
+from .check import check
 from .diagnose import diagnose, switched_off
 from .finding import ACTIONS, Evidence, Finding, Remedy, verdict
 from .history import Facts, History
@@ -15,6 +16,7 @@ __all__ = [
     "History",
     "Remedy",
     "Symptom",
+    "check",
     "diagnose",
     "signals",
     "switched_off",

@@ -5,10 +5,12 @@ Numbers of ticks would not do: they are means, from which no median and no first
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..store.samples import SampleArrays
 
 Numbers = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -69,10 +71,11 @@ class Samples:
     def __init__(self, most: int = MOST_KEPT) -> None:
         self.names: list[str] = []
         self._places: dict[str, int] = {}
-        self._parts: list[tuple[Steps, Steps, Numbers]] = []
+        self._parts: list[SampleArrays] = []
         self._most, self._kept = most, 0
-        self.thinned = 0
-        """How often older steps were forgotten."""
+        self._unsaved: list[SampleArrays] | None = []
+        """What was added since the last :meth:`take_new`; None if older samples were forgotten since."""
+        self._named = 0
 
     def add(self, names: Sequence[str], places: Steps, steps: Steps, values: Numbers) -> None:
         """Add samples; ``names`` are those of all places."""
@@ -80,7 +83,10 @@ class Samples:
             return
         used, inverse = np.unique(places, return_inverse=True)
         own = np.array([self._place(names[place]) for place in used.tolist()], np.int64)
-        self._parts.append((np.asarray(steps, np.int64), own[inverse], np.asarray(values, np.float64)))
+        part = SampleArrays(np.asarray(steps, np.int64), own[inverse], np.asarray(values, np.float64))
+        self._parts.append(part)
+        if self._unsaved is not None:
+            self._unsaved.append(part)
         self._kept += len(np.unique(steps))
         if self._kept > self._most:
             self._thin()
@@ -91,21 +97,30 @@ class Samples:
             self.names.append(name)
         return self._places[name]
 
-    def arrays(self) -> tuple[Steps, Steps, Numbers]:
+    def arrays(self) -> SampleArrays:
         """Steps, places and values of all samples."""
         if len(self._parts) > 1:
-            self._parts = [tuple(map(np.concatenate, zip(*self._parts, strict=True)))]  # type: ignore[list-item]
-        return self._parts[0] if self._parts else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+            self._parts = [SampleArrays.joined(self._parts)]
+        return self._parts[0] if self._parts else _NOTHING
+
+    def take_new(self) -> "NewSamples | None":
+        """What to store since the last call; None if there is nothing."""
+        parts, self._unsaved = self._unsaved, []
+        if parts is not None and not parts:
+            return None
+        first, self._named = self._named, len(self.names)
+        samples = self.arrays() if parts is None else SampleArrays.joined(parts)
+        return NewSamples(samples, first, tuple(self.names[first:]), parts is None)
 
     def _thin(self) -> None:
-        steps, places, values = self.arrays()
+        steps = self.arrays().steps
         known = np.unique(steps)
         if len(known) > self._most:
             middle = len(known) // 2
             older = known[FIRST_KEPT:middle]
             kept = ~np.isin(steps, older[::2])
-            self._parts = [(steps[kept], places[kept], values[kept])]
-            known, self.thinned = np.unique(self._parts[0][0]), self.thinned + 1
+            self._parts = [self.arrays().select(kept)]
+            known, self._unsaved = np.unique(self._parts[0].steps), None
         self._kept = len(known)
 
     def table(self, *, largest: bool = False, smallest: bool = False) -> Table:
@@ -124,6 +139,19 @@ class Samples:
                 found = np.bincount(cells, values, minlength=shape[0] * shape[1]) / count
         found[~np.isfinite(found)] = np.nan
         return Table(known, tuple(self.names), found.reshape(shape))
+
+
+_NOTHING = SampleArrays(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+class NewSamples(NamedTuple):
+    """Samples to store, with the names that are new since the last ones, from place ``first`` on."""
+
+    samples: SampleArrays
+    first: int
+    names: tuple[str, ...]
+    replaces: bool
+    """Whether they are all there are: some of those before were forgotten."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Writing::
     writer = Writer(folder, *, rank=0, meta=None, resume=False, resume_step=None, max_size=None, journal=None)
     writer.put(lens, step, values, *, layers, statistics, epoch=0, time=None) -> bool   # values[statistic, layer]
     writer.put_histograms(lens, tag, step, counts, *, layers, edges) -> bool                 # counts[layer, bin]
+    writer.put_samples(signal, samples, *, writer, first, names, replaces) -> bool                # for a diagnosis
     writer.event(step, kind, severity="info", *, epoch, time, layer, statistic, body) -> bool
     writer.introduce_layers([Layer(name, kind, parameters) | name])
     writer.introduce_statistics(lens, [Statistic(name, scale, limits)])     # or Statistic.of(tag, line, curve, ...)
@@ -22,6 +23,7 @@ Reading::
         -> Window(layers, axis, last_step, mean, minimum, maximum, nonfinite, finite)           arrays [layer, column]
     run.newest() -> {lens: Frame};  run.frame_at(step) -> {lens: Frame}            Frame.values[statistic, layer]
     run.histograms(lens, tag, step=None, layers=None) -> HistogramFrame(lens, tag, step, layers, edges, counts) or None
+    run.samples() -> {signal: [(names, SampleArrays(steps, places, values))]}
     run.events(since=0) -> [Event(step, kind, severity, epoch, time, layer, statistic, body, id)]
     flight_records(run.path.parent) -> [path];  read_flight_record(path) -> FlightRecord     the last steps of a run
     run.data_version() -> int                                                      another number after each commit

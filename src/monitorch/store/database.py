@@ -29,6 +29,7 @@ from .types import (
     ModelLayers,
     Operation,
     PackedHistograms,
+    PackedSamples,
     Segment,
 )
 
@@ -49,6 +50,7 @@ _LOOK = (
     "error = ? WHERE lens = ? AND place = ?"
 )
 _HISTOGRAM = "INSERT INTO histogram (lens, tag, number, segment, step, edges, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_OLD_SAMPLES = "DELETE FROM samples WHERE id IN (SELECT id FROM samples ORDER BY id LIMIT 16)"
 _OLD_HISTOGRAMS = (
     "DELETE FROM histogram WHERE rowid IN (SELECT rowid FROM histogram AS own WHERE number < "
     "(SELECT max(number) FROM histogram WHERE lens = own.lens AND tag = own.tag) ORDER BY step LIMIT 16)"
@@ -75,6 +77,7 @@ class Database:
         self._takers: dict[type, Callable[[Any], None]] = {
             Frame: self._take_frame,
             PackedHistograms: self._take_histograms,
+            PackedSamples: self._take_samples,
             Event: self._take_event,
             Meta: self._take_meta,
             ModelLayers: self._take_model_layers,
@@ -177,6 +180,18 @@ class Database:
         first = number - 1 if kept == stride(number - 1) else 0
         self.connection.execute(f"DELETE FROM histogram WHERE {which}", (lens, tag, first, kept))
 
+    def _take_samples(self, taken: PackedSamples) -> None:
+        own, ask = (taken.signal, taken.writer), self.connection
+        if taken.replaces:
+            ask.execute("DELETE FROM samples WHERE signal = ? AND writer = ?", own)
+        named = ((*own, place, name) for place, name in enumerate(taken.names, start=taken.first))
+        ask.executemany("INSERT OR REPLACE INTO sampled VALUES (?, ?, ?, ?)", named)
+        ask.execute(
+            "INSERT INTO samples (signal, writer, segment, data) VALUES (?, ?, ?, ?)",
+            (*own, self._segment, taken.data),
+        )
+        self._prune()
+
     def _take_event(self, event: Event) -> None:
         where = event.severity, event.kind, event.layer, event.statistic
         row = self._segment, event.step, event.epoch, event.time, *where, json.dumps(event.body)
@@ -271,9 +286,10 @@ class Database:
         self._prune()
 
     def _prune(self) -> None:
-        """Drop the oldest until the run fits: histograms, then single ticks, then columns of 16; those of 256 stay."""
-        while self._is_too_large() and self.connection.execute(_OLD_HISTOGRAMS).rowcount:
-            pass
+        """Drop the oldest until the run fits: histograms, samples, single ticks, columns of 16; those of 256 stay."""
+        for old in (_OLD_HISTOGRAMS, _OLD_SAMPLES):
+            while self._is_too_large() and self.connection.execute(old).rowcount:
+                pass
         for level, first in ((0, "raw_from"), (1, "fine_from")):
             oldest = f"FROM block JOIN lens ON lens.id = block.lens WHERE block.id = {first}"
             while self._is_too_large():

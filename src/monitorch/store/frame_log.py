@@ -28,6 +28,7 @@ from .types import (
     ModelLayers,
     Operation,
     PackedHistograms,
+    PackedSamples,
     Segment,
 )
 
@@ -37,12 +38,14 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-VERSION = 3
-"""Version 1 knew only the names of statistics, not their parts; version 2 had no histograms."""
+VERSION = 4
+"""Version 1 knew only the names of statistics, not their parts; version 2 had no histograms, version 3 no samples."""
 FIRST_LINE = b"monitorch frame log %d\n" % VERSION
 _ANY_FIRST_LINE = re.compile(rb"monitorch frame log (\d+)\n")
 _HEAD = struct.Struct("<III")  # length and CRC-32 of what follows, and the CRC-32 of these two
 _TEXT = struct.Struct("<I")  # length of the JSON text, before the numbers
+
+NUMBERS = (Frame, PackedHistograms, PackedSamples)
 
 Written = dict[str | tuple[str, str], Any]
 """What is written only when it changes: the statistics and layers of a lens, the edges of a lens and tag."""
@@ -88,7 +91,7 @@ class FrameLog:
         written = dict(self._written)
         data = b"".join(record for operation in operations for record in _records(operation, written))
         too_large = self._max_size is not None and self._end + len(data) > self._max_size
-        if too_large and any(isinstance(operation, (Frame, PackedHistograms)) for operation in operations):
+        if too_large and any(isinstance(operation, NUMBERS) for operation in operations):
             raise OSError(f"{self.path} has reached max_size={self._max_size}, and a log cannot be shortened")
         self._append(data)
         self._written = written
@@ -201,6 +204,9 @@ class LogReader:
         if kind == "histograms":
             lens, tag, step = text
             return (PackedHistograms(lens, tag, step, self.written[lens, tag], rest),)
+        if kind == "samples":
+            signal, writer, first, names, replaces = text
+            return (PackedSamples(signal, writer, first, tuple(names), replaces, rest),)
         if kind == "frame":
             statistics, layers = self.written[text[0]]
             values = np.frombuffer(rest, np.float32)
@@ -224,6 +230,8 @@ def _records(operation: Operation, written: Written) -> Iterator[bytes]:
             written[tag] = operation.edges
             yield _record("edges", tag, operation.edges)
         yield _record("histograms", operation[:3], operation.data)
+    elif isinstance(operation, PackedSamples):
+        yield _record("samples", operation[:5], operation.data)
     else:
         yield _record(_KINDS[type(operation)], operation)
 

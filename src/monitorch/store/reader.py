@@ -21,6 +21,8 @@ from .failure import Failure
 from .histograms import unpack
 from .lens_index import Axis, LensIndex
 from .query import Query, column_axis
+from .samples import SampleArrays
+from .samples import unpack as unpack_samples
 from .schema import naming
 from .source import open_source
 from .status import derive_status
@@ -216,6 +218,28 @@ class Run:
         places = {name: place for place, name in enumerate(known)}
         shown = tuple(name for name in (known if layers is None else layers) if name in places)
         return HistogramFrame(lens, tag, own, shown, edges, counts[[places[name] for name in shown]])
+
+    def samples(self) -> dict[str, list[tuple[tuple[str, ...], SampleArrays]]]:
+        """Single samples by signal: for each process that has written some, the names of places, and the samples."""
+        names: dict[tuple[str, str], dict[int, str]] = {}
+        parts: dict[tuple[str, str], list[SampleArrays]] = {}
+        with self._moment() as connection:
+            for signal, writer, place, name in connection.execute("SELECT signal, writer, place, name FROM sampled"):
+                names.setdefault((signal, writer), {})[place] = name
+            rows = connection.execute("SELECT signal, writer, segment, data FROM samples ORDER BY id").fetchall()
+            ends = {segment: self._end_of(segment) for segment in {row[2] for row in rows}}
+        for signal, writer, segment, data in rows:
+            taken, end = unpack_samples(data), ends[segment]
+            is_valid = np.isin(taken.places, list(names.get((signal, writer), {})))
+            is_valid &= True if end is None else taken.steps <= end
+            parts.setdefault((signal, writer), []).append(taken.select(is_valid))
+        found: dict[str, list[tuple[tuple[str, ...], SampleArrays]]] = {}
+        for (signal, writer), own in parts.items():
+            known = names.get((signal, writer), {})
+            ordered = tuple(known.get(place, "") for place in range(max(known, default=-1) + 1))
+            joined = SampleArrays.joined(own)
+            found.setdefault(signal, []).append((ordered, joined))
+        return found
 
     def events(self, since: int = 0) -> list[Event]:
         """The events whose id is greater than ``since``, oldest first."""

@@ -58,6 +58,14 @@ CREATE TABLE histogram (lens INTEGER, tag TEXT, number INTEGER, segment INTEGER 
 """
 
 
+_SAMPLES = """
+CREATE TABLE sampled (signal TEXT, writer TEXT, place INTEGER, name TEXT NOT NULL, PRIMARY KEY (signal, writer, place))
+    WITHOUT ROWID;
+CREATE TABLE samples (id INTEGER PRIMARY KEY, signal TEXT NOT NULL, writer TEXT NOT NULL, segment INTEGER NOT NULL,
+    data BLOB NOT NULL);
+"""
+
+
 def _run(script: str, connection: sqlite3.Connection) -> None:
     for statement in filter(str.strip, script.split(";")):
         connection.execute(statement)
@@ -79,6 +87,7 @@ MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (
     partial(_run, _EPOCHS),
     _name_parts,
     partial(_run, _HISTOGRAMS),
+    partial(_run, _SAMPLES),
 )
 """The n-th one updates a file from version n - 1 to n; a new file runs all of them."""
 

@@ -126,6 +126,21 @@ class PackedHistograms(NamedTuple):
     data: bytes
 
 
+class PackedSamples(NamedTuple):
+    """Single samples of a signal, on their way to the disk.
+
+    Places in ``data`` count the names of one ``writer``; ``names`` are new ones, from place ``first`` on.
+    """
+
+    signal: str
+    writer: str
+    first: int
+    names: tuple[str, ...]
+    replaces: bool
+    """Whether what this writer has stored of the signal before is replaced."""
+    data: bytes
+
+
 class Segment(NamedTuple):
     """A restart from step ``after``: what was stored before for later steps is hidden."""
 
@@ -133,7 +148,7 @@ class Segment(NamedTuple):
     time: float
 
 
-Operation: TypeAlias = Frame | PackedHistograms | Event | Meta | ModelLayers | Looks | Segment
+Operation: TypeAlias = Frame | PackedHistograms | PackedSamples | Event | Meta | ModelLayers | Looks | Segment
 
 FirstOperations: TypeAlias = Callable[[int | None], Sequence[Operation]]
 """The first operations of a writer, given the newest step of the file."""

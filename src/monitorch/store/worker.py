@@ -14,7 +14,7 @@ from typing import Any
 from ..statistic import Statistic
 from .backend import Backend
 from .database import OwnerChangedError
-from .types import Frame, Looks, Meta, ModelLayers, Operation, PackedHistograms
+from .types import Frame, Looks, Meta, ModelLayers, Operation, PackedHistograms, PackedSamples
 
 COMMIT_SECONDS = 0.5
 """Operations are stored in groups; the first one of a group waits this many seconds."""
@@ -228,6 +228,6 @@ def _frames(operations: Sequence[Operation]) -> int:
 
 def _size(operation: Operation) -> int:
     """How many bytes of numbers it has."""
-    if isinstance(operation, PackedHistograms):
+    if isinstance(operation, (PackedHistograms, PackedSamples)):
         return len(operation.data)
     return operation.values.nbytes if isinstance(operation, Frame) else 0

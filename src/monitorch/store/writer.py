@@ -29,6 +29,8 @@ from .histograms import pack
 from .journal import JOURNALS, Journal
 from .reader import Run
 from .run_list import file_of, numbered
+from .samples import SampleArrays
+from .samples import pack as pack_samples
 from .status import ending, uncaught
 from .types import (
     ENDS,
@@ -41,6 +43,7 @@ from .types import (
     ModelLayers,
     Operation,
     PackedHistograms,
+    PackedSamples,
     Segment,
 )
 from .worker import FlushRequest, Worker
@@ -174,6 +177,26 @@ class Writer:
             self._worker.drop(1)
             return self._refuse("put_histograms", error)
         return self._put("put_histograms", histograms)
+
+    def put_samples(
+        self, signal: str, samples: SampleArrays, *, writer: str, first: int, names: Sequence[str], replaces: bool
+    ) -> bool:
+        """Store single samples of a signal; False if they had to be dropped.
+
+        Args:
+            signal: what was measured.
+            samples: steps, places and values; places count the names that this ``writer`` has ever given.
+            writer: whose names these are.
+            first: the place of the first of ``names``.
+            names: those that are new.
+            replaces: whether all that this writer has stored of the signal so far is replaced.
+        """
+        try:
+            new = _names(tuple(names))
+            packed = PackedSamples(_text(signal), _text(writer), int(first), new, bool(replaces), pack_samples(samples))
+        except Exception as error:
+            return self._refuse("put_samples", error)
+        return self._put("put_samples", packed)
 
     def event(self, step: int, kind: str, severity: str = "info", **details: Any) -> bool:
         """Store an event; ``details`` are the other fields of :class:`Event`."""

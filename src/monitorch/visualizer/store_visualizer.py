@@ -16,6 +16,7 @@ from ..statistic import Statistic
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Event, Layer, Writer
 from ..store.run_list import numbered as numbered_names
 from ..store.run_list import ranks_of, time_name
+from ..store.samples import SampleArrays
 from ..store.tiles import absent
 from ..store.types import Floats
 from .frame import Bins, Moment, TagFrame, frames_of
@@ -153,6 +154,11 @@ class StoreVisualizer(RecordSink):
         """Store further facts, if the run exists."""
         if self._writer is not None and not self._closed:
             self._writer.note(**facts)
+
+    def keep_samples(self, signal: str, samples: SampleArrays, **names: Any) -> None:
+        """Store single samples, if the run exists: see :meth:`monitorch.store.Writer.put_samples`."""
+        if self._writer is not None and not self._closed:
+            self._writer.put_samples(signal, samples._replace(steps=samples.steps + self._first_step), **names)
 
     def show_event(self, event: Event) -> None:
         """Store an event, from any thread; after :meth:`close` it is left out."""

@@ -1,9 +1,11 @@
 """Looks for what is wrong while a model trains."""
 
+import copy
 import time
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..diagnosis import Facts, Finding, History, diagnose, signals
+from ..diagnosis.check import FACTS
 from ..diagnosis.history import LOSS, TRAINING, VALIDATION, Numbers, Parameter, Steps
 from ..diagnosis.symptoms import Symptom
 from ..engine.inputs import OUTPUT, TARGET
@@ -31,6 +34,7 @@ from ..preprocessor.parameter_difference_geometry import ParameterDifferenceRati
 from ..preprocessor.parameter_facts import FactSeries
 from ..preprocessor.parameters import ParameterNorm
 from ..preprocessor.run_numbers import ExplicitCall, RunNumbers
+from ..visualizer.store_visualizer import StoreVisualizer
 
 PAUSE = 50
 """A diagnosis comes after so many times as long as the last one took."""
@@ -165,7 +169,8 @@ class LiveDiagnosis:
         self._model, self._optimizers = weakref.ref(model), list(optimizers)
         self._findings: list[Finding] = []
         self._looked_at, self._due = -1, 0.0
-        self._is_counted = False
+        self._noted: dict[str, Any] = {}
+        self._id = uuid4().hex
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
         preprocessors = [part for lens in known for part in lens._preprocessors]
         self._targets = next((part for part in preprocessors if isinstance(part, loss_inputs.LossInputs)), None)
@@ -208,6 +213,7 @@ class LiveDiagnosis:
         """A tick has been folded: take what belongs to it, and look if that is not too soon."""
         try:
             self._take_facts()
+            self._store_samples()
             if time.perf_counter() >= self._due:
                 self.look()
         except Exception as error:
@@ -226,13 +232,40 @@ class LiveDiagnosis:
                 self._state.events.add(
                     one.detected_at, one.title, one.severity, layer=one.layer, text=one.explanation, numbers=numbers
                 )
-        if self._findings != list(known.values()) or not self._is_counted:
-            self._is_counted = True
-            for part in getattr(self._inspector.visualizer, "parts", (self._inspector.visualizer,)):
-                if hasattr(part, "note"):
-                    part.note(findings=[one.to_json() for one in self._findings])
+        self._note()
         took = time.perf_counter() - begin
         self._due = time.perf_counter() + PAUSE * took
+
+    def close(self) -> None:
+        """Look a last time, so that a stored run has all findings."""
+        try:
+            if self._looked_at != self.history.step:
+                self.look()
+        except Exception as error:
+            tell(self._state, DIAGNOSING, error)
+
+    def _note(self) -> None:
+        """Store findings and facts where they have changed."""
+        for part in self._stores():
+            for name, known in (("findings", [one.to_json() for one in self._findings]), (FACTS, self._known_facts())):
+                if self._noted.get(name) != known:
+                    self._noted[name] = known
+                    part.note(**{name: known})
+
+    def _known_facts(self) -> dict[str, Any]:
+        return copy.deepcopy(self.history.facts.to_json())
+
+    def _store_samples(self) -> None:
+        for part in self._stores():
+            for signal, samples in self.history.samples.items():
+                new = samples.take_new()
+                if new is not None:
+                    names = {"first": new.first, "names": new.names, "replaces": new.replaces}
+                    part.keep_samples(signal, new.samples, writer=self._id, **names)
+
+    def _stores(self) -> list[StoreVisualizer]:
+        visualizer = self._inspector.visualizer
+        return [part for part in getattr(visualizer, "parts", (visualizer,)) if isinstance(part, StoreVisualizer)][:1]
 
     def _report(self, symptom: str, error: Exception) -> None:
         tell(self._state, f"looking for {symptom}", error)

@@ -523,6 +523,8 @@ class Watch(DisplaysRun):
         if self._recorder is not None:
             self._recorder.close()
         self.inspector.state.settle()
+        if self._diagnosis is not None:
+            self._diagnosis.close()
         self.inspector.state.call_back()
         if left := self._with_model.detach():
             _watches.pop(left[0], None)

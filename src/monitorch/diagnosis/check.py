@@ -1,0 +1,42 @@
+"""The same diagnosis for a run on disk."""
+
+import os
+from collections.abc import Iterable
+
+from ..errors import StoreError
+from ..store import Run, open_run
+from .diagnose import chosen, diagnose
+from .finding import Finding
+from .history import Facts, History
+from .symptoms import Symptom
+
+FACTS = "diagnosis"
+"""The name of what is known of a run beside its samples, among the facts of a stored one."""
+
+
+def stored_history(run: Run) -> History:
+    """What a stored run has kept for a diagnosis."""
+    facts = run.meta.get(FACTS)
+    if facts is None:
+        raise StoreError(
+            f"{run.path} cannot be diagnosed: nothing was kept for it. Runs are diagnosed if they were watched with "
+            "monitorch.watch(...), of this release or later, and without diagnose=False"
+        )
+    history = History(Facts.from_json(facts))
+    for signal, parts in run.samples().items():
+        for names, samples in parts:
+            history.add(signal, names, samples.places, samples.steps, samples.values)
+    return history
+
+
+def check(run: Run | str | os.PathLike[str], symptoms: Iterable[Symptom] | None = None) -> list[Finding]:
+    """What is wrong in a stored run, first causes first.
+
+    Args:
+        run: the run, or its folder.
+        symptoms: thresholds other than the usual ones, and symptoms of your own.
+    """
+    if isinstance(run, Run):
+        return diagnose(stored_history(run), chosen(symptoms))
+    with open_run(run) as opened:
+        return diagnose(stored_history(opened), chosen(symptoms))
