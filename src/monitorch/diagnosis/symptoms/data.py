@@ -38,8 +38,10 @@ class InputScale(Symptom):
         if not spreads.places:
             return
         place = spreads.places[0]
-        mean, std, spread = (np.abs(table.column(place)) for table in (means, stds, spreads))
-        is_bad = (mean[: len(std)] > self.size) | (std > self.size) | (spread > self.features)
+        # other inputs may come in other steps
+        tables = (table.select([place]) for table in (means, stds, spreads))
+        mean, std, spread = (np.abs(table.at_steps(spreads.steps)[:, 0]) for table in tables)
+        is_bad = (mean > self.size) | (std > self.size) | (spread > self.features)
         rows = np.flatnonzero(is_bad)
         if not len(rows) or is_bad[-FEWEST:].mean() <= 0.5:
             return
@@ -59,7 +61,7 @@ class InputScale(Symptom):
             else (spreads, signals.FEATURE_SPREAD, self.features)
         )
         severity = "info" if is_rescaled else "error" if run.is_stuck else "warning"
-        step = int(stds.steps[row])
+        step = int(spreads.steps[row])
         yield self.finding(None, step, step, severity, text, remedy, evidence(table, signal, place, limit))
 
 
