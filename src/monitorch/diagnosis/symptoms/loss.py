@@ -161,8 +161,8 @@ class Overfitting(Symptom):
         )
         remedy = Remedy("Stop there, use more data, or regularise: weight decay, dropout, augmentation.")
         shown = points("validation loss", None, checks.steps, values, float(limit))
-        step = int(checks.steps[best])
-        yield self.finding(None, step, int(checks.steps[over[0]]), "warning", text, remedy, shown)
+        step, detected = int(checks.steps[best]), int(checks.steps[max(over[0], best + 2)])
+        yield self.finding(None, step, detected, "warning", text, remedy, shown)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class NoLabelSignal(Symptom):
         # far above it the validation data have other classes, or the model was ruined by something else
         if not self.validation * guess < best < 1.5 * guess or not run.last_loss < self.training * guess:
             return
-        at = [step for step in checks.steps.tolist() if run.loss_before(step) < self.training * guess]
+        at = [step for step in checks.steps[2:].tolist() if run.loss_before(step) < self.training * guess]
         text = (
             f"The training loss is {short(run.last_loss)}, but the validation loss was never below {short(best)}; "
             f"guessing gives {short(guess)}. Labels have nothing to do with inputs, or are shuffled against them."

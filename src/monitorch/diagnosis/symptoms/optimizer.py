@@ -324,8 +324,9 @@ class NoProgress(Symptom):
             {"factor": 10.0},
         )
         shown = points("loss", None, losses.steps, losses.values, None)
-        step = int(losses.steps[max(0, len(losses) - len(recent))])
-        detected = int(losses.steps[min(len(losses) - 1, self.plateau - 1)])
+        level, spread = float(np.median(recent)), float(np.std(recent))
+        first = int(np.argmax(values <= level + spread))  # the median itself is, so there is one
+        step, detected = losses.steps[first], losses.steps[min(len(values), first + self.plateau) - 1]
         return self.finding(None, step, detected, "warning", text, remedy, shown, confidence=0.6)
 
 
