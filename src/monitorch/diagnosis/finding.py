@@ -174,9 +174,12 @@ def _plain(value: float) -> float | str:
 def problems(findings: Iterable[Finding]) -> list[Finding]:
     """The first causes of what is wrong now: of warnings and errors that last; they may be over themselves."""
     known = {one.id: one for one in findings}
-    lasting = [one for one in known.values() if one.is_open and one.severity != SEVERITIES[0]]
-    first = {_first_cause(one, known) for one in lasting}
+    first = {_first_cause(one, known) for one in _lasting(known.values())}
     return [one for one in known.values() if one.id in first]
+
+
+def _lasting(findings: Iterable[Finding]) -> list[Finding]:
+    return [one for one in findings if one.is_open and one.severity != SEVERITIES[0]]
 
 
 def verdict(findings: Iterable[Finding] | None) -> str:
@@ -187,11 +190,12 @@ def verdict(findings: Iterable[Finding] | None) -> str:
     """
     if findings is None:
         return "not diagnosed"
-    found = problems(findings)
-    if not found:
+    known = list(findings)
+    lasting = _lasting(known)
+    if not lasting:
         return "healthy"
-    count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-    return f"{count} since step {min(one.step for one in found):,}"
+    count = len(problems(known))
+    return f"{count} problem{'s' if count > 1 else ''} since step {min(one.step for one in lasting):,}"
 
 
 def _first_cause(finding: Finding, known: Mapping[str, Finding]) -> str:

@@ -40,16 +40,11 @@ class InputScale(Symptom):
         if not spreads.places:
             return
         place = spreads.places[0]
-<<<<<<< HEAD
-        mean, std, spread = (np.abs(table.column(place)) for table in (means, stds, spreads))
-        # nearly constant features, such as the borders of images, do no harm: the others must be large
-        is_bad = (mean > self.size) | (std > self.size) | ((spread > self.features) & (std > self.large))
-=======
         # other inputs may come in other steps
         tables = (table.select([place]) for table in (means, stds, spreads))
         mean, std, spread = (np.abs(table.at_steps(spreads.steps)[:, 0]) for table in tables)
-        is_bad = (mean > self.size) | (std > self.size) | (spread > self.features)
->>>>>>> cd13011cae86dae8682ccd7d72cb4c1e1ad1068f
+        # nearly constant features, such as the borders of images, do no harm: the others must be large
+        is_bad = (mean > self.size) | (std > self.size) | ((spread > self.features) & (std > self.large))
         rows = np.flatnonzero(is_bad)
         if not len(rows) or is_bad[-FEWEST:].mean() <= 0.5:
             return
