@@ -247,7 +247,7 @@ class Activations(SeparateStatistics):
             x = thinned(x, units, step)
             active = active_counts(x, units)
             found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
-            self._kept.batches.add(name, *found.values(), common=(x.numel(), *found))
+            self._kept.batches.add((name, self._kept.series.now()), *found.values(), common=(x.numel(), *found))
             self._note_alive(name, x, active, step)
 
     def _note_alive(self, name: str, x: Tensor, active: Tensor, step: int) -> None:
@@ -257,10 +257,11 @@ class Activations(SeparateStatistics):
         window.add(active, step, len(x), x.numel() // len(active))
         if window.is_full:
             del self._windows[name]
-            self._kept.batches.add(name, window.alive, common=(x.numel(), DEATH))
+            self._kept.batches.add((name, self._kept.series.now()), window.alive, common=(x.numel(), DEATH))
 
     def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
         """Make the samples of several calls; those that a window has closed for come alone."""
+        names, steps = zip(*keys, strict=True)
         elements, *statistics = common
         wide, found = wide_dtype(columns[0]), dict(zip(statistics, columns, strict=True))
         norms = found.pop(NORM, columns[0])  # with spreads there is one
@@ -273,7 +274,7 @@ class Activations(SeparateStatistics):
                 sample = column.to(wide) / elements
             else:  # a spread; that of zeros is 0
                 sample = column / (norms / math.sqrt(elements)).clamp_min(torch.finfo(torch.float32).tiny)
-            kept.series.add_all([(name, statistic) for name in keys], sample)
+            kept.series.add_all([(name, statistic) for name in names], sample, steps)
 
     def clear(self) -> None:
         """Also forget which units were active."""
