@@ -52,6 +52,8 @@ class Table:
     def at_steps(self, steps: Steps) -> Numbers:
         """The numbers at these steps; NaN where there is none."""
         found = np.full((len(steps), len(self.places)), np.nan)
+        if not self:
+            return found
         where = np.searchsorted(self.steps, steps)
         known = (where < len(self.steps)) & (self.steps[np.minimum(where, len(self.steps) - 1)] == steps)
         found[known] = self.values[where[known]]
@@ -115,12 +117,11 @@ class Samples:
     def _thin(self) -> None:
         steps = self.arrays().steps
         known = np.unique(steps)
-        if len(known) > self._most:
-            middle = len(known) // 2
-            older = known[FIRST_KEPT:middle]
-            kept = ~np.isin(steps, older[::2])
-            self._parts = [self.arrays().select(kept)]
-            known, self._unsaved = np.unique(self._parts[0].steps), None
+        while len(known) > self._most and len(older := known[FIRST_KEPT : len(known) // 2]):
+            known = np.setdiff1d(known, older[::2], assume_unique=True)
+        kept = np.isin(steps, known)
+        if not kept.all():
+            self._parts, self._unsaved = [self.arrays().select(kept)], None
         self._kept = len(known)
 
     def table(self, *, largest: bool = False, smallest: bool = False) -> Table:
@@ -131,8 +132,8 @@ class Samples:
         cells = rows * shape[1] + places
         if largest or smallest:
             found = np.full(shape[0] * shape[1], -np.inf if largest else np.inf)
-            (np.maximum if largest else np.minimum).at(found, cells, values)
-            found[np.isinf(found)] = np.nan
+            with np.errstate(invalid="ignore"):  # NaN stays NaN
+                (np.maximum if largest else np.minimum).at(found, cells, values)
         else:
             with np.errstate(all="ignore"):
                 count = np.bincount(cells, minlength=shape[0] * shape[1])

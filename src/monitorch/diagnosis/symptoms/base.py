@@ -106,7 +106,10 @@ def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> lis
         onset += int(np.argmax(bad[onset : first + 1]))
         fine = np.flatnonzero(~bad[last:])
         is_over = last < len(rows) - 1 and len(fine) > 0
-        resolved = int(steps[rows[last + fine[0]]]) if is_over else None
+        end = int(last + fine[0]) if is_over else 0
+        while end > 0 and not bad[end - 1]:  # it was over before one could be sure
+            end -= 1
+        resolved = int(steps[rows[end]]) if is_over else None
         found.append(Stretch(place, int(steps[rows[onset]]), int(steps[rows[first]]), resolved))
     return found
 

@@ -1,0 +1,189 @@
+"""What is wrong with data and with what enters the loss, and the healthy runs that look like it."""
+
+import numpy as np
+import pytest
+
+from monitorch.diagnosis import signals, switched_off
+from monitorch.diagnosis.symptoms import InputScale, OutputLossMismatch, UnrepresentativeBatches
+
+NAN = np.nan
+
+
+def inputs(told, mean=0.0, std=1.0, spread=3.0, **options):
+    told.add(signals.INPUT_MEAN, input=mean, **options).add(signals.INPUT_STD, input=std, **options)
+    return told.add(signals.FEATURE_SPREAD, input=spread, **options)
+
+
+class TestInputScale:
+    @pytest.mark.parametrize(
+        ("numbers", "words", "series"),
+        [
+            ({"std": 300.0}, "a standard deviation of 300", signals.INPUT_STD),
+            ({"mean": -127.0}, "a mean 127 from 0", signals.INPUT_STD),
+            ({"spread": 5000.0}, "up to 5,000 times apart", signals.FEATURE_SPREAD),
+        ],
+    )
+    def test_it_is_seen_in_the_first_step(self, story, numbers, words, series):
+        found = inputs(story(), **numbers, steps=[1]).one(InputScale())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 1, "warning")
+        assert words in found.explanation
+        assert found.evidence[0].series == series
+        assert found.remedy.action == "standardise_input"
+
+    def test_a_first_layer_that_normalises_makes_it_harmless(self, story):
+        told = inputs(story({"bn": "BatchNorm1d", "fc0": "Linear"}), std=300.0)
+        told.facts.parameters = {"bn.weight": next(iter(told.facts.parameters.values()))}
+        told.facts.parameters["bn.weight"].layer = "bn"
+        assert told.one(InputScale()).severity == "info"
+
+    @pytest.mark.parametrize("numbers", [{}, {"mean": 9.0, "std": 9.0, "spread": 90.0}])
+    def test_sizes_that_are_fine(self, story, numbers):
+        assert inputs(story(), **numbers).find(InputScale()) == []
+
+    def test_integers_for_an_embedding_have_no_scale(self, story):
+        told = story().add(signals.LOSS_INPUT_MEAN, target=500.0)
+        assert told.find(InputScale()) == []
+        assert "input_scale" in switched_off(told.history)
+
+    def test_one_odd_batch_is_no_matter_of_scale(self, story):
+        assert inputs(story(), std=[1.0] * 9 + [500.0] + [1.0] * 10).find(InputScale()) == []
+
+    def test_an_input_with_features_beside_one_that_has_none_and_comes_more_often(self, story):
+        told = story().add(signals.INPUT_MEAN, noise=0.0, steps=range(1, 21))
+        told.add(signals.INPUT_STD, noise=1.0, steps=range(1, 21))
+        found = inputs(told, std=300.0, steps=range(2, 21, 2)).one(InputScale())
+        assert (found.step, found.severity) == (2, "warning")
+
+    def test_thresholds_can_be_changed(self, story):
+        told = inputs(story(), std=300.0, spread=5000.0)
+        assert told.find(InputScale(size=1000, features=10_000)) == []
+        assert told.one(InputScale(size=1000)).evidence[0].threshold == 100.0
+
+
+def outputs(told, low, high, sums=None, targets=None, count=20):
+    """What enters the loss: the range of outputs, the sums of their rows, and the range of targets."""
+    steps = np.repeat(np.arange(1, count + 1), 2)
+    told.add(signals.LOSS_INPUT_RANGE, steps, output=np.tile([low, high], count))
+    if sums is not None:
+        told.add(signals.ROW_SUM, steps, output=np.tile(sums, count))
+    if targets is not None:
+        told.add(signals.LOSS_INPUT_RANGE, steps, target=np.tile(targets, count))
+    return told
+
+
+def ending(last):
+    return {"fc0": "Linear", "act0": "ReLU", "fc1": "Linear", "out": last}
+
+
+class TestOutputLossMismatch:
+    @pytest.mark.parametrize(("kind", "wanted"), [("CrossEntropyLoss", "logits"), ("NLLLoss", "log-probabilities")])
+    def test_probabilities_for_a_loss_that_wants_logits(self, story, kind, wanted):
+        told = outputs(story(ending("Softmax"), loss_fn=kind), 0.01, 0.4, [1.0, 1.0 + 1e-6], count=1)
+        found = told.one(OutputLossMismatch())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("out", 1, 1, "error")
+        assert f"wants {wanted}" in found.explanation
+        assert (found.remedy.action, found.remedy.arguments) == ("drop_output_activation", {"layer": "out"})
+
+    def test_logits_are_fine(self, story):
+        told = outputs(story(loss_fn="CrossEntropyLoss"), -3.0, 4.0, [-2.0, 5.0])
+        assert told.find(OutputLossMismatch()) == []
+
+    def test_rows_that_sum_to_one_need_not_be_probabilities(self, story):
+        told = outputs(story(loss_fn="CrossEntropyLoss"), -3.0, 4.0, [1.0, 1.0])
+        assert told.find(OutputLossMismatch()) == []
+
+    def test_so_are_log_probabilities(self, story):
+        told = outputs(story(ending("LogSoftmax"), loss_fn="NLLLoss"), -9.0, -0.1, [-30.0, -23.0])
+        assert told.find(OutputLossMismatch()) == []
+
+    def test_a_softmax_over_one_unit(self, story):
+        found = outputs(story(ending("Softmax"), loss_fn="BCELoss"), 1.0, 1.0).one(OutputLossMismatch())
+        assert found.explanation.startswith("Every output is exactly 1")
+        assert found.remedy.arguments == {"layers": ["out"], "by": "Sigmoid"}
+
+    def test_a_sigmoid_before_a_loss_that_has_one(self, story):
+        told = outputs(story(ending("Sigmoid"), loss_fn="BCEWithLogitsLoss"), 0.1, 0.9, count=1)
+        assert "The sigmoid is applied twice" in told.one(OutputLossMismatch()).explanation
+
+    def test_a_sigmoid_before_a_loss_that_wants_it_is_fine(self, story):
+        told = outputs(story(ending("Sigmoid"), loss_fn="BCELoss"), 0.1, 0.9, targets=[0.0, 1.0])
+        assert told.find(OutputLossMismatch()) == []
+
+    def test_small_logits_at_first_are_fine(self, story):
+        told = outputs(story(loss_fn="BCEWithLogitsLoss"), 0.1, 0.9, count=5)
+        assert told.find(OutputLossMismatch()) == []
+
+    @pytest.mark.parametrize(
+        ("last", "targets", "is_bad"),
+        [
+            ("ReLU", [-3.0, 1.0], True),
+            ("ReLU", [0.0, 100.0], False),
+            ("Sigmoid", [0.0, 5.0], True),
+            ("Tanh", [-1.0, 1.0], False),
+            ("Tanh", [-1.05, 1.05], False),
+            ("Linear", [-1e9, 1e9], False),
+        ],
+    )
+    def test_targets_must_be_in_reach(self, story, last, targets, is_bad):
+        told = outputs(story(ending(last), loss_fn="MSELoss"), 0.2, 0.8, targets=targets)
+        found = told.find(OutputLossMismatch())
+        assert [one.layer for one in found] == (["out"] if is_bad else [])
+
+    def test_a_relu_that_is_called_as_a_function_is_seen_by_its_zeros(self, story):
+        told = outputs(story(loss_fn="MSELoss"), 0.0, 0.8, targets=[-3.0, 1.0])
+        assert "relu" in told.one(OutputLossMismatch()).explanation
+
+    def test_classes_are_no_numbers_to_reach(self, story):
+        told = outputs(story(ending("ReLU"), loss_fn="CrossEntropyLoss", classes=10), 0.0, 5.0, targets=[0, 9])
+        assert told.find(OutputLossMismatch()) == []
+
+    def test_the_tolerance_can_be_changed(self, story):
+        told = outputs(story(loss_fn="CrossEntropyLoss"), 0.1, 0.4, [0.99, 1.01])
+        assert told.find(OutputLossMismatch()) == []
+        assert told.one(OutputLossMismatch(tolerance=0.02)).severity == "error"
+
+
+class TestUnrepresentativeBatches:
+    @staticmethod
+    def classes(story, variety, counts=(100,) * 10, batch=32.0, **facts):
+        told = story(target_counts=list(counts), classes=len(counts), batch=batch, **facts)
+        return told.add(signals.PERPLEXITY, target=variety)
+
+    def test_batches_of_one_class(self, story):
+        found = self.classes(story, 1.2).one(UnrepresentativeBatches())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "warning")
+        assert found.remedy.action == "shuffle"
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {"variety": 9.0},
+            {"variety": 1.0, "batch": 1.0},  # a batch of one sample has one class
+            {"variety": 1.9, "batch": 2.0},
+            {"variety": 1.1, "counts": [990, 10]},  # most of the data is one class
+        ],
+    )
+    def test_shuffled_batches_are_fine(self, story, told):
+        assert self.classes(story, **told).find(UnrepresentativeBatches()) == []
+
+    def test_a_model_that_says_only_the_most_frequent_class(self, story):
+        told = self.classes(story, 1.05, counts=[990, 10], predicted_counts=[1000, 0])
+        assert told.find(UnrepresentativeBatches(share=0.4)) == []  # there is hardly more to say
+        told = self.classes(story, 1.7, counts=[900, *[30] * 9], predicted_counts=[1000, *[0] * 9])
+        found = told.one(UnrepresentativeBatches())
+        assert "The most frequent of 10 classes has 77 % of all targets" in found.explanation
+        assert found.remedy.action is None
+
+    def test_few_classes_more_frequent_are_fine(self, story):
+        told = self.classes(story, 4.0, counts=[700, 500, 500, 500, 500], predicted_counts=[1000, 0, 0, 0, 0])
+        assert told.find(UnrepresentativeBatches()) == []
+
+    def test_four_steps_are_too_few(self, story):
+        told = story(target_counts=[100] * 10, batch=32.0).add(signals.PERPLEXITY, target=[1.2] * 4)
+        assert told.find(UnrepresentativeBatches()) == []
+
+    def test_thresholds_can_be_changed(self, story):
+        told = self.classes(story, 3.0)
+        assert told.find(UnrepresentativeBatches(share=0.2)) == []
+        assert told.find(UnrepresentativeBatches(expected=0.2)) == []
+        assert len(told.find(UnrepresentativeBatches())) == 1

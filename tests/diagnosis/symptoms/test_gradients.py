@@ -1,0 +1,178 @@
+"""What goes wrong in backward passes: each symptom, and the healthy runs that look like it."""
+
+import numpy as np
+import pytest
+
+from monitorch.diagnosis import signals
+from monitorch.diagnosis.history import Parameter
+from monitorch.diagnosis.symptoms import NoGradient, NonFinite, Underflow, VanishingGradient
+
+NAN = np.nan
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_the_first_loss_if_no_more_is_known(self, story, value):
+        found = story().losses([2.0, 1.9, 1.8, value, value, 1.0]).one(NonFinite())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 4, 4, "error")
+        assert found.explanation.startswith("The loss is not finite.")
+        assert found.remedy.action == "clip"
+
+    def test_the_first_tensor_if_it_is_known(self, story):
+        told = story().losses([2.0] * 9 + [np.nan])
+        told.facts.origin = {"step": 8, "where": "forward", "what": "output", "layer": "act1", "text": "act1 has a NaN"}
+        found = told.one(NonFinite())
+        assert (found.layer, found.step) == ("act1", 8)
+        assert found.explanation.startswith("Act1 has a NaN. ")
+
+    def test_an_input_is_a_bad_batch(self, story):
+        told = story()
+        told.facts.origin = {"step": 8, "where": "forward", "what": "input", "layer": "fc0", "text": "the input"}
+        assert told.one(NonFinite()).remedy.action is None
+
+    @pytest.mark.parametrize(
+        ("where", "between", "layer"),
+        [
+            ("forward", ["fc0", "fc1"], "act0"),  # the only one between two that are measured
+            ("forward", ["fc0", "fc2"], "fc2"),  # several are: the one where it was seen
+            ("forward", None, "fc2"),
+            ("backward", ["act0", "fc1"], "act0"),  # nothing is between: the first one's backward
+        ],
+    )
+    def test_what_is_between_two_layers_is_named(self, story, where, between, layer):
+        told, known = story(), {"step": 8, "where": where, "what": "output", "layer": "fc2", "text": "NaN"}
+        told.facts.origin = {**known, "between": between}
+        assert told.one(NonFinite()).layer == layer
+
+    def test_finite_losses_are_fine_however_large(self, story):
+        assert story().losses([1e30, -1e30, 0.0]).find(NonFinite()) == []
+        assert story().find(NonFinite()) == []
+
+
+class TestVanishingGradient:
+    def test_going_back_the_first_layer_below(self, story, flat):
+        told = story().weights(signals.GRADIENT, 1e-6, 1e-4, 1.0).losses(flat(20))
+        found = told.one(VanishingGradient())
+        assert (found.layer, found.step, found.detected_at) == ("fc1", 1, 5)
+        assert "1.0e-06 times that of fc2.weight" in found.explanation
+
+    def test_with_what_can_be_replaced(self, story, flat):
+        layers = {"fc0": "Linear", "act0": "Sigmoid", "fc1": "Linear", "act1": "Tanh", "fc2": "Linear"}
+        told = story(layers).weights(signals.GRADIENT, 1e-6, 0.1, 1.0).losses(flat())
+        found = told.one(VanishingGradient())
+        assert found.remedy.arguments == {"layers": ["act0", "act1"], "by": "ReLU"}
+        assert (found.layer, found.severity) == ("fc0", "error")
+
+    def test_a_run_that_learns_is_fine(self, story, falling):
+        assert story().weights(signals.GRADIENT, 1e-6, 0.1, 1.0).losses(falling()).find(VanishingGradient()) == []
+
+    @pytest.mark.parametrize("gradients", [(0.002, 0.1, 1.0), (0.0, 0.0, 1.0), (1.0, 1e-6, 1.0)])
+    def test_small_ones_zeros_and_those_in_the_middle_are_not_it(self, story, flat, gradients):
+        assert story().weights(signals.GRADIENT, *gradients).losses(flat()).find(VanishingGradient()) == []
+
+    def test_frozen_layers_do_not_count(self, story, flat):
+        told = story().weights(signals.GRADIENT, 1e-9, 0.1, 1.0).losses(flat())
+        told.facts.parameters["fc0.weight"].trainable = False
+        assert told.find(VanishingGradient()) == []
+
+    def test_the_ratio_can_be_changed(self, story, flat):
+        told = story().weights(signals.GRADIENT, 0.005, 0.1, 1.0).losses(flat())
+        assert told.one(VanishingGradient(ratio=0.01)).layer == "fc0"
+
+
+class TestNoGradient:
+    @staticmethod
+    def ran(story, **gradients):
+        """All three layers ran in each of 20 steps."""
+        return story().add(signals.OUTPUT, fc0=1.0, fc1=1.0, fc2=1.0).add(signals.GRADIENT, **gradients)
+
+    def test_a_layer_before_a_cut_has_none(self, story):
+        told = self.ran(story, fc2__weight=1.0, fc2__bias=1.0)
+        found = told.one(NoGradient())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("fc1", 1, 5, "warning")
+        assert found.explanation.startswith("No gradient arrives in fc1 and in fc0.")
+
+    def test_exact_zeros_since_some_step(self, story):
+        late = [1.0] * 7 + [0.0] * 13
+        told = self.ran(
+            story, fc0__weight=late, fc0__bias=late, fc1__weight=1.0, fc1__bias=1.0, fc2__weight=1.0, fc2__bias=1.0
+        )
+        found = told.one(NoGradient())
+        assert (found.layer, found.step, found.detected_at) == ("fc0", 8, 12)
+
+    def test_if_nobody_has_one_it_is_the_whole_run(self, story):
+        names = {f"fc{number}__{part}": 0.0 for number in range(3) for part in ("weight", "bias")}
+        found = self.ran(story, **names).one(NoGradient())
+        assert (found.layer, found.severity) == (None, "error")
+
+    def rest(self, story, **gradients):
+        """All have gradients but these."""
+        names = {f"fc{number}__{part}": 1.0 for number in range(3) for part in ("weight", "bias")}
+        known = {**names, **gradients}
+        return self.ran(story, **{name: value for name, value in known.items() if value is not None})
+
+    def test_a_bias_without_one_is_fine(self, story):
+        assert self.rest(story, fc0__bias=0.0).find(NoGradient()) == []
+
+    def test_frozen_parameters_are_fine(self, story):
+        told = self.rest(story, fc0__weight=None, fc0__bias=None)
+        for name in ("fc0.weight", "fc0.bias"):
+            told.facts.parameters[name].trainable = False
+        assert told.find(NoGradient()) == []
+
+    def test_an_expert_that_is_not_used_is_fine(self, story):
+        told = self.rest(story)
+        told.facts.layers["expert"] = "Linear"
+        told.facts.parameters["expert.weight"] = Parameter("expert", (8, 8), "float32")
+        assert told.find(NoGradient()) == []  # it never ran
+        first = [1.0, 1.0, 1.0, *[NAN] * 17]
+        told.add(signals.OUTPUT, expert=first).add(signals.GRADIENT, expert__weight=first)
+        assert told.find(NoGradient()) == []  # it ran in three steps only
+
+    def test_one_that_comes_back_is_fine(self, story):
+        told = self.rest(story, fc0__weight=[0.0] * 10 + [1.0] * 10)
+        assert told.find(NoGradient()) == []
+
+    def test_a_loss_of_zero_has_no_gradient(self, story):
+        assert self.rest(story, fc0__weight=0.0).losses([0.0] * 20).find(NoGradient()) == []
+
+    def test_those_that_left_the_optimizer_are_another_matter(self, story):
+        told = self.rest(story, fc0__weight=[1.0] * 9 + [0.0] * 11)
+        told.add(signals.GROUP, fc0__weight=[0.0] * 9 + [-1.0] * 11)
+        assert told.find(NoGradient()) == []
+
+    def test_the_number_of_steps_can_be_changed(self, story):
+        told = self.rest(story, fc0__weight=[1.0] * 13 + [0.0] * 7)
+        assert told.one(NoGradient(steps=2)).detected_at == 15
+        assert told.find(NoGradient(steps=8)) == []
+
+
+class TestUnderflow:
+    LOST, FINE = 8 * 1e-8, 8 * 1e-6  # norms of 64 elements
+
+    def test_going_back_the_first_weight_that_is_lost(self, story):
+        told = story(dtype="float16").weights(signals.GRADIENT, self.LOST, self.LOST, self.FINE)
+        found = told.one(Underflow())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("fc1", 1, 5, "warning")
+        assert found.remedy.action == "grad_scaler"
+
+    def test_layers_that_compute_in_half_with_weights_in_float32(self, story):
+        told = story(computes_in_half=True).weights(signals.GRADIENT, self.LOST, self.FINE, self.FINE)
+        assert told.one(Underflow()).layer == "fc0"
+
+    @pytest.mark.parametrize("facts", [{}, {"dtype": "bfloat16"}, {"dtype": "float16", "loss_scale": True}])
+    def test_other_numbers_and_scaled_losses_are_fine(self, story, facts):
+        assert story(**facts).weights(signals.GRADIENT, self.LOST, self.LOST, self.LOST).find(Underflow()) == []
+
+    def test_dead_units_alone_make_gradients_zero(self, story):
+        told = story(dtype="float16").weights(signals.GRADIENT, 0.0, 0.0, self.FINE).add(signals.DEATH, act0=1.0)
+        assert told.find(Underflow()) == []
+
+    def test_so_does_a_loss_of_zero(self, story):
+        told = story(dtype="float16").weights(signals.GRADIENT, 0.0, 0.0, 0.0).losses([0.0] * 20)
+        assert told.find(Underflow()) == []
+
+    def test_the_level_can_be_changed(self, story):
+        told = story(dtype="float16").weights(signals.GRADIENT, self.FINE, self.FINE, self.FINE)
+        assert told.find(Underflow()) == []
+        assert told.one(Underflow(level=1000)).layer == "fc2"

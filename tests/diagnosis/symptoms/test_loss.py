@@ -1,0 +1,213 @@
+"""What losses alone tell, and the healthy runs that look like it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from monitorch.diagnosis import signals, switched_off
+from monitorch.diagnosis.symptoms import BadInitialLoss, LossSpike, NoLabelSignal, Overfitting, TrainEvalMismatch
+
+
+def noisy(values, noise=0.02, seed=0):
+    return np.asarray(values) * (1 + noise * np.random.default_rng(seed).normal(size=len(values)))
+
+
+class TestLossSpike:
+    @staticmethod
+    def jump(losses, at, by):
+        losses = np.array(losses, float)
+        losses[at - 1] = by
+        return losses
+
+    def test_a_jump_that_comes_back(self, story, falling):
+        told = story().losses(self.jump(noisy(falling(200, 2.0, 0.5)), 130, 8.0))
+        found = told.one(LossSpike())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 130, 130, "warning")
+        assert "to 8 at step 130, and was back 1 later" in found.explanation
+        assert found.remedy.action == "clip"
+
+    def test_an_unusual_batch_is_named(self, story):
+        told = story().losses(self.jump(noisy(np.ones(200)), 130, 8.0))
+        told.add(signals.INPUT_STD, input=np.where(np.arange(1, 201) == 130, 20.0, 1.0))
+        told.add(signals.ALL_GRADIENTS, all=2.5)
+        found = told.one(LossSpike())
+        assert "The batch of that step was 20 times as large as usual." in found.explanation
+        assert [shown.series for shown in found.evidence] == ["loss", signals.INPUT_STD]
+        assert found.remedy.arguments == {"max_norm": 5.0}
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_heavy_tails_are_no_spikes(self, story, seed):
+        stream = np.random.default_rng(seed)
+        losses = np.exp(0.3 * stream.normal(size=400) + 2.5 * (stream.random(400) < 0.05))
+        assert story().losses(losses).find(LossSpike()) == []
+
+    def test_near_zero_a_factor_of_a_hundred_is_nothing(self, story, falling):
+        losses = self.jump(noisy(falling(200, 2.0, 1e-4)), 180, 0.05)
+        assert story().losses(losses).find(LossSpike()) == []
+
+    def test_a_loss_that_rises_for_good_or_step_by_step_is_something_else(self, story):
+        for_good = noisy(np.where(np.arange(200) < 120, 1.0, 9.0))
+        slowly = noisy(np.concatenate([np.ones(120), np.geomspace(1.0, 9.0, 15), np.ones(65)]))
+        assert story().losses(for_good).find(LossSpike()) == []
+        assert story().losses(slowly).find(LossSpike()) == []
+
+    @pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0])
+    def test_losses_without_a_logarithm_are_left_alone(self, story, bad):
+        losses = self.jump(self.jump(np.ones(200), 130, 8.0), 5, bad)
+        assert story().losses(losses).find(LossSpike()) == []
+
+    def test_short_runs_tell_nothing(self, story):
+        assert story().losses(self.jump(np.ones(39), 30, 8.0)).find(LossSpike()) == []
+
+    def test_thresholds_can_be_changed(self, story):
+        told = story().losses(self.jump(noisy(np.ones(200)), 130, 8.0))
+        assert told.find(LossSpike(z=500)) == []
+        assert told.find(LossSpike(jump=10)) == []
+        assert told.one(LossSpike(window=20)).step == 130
+
+
+class TestBadInitialLoss:
+    @staticmethod
+    def start(story, losses, **facts):
+        known = {"loss_fn": "CrossEntropyLoss", "classes": 10, "batch": 32.0, **facts}
+        return story(**known).losses(losses)
+
+    def test_one_batch_is_enough_if_it_is_large(self, story):
+        found = self.start(story, [9.0]).one(BadInitialLoss())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("fc2", 1, 1, "warning")
+        assert "2.3 with 10 classes" in found.explanation
+        assert found.remedy.arguments == {"layers": ["fc2"], "gain": 0.1}
+
+    def test_of_small_batches_five_are_needed(self, story):
+        assert self.start(story, [9.0] * 4, batch=2.0).find(BadInitialLoss()) == []
+        assert self.start(story, [9.0, 1.0, 9.0, 8.0, 9.0], batch=2.0).one(BadInitialLoss()).step == 1
+        assert self.start(story, [9.0, 1.0, 2.0, 3.0, 9.0], batch=2.0).find(BadInitialLoss()) == []
+
+    @pytest.mark.parametrize(
+        ("losses", "facts"),
+        [
+            ([4.6], {}),  # plain He initialisation
+            ([9.0], {"classes": 1000}),
+            ([9.0], {"loss_fn": "MSELoss"}),
+            ([9.0], {"loss_fn": None}),
+            ([9.0], {"classes": None}),
+            ([9.0], {"classes": 1}),
+            ([9.0], {"since": 10}),
+            ([math.nan], {}),
+            ([], {}),
+        ],
+    )
+    def test_other_losses_are_fine_or_not_known(self, story, losses, facts):
+        assert self.start(story, losses, **facts).find(BadInitialLoss()) == []
+
+    def test_a_run_that_learns_all_the_same_is_only_odd(self, story, falling):
+        assert self.start(story, falling(first=9.0)).one(BadInitialLoss()).severity == "info"
+
+    def test_thresholds_can_be_changed(self, story):
+        assert self.start(story, [9.0]).find(BadInitialLoss(factor=4)) == []
+        assert self.start(story, [9.0]).find(BadInitialLoss(batch=64)) == []
+
+
+class TestOverfitting:
+    CHECKS = range(50, 501, 50)
+
+    def test_validation_rises_while_training_falls(self, story, falling):
+        checks = [1.5, 1.2, 1.0, 1.05, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2]
+        found = story().losses(falling(500)).checks(checks, self.CHECKS).one(Overfitting())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 150, 300, "warning")
+        assert "lowest at step 150" in found.explanation
+
+    def test_it_cannot_be_known_right_after_the_lowest(self, story, falling):
+        found = story().losses(falling(500)).checks([1.0, 2.0, 2.1, 2.2], [100, 200, 300, 400]).one(Overfitting())
+        assert (found.step, found.detected_at) == (100, 300)
+
+    @pytest.mark.parametrize(
+        ("checks", "first", "last"),
+        [
+            ([1.5, 1.2, 1.0, 0.9, 0.92, 0.91, 0.9, 0.93, 0.9, 0.91], 2.0, 0.1),  # a gap alone
+            ([1.5, 1.2, 1.0, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4, 2.6], 1.0, 3.0),  # training rises, too
+            ([1.5, 1.2, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0], 2.0, 0.1),  # it came back
+            ([1.5, 1.2, 1.0, math.nan, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5], 2.0, 0.1),
+        ],
+    )
+    def test_healthy_ones(self, story, falling, checks, first, last):
+        told = story().losses(falling(500, first, last)).checks(checks, self.CHECKS)
+        assert told.find(Overfitting()) == []
+
+    def test_two_evaluations_are_too_few(self, story, falling):
+        assert story().losses(falling()).checks([1.0, 3.0], [50, 100]).find(Overfitting()) == []
+
+    def test_thresholds_can_be_changed(self, story, falling):
+        told = story().losses(falling(500)).checks([1.0, 1.1, 1.2, 1.3, 1.4], range(100, 501, 100))
+        assert len(told.find(Overfitting())) == 1
+        assert told.find(Overfitting(rise=2.0)) == []
+        assert told.find(Overfitting(share=0.5)) == []
+
+
+class TestNoLabelSignal:
+    @staticmethod
+    def guess(story, **facts):
+        known = {"loss_fn": "CrossEntropyLoss", "classes": 10, "target_counts": [50] * 10, **facts}
+        return story(**known)
+
+    def test_validation_is_never_better_than_guessing(self, story, falling):
+        told = self.guess(story).losses(falling(400, 2.5, 0.5)).checks([2.35, 2.31, 2.4, 2.6], [100, 200, 300, 400])
+        found = told.one(NoLabelSignal())
+        assert (found.step, found.severity) == (100, "error")
+        assert found.detected_at == 300  # two evaluations tell nothing
+        assert "guessing gives 2.3" in found.explanation
+
+    @pytest.mark.parametrize(
+        ("checks", "last"),
+        [
+            ([2.3, 2.0, 1.5, 2.5], 0.5),  # it was better once
+            ([2.35, 2.31, 2.4, 2.6], 2.2),  # training is no better
+            ([9.0, 8.0, 9.0, 9.0], 0.5),  # ruined by something else
+            ([2.35, 2.31], 0.5),
+        ],
+    )
+    def test_healthy_ones(self, story, falling, checks, last):
+        told = self.guess(story).losses(falling(400, 2.5, last)).checks(checks, np.arange(1, len(checks) + 1) * 100)
+        assert told.find(NoLabelSignal()) == []
+
+    def test_without_classes_guessing_is_not_known(self, story, falling):
+        told = self.guess(story, target_counts=[]).losses(falling(400, 2.5, 0.5))
+        assert told.checks([2.35, 2.31, 2.4], [100, 200, 300]).find(NoLabelSignal()) == []
+
+    def test_thresholds_can_be_changed(self, story, falling):
+        told = self.guess(story).losses(falling(400, 2.5, 1.5)).checks([2.0, 2.1, 2.1], [100, 200, 300])
+        assert told.find(NoLabelSignal()) == []
+        assert len(told.find(NoLabelSignal(validation=0.8))) == 1
+        assert told.find(NoLabelSignal(validation=0.8, training=0.5)) == []
+
+
+class TestTrainEvalMismatch:
+    @staticmethod
+    def norms(story, losses, variance=1.0, mean=0.1):
+        told = story({"fc0": "Linear", "bn": "BatchNorm1d", "fc1": "Linear"}).losses(losses)
+        return told.add(signals.BATCH_NORM_VARIANCE, bn=variance).add(signals.BATCH_NORM_MEAN, bn=mean)
+
+    @pytest.mark.parametrize("off", [{"variance": 20.0}, {"variance": 0.05}, {"mean": 3.0}])
+    def test_eval_mode_is_worse_and_its_statistics_are_off(self, story, falling, off):
+        told = self.norms(story, falling(300), **off).checks([1.0, 1.8, 1.7], [100, 200, 300])
+        found = told.one(TrainEvalMismatch())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("bn", 200, 200, "warning")
+
+    def test_a_gap_with_right_statistics_is_something_else(self, story, falling):
+        told = self.norms(story, falling(300), variance=1.5).checks([2.0, 1.8, 1.7], [100, 200, 300])
+        assert told.find(TrainEvalMismatch()) == []
+
+    def test_statistics_that_lag_behind_without_a_gap_are_fine(self, story, falling):
+        told = self.norms(story, falling(300), variance=20.0).checks([0.9, 0.4, 0.15], [100, 200, 300])
+        assert told.find(TrainEvalMismatch()) == []
+
+    def test_off_without_batch_norm(self, story, falling):
+        told = story().losses(falling(300)).checks([2.0, 1.8, 1.7], [100, 200, 300])
+        assert told.find(TrainEvalMismatch()) == []
+        assert "train_eval_mismatch" in switched_off(told.history)
+
+    def test_thresholds_can_be_changed(self, story, falling):
+        told = self.norms(story, falling(300), variance=20.0).checks([2.0, 1.8, 1.7], [100, 200, 300])
+        for symptom in (TrainEvalMismatch(factor=100), TrainEvalMismatch(share=2), TrainEvalMismatch(variance=50)):
+            assert told.find(symptom) == []

@@ -1,0 +1,343 @@
+"""What goes wrong in optimizer steps, and the healthy runs that look like it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from monitorch.diagnosis import signals, switched_off
+from monitorch.diagnosis.symptoms import (
+    GradientNoise,
+    NoProgress,
+    NoUpdate,
+    Oscillation,
+    OverRegularised,
+    StaleGradient,
+    StepTooLarge,
+)
+
+NAN = np.nan
+
+
+class TestNoUpdate:
+    @staticmethod
+    def steps(story, changed=(1, 1, 1), gradients=(1.0, 1.0, 1.0), rates=None, **facts):
+        """Weights, and biases that change and have gradients."""
+        told = story(**facts).weights(signals.CHANGED, *changed).weights(signals.GRADIENT, *gradients)
+        for signal in (signals.CHANGED, signals.GRADIENT):
+            told.add(signal, fc0__bias=1.0, fc1__bias=1.0, fc2__bias=1.0)
+        return told if rates is None else told.weights(signals.RATE, *rates)
+
+    def test_a_weight_that_no_optimizer_has(self, story):
+        told = self.steps(story, changed=(1, 0, 1))
+        told.facts.parameters["fc1.weight"].optimized = False
+        found = told.one(NoUpdate())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("fc1", 1, 3, "warning")
+        assert found.explanation == "fc1 gets gradients but does not change. No optimizer has it."
+        assert (found.remedy.action, found.remedy.arguments) == ("add_to_optimizer", {"parameters": ["fc1.weight"]})
+
+    def test_since_it_was_taken_away(self, story):
+        late = np.where(np.arange(1, 21) < 8, 1, 0)
+        told = self.steps(story, changed=(1, late, 1), gradients=(1.0, np.where(late, 1.0, NAN), 1.0))
+        told.add(signals.GROUP, fc1__weight=late - 1)
+        found = told.one(NoUpdate())
+        assert (found.layer, found.step, found.detected_at) == ("fc1", 8, 10)
+        assert found.remedy.action == "add_to_optimizer"
+
+    def test_a_group_whose_rate_stays_zero(self, story):
+        changed, rate = np.zeros(40), np.zeros(40)
+        told = story().weights(signals.CHANGED, changed, 1.0 + changed, 1.0 + changed)
+        told.weights(signals.GRADIENT, *[changed + 1.0] * 3).weights(signals.RATE, rate, rate + 0.1, rate + 0.1)
+        found = told.one(NoUpdate())
+        assert (found.layer, found.step) == ("fc0", 20)
+        assert (found.remedy.action, found.remedy.arguments) == ("set_group_lr", {"parameters": ["fc0.weight"]})
+
+    def test_updates_that_are_lost_in_rounding(self, story):
+        told = self.steps(story, changed=(0, 1, 1), rates=(1e-3,) * 3).weights(signals.UPDATE_RATIO, 0.0, 1e-3, 1e-3)
+        assert told.one(NoUpdate()).remedy.action == "scale_lr"
+
+    def test_a_bias_before_a_normalisation_gets_rounding_only(self, story):
+        told = story().weights(signals.CHANGED, 1, 1, 1).weights(signals.GRADIENT, 1.0, 1.0, 1.0)
+        told.add(signals.CHANGED, fc1__bias=0.0).add(signals.GRADIENT, fc1__bias=1e-9)
+        assert told.find(NoUpdate()) == []
+
+    def test_frozen_parameters_may_stay(self, story):
+        told = self.steps(story, changed=(0, 1, 1))
+        told.facts.parameters["fc0.weight"].trainable = False
+        assert told.find(NoUpdate()) == []
+
+    def test_those_without_gradients_are_another_matter(self, story):
+        assert self.steps(story, changed=(0, 1, 1), gradients=(0.0, 1.0, 1.0)).find(NoUpdate()) == []
+        assert self.steps(story, changed=(0, 1, 1), gradients=(None, 1.0, 1.0)).find(NoUpdate()) == []
+
+    @pytest.mark.parametrize("idle", [slice(None, 10), slice(-10, None)], ids=["warm-up", "end of a schedule"])
+    def test_a_rate_may_be_zero_for_a_while(self, story, idle):
+        rate = np.full(40, 0.1)
+        rate[idle] = 0.0
+        changed = (rate > 0).astype(float)
+        told = story().weights(signals.CHANGED, changed, changed, changed).weights(signals.RATE, rate, rate, rate)
+        told.weights(signals.GRADIENT, *[np.ones(40)] * 3)
+        assert told.find(NoUpdate()) == []
+
+    def test_steps_that_are_too_small_for_all_are_another_symptom(self, story):
+        told = self.steps(story, changed=(0, 0, 0), rates=(1e-12,) * 3)
+        assert told.weights(signals.UPDATE_RATIO, 1e-9, 1e-9, 1e-9).find(NoUpdate()) == []
+
+    def test_two_steps_are_too_few(self, story):
+        told = story().weights(signals.CHANGED, [0, 0], [1, 1], [1, 1]).weights(signals.GRADIENT, *[[1.0, 1.0]] * 3)
+        told.facts.parameters["fc0.weight"].optimized = False
+        assert told.find(NoUpdate()) == []
+        assert told.one(NoUpdate(steps=2)).detected_at == 2
+
+    def test_one_that_changes_again_is_fine(self, story):
+        assert self.steps(story, changed=([0] * 10 + [1] * 10, 1, 1)).find(NoUpdate()) == []
+
+    def test_thresholds_can_be_changed(self, story):
+        told = self.steps(story, changed=(0, 1, 1), gradients=(1e-3, 1.0, 1.0))
+        told.facts.parameters["fc0.weight"].optimized = False
+        assert len(told.find(NoUpdate())) == 1
+        assert told.find(NoUpdate(gradient=0.01)) == []
+        still = self.steps(story, changed=(0, 1, 1), rates=(0.0, 0.1, 0.1))
+        assert still.find(NoUpdate()) == still.find(NoUpdate(idle_rate=19)) == []
+        assert still.one(NoUpdate(idle_rate=5)).step == 5
+
+    def test_off_without_checksums(self, story):
+        told = story().weights(signals.GRADIENT, 1.0, 1.0, 1.0)
+        assert told.find(NoUpdate()) == []
+        assert "no_update" in switched_off(told.history)
+
+
+class TestStaleGradient:
+    def test_gradients_that_are_never_empty(self, story):
+        told = story().weights(signals.GRADIENT_EMPTY, *[[1.0] + [0.0] * 19] * 3)
+        found = told.one(StaleGradient())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 2, 5, "error")
+        assert found.remedy.action == "zero_grad"
+
+    def test_those_of_one_layer(self, story):
+        found = story().weights(signals.GRADIENT_EMPTY, 0.0, 1.0, 1.0).one(StaleGradient())
+        assert found.layer == "fc0"
+
+    @pytest.mark.parametrize(
+        "empty",
+        [
+            (1.0, 1.0, 1.0),  # accumulation is emptied at its first pass
+            ([0.0, 1.0] * 10, 1.0, 1.0),  # a GAN: the other optimizer's backward comes between
+            ([0.0] * 10 + [1.0] * 10, 1.0, 1.0),
+        ],
+    )
+    def test_healthy_ones(self, story, empty):
+        assert story().weights(signals.GRADIENT_EMPTY, *empty).find(StaleGradient()) == []
+
+    def test_parameters_that_no_optimizer_has_are_never_emptied(self, story):
+        told = story().weights(signals.GRADIENT_EMPTY, 0.0, 1.0, 1.0)
+        told.facts.parameters["fc0.weight"].optimized = False
+        assert told.find(StaleGradient()) == []
+
+    def test_less_harm_in_a_run_that_learns(self, story, falling):
+        told = story().weights(signals.GRADIENT_EMPTY, 0.0, 0.0, 0.0).losses(falling())
+        assert told.one(StaleGradient()).severity == "warning"
+
+    def test_thresholds_can_be_changed(self, story):
+        told = story().weights(signals.GRADIENT_EMPTY, *[[0.0, 0.0, 0.0, 1.0] * 5] * 3)
+        assert told.find(StaleGradient()) == []
+        assert len(told.find(StaleGradient(share=0.5))) == 1
+        assert told.find(StaleGradient(share=0.5, steps=21)) == []
+
+
+class TestStepTooLarge:
+    def test_large_updates_in_half_of_the_weights(self, story):
+        told = story().weights(signals.UPDATE_RATIO, 0.3, 0.3, 0.01)
+        found = told.one(StepTooLarge())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "warning")
+        assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 0.1})
+        assert found.explanation.startswith("A step changes weights by 30 % of their size.")
+
+    def test_since_a_step(self, story):
+        ratio = np.where(np.arange(1, 21) < 10, 0.01, 0.3)
+        found = story().weights(signals.UPDATE_RATIO, ratio, ratio, ratio).one(StepTooLarge())
+        assert (found.step, found.detected_at) == (10, 12)
+
+    def test_losses_that_rise_for_good(self, story):
+        losses = np.concatenate([np.full(20, 1.0), np.geomspace(1.0, 1e4, 30), np.full(30, 1e4)])
+        found = story().losses(losses).one(StepTooLarge())
+        assert found.severity == "error"
+        assert 20 <= found.step <= 23
+        assert found.step < found.detected_at <= 32
+        assert "The loss rose from 1 to 10,000." in found.explanation
+
+    def test_norms_that_grow_between_observed_steps(self, story):
+        told = story().weights(signals.WEIGHT, *[[1.0, 1.0, 50.0]] * 3, steps=[1, 11, 21])
+        found = told.one(StepTooLarge())
+        assert (found.step, found.detected_at) == (12, 21)
+
+    def test_norms_that_somebody_else_has_set(self, story):
+        told = story().weights(signals.WEIGHT, *[[1.0, 1.0, 50.0]] * 3, steps=[1, 11, 21])
+        assert told.weights(signals.UPDATE_RATIO, *[np.full(20, 1e-3)] * 3).find(StepTooLarge()) == []
+
+    @pytest.mark.parametrize(
+        "ratios",
+        [
+            (0.09, 0.09, 0.09),
+            (0.5, 0.01, 0.01),  # one small layer
+            ([0.5] + [0.01] * 19,) * 3,  # the first step of Adam
+            (NAN, NAN, 0.01),  # LoRA's B starts at 0
+        ],
+    )
+    def test_healthy_updates(self, story, ratios):
+        assert story().weights(signals.UPDATE_RATIO, *ratios).find(StepTooLarge()) == []
+
+    @pytest.mark.parametrize("optimizers", [1, 2])
+    def test_healthy_losses(self, story, optimizers):
+        stream = np.random.default_rng(0)
+        rising = np.concatenate([np.full(20, 1.0), np.full(60, 20.0)])
+        heavy = np.exp(stream.standard_t(3, size=100))
+        back = np.concatenate([np.full(20, 1.0), np.full(30, 50.0), np.full(30, 0.5)])
+        told = [story(optimizers=optimizers).losses(losses) for losses in (heavy, back, stream.normal(size=100))]
+        assert [each.find(StepTooLarge()) for each in told] == [[], [], []]
+        gan = story(optimizers=optimizers).losses(rising)  # of two aims: one may well rise
+        assert len(gan.find(StepTooLarge())) == (optimizers == 1)
+
+    def test_thresholds_can_be_changed(self, story):
+        told = story().weights(signals.UPDATE_RATIO, 0.3, 0.3, 0.01)
+        assert told.find(StepTooLarge(ratio=0.4)) == []
+        assert told.find(StepTooLarge(layers=0.8)) == []
+        rising = story().losses(np.concatenate([np.full(20, 1.0), np.full(60, 20.0)]))
+        assert rising.find(StepTooLarge(rise=30)) == []
+
+
+class TestNoProgress:
+    @staticmethod
+    def small(story, flat, ratio=1e-6, cosine=0.9, rate=1e-8, **facts):
+        told = story(**facts).losses(flat(100)).weights(signals.UPDATE_RATIO, *[np.full(100, ratio)] * 3)
+        told.weights(signals.GRADIENT_COSINE, *[np.full(100, cosine)] * 3)
+        return told.weights(signals.RATE, *[np.broadcast_to(rate, 100)] * 3)
+
+    def test_steps_that_are_too_small(self, story, flat):
+        found = self.small(story, flat).one(NoProgress())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "error")
+        assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 1000.0})
+
+    def test_a_rate_that_warms_up_is_meant_to_be_small(self, story, flat):
+        assert self.small(story, flat, rate=np.linspace(1e-9, 1e-7, 100)).find(NoProgress()) == []
+
+    def test_a_rate_that_went_to_zero_at_the_end_is_meant_to(self, story, falling):
+        ratio = np.geomspace(1e-2, 1e-7, 200)
+        told = story().losses(falling(200)).weights(signals.UPDATE_RATIO, ratio, ratio, ratio)
+        assert told.find(NoProgress()) == []
+
+    @pytest.mark.parametrize("told", [{"ratio": 1e-3}, {"cosine": 0.1}, {"optimizers": 2}, {"since": 50}])
+    def test_other_reasons_for_a_flat_loss(self, story, flat, told):
+        assert self.small(story, flat, **told).find(NoProgress()) == []
+
+    def test_frozen_layers_beside_one_that_moves(self, story, flat):
+        told = story().losses(flat()).weights(signals.UPDATE_RATIO, 0.0, 0.0, 1e-3)
+        assert told.find(NoProgress()) == []
+
+    def test_a_plateau_before_anything_was_learned(self, story, flat):
+        told = story(loss_fn="CrossEntropyLoss", target_counts=[50, 50]).losses(flat(300, math.log(2)))
+        found = told.one(NoProgress())
+        assert (found.step, found.detected_at, found.severity, found.confidence) == (1, 150, "warning", 0.6)
+        assert "0.693 for always saying the same" in found.explanation
+
+    def test_a_plateau_begins_where_the_loss_stops_falling(self, story, falling, flat):
+        told = story(loss_fn="CrossEntropyLoss", target_counts=[50, 50])
+        losses = np.concatenate([falling(100, 5.0, math.log(2)), flat(500, math.log(2))])
+        found = told.losses(losses).one(NoProgress())
+        assert 99 <= found.step <= 101
+        assert found.detected_at == found.step + 149
+
+    def test_a_plateau_after_much_was_learned_is_the_end(self, story, falling, flat):
+        losses = np.concatenate([falling(100), flat(300, 0.1)])
+        assert story().losses(losses).find(NoProgress()) == []
+
+    def test_149_steps_are_no_plateau(self, story, flat):
+        assert story().losses(flat(149)).find(NoProgress()) == []
+
+    def test_thresholds_can_be_changed(self, story, flat):
+        assert self.small(story, flat).find(NoProgress(ratio=1e-7)) == []
+        assert self.small(story, flat).find(NoProgress(cosine=0.95)) == []
+        assert len(story().losses(flat(100)).find(NoProgress(plateau=90))) == 1
+
+
+class TestOscillation:
+    @staticmethod
+    def turns(story, cosines, losses):
+        return story().weights(signals.GRADIENT_COSINE, *cosines).losses(losses)
+
+    UP_AND_DOWN = np.tile([1.0, 1.2], 50)
+
+    def test_gradients_turn_round_and_the_loss_rises(self, story):
+        cosine = np.where(np.arange(1, 51) < 21, 0.2, -0.9)
+        found = self.turns(story, [cosine] * 3, self.UP_AND_DOWN).one(Oscillation())
+        assert (found.layer, found.step, found.detected_at) == (None, 19, 23)
+        assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 0.5})
+
+    def test_only_odd_if_it_still_learns(self, story, falling):
+        losses = falling(100) * self.UP_AND_DOWN
+        assert self.turns(story, [-0.9] * 3, losses).one(Oscillation()).severity == "info"
+
+    def test_edge_of_stability_with_a_loss_that_falls_is_fine(self, story, falling):
+        assert self.turns(story, [-0.9] * 3, falling(100)).find(Oscillation()) == []
+
+    @pytest.mark.parametrize("cosines", [(1.0,) * 3, (-0.9, -0.9, 0.0), ([-0.9, 0.9, 0.9] * 7,) * 3])
+    def test_healthy_cosines(self, story, cosines):
+        assert self.turns(story, cosines, self.UP_AND_DOWN).find(Oscillation()) == []
+
+    def test_thresholds_can_be_changed(self, story):
+        told = self.turns(story, [-0.6] * 3, self.UP_AND_DOWN)
+        assert len(told.find(Oscillation())) == 1
+        assert told.find(Oscillation(cosine=-0.7)) == []
+        assert told.find(Oscillation(rises=0.6)) == []
+
+
+class TestOverRegularised:
+    def test_weights_that_shrink_to_nothing(self, story):
+        norm = np.geomspace(1.0, 1e-3, 31)
+        found = story().weights(signals.WEIGHT, norm, norm, np.ones(31)).one(OverRegularised())
+        assert (found.layer, found.detected_at) == (None, 12)
+        assert (found.remedy.action, found.remedy.arguments) == ("scale_weight_decay", {"factor": 0.01})
+
+    @pytest.mark.parametrize("last", [(0.05, 1.0, 1.0), (0.2, 0.2, 0.2), (30.0, 30.0, 1.0)])
+    def test_one_layer_or_a_little_is_fine(self, story, last):
+        norms = [np.geomspace(1.0, end, 20) for end in last]
+        assert story().weights(signals.WEIGHT, *norms).find(OverRegularised()) == []
+
+    def test_weights_that_start_at_zero_cannot_shrink(self, story):
+        norms = np.array([0.0] + [1e-3] * 19)
+        assert story().weights(signals.WEIGHT, norms, norms, norms).find(OverRegularised()) == []
+
+    def test_off_in_a_run_that_goes_on(self, story):
+        norm = np.geomspace(1.0, 1e-3, 20)
+        told = story(since=9).weights(signals.WEIGHT, norm, norm, norm)
+        assert told.find(OverRegularised()) == []
+        assert "over_regularised" in switched_off(told.history)
+
+    def test_thresholds_can_be_changed(self, story):
+        norm = np.geomspace(1.0, 0.05, 20)
+        told = story().weights(signals.WEIGHT, norm, norm, np.ones(20))
+        assert told.find(OverRegularised(shrunk=0.01)) == []
+        assert told.find(OverRegularised(layers=0.9)) == []
+
+
+class TestGradientNoise:
+    @staticmethod
+    def noise(story, losses, cosine=0.02, batch=1.0, **facts):
+        told = story(batch=batch, **facts).losses(losses)
+        return told.weights(signals.GRADIENT_COSINE, *[np.full(40, cosine)] * 3)
+
+    def test_small_batches_whose_gradients_have_nothing_in_common(self, story, falling, flat):
+        found = self.noise(story, flat()).one(GradientNoise())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 10, "warning")
+        assert found.confidence < 0.65
+        assert self.noise(story, falling()).one(GradientNoise()).severity == "info"
+
+    @pytest.mark.parametrize(
+        "told", [{"batch": 32.0}, {"batch": None}, {"cosine": 0.3}, {"cosine": -0.3}, {"since": 5}]
+    )
+    def test_healthy_ones(self, story, flat, told):
+        assert self.noise(story, flat(), **told).find(GradientNoise()) == []
+
+    def test_thresholds_can_be_changed(self, story, flat):
+        assert self.noise(story, flat()).find(GradientNoise(cosine=0.01)) == []
+        assert self.noise(story, flat()).find(GradientNoise(batch=0)) == []

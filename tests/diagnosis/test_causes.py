@@ -1,0 +1,164 @@
+"""Which finding comes first, and which ones it explains."""
+
+import numpy as np
+import pytest
+
+from monitorch.diagnosis import Finding, Remedy, signals
+from monitorch.diagnosis.causes import ALWAYS, HARMFUL, LINGERING, NEVER, STATIC, ranked, strongest
+from monitorch.diagnosis.run import Run
+from monitorch.diagnosis.symptoms import SYMPTOMS
+
+
+def finding(symptom, step=1, severity="warning", layer=None, confidence=0.9, resolved_at=None):
+    severity = severity if resolved_at is None else "info"
+    return Finding(
+        symptom, severity, layer, step, step, "Why.", Remedy("Try."), confidence=confidence, resolved_at=resolved_at
+    )
+
+
+@pytest.fixture
+def order(story):
+    """What a reader sees: each symptom with that of its cause."""
+
+    def rank(*findings, observed=range(1, 50), **facts):
+        told = story(**facts).add(signals.GRADIENT, observed, fc0__weight=1.0)
+        found = ranked(iter(findings), Run(told.history))
+        assert sorted(one.id for one in found) == sorted(one.id for one in findings)
+        return [(one.symptom, None if one.caused_by is None else one.caused_by.split(":")[0]) for one in found]
+
+    return rank
+
+
+def test_the_tables_speak_of_symptoms_that_there_are():
+    known = {symptom.id for symptom in SYMPTOMS}
+    assert STATIC | HARMFUL | LINGERING | {one for pair in NEVER | ALWAYS for one in pair} <= known
+
+
+def test_nothing_is_nothing(order):
+    assert order() == []
+
+
+def test_what_began_first_explains_what_came_later(order):
+    late = finding("dead_units", 80, layer="act0")
+    assert order(late, finding("step_too_large", 40), finding("nonfinite", 120)) == [
+        ("step_too_large", None),
+        ("dead_units", "step_too_large"),
+        ("nonfinite", "step_too_large"),
+    ]
+
+
+def test_what_began_long_before_is_no_consequence(order):
+    found = order(finding("dead_units", 5, layer="act0"), finding("step_too_large", 90))
+    assert found == [("dead_units", None), ("step_too_large", "dead_units")]
+
+
+def test_at_the_same_time_the_symptom_that_explains_others_is_first(order):
+    found = order(finding("no_progress", 30), finding("vanishing_gradient", 31), finding("step_too_large", 38))
+    assert [symptom for symptom, _ in found] == ["step_too_large", "vanishing_gradient", "no_progress"]
+
+
+def test_what_was_set_up_wrong_comes_before_what_happened_in_the_first_steps(order):
+    found = order(finding("nonfinite", 1), finding("input_scale", 8))
+    assert found == [("input_scale", None), ("nonfinite", "input_scale")]
+
+
+def test_but_not_if_it_came_later(order):
+    found = order(finding("nonfinite", 20), finding("input_scale", 200))
+    assert [symptom for symptom, _ in found] == ["nonfinite", "input_scale"]
+
+
+def test_of_a_run_that_was_watched_later_the_first_steps_are_those_after(order):
+    found = order(finding("nonfinite", 501), finding("input_scale", 505), since=500)
+    assert found == [("input_scale", None), ("nonfinite", "input_scale")]
+
+
+def test_the_most_upstream_layer_is_first(order):
+    found = order(finding("my_own", 5, layer="fc2"), finding("other_own", 5, layer="fc0"))
+    assert [symptom for symptom, _ in found] == ["other_own", "my_own"]
+
+
+def test_what_only_looks_odd_comes_last_and_explains_no_harm(order):
+    found = order(finding("saturated_activation", 1, "info", layer="act0"), finding("no_progress", 30, "error"))
+    assert found == [("no_progress", None), ("saturated_activation", None)] or found == [
+        ("no_progress", None),
+        ("saturated_activation", "no_progress"),
+    ]
+    assert order(finding("oscillation", 30, "info"), finding("saturated_activation", 1, "info"))[0][1] is None
+
+
+def test_what_may_not_cause_another_does_not(order):
+    assert order(finding("no_update", 1, layer="fc0"), finding("step_too_large", 1)) == [
+        ("no_update", None),
+        ("step_too_large", None),
+    ]
+    assert order(finding("dead_units", 5, layer="act0"), finding("nonfinite", 9)) == [
+        ("nonfinite", None),
+        ("dead_units", "nonfinite"),
+    ]
+
+
+def test_what_follows_from_nothing_stands_alone(order):
+    found = order(finding("input_scale", 1), finding("stale_gradient", 1), finding("no_label_signal", 90))
+    assert {cause for _, cause in found} == {None}
+
+
+@pytest.mark.parametrize(("first", "second"), sorted(ALWAYS))
+def test_some_explain_others_whichever_was_seen_first(order, first, second):
+    assert order(finding(second, 10), finding(first, 400)) == [(first, None), (second, first)]
+
+
+def test_a_vague_one_explains_nothing_as_long_as_there_are_others(order):
+    found = order(finding("no_progress", 1, confidence=0.5), finding("dead_units", 90, layer="act0"))
+    assert found == [("dead_units", None), ("no_progress", "dead_units")]
+
+
+def test_what_is_over_may_have_done_harm_that_lasts(order):
+    over = finding("dead_units", 10, layer="act0", resolved_at=40)
+    assert order(over, finding("no_progress", 45, "error")) == [("dead_units", None), ("no_progress", "dead_units")]
+
+
+@pytest.mark.parametrize(
+    ("over", "harm"),
+    [
+        (finding("dead_units", 10, layer="act0", resolved_at=40), finding("no_progress", 400)),  # long ago
+        (finding("oscillation", 10, resolved_at=40), finding("no_progress", 45)),  # leaves nothing behind
+    ],
+)
+def test_or_not(order, over, harm):
+    found = order(over, harm)
+    assert found[0] == ("no_progress", None)
+
+
+def test_where_few_steps_are_observed_the_same_time_is_longer(order):
+    both = finding("step_too_large", 60), finding("vanishing_gradient", 40, layer="fc0")
+    assert order(*both)[0] == ("vanishing_gradient", None)
+    assert order(*both, observed=np.arange(1, 500, 20))[0] == ("step_too_large", None)
+
+
+def test_consequences_stand_right_after_their_cause(order):
+    found = order(
+        finding("no_update", 1, layer="fc0"),
+        finding("input_scale", 1),
+        finding("nonfinite", 20),
+        finding("no_progress", 30),
+    )
+    assert found == [
+        ("no_update", None),
+        ("no_progress", "no_update"),
+        ("input_scale", None),
+        ("nonfinite", "input_scale"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("findings", "worst"),
+    [
+        ([], None),
+        ([finding("nonfinite", severity="error", resolved_at=9)], None),
+        ([finding("oscillation", severity="info")], "info"),
+        ([finding("oscillation", severity="info"), finding("loss_spike"), finding("a", severity="info")], "warning"),
+        ([finding("nonfinite", severity="error"), finding("loss_spike")], "error"),
+    ],
+)
+def test_the_worst_severity_is_that_of_what_lasts(findings, worst):
+    assert strongest(findings) == worst
