@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import data
+from .faults import Fault
 from .models import Transformer, mlp
 from .program import Data, Program, Score, accuracy
 
@@ -52,7 +53,7 @@ class Case:
     name: str
     symptom: str
     base: Callable[[int], Program]
-    fault: Callable[[Program], Program | None] = field(repr=False)
+    fault: Fault = field(repr=False)
     synonyms: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
     onset: int = 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from . import data
 from .case import Case, adam, sgd, vectors
+from .faults import bias, decay, few, mixed_up, rates, rebuilt, set_, sort, without
 from .models import mlp
 from .program import Program, binary, explained
 
@@ -70,11 +73,6 @@ def half(seed: int) -> Program:
     return vectors(seed, optimizer=sgd(3e4), loss_scale=3e-6, autocast=torch.bfloat16, steps=200)
 
 
-def bias(layer: nn.Linear, value: float) -> None:
-    """Set all biases."""
-    nn.init.constant_(layer.bias, value)
-
-
 def weighty(p: Program, layers: list[int], factor: float) -> None:
     """Multiply weights."""
     with torch.no_grad():
@@ -89,51 +87,9 @@ def constant(p: Program, layers: list[int], value: float) -> None:
         nn.init.zeros_(p.model[layer].bias)
 
 
-def without(p: Program, layer: nn.Module) -> None:
-    """Let the optimizers forget a layer."""
-    for group in p.groups:
-        group["params"] = [q for q in group["params"] if all(q is not own for own in layer.parameters())]
-
-
-def rebuilt(p: Program, layer: nn.Linear) -> None:
-    """New parameters that no optimizer knows."""
-    layer.weight, layer.bias = (nn.Parameter(q.detach().clone()) for q in (layer.weight, layer.bias))
-
-
 def spoil_batch(p: Program, at: int) -> None:
     """One batch with huge inputs and wrong targets."""
     p.alter = lambda step, x, y: (x * 20, (y + 3) % 10) if step == at else (x, y)
-
-
-def set_(**values: object) -> object:
-    """A fault that is a wrong setting of the program."""
-
-    def fault(p: Program) -> None:
-        for name, value in values.items():
-            setattr(p, name, value)
-
-    return fault
-
-
-def rates(factor: float) -> object:
-    """A fault that is a wrong learning rate."""
-    return lambda p: p.scale_rates(factor)
-
-
-def few(p: Program, count: int = 96) -> None:
-    """Few samples."""
-    p.train = (p.train[0][:count], p.train[1][:count])
-
-
-def mixed_up(p: Program) -> None:
-    """Targets of other samples."""
-    p.train, p.valid = ((x, data.misfit(y, p.seed + k)) for k, (x, y) in enumerate((p.train, p.valid)))
-
-
-def sort(p: Program) -> None:
-    """Samples in the order of their classes, never shuffled."""
-    order = p.train[1].argsort()
-    p.train, p.shuffled = (p.train[0][order], p.train[1][order]), False
 
 
 def rare(p: Program) -> None:
@@ -159,13 +115,7 @@ def cut(p: Program) -> None:
     p.model.insert(6, Cut())
 
 
-def decay(p: Program, value: float) -> None:
-    """Set the weight decay."""
-    for group in p.groups:
-        group["weight_decay"] = value
-
-
-def curves(seed: int, **options: object) -> Program:
+def curves(seed: int, **options: Any) -> Program:
     """Regression."""
     options = {"made": data.curve(seed), "loss": nn.MSELoss(), "optimizer": adam(3e-3), "target": 0.8} | options
     return vectors(seed, (8, 64, 64, 1), score=explained, **options)

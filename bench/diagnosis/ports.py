@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from . import data
 from .case import Case, adam, sgd
+from .faults import Fault
 from .models import mlp
 from .program import Data, Program, accuracy, binary, explained
 
@@ -105,7 +109,7 @@ def one_unit(seed: int, healthy: bool = True) -> Program:
     return Program(model, made, nn.BCELoss(), train, valid, binary(0.5), 0.85, seed, steps=300, batch=32)
 
 
-def spoilt(make: object, **options: object) -> object:
+def spoilt(make: Callable[..., Program], **options: Any) -> Fault:
     """The same program as somebody wrote it."""
     return lambda p: make(p.seed, **options)
 

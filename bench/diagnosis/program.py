@@ -38,7 +38,7 @@ class Program:
     """What is trained, on what, and how; nothing here knows that anybody watches.
 
     Args:
-        model: what is trained; ``forward`` may replace how it is called.
+        model: what is trained.
         optimizer: one, or several that step together.
         loss_fn: of outputs and targets.
         train: inputs and targets.

@@ -7,6 +7,7 @@ ones. Where an "epoch" is needed, a run has twelve of them.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,9 @@ from .program import VALIDATIONS, Program
 Array = NDArray[Any]
 Verdict = tuple[int, str, str | None]
 """The step at which it can be said, the symptoms, the layer."""
+
+ENOUGH_LABELS = 500
+"""Before so many nobody says anything about the balance of classes."""
 
 SIGMOIDS, TANHS, RELUS = (nn.Sigmoid, nn.LogSigmoid), (nn.Tanh,), (nn.ReLU, nn.ReLU6)
 
@@ -112,6 +116,8 @@ def _see(now: dict[str, Any], name: str) -> Callable[..., None]:
 
 
 def _see_loss(now: dict[str, Any], program: Program) -> Callable[..., None]:
+    labels: deque[int] = deque(maxlen=10 * ENOUGH_LABELS)
+
     def see(module: nn.Module, inputs: tuple[Tensor, ...], loss: Tensor) -> None:
         outputs, y = inputs[0].detach().float(), inputs[1].detach()
         if not program.model.training:
@@ -123,8 +129,10 @@ def _see_loss(now: dict[str, Any], program: Program) -> Callable[..., None]:
         now["outputs"] = torch.stack([outputs.min(), outputs.max(), outputs.abs().mean(), outputs.abs().sum(-1).mean()])
         now["targets"] = torch.stack([y.min(), y.max()]).float()
         now["input"] = float(program.train[0].abs().max()) if program.train[0].is_floating_point() else 0.0
-        counts = torch.bincount(y.flatten()).float() if not y.is_floating_point() else torch.ones(1)
-        now["classes"] = float(counts.max() / counts.min().clamp_min(1))
+        if not y.is_floating_point():
+            labels.extend(y.flatten().tolist())
+        counts = Counter(labels).values() if len(labels) >= ENOUGH_LABELS else [1]
+        now["classes"] = max(counts) / min(counts)
 
     return see
 
@@ -141,7 +149,8 @@ def _facts_of_gradient(g: Tensor) -> Tensor:
 
 def _facts_of_weight(w: Tensor, moved: Tensor) -> Tensor:
     w, moved = w.float(), moved.float()
-    return torch.stack([w.norm(), w.var() if w.numel() > 1 else w.sum() * 0, moved.norm(), (moved.abs().max() <= 1e-8)])
+    variance = w.var() if w.dim() > 1 else w.new_tensor(torch.nan)  # a norm begins with all ones, and may
+    return torch.stack([w.norm(), variance, moved.norm(), (moved.abs().max() <= 1e-8)])
 
 
 def _columns(rows: dict[str, list[Any]]) -> dict[str, Any]:
@@ -260,7 +269,7 @@ def sagemaker(r: Recording, all_rules: bool = False) -> Iterator[Verdict]:
     yield from _once(r.classes > 10, "unrepresentative_batches")
     if not all_rules:
         return
-    spread = r.variance.max(1) / np.maximum(r.variance.min(1), 1e-12)
+    spread = np.nanmax(r.variance, 1) / np.maximum(np.nanmin(r.variance, 1), 1e-12)
     poor = ((spread > 10) | (r.grad_range < 1e-3).any(1)) & (np.arange(len(r.loss)) < 10)
     yield from _once(poor, "symmetric_units|exploding_signal|bad_initial_loss|vanishing_gradient")
     later = np.arange(10, len(r.loss), 10)
@@ -274,10 +283,11 @@ def sagemaker(r: Recording, all_rules: bool = False) -> Iterator[Verdict]:
 
 def neurolens(r: Recording) -> Iterator[Verdict]:
     """Ten checks, here at every step."""
-    loss, best = r.loss, np.minimum.accumulate(np.where(np.isfinite(r.loss), r.loss, np.inf))
+    loss = r.loss
     yield from _once(~np.isfinite(loss), "nonfinite|step_too_large")
     yield from _once(loss > 10 * loss[0], "step_too_large|loss_spike")
-    yield from _once((loss > 3 * best) & (np.arange(len(loss)) >= 10), "step_too_large|loss_spike|oscillation")
+    recent = np.array([loss[max(0, step - 9) : step + 1].mean() for step in range(len(loss))])
+    yield from _once(recent > 3 * np.minimum.accumulate(recent), "step_too_large|loss_spike|oscillation")
     quarter = 3 * len(loss) // 4
     if not loss[quarter:].min() < 0.99 * loss[:quarter].min():
         yield len(loss) - 1, "no_progress", None

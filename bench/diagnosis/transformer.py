@@ -9,20 +9,20 @@ from torch import Tensor, nn
 
 from . import data
 from .case import Case, adam, adamw, tokens
-from .mlp import bias, decay, few, mixed_up, rates, rebuilt, set_, sort, without
+from .faults import bias, decay, few, mixed_up, rates, rebuilt, set_, sort, without
 from .program import Program, explained
 
 BLOCKS = [name for name, _ in tokens(0).model.named_modules() if name.startswith("blocks.")]
 ATTENTION = ("blocks.{}.attention.qkv", "blocks.{}.attention", "blocks.{}.attention.out")
 
 
-def themes(seed: int, count: int = 2048, share: float = 0.6, **options: object) -> Program:
+def themes(seed: int, count: int = 2048, share: float = 0.6, **options: Any) -> Program:
     """Says what sequences are about."""
     options = {"pooled": True, "target": 0.85} | options
     return tokens(seed, made=data.themes(seed, count, share), kinds=20, outputs=5, **options)
 
 
-def numbers(seed: int, **options: object) -> Program:
+def numbers(seed: int, **options: Any) -> Program:
     """Adds up what stands in a sequence of numbers."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(2048, 8, 4, generator=g)
@@ -95,9 +95,14 @@ def tempered(seed: int) -> Program:
     return tokens(seed, change_model=lambda m: setattr(m.blocks[1], "norm2", nn.Sequential(nn.LayerNorm(32), Cold())))
 
 
-def tanh_inside(seed: int, **options: object) -> Program:
+def tanh_inside(seed: int, **options: Any) -> Program:
     """With tanh, and a norm only where blocks begin."""
     return tokens(seed, act=nn.Tanh, **options)
+
+
+def raw(p: Program) -> None:
+    """Numbers as they were measured."""
+    p.train, p.valid = ((200 * x + 700, y) for x, y in (p.train, p.valid))
 
 
 def misroute(p: Program) -> None:
@@ -237,7 +242,7 @@ CASES = [
         "raw-inputs",
         "input_scale",
         numbers,
-        lambda p: [x.mul_(200.0).add_(700.0) for x, _ in (p.train, p.valid)] and None,
+        raw,
         cure=("standardise_input", {}),
     ),
     Case("overfitting", "overfitting", lambda seed: themes(seed, share=0.4, target=0.7), lambda p: few(p, 40)),
