@@ -10,7 +10,7 @@ export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all test-page browser check check-page format bench bench-gpu clean
+.PHONY: demo test test-all test-page browser check check-page format bench bench-gpu bench-diagnosis clean
 
 demo: $(READY)
 	$(BIN)/monitorch demo
@@ -58,6 +58,10 @@ bench: $(READY)
 
 bench-gpu: $(READY)
 	$(BIN)/python -m bench --device cuda $(BENCH_OPTIONS)
+
+# how well problems of training are named; BENCH_OPTIONS="--seeds 3 --write", or --quick
+bench-diagnosis: $(READY)
+	$(TEST_ENV) $(BIN)/python -m bench.diagnosis $(BENCH_OPTIONS)
 
 clean:
 	rm -rf $(VENV) node_modules build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -18,11 +18,14 @@ from typing import Any
 
 import torch
 
-from . import kernels, report, ticks, user, workers
+from . import idle, kernels, report, ticks, user, workers
 from .cases import Case, plan
 from .measure import Effort
 
-SECTIONS = {"cpu": ["small", "ticks"], "cuda": ["small", "gpt2-eager", "gpt2-compiled", "kernels", "ticks", "scaling"]}
+SECTIONS = {
+    "cpu": ["small", "ticks", "idle"],
+    "cuda": ["small", "gpt2-eager", "gpt2-compiled", "kernels", "ticks", "idle", "scaling"],
+}
 FOLDER = Path(__file__).parent.parent / "build" / "bench"
 
 
@@ -86,6 +89,7 @@ def describe(options: argparse.Namespace, peers: Path) -> dict[str, Any]:
         "cases": [],
         "kernels": [],
         "ticks": [],
+        "idle": [],
     }
 
 
@@ -112,11 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run = measure_user(options, file)
         print("", *report.tables(run, report.text), f"figures in {file}", sep="\n\n")
         return
-    if not options.peers:
+    cases = plan(options.sections, options.device)
+    if cases and not options.peers:
         workers.install(peers)
     run = describe(options, peers)
     print(report.machine(run), flush=True)
-    cases = plan(options.sections, options.device)
     done: dict[Case, dict[str, Any]] = {}
     for case, row in workers.run(cases, Effort(options.device, options.quick), peers):
         done[case] = row
@@ -128,6 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file.write_text(json.dumps(run, indent=1), encoding="utf-8")
     if "ticks" in options.sections:
         run["ticks"] = ticks.measure(options.device, ((4, True),) if options.quick else ticks.SIZES)
+        file.write_text(json.dumps(run, indent=1), encoding="utf-8")
+    if "idle" in options.sections:
+        run["idle"] = idle.measure(options.device, *([[2], 2] if options.quick else []))
         file.write_text(json.dumps(run, indent=1), encoding="utf-8")
     print("", *report.tables(run, report.text), f"figures in {file}", sep="\n\n")
 

@@ -105,6 +105,15 @@ TICKS: dict[str, Callable[[Row], str]] = {
 }
 
 
+IDLE: dict[str, Callable[[Row], str]] = {
+    "layers": lambda row: str(row["layers"]),
+    "bare step µs": number("bare_us", 0),
+    "four empty hooks µs": number("empty_us", 1),
+    "idle step µs": number("idle_us", 1),
+    "its loss µs": number("loss_us", 1),
+}
+
+
 def cells(rows: Iterable[Row], columns: dict[str, Callable[[Row], str]]) -> list[list[str]]:
     """A head and a line per row; a column that says nothing at all is left out."""
     lines = [list(columns), *([show(row) for show in columns.values()] for row in rows)]
@@ -155,7 +164,8 @@ def user_rows(run: Row) -> list[Row]:
 
 def tables(run: Row, form: Callable[[Sequence[Sequence[str]]], str]) -> list[str]:
     """All tables of a run."""
-    found = [(user_rows(run), USER), (run["cases"], CASES), (run["kernels"], KERNELS), (run.get("ticks", []), TICKS)]
+    found = [(user_rows(run), USER), (run["cases"], CASES), (run["kernels"], KERNELS)]
+    found += [(run.get("ticks", []), TICKS), (run.get("idle", []), IDLE)]
     return [form(cells(rows, columns)) for rows, columns in found if rows]
 
 
@@ -208,6 +218,7 @@ def _judge(runs: Sequence[Row]) -> Iterator[list[str]]:
     yield from targets.judge_user(runs)
     yield from targets.judge(runs)
     yield from targets.judge_ticks(runs)
+    yield from targets.judge_idle(runs)
 
 
 def _is_number(cell: str) -> bool:

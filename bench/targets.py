@@ -111,6 +111,20 @@ def judge_ticks(runs: Sequence[Row]) -> Iterator[list[str]]:
                     yield [on, what, f"at most {target.limit:.4g}", f"{measured:.4g}", _verdict(measured, target.limit)]
 
 
+HOOKS = 10 / 3
+"""What an idle step, and its loss, may cost, as multiples of four empty hooks: 10 µs where these take 3."""
+
+
+def judge_idle(runs: Sequence[Row]) -> Iterator[list[str]]:
+    """The same for idle steps."""
+    for run in runs:
+        for row in run.get("idle", ()):
+            for figure, what in (("idle_us", "idle steps"), ("loss_us", "their losses")):
+                ratio = row[figure] / row["empty_us"]
+                words = f"{what} of {row['layers']} layers, as multiples of four empty hooks"
+                yield [ON[run["device"]], words, f"at most {HOOKS:.3g}", f"{ratio:.3g}", _verdict(ratio, HOOKS)]
+
+
 class UserTarget(NamedTuple):
     """What a user may pay at most."""
 

@@ -14,7 +14,7 @@ import monitorch
 SOURCE = Path(monitorch.__file__).parent
 
 PUBLIC = {
-    "monitorch": "PyTorchInspector watch MonitorchError MonitorchWarning __version__",
+    "monitorch": "PyTorchInspector watch preflight MonitorchError MonitorchWarning __version__",
     "monitorch.inspector": "PyTorchInspector InspectorState",
     "monitorch.inspector.inspector_state": "InspectorState",
     "monitorch.numerical": "Accumulator GeometryComputation RunningMeanVar RunningValue extract_point extract_range "
@@ -31,7 +31,9 @@ PUBLIC = {
     "monitorch.store": "Axis Event Frame Layer LayerSeries LensInfo Run RunInfo Statistic Window Writer is_absent "
     "list_runs open_run",
     "monitorch.watching": "Watch watch",
-    "monitorch.diagnosis.ranking": "Severity severities worst_first",
+    "monitorch.watching.preflight": "Preflight preflight",
+    "monitorch.testing": "assert_trains",
+    "monitorch.diagnosis.ranking": "LayerHealth Severity rank severities worst_first",
 }
 
 # what measures, from the arithmetic to the one call that uses it all; each may import those before it
@@ -47,10 +49,10 @@ for package in ("numerical", "engine", "preprocessor", "gatherer"):
 NEVER["observe"] = {*MEASURES[2:], *SHOWS}
 NEVER["lens"] |= {*SHOWS} - {"visualizer"}
 NEVER["store"] |= {"visualizer", "diagnosis", "cli"}
-NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis"}
+NEVER["diagnosis"] |= {*SHOWS} - {"diagnosis", "store"}
 
 # these train, or write with a tool of torch, when they are asked to
-WITH_TORCH = {"demo_data.py", "demo_model.py", "demo_training.py", "tensorboard_visualizer.py"}
+WITH_TORCH = {"demo_data.py", "demo_faults.py", "demo_model.py", "demo_training.py", "tensorboard_visualizer.py"}
 
 # the public names of a lens and of the preprocessor that it shows
 SAME_NAME = {"OutputActivation", "OutputGradientGeometry", "OutputNorm", "ParameterCond", "ParameterNorm"}
@@ -124,12 +126,18 @@ for package in sys.argv[1:]:
 
 
 def test_packages_are_found_on_first_use():
-    packages = [*PACKAGES, "errors"]
+    packages = [*PACKAGES, "errors", "testing"]
     assert run_fresh(FIRST_USE, *packages) == [f"monitorch.{package}" for package in packages]
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("PyTorchInspector", "inspector"), ("watch", "watching"), ("Watch", "watching")]
+    ("name", "module"),
+    [
+        ("PyTorchInspector", "inspector"),
+        ("watch", "watching"),
+        ("Watch", "watching"),
+        ("preflight", "watching.preflight"),
+    ],
 )
 def test_name_at_the_top_level_is_the_one_of_its_module(name, module):
     assert getattr(monitorch, name) is getattr(importlib.import_module(f"monitorch.{module}"), name)

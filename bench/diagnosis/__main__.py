@@ -99,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-    tables = [cells(figures["scores"], report.MEASURES), report.by_symptom(runs, CASES), report.wrong(runs, CASES)]
+    tables = [cells(figures["scores"], report.MEASURES)]
+    tables += [table(runs, CASES) for table in (report.by_symptom, report.wrong, report.unhealed)]
     print(*(text(table) for table in tables if len(table) > 1), f"figures in {options.json}", sep="\n\n")
     if options.write:
         report.RESULTS.write_text(report.document(figures, CASES), encoding="utf-8")

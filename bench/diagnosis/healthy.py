@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from . import data
 from .case import Healthy, adam, adamw, sgd, tokens, vectors
-from .mlp import curves, normed
+from .mlp import curves
 from .models import mlp
 from .program import Program, accuracy, binary, explained
 from .transformer import numbers, themes
@@ -40,11 +40,6 @@ def cyclic(period: int) -> Callable[[int], float]:
 def one_cycle(steps: int) -> Callable[[int], float]:
     """Rises for a third of the run, and falls to nearly nothing."""
     return lambda step: 0.04 + 0.96 * (3 * step / steps if step < steps / 3 else 1.5 * (1 - step / steps))
-
-
-def staircase(step: int) -> float:
-    """A tenth, twice."""
-    return 0.1 ** ((step >= 120) + (step >= 180))
 
 
 # models
@@ -251,12 +246,6 @@ def mixup(p: Program) -> Program:
     return p
 
 
-def noisy(p: Program) -> Program:
-    """Inputs with noise."""
-    p.alter = lambda step, x, y: (x + 0.3 * torch.randn_like(x), y)
-    return p
-
-
 def distilled(seed: int) -> Program:
     """Learns the shares that another model has."""
     x, y = data.clusters(seed)
@@ -307,19 +296,6 @@ def chains(seed: int, **options: Any) -> Program:
     return tokens(seed, made=data.chains(seed), causal=True, target=0.85, **options)
 
 
-def one_hot(seed: int) -> Program:
-    """Inputs that are nearly all 0."""
-    x, y = data.themes(seed)
-    return vectors(seed, (200, 64, 5), made=(functional.one_hot(x, 20).float().flatten(1), y), target=0.8, steps=120)
-
-
-def uneven(seed: int) -> Program:
-    """One class is three times as frequent as others."""
-    x, y = data.clusters(seed, 4096)
-    kept = (y == 0) | (torch.arange(len(y)) % 3 == 0)
-    return vectors(seed, made=(x[kept], y[kept]))
-
-
 def scaled(seed: int) -> Program:
     """Half precision with a loss scaler."""
     return vectors(seed, autocast=torch.float16, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0), steps=160)
@@ -337,23 +313,17 @@ def few_samples(seed: int) -> Program:
     return halves(seed, (20, 3, 1), made=data.halves(seed, 96), optimizer=adamw(0.01, 0.1), steps=120)
 
 
-RMS, ADAGRAD = partial(torch.optim.RMSprop, lr=1e-3), partial(torch.optim.Adagrad, lr=0.03)
-HALF = {"steps": 160, "autocast": torch.bfloat16}
 PROGRAMS: dict[str, Callable[[int], Program]] = {
     # optimizers
     "adam": vectors,
     "adamw": partial(vectors, optimizer=adamw(2e-3, 0.05)),
     "sgd": partial(vectors, optimizer=sgd(0.1)),
     "momentum": partial(vectors, optimizer=sgd(0.05, 0.9)),
-    "nesterov": partial(vectors, optimizer=sgd(0.03, 0.9, nesterov=True)),
-    "rmsprop": partial(vectors, optimizer=RMS),
-    "adagrad": partial(vectors, optimizer=ADAGRAD),
+    "rmsprop": partial(vectors, optimizer=partial(torch.optim.RMSprop, lr=1e-3)),
     "two-optimizers": partial(vectors, optimizer=two_optimizers),
     "weight-decay": partial(vectors, widths=(20, 24, 24, 10), optimizer=sgd(0.1, 0.9, weight_decay=3e-3)),
     # shapes
     "wide": partial(vectors, widths=(20, 256, 256, 10), optimizer=adam(1e-3), steps=160),
-    "narrow": partial(vectors, widths=(20, 12, 10), optimizer=adam(0.01)),
-    "linear": partial(vectors, widths=(20, 10), optimizer=adam(0.02), target=0.7),
     "deep-batch-norm": partial(vectors, widths=(20, *[48] * 8, 10), norm=nn.BatchNorm1d),
     "deep-layer-norm": partial(vectors, widths=(20, *[48] * 6, 10), norm=nn.LayerNorm),
     "residual": partial(
@@ -361,7 +331,6 @@ PROGRAMS: dict[str, Callable[[int], Program]] = {
     ),
     "tanh": partial(vectors, widths=(20, 64, 64, 10), act=nn.Tanh),
     "sigmoid": partial(vectors, widths=(20, 64, 10), act=nn.Sigmoid, optimizer=adam(0.01)),
-    "silu": partial(vectors, act=nn.SiLU),
     "elu": partial(vectors, act=nn.ELU, optimizer=sgd(0.05, 0.9)),
     "sparse-relus": partial(vectors, change_model=biased),
     "zero-head": partial(vectors, change_model=zero_head),
@@ -373,7 +342,6 @@ PROGRAMS: dict[str, Callable[[int], Program]] = {
     "edge-of-stability": partial(curves, act=nn.Tanh, optimizer=sgd(0.2), batch=10**6),
     "accumulation": partial(vectors, accumulate=4),
     "tiny-data": few_samples,
-    "uneven-classes": uneven,
     # losses
     "mse": curves,
     "l1": partial(curves, loss=nn.L1Loss()),
@@ -383,7 +351,6 @@ PROGRAMS: dict[str, Callable[[int], Program]] = {
     "bce-sigmoid": partial(halves, loss=nn.BCELoss(), score=binary(0.5), change_model=add_sigmoid),
     "nll": partial(built, make=lambda: mlp((20, 64, 10)).append(nn.LogSoftmax(-1)), loss=nn.NLLLoss()),
     "label-smoothing": partial(vectors, loss=nn.CrossEntropyLoss(label_smoothing=0.2)),
-    "hinge": partial(vectors, loss=nn.MultiMarginLoss()),
     "distillation": distilled,
     "standardised-targets": scaled_targets,
     # schedules
@@ -391,7 +358,6 @@ PROGRAMS: dict[str, Callable[[int], Program]] = {
     "cosine": partial(vectors, schedule=cosine(240)),
     "cyclic": partial(vectors, optimizer=sgd(0.2, 0.9), schedule=cyclic(60)),
     "one-cycle": partial(vectors, optimizer=adam(8e-3), schedule=one_cycle(240)),
-    "staircase": partial(vectors, optimizer=sgd(0.1, 0.9), schedule=staircase),
     # what looks odd
     "frozen": partial(vectors, widths=(20, 64, 64, 64, 10), change_model=freeze(0)),
     "frozen-then-not": thawed,
@@ -405,24 +371,18 @@ PROGRAMS: dict[str, Callable[[int], Program]] = {
     "autoencoder": copies,
     "tied-autoencoder": partial(copies, model=TiedAutoencoder),
     "mixup": lambda seed: mixup(vectors(seed)),
-    "noisy-inputs": lambda seed: noisy(normed(seed)),
     "loss-scaler": scaled,
-    "bfloat16": partial(vectors, **HALF),
     "grey-pictures": flat,
-    "one-hot": one_hot,
     # other families
     "convolutions": seen,
     "recurrent": read,
     "transformer": tokens,
-    "transformer-deep": partial(tokens, depth=4),
     "transformer-post-norm": partial(tokens, pre=False, optimizer=adam(2e-3), program={"schedule": warm_up(40)}),
     "transformer-language": chains,
     "transformer-tied": partial(chains, tied=True),
     "transformer-experts": partial(tokens, experts=True, depth=1),
     "transformer-numbers": numbers,
     "transformer-themes": partial(themes, optimizer=adamw(3e-3, 0.1)),
-    "transformer-cosine": partial(tokens, heads=4, program={"schedule": cosine(160), "max_norm": 1.0}),
-    "transformer-relu": partial(tokens, act=nn.ReLU, batch=16),
 }
 
 

@@ -37,8 +37,8 @@ def circle(seed: int, act: type[nn.Module] = nn.Tanh, depth: int = 5) -> Program
         if isinstance(layer, nn.Linear):
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
-    made = adam(4e-3)(model.parameters())
-    return Program(model, made, CrossEntropyOfShares(), train, valid, binary(0.5), 0.7, seed, steps=700, batch=128)
+    made = adam(6e-3)(model.parameters())
+    return Program(model, made, CrossEntropyOfShares(), train, valid, binary(0.5), 0.7, seed, steps=500, batch=128)
 
 
 def xor(seed: int, healthy: bool = True) -> Program:
@@ -93,7 +93,7 @@ def fourth_power(seed: int, healthy: bool = True) -> Program:
         x, y = ((v - v.mean()) / v.std() for v in (x, y))
     model = nn.Sequential(nn.Linear(1, 50), nn.Sigmoid(), nn.Linear(50, 50), nn.ELU(), nn.Linear(50, 1))
     made = adam(1e-2)(model.parameters())
-    return Program(model, made, nn.MSELoss(), (x, y), (x, y), explained, 0.95, seed, steps=600, batch=200)
+    return Program(model, made, nn.MSELoss(), (x, y), (x, y), explained, 0.95, seed, steps=400, batch=200)
 
 
 def one_unit(seed: int, healthy: bool = True) -> Program:

@@ -151,12 +151,12 @@ def _is_in(one: Tensor, known: Iterable[Tensor]) -> bool:
 
 def _parameters(program: Program, names: Iterable[str]) -> list[nn.Parameter]:
     """Parameters by name, or all of a layer."""
-    found = []
+    found: list[nn.Parameter] = []
     for name in names:
         own = [one for known, one in program.model.named_parameters() if known == name or known.startswith(f"{name}.")]
         if not own:
             raise ValueError(f"no parameter is called {name!r}")
-        found += own
+        found += [one for one in own if not _is_in(one, found)]
     return found
 
 

@@ -10,7 +10,7 @@ from ..report import cells, machine, markdown
 from .case import Case
 from .rules import RULES
 from .runs import CADENCES
-from .score import Run, delay, failures, named, score
+from .score import Run, delay, failures, named, remedies, score
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 Form = Callable[[Sequence[Sequence[str]]], str]
@@ -112,12 +112,23 @@ def wrong(runs: Sequence[Run], cases: Mapping[str, Case]) -> list[list[str]]:
     return lines
 
 
-TEXT = """Programs with a known fault, each with a healthy twin, and healthy programs that may look odd; small, on one CPU
-thread, with data made by torch. A twin or a healthy program counts only if it reaches its target. No reference run, no
-target and no source code is given to a diagnosis, and its thresholds are the same for all.
+def unhealed(runs: Sequence[Run], cases: Mapping[str, Case]) -> list[list[str]]:
+    """Each fault that the first remedy does not heal."""
+    lines = [["case", "seed", "score", "twin", "remedy", "score with it"]]
+    for run in remedies(runs, cases):
+        if not run["healed"]:
+            scores = [f"{run[key]:.2f}" if run[key] is not None else "" for key in ("score", "twin", "treated")]
+            lines.append([run["case"], str(run["seed"]), *scores[:2], run["remedy"], scores[2]])
+    return lines
+
+
+TEXT = """Programs with a known fault, each with a healthy twin, and healthy programs that may look odd; small, on one
+CPU thread, with data made by torch. A twin or a healthy program counts only if it reaches its target. No reference
+run, no target and no source code is given to a diagnosis, and its thresholds are the same for all.
 
 - *root cause first*, *among three*: share of cases in which the root cause is the first finding, or one of three.
-- *precision*: of all warnings and errors, in all runs, that are not said to be consequences: how many name a root cause.
+- *precision*: of all warnings and errors in all runs, without those said to be consequences, how many name a root
+  cause.
 - *healthy alarmed*: healthy programs with a warning or an error; *at most* is the 95 % upper bound of their share.
 - *layer*: the first finding names the right layer; *within one module*: or a neighbour, in the order in which they run.
 - *delay*: steps from the fault to the first right finding, the median; *95th*: their 95th percentile.
@@ -145,6 +156,8 @@ def document(report: Mapping[str, Any], cases: Mapping[str, Case]) -> str:
         "## Judged wrongly",
         markdown(lines) if len(lines := wrong(runs, cases)) > 1 else "Nothing.",
     ]
+    if len(lines := unhealed(runs, cases)) > 1:
+        parts += ["## Not healed by the first remedy", markdown(lines)]
     if left_out := sorted({tuple(one) for row in scores(runs, cases) for one in row["left_out"]}):
         parts += ["## Left out", "Did not reach their target: " + ", ".join(f"{n} (seed {s})" for n, s in left_out)]
     return "\n\n".join(parts) + "\n"

@@ -117,7 +117,7 @@ def _see_loss(now: dict[str, Any], program: Program) -> Callable[..., None]:
         if not program.model.training:
             now["valid"] = float(loss)
             return
-        now["loss"] = float(loss)
+        now["loss"] = float(loss.detach())
         is_class = not y.is_floating_point() and outputs.dim() == 2
         now["accuracy"] = float((outputs.argmax(-1) == y).float().mean()) if is_class else np.nan
         now["outputs"] = torch.stack([outputs.min(), outputs.max(), outputs.abs().mean(), outputs.abs().sum(-1).mean()])

@@ -6,7 +6,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,7 +58,8 @@ def do(task: Task) -> list[Run]:
     base = {"case": task.case, "seed": task.seed, "kind": task.kind, "target": program.target, "findings": []}
     base |= {"order": forward_order(program), "score": 0.0, "problem": None, "by": task.cadence or "rules"}
     try:
-        runs = _rules(base, program) if task.cadence is None else [_watched(base, program, task)]
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # events are findings, and those are kept
+            runs = _rules(base, program) if task.cadence is None else [_watched(base, program, task)]
     except Exception as error:  # one program that fails must not end all others
         base["problem"] = f"{type(error).__name__}: {error}"
         runs = [base | {"by": by} for by in (RULES if task.cadence is None else [task.cadence])]
@@ -77,28 +81,33 @@ def _watched(base: Run, program: Program, task: Task) -> Run:
             for _ in program.run():
                 pass
         found = [plain(one) for one in watched.findings]
-        agrees = None
+        run = base | {"score": program.evaluate(), "findings": found}
         if task.cadence == STORED:
-            stored = monitorch.diagnosis.check(watched.visualizer.path)
-            agrees = agree(found, [plain(one) for one in stored])
-    run = base | {"score": program.evaluate(), "findings": found, "agrees": agrees}
-    if task.tries_remedy:
-        run |= try_remedy(task, found)
-    return run
+            run |= _judge_again(watched.visualizer.path, found)
+    return run | (try_remedy(task, found) if task.tries_remedy else {})
+
+
+def _judge_again(path: Path, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether the stored run says what was said while it trained."""
+    try:
+        return {"agrees": agree(found, [plain(one) for one in monitorch.diagnosis.check(path)])}
+    except Exception as error:  # what was found live counts all the same
+        return {"agrees": False, "problem": f"{type(error).__name__}: {error}"}
 
 
 def try_remedy(task: Task, found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The score with the first remedy that there is an action for; None without one, or if it cannot be applied."""
-    remedy = next((one["remedy"] for one in found if one["remedy"] and one["remedy"]["action"]), None)
+    remedy = next((one["remedy"] for one in found if one["remedy"]["action"]), None)
     if remedy is None:
-        return {"treated": None}
+        return {"treated": None, "remedy": "none"}
+    tried = f"{remedy['action']} {remedy['arguments'] or ''}".strip()
     try:
         program = treated(CASES[task.case], task.seed, remedy["action"], remedy["arguments"])
         for _ in program.run():
             pass
-        return {"treated": program.evaluate()}
+        return {"treated": program.evaluate(), "remedy": tried}
     except Exception as error:  # a remedy that does not fit is one that does not heal
-        return {"treated": None, "remedy_problem": f"{type(error).__name__}: {error}"}
+        return {"treated": None, "remedy": f"{tried}: {type(error).__name__}: {error}"}
 
 
 def plain(finding: Any) -> dict[str, Any]:

@@ -109,8 +109,7 @@ def score(runs: Sequence[Run], cases: Mapping[str, Case]) -> dict[str, Any]:
     delays = [found for run in faults if (found := delay(run, cases[run["case"]])) is not None]
     emitted = [(one, run) for run in valid for one in alarms(run)]
     right = sum(run["kind"] == "fault" and is_right(one, cases[run["case"]]) for one, run in emitted)
-    twins = {(run["case"], run["seed"]): run["score"] for run in by_kind["twin"]}
-    cured = [run for run in faults if _could_be_healed(run, cases, twins)]
+    tried = remedies(valid, cases)
     known = [run["agrees"] for run in valid if run.get("agrees") is not None]
     alarmed = sum(bool(alarms(run)) for run in by_kind["healthy"])
     return {
@@ -128,19 +127,25 @@ def score(runs: Sequence[Run], cases: Mapping[str, Case]) -> dict[str, Any]:
         "layer_near": over(lambda run, case: layer_distance(run, case) <= 1, placed),
         "delay": median(delays) if delays else None,
         "delay95": quantiles(delays, n=20, method="inclusive")[-1] if len(delays) > 1 else None,
-        "healed": over(
-            lambda run, case: run["treated"] is not None and run["treated"] >= NEAR * twins[run["case"], run["seed"]],
-            [run for run in cured if "treated" in run],
-        ),
+        "healed": over(lambda run, case: run["healed"], tried),
         "agreement": mean(known) if known else None,
         "left_out": sorted(left_out),
     }
 
 
-def _could_be_healed(run: Run, cases: Mapping[str, Case], twins: Mapping[tuple[str, int], float]) -> bool:
-    """Whether the fault does harm, and some action of the vocabulary heals it."""
-    twin = twins.get((run["case"], run["seed"]))
-    return cases[run["case"]].cure is not None and twin is not None and run["score"] < NEAR * twin
+def remedies(runs: Sequence[Run], cases: Mapping[str, Case]) -> list[Run]:
+    """Faults that were treated, do harm, and that some action of the vocabulary heals: with the twin's score.
+
+    ``healed`` says whether this remedy did.
+    """
+    twins = {(run["case"], run["seed"]): run["score"] for run in runs if run["kind"] == "twin"}
+    found = []
+    for run in runs:
+        twin = twins.get((run["case"], run["seed"]))
+        if "treated" in run and twin is not None and cases[run["case"]].cure and run["score"] < NEAR * twin:
+            healed = run["treated"] is not None and run["treated"] >= NEAR * twin
+            found.append({**run, "twin": twin, "healed": healed})
+    return found
 
 
 def failures(runs: Iterable[Run], cases: Mapping[str, Case]) -> list[Run]:

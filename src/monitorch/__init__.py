@@ -17,11 +17,13 @@ if TYPE_CHECKING:
         observe,
         preprocessor,
         store,
+        testing,
         visualizer,
         watching,
     )
     from .inspector import PyTorchInspector
     from .watching import Watch, watch
+    from .watching.preflight import preflight
 
 __version__ = "0.2.0"
 
@@ -39,15 +41,22 @@ __all__ = [
     "lens",
     "numerical",
     "observe",
+    "preflight",
     "preprocessor",
     "store",
+    "testing",
     "visualizer",
     "watch",
     "watching",
 ]
 
 # name -> the module that defines it; other names are packages
-_LAZY = {"PyTorchInspector": ".inspector", "Watch": ".watching", "watch": ".watching"}
+_LAZY = {
+    "PyTorchInspector": ".inspector",
+    "Watch": ".watching",
+    "preflight": ".watching.preflight",
+    "watch": ".watching",
+}
 
 
 def __dir__() -> list[str]:

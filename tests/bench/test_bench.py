@@ -1,11 +1,12 @@
 """The bench runs from end to end on miniatures; what it measures is not asserted."""
 
 import json
+import math
 
 import pytest
 
 from bench import __main__ as program
-from bench import cases, report, subjects
+from bench import cases, report, subjects, workers
 from bench.cases import IDLE, Case
 from bench.measure import Effort, measure
 from bench.models import workload
@@ -70,8 +71,20 @@ def test_bad_arguments(arguments, message, capsys):
 
 
 def test_scaling_is_added():
-    assert program.parse(["--scaling"]).sections == ["small", "ticks", "scaling"]
-    assert program.parse([]).sections == ["small", "ticks"]
+    assert program.parse(["--scaling"]).sections == ["small", "ticks", "idle", "scaling"]
+    assert program.parse([]).sections == ["small", "ticks", "idle"]
+
+
+def test_idle_steps_are_measured_without_peers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(workers, "install", lambda folder: pytest.fail("nothing of others is measured"))
+    monkeypatch.setattr(program, "FOLDER", tmp_path)
+    program.main(["--quick", "--only", "idle"])
+    run = json.loads((tmp_path / "cpu.json").read_text())
+    (row,) = run["idle"]
+    assert row["layers"] == 2
+    assert row["bare_us"] > 0
+    assert all(math.isfinite(row[figure]) for figure in ("empty_us", "idle_us", "loss_us"))
+    assert "four empty hooks" in capsys.readouterr().out
 
 
 def test_every_case_is_there_once():

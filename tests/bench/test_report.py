@@ -91,6 +91,17 @@ def test_ticks_have_their_own_table_and_targets(milliseconds, met):
     assert total[-1] == "yes"
 
 
+@pytest.mark.parametrize(("microseconds", "met"), [(10.0, "yes"), (10.1, "**no**")])
+def test_idle_steps_are_compared_with_empty_hooks(microseconds, met):
+    row = {"layers": 20, "bare_us": 400.0, "empty_us": 3.0, "idle_us": microseconds, "loss_us": 3.0}
+    run = {**run_of(), "idle": [row]}
+    (table,) = report.tables(run, report.markdown)
+    assert table.splitlines()[-1] == f"| 20 | 400 | 3.0 | {microseconds} | 3.0 |"
+    step, loss = targets.judge_idle([run])
+    assert step[1:3] == ["idle steps of 20 layers, as multiples of four empty hooks", "at most 3.33"]
+    assert (step[-1], loss[-2:]) == (met, ["1", "yes"])
+
+
 @pytest.mark.parametrize(("ratio", "met"), [(1.04, "yes"), (1.05, "**no**")])
 def test_what_a_user_pays_comes_first(figures, paid, ratio, met):
     run = {**run_of(figures()), "user": [paid(ratio=ratio, said=0.045)]}

@@ -9,7 +9,10 @@ import pytest
 
 from monitorch.cli.demo_data import python_help
 from monitorch.cli.demo_training import train
+from monitorch.diagnosis import Facts, signals
+from monitorch.diagnosis.check import FACTS
 from monitorch.store import Writer
+from monitorch.store.samples import SampleArrays
 from monitorch.visualizer import AbstractVisualizer
 
 
@@ -72,5 +75,21 @@ def write_run(tmp_path):
                     writer.put(lens, step, frame, layers=layers, statistics=list(statistics), time=1000.0 + tick)
             writer.close(status)
         return tmp_path / "runs" / name
+
+    return write
+
+
+@pytest.fixture
+def write_judged(write_run):
+    """Write a run of which a diagnosis has kept samples: those of its inputs, with this standard deviation."""
+
+    def write(name, std):
+        folder = write_run(name, {"L": {"Norm/mean": {"fc": [1.0, 2.0]}}}, meta={FACTS: Facts().to_json()}, every=10)
+        numbers = {signals.INPUT_STD: std, signals.INPUT_MEAN: 0.0, signals.FEATURE_SPREAD: 1.0}
+        with Writer(folder, resume=True) as writer:
+            for signal, value in numbers.items():
+                samples = SampleArrays(np.arange(1, 21), np.zeros(20, int), np.full(20, value))
+                writer.put_samples(signal, samples, writer="w", first=0, names=["input"], replaces=False)
+        return folder
 
     return write

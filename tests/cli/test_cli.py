@@ -10,6 +10,7 @@ import pytest
 
 import monitorch
 from monitorch import cli
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.errors import MonitorchError
 from monitorch.store import Writer
 
@@ -92,6 +93,9 @@ def test_a_bug_is_not_hidden(command):
         (["demo", "--steps", "1.5"], "argument --steps: '1.5' is not a whole number"),
         (["demo", "--seed", "-1"], "argument --seed: '-1' is not a whole number between 0 and 9223372036854775807"),
         (["demo", "--seed", str(2**63)], "is not a whole number between 0"),
+        (["demo", "--fault", "fly"], "argument --fault: invalid choice: 'fly' (choose from"),
+        (["demo", "--fault", "fly"], "output_loss_mismatch"),
+        (["check", "--fail-on", "fatal"], "argument --fail-on: invalid choice: 'fatal' (choose from"),
         (["demo", "--out"], "argument --out: expected one argument"),
     ],
 )
@@ -141,9 +145,11 @@ HOSTILE = "fc\u202e\x1b[31m\x07\u2066\x9b2J"
 def hostile(tmp_path):
     """Runs whose names, and whatever else they hold, have orders for a terminal in them."""
     tmp_path = tmp_path / "runs"
+    found = Finding(HOSTILE, "error", HOSTILE, 3, 4, HOSTILE, Remedy(HOSTILE))
     names = {"layers": [HOSTILE, "b"], "statistics": [f"{HOSTILE}/mean"]}
     for number in range(2):
-        with Writer(tmp_path / f"{HOSTILE}{number}", meta={HOSTILE: HOSTILE, "config": {HOSTILE: [HOSTILE]}}) as writer:
+        meta = {HOSTILE: HOSTILE, "config": {HOSTILE: [HOSTILE]}, "findings": [found.to_json()]}
+        with Writer(tmp_path / f"{HOSTILE}{number}", meta=meta) as writer:
             for step in range(9):
                 writer.put(HOSTILE, step, [[1.0 + number, np.nan]], **names)
                 writer.put("run", step, [[1.0 + number]], layers=["run"], statistics=[f"{HOSTILE}/{HOSTILE} mean"])
@@ -157,6 +163,7 @@ def hostile(tmp_path):
     "arguments",
     [
         ["runs", "DIR"],
+        ["check", "--runs", "DIR", "--all"],
         ["show", "--runs", "DIR", "--all"],
         ["top", "--runs", "DIR"],
         ["compare", f"{HOSTILE}0", f"{HOSTILE}1", "--runs", "DIR"],

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from monitorch import cli
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.store import Writer
 
 
@@ -56,3 +57,16 @@ def test_nothing_in_the_name_of_a_run_is_obeyed(runs, capsys):
 def test_what_is_wrong_is_said(runs, arguments, message, capsys):
     assert cli.main(["report", *arguments]) != 0
     assert message in capsys.readouterr().err
+
+
+def test_what_was_found_is_said(runs, capsys):
+    dead = Finding("dead_units", "error", "fc\x1b", 80, 100, "No unit is active.", Remedy("Lower the rate."))
+    for name, findings in (("sick", [dead.to_json()]), ("fine", [])):
+        with Writer(runs / "monitorch_runs" / name, meta={"findings": findings}) as writer:
+            writer.put("Norm", 1, [[1.0]], layers=["fc"], statistics=["mean"])
+    problem = r"error: dead units in fc\x1b since step 80: No unit is active."
+    assert cli.main(["report", "sick"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["", "1 problem since step 80", problem]
+    assert cli.main(["report", "sick", "first", "fine"]) == 0
+    below = capsys.readouterr().out.splitlines()[1:]
+    assert below == ["", "sick:", "1 problem since step 80", problem, "", "fine:", "healthy"]

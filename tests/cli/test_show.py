@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from monitorch import cli
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.store import Layer, Statistic, Writer, open_run
 
 NAMES = ["[red]fc1[/red]", "fc\x1b[2J2"]
@@ -219,3 +220,69 @@ def test_a_run_that_ended_well_has_nothing_to_say(folder, capsys):
     assert json.loads(show(folder, capsys, "--json"))["error"] is None
     assert "Traceback" not in show(folder, capsys)
     assert "writer" not in show(folder, capsys)
+
+
+DEAD = Finding("dead_units", "error", "fc", 80, 100, "No unit is active.", Remedy("Lower the rate."))
+STARVED = Finding("no_gradient", "error", "in", 81, 99, "Nothing arrives.", Remedy(""), caused_by=DEAD.id)
+HEALED = Finding("loss_spike", "warning", None, 9, 9, "It jumped.", Remedy("Wait."), resolved_at=12)
+
+
+def diagnosed(folder, findings):
+    """A run in which something was found, of which its events tell, too."""
+    with Writer(folder / "sick", meta={"findings": findings, "diagnosis": {"predicted_counts": [1, 2]}}) as writer:
+        writer.put("Norm", 100, [[1.0]], layers=["fc"], statistics=["Norm/mean"])
+        for found in (DEAD, STARVED, HEALED):
+            writer.event(found.detected_at, found.title, found.severity, layer=found.layer)
+    return folder
+
+
+def test_the_verdict_and_first_causes_come_right_after_the_title(tmp_path, capsys):
+    findings = [DEAD.to_json(), STARVED.to_json(), HEALED.to_json()]
+    text = show(diagnosed(tmp_path, findings), capsys)
+    assert text.startswith("sick  finished  step 100")
+    assert text.splitlines()[1:7] == [
+        "1 problem since step 80",
+        "error: dead units in fc since step 80",
+        "  No unit is active.",
+        "  Try: Lower the rate.",
+        "1 more finding: monitorch check",
+        "",
+    ]
+    assert [text.count(one.title) for one in (DEAD, STARVED, HEALED)] == [1, 0, 1]
+    assert text.index("versions") < text.index("loss spike")  # now there is no error among the events
+    assert "detected_at" not in text
+    assert "predicted_counts" not in text
+    everything = show(tmp_path, capsys, "--all")
+    assert [everything.count(one.title) for one in (DEAD, STARVED, HEALED)] == [2, 1, 1]
+    facts = json.loads(show(tmp_path, capsys, "--json"))
+    assert (facts["verdict"], facts["findings"]) == ("1 problem since step 80", findings)
+
+
+def test_a_healthy_run_is_called_so(tmp_path, capsys):
+    assert show(diagnosed(tmp_path, []), capsys).splitlines()[1:3] == ["healthy", ""]
+
+
+@pytest.mark.parametrize("command", ["show", "top"])
+@pytest.mark.parametrize(
+    "findings",
+    [
+        None,
+        5,
+        "bad",
+        {"a": 1},
+        [5],
+        [{}],
+        [{**DEAD.to_json(), "severity": "fatal"}],
+        [{**DEAD.to_json(), "remedy": {}}],
+    ],
+    ids=str,
+)
+def test_a_run_that_was_not_diagnosed_in_words_we_know_is_not_called_healthy(tmp_path, capsys, command, findings):
+    folder = diagnosed(tmp_path, findings)
+    assert cli.main([command, "--runs", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert "healthy" not in text
+    assert "dead units" in text  # as an event
+    assert cli.main([command, "--runs", str(folder), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["verdict"], facts["findings"]) == ("not diagnosed", None)

@@ -5,6 +5,7 @@ import pytest
 LENS = {"L": {"Norm/mean": {"fc": [1.0, 2.0], "head": [3.0, 4.0]}}}
 COMMANDS = {
     "runs": ["runs", "{runs}"],
+    "check": ["check", "judged", "--runs", "{runs}"],
     "show": ["show", "a", "--runs", "{runs}"],
     "top": ["top", "a", "--runs", "{runs}", "--once"],
     "compare": ["compare", "a", "a", "--runs", "{runs}"],
@@ -19,7 +20,8 @@ LOADED = (
 
 
 @pytest.fixture
-def folder(write_run):
+def folder(write_run, write_judged):
+    write_judged("judged", std=290.0)
     write_run("b", {"L": {"Norm/mean": {"fc": [1.0, 2.0], "head": [3.0, 5.0]}}})
     return write_run("a", LENS).parent
 
@@ -48,6 +50,12 @@ def test_importing_the_command_line_loads_nothing_large(python):
         (["compare", "a", "a"], 0),
         (["compare", "a", "b"], 1),
         (["compare", "a", "c"], 2),
+        (["check", "judged"], 0),
+        (["check", "judged", "--fail-on", "error"], 0),
+        (["check", "judged", "--fail-on", "warning"], 1),
+        (["check", "judged", "--fail-on", "fatal"], 2),
+        (["check", "a"], 1),
+        (["check", "c"], 2),
         (["show", "a", "--lens", "xyz"], 2),
         (["show", "a", "--fly"], 2),
         (["show", "a", "--rank", "7"], 1),
@@ -57,7 +65,8 @@ def test_exit_codes(python, folder, arguments, code):
     result = python("-m", "monitorch", *arguments, "--runs", folder)
     assert result.returncode == code
     assert "Traceback" not in result.stderr
-    assert bool(result.stderr) == (arguments[1:] not in (["a", "a"], ["a", "b"]))
+    is_answer = code == 0 or arguments in (["compare", "a", "b"], ["check", "judged", "--fail-on", "warning"])
+    assert bool(result.stderr) != is_answer
 
 
 def test_a_terminal_without_unicode_is_written_to(python, folder):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from monitorch import cli
+from monitorch.cli.demo import FAULTS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "terminal.md"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -19,4 +20,9 @@ def test_every_command_in_the_document_exists_with_its_options(line):
 
 
 def test_the_document_tells_of_every_reading_command():
-    assert {shlex.split(line)[1] for line in LINES} == {"runs", "show", "top", "compare", "export"}
+    assert {shlex.split(line)[1] for line in LINES} == {"runs", "check", "show", "top", "compare", "export", "demo"}
+
+
+def test_the_document_names_every_fault():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert [fault for fault in FAULTS if f"`{fault}`" not in text] == []

@@ -19,6 +19,7 @@ from rich.console import Console
 from monitorch import cli
 from monitorch.cli.top_screen import Screen
 from monitorch.dashboard.windows import WindowRequest, blocks, planes
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.store import Writer, open_run
 
 STEADY = np.tile([1.0, 1.1, 0.9, 1.0], 20)
@@ -242,3 +243,77 @@ def capture_show(path, capsys, step):
         pass
     assert cli.main(["show", str(path)]) == 0
     return capsys.readouterr().out
+
+
+def found(symptom, severity, layer, step, **more):
+    return Finding(symptom, severity, layer, step, step + 5, "It is so, and it stays so.", Remedy(""), **more).to_json()
+
+
+FOUND = [
+    found("no_update", "warning", "late", 30),
+    found("no_update", "warning", "early", 20),
+    found("dead_units", "error", "dead", 700),
+    found("no_gradient", "warning", "dead", 3),
+    found("oscillation", "info", "calm", 1),
+    found("loss_spike", "error", "healed", 2, resolved_at=3),
+    found("input_scale", "warning", None, 0),
+]
+
+
+@pytest.fixture
+def diagnosed(write_run):
+    names = ["calm", "healed", "late", "early.weight", "dead", "jump"]
+    norms = dict.fromkeys(names, STEADY) | {"jump": with_end(STEADY, 40.0)}
+    return write_run("sick", {"L": {"Norm/mean": norms}}, every=10, meta={"findings": FOUND}).parent
+
+
+def test_layers_in_which_something_lasts_come_first(diagnosed, capsys):
+    rows = layers_of(top(diagnosed, capsys))
+    assert list(rows) == ["dead", "early.weight", "late", "jump", "calm", "healed"]
+    reasons = [line.split("  ")[-1].strip() for line in rows.values()]
+    assert reasons[:4] == [
+        "dead units since step 700",
+        "no update since step 20",
+        "no update since step 30",
+        "40x its median",
+    ]
+    assert not {"", *reasons[:4]} & set(map(str.strip, reasons[4:])) - {""}
+    facts = json.loads(top(diagnosed, capsys, "--json"))
+    assert [row["finding"] for row in facts["layers"]][:4] == [
+        "dead_units:dead",
+        "no_update:early",
+        "no_update:late",
+        None,
+    ]
+    assert [row["reason"] for row in facts["layers"]][:4] == reasons[:4]
+    assert (facts["verdict"], facts["findings"]) == ("5 problems since step 0", FOUND)
+
+
+def test_another_order_is_kept(diagnosed, capsys):
+    rows = layers_of(top(diagnosed, capsys, "--sort", "depth"))
+    assert list(rows) == ["calm", "healed", "late", "early.weight", "dead", "jump"]
+    assert rows["dead"].endswith("dead units since step 700")
+
+
+def test_the_screen_begins_with_the_verdict_and_three_causes(diagnosed, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = top(diagnosed, capsys).splitlines()
+    assert lines[1:7] == [
+        "5 problems since step 0",
+        "warning: no update in late since step 30: It is so, and it …",
+        "warning: no update in early since step 20: It is so, and it…"[:59] + "…",
+        "error: dead units in dead since step 700: It is so, and it …",
+        "3 more findings: monitorch check",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("height", [14, 20, 30])
+@pytest.mark.parametrize("width", [60, 160])
+def test_a_screen_with_findings_is_no_higher_than_the_terminal(diagnosed, height, width):
+    options = argparse.Namespace(lens=None, statistic=None, layers=None, sort="worst")
+    target = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    with open_run(diagnosed / "sick") as run:
+        drawn = target.render_lines(Screen(run, options, target).draw(height))
+    assert len(drawn) <= height
+    assert "".join(segment.text for segment in drawn[1]).startswith("5 problems")

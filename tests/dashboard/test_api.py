@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from monitorch.dashboard import api
+from monitorch.diagnosis import Evidence, Finding, Remedy
 from monitorch.store import Statistic, Writer, open_run
 
 
@@ -110,6 +111,69 @@ def test_a_summary_says_nan_where_the_last_number_was(tmp_path):
             writer.put("run", step, [[loss]], layers=["run"], statistics=["Loss/train_loss mean"])
     with open_run(tmp_path / "run") as run:
         assert json.loads(json.dumps(api.summary(run), allow_nan=False))["newest"] == {"Loss/train_loss mean": "NaN"}
+
+
+def found(layer, step, **fields):
+    return Finding("dead_units", "error", layer, step, step, "No unit is active.", Remedy("Lower the rate."), **fields)
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdict"),
+    [
+        (None, "not diagnosed"),
+        ([], "healthy"),
+        ([found("conv", 3, resolved_at=9)], "healthy"),
+        ([found("conv", 3), found("head", 5)], "2 problems since step 3"),
+        ([found("conv", 3), found("head", 5, caused_by="dead_units:conv")], "1 problem since step 3"),
+    ],
+)
+def test_the_health_of_a_run_has_its_findings_and_the_verdict(tmp_path, new_run, findings, verdict):
+    noted = None if findings is None else [one.to_json() for one in findings]
+    new_run(tmp_path / "run", **({} if noted is None else {"findings": noted})).close()
+    with open_run(tmp_path / "run") as run:
+        health, summary, head = api.health(run), api.summary(run), api.head(run)
+    assert (health["findings"], health["verdict"], summary["verdict"]) == (noted, verdict, verdict)
+    assert "findings" not in head["meta"]  # they may be long, and are asked for on their own
+    assert "findings" not in summary["meta"]
+
+
+@pytest.mark.parametrize(
+    "noted", [3, [3], [{}], [{"symptom": "x"}], {"a": 1}, [{**found("a", 1).to_json(), "severity": "?"}]]
+)
+def test_findings_that_nobody_can_read_are_no_verdict(tmp_path, new_run, noted):
+    new_run(tmp_path / "run", findings=noted).close()
+    with open_run(tmp_path / "run") as run:
+        health = api.health(run)
+    assert (health["findings"], health["verdict"], len(health["layers"])) == (None, "not diagnosed", 5)
+
+
+def test_numbers_of_a_finding_that_json_cannot_say_are_text(tmp_path, new_run):
+    evidence = Evidence("norm", "conv", (1, 2, 3), (1.0, float("nan"), float("inf")), float("inf"))
+    new_run(tmp_path / "run", findings=[found("conv", 2, evidence=(evidence,)).to_json()]).close()
+    with open_run(tmp_path / "run") as run:
+        (told,) = json.loads(json.dumps(api.health(run), allow_nan=False))["findings"]
+    assert told["evidence"][0]["values"] == [1.0, "nan", "inf"]
+    assert told["evidence"][0]["threshold"] == "Infinity"
+
+
+def test_the_health_of_a_run_ranks_its_layers_and_describes_the_worst(tmp_path, new_run):
+    layers = [f"layer{number}" for number in range(60)]
+    writer = new_run(tmp_path / "run", layers=layers)
+    rates = np.full(60, 0.5)
+    rates[50] = np.nan
+    writer.put("Rates", 24, [rates], layers=layers, statistics=["Rate/value"])
+    writer.note(findings=[found("layer55", 3).to_json()])
+    writer.close()
+    with open_run(tmp_path / "run") as run:
+        health = api.health(run)
+    assert health["layers"][:2] == ["layer55", "layer50"]
+    assert sorted(health["layers"]) == sorted(layers)
+    assert list(health["described"]) == health["layers"][: api.DESCRIBED_LAYERS]
+    first, second, third, *_ = health["described"].values()
+    assert (first["tone"], first["reason"]) == ("error", "dead units since step 3")
+    assert (second["tone"], second["reason"]) == ("nonfinite", "1 not finite in 1 of 25 ticks")
+    assert (second["lens"], second["statistic"]) == ("Rates", "Rate/value")
+    assert third["tone"] == third["reason"] == ""
 
 
 def test_a_run_without_numbers_has_a_summary(tmp_path, new_run):

@@ -27,6 +27,7 @@ def test_names_and_events_are_json(client):
     (info,) = client.json("/api/runs")
     assert (info["name"], info["status"], info["last_step"], info["path"]) == ("first", "finished", 23, None)
     assert client.json("/api/head?run=first")["last_step"] == 23
+    assert client.json("/api/health?run=first")["verdict"] == "not diagnosed"
     (event,) = client.json("/api/events?run=first")
     assert (event["kind"], event["layer"], event["body"]) == ("spike", "conv", {"limit": "Infinity"})
     assert client.json(f"/api/events?run=first&since={event['id']}") == []
@@ -124,7 +125,7 @@ def broken(tmp_path_factory, new_run, serving):
         ("loop", "there is no run 'loop'; there are crashed, cut, empty, newer, text"),
     ],
 )
-@pytest.mark.parametrize("path", ["head?", "events?", "windows?lens=Rates&statistic=Rate/value&"])
+@pytest.mark.parametrize("path", ["head?", "health?", "events?", "windows?lens=Rates&statistic=Rate/value&"])
 def test_a_run_that_cannot_be_read_is_told_without_its_place_on_the_disk(broken, path, name, message):
     folder, client = broken
     answer = client.ask(f"/api/{path}run={name}")

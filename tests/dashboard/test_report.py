@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from monitorch.dashboard import Report, report, report_html
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.errors import OptionError, StoreError
 from monitorch.store import Writer, open_run
 
@@ -90,9 +91,9 @@ def test_histograms_for_which_there_is_no_room_are_not_named(tmp_path):
             writer.put("L", step, [random.normal(size=300)], layers=layers, statistics=["Shape/q50"])
             counts = random.integers(0, 2**40, (300, 40))
             writer.put_histograms("L", "Shape", step, counts, layers=layers, edges=range(41))
-    html = report_html(tmp_path / "run", max_bytes=450_000).html
+    html = report_html(tmp_path / "run", max_bytes=490_000).html
     (run,) = carried(html)["runs"]
-    assert len(html) <= 450_000
+    assert len(html) <= 490_000
     assert run["histograms"] == run["head"]["lenses"][0]["histograms"] == []
 
 
@@ -150,6 +151,17 @@ def test_a_report_of_a_crashed_run_carries_what_ended_it(tmp_path, new_run):
     (run,) = carried(shown.html)["runs"]
     assert run["head"]["error"] == run["info"]["error"]
     assert (run["info"]["error"]["type"], run["info"]["problem"]) == ("KeyError", None)
+
+
+def test_a_report_carries_the_health_of_its_runs(tmp_path, new_run):
+    writer = new_run(tmp_path / "sick")
+    dead = Finding("dead_units", "error", "conv", 3, 5, "No unit is active.", Remedy("Lower the rate."))
+    writer.note(findings=[dead.to_json()])
+    writer.close()
+    (facts,) = carried(report_html(tmp_path / "sick").html)["runs"]
+    assert facts["health"]["verdict"] == facts["summary"]["verdict"] == "1 problem since step 3"
+    assert facts["health"]["findings"] == [dead.to_json()]
+    assert facts["health"]["layers"][0] == "conv"
 
 
 def test_names_stay_inside_of_the_data(tmp_path, make_run):

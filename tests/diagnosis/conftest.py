@@ -36,7 +36,9 @@ class Story:
         for place, values in columns.items():
             values = np.broadcast_to(np.asarray(values, float), len(steps))
             known = ~np.isnan(values)
-            self.history.add(signal, [place.replace("__", ".")], np.zeros(known.sum(), int), steps[known], values[known])
+            self.history.add(
+                signal, [place.replace("__", ".")], np.zeros(known.sum(), int), steps[known], values[known]
+            )
         return self
 
     def weights(self, signal, *values, steps=None):

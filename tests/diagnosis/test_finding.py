@@ -56,9 +56,7 @@ def test_an_unknown_severity_is_refused_with_the_right_ones(severity):
         ([], "healthy"),
         ([finding(severity="info")], "healthy"),
         ([finding(resolved_at=90)], "healthy"),
-        ([finding(caused_by="no_update:")], "healthy"),
         ([finding(step=1234)], "1 problem since step 1,234"),
-        ([finding(step=9), finding(step=7, severity="error"), finding(step=1, severity="info")], "2 problems since step 7"),
     ],
 )
 def test_verdict_counts_open_first_causes(findings, words):

@@ -95,7 +95,13 @@ def test_what_is_trivial_of_another_loss_is_not_known(story):
         ("flat", {"optimizers": 2}, False, False, "info"),  # a GAN's losses need not fall
         ("flat", {"since": 500}, False, False, "warning"),  # where it began is not known
         ("falling", {"loss_fn": "CrossEntropyLoss", "target_counts": [70, 30]}, False, True, "info"),
-        ("to trivial", {"loss_fn": "CrossEntropyLoss", "target_counts": [50, 50]}, True, False, "error"),  # no more than that
+        (
+            "to trivial",
+            {"loss_fn": "CrossEntropyLoss", "target_counts": [50, 50]},
+            True,
+            False,
+            "error",
+        ),  # no more than that
         ("not finite", {}, False, False, "warning"),
     ],
 )

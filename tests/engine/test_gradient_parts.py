@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from monitorch import PyTorchInspector
+from monitorch.engine import gradient_parts
 from monitorch.engine.gradient_parts import GradientParts
 from monitorch.lens import SignalToNoise
 
@@ -149,6 +150,36 @@ def test_leftovers_of_the_step_before_leave_no_estimate():
     micro_batches(run)
     run.optimizer.step()
     assert [bool(torch.isnan(sample.mean_square)) for sample in run.samples] == [False, True]
+
+
+def test_a_gradient_that_was_left_but_gets_no_part_does_not_matter():
+    run = Run()
+    run.model.first.weight.grad = torch.ones_like(run.model.first.weight)
+    run.model.first.weight.requires_grad_(False)
+    expected = []
+    for _ in range(2):
+        loss, rest = run.loss(), [own for own in run.model.parameters() if own.requires_grad]
+        slopes = torch.autograd.grad(loss, rest, retain_graph=True)
+        expected.append(np.concatenate([slope.double().numpy().ravel() for slope in slopes]))
+        loss.backward()
+    run.optimizer.step()
+    check(run, [expected])
+
+
+def test_gradients_are_measured_together_at_the_end_of_backward(monkeypatch):
+    run, sizes = Run(), []
+    norms = gradient_parts._norms
+    monkeypatch.setattr(gradient_parts, "_norms", lambda own: sizes.append(len(own)) or norms(own))
+    run.backward()
+    assert sizes == [4]  # of all parameters together
+    run.backward()
+    assert sorted(sizes) == [1] * 4 + [4] * 2
+    run.optimizer.step()
+    assert [sample.parts for sample in run.samples] == [2]
+    sizes.clear()
+    run.optimizer.zero_grad(set_to_none=False)
+    run.backward()
+    assert sizes == [4, 4]  # what was there before, and what is there now
 
 
 def test_a_pass_that_adds_twice_leaves_no_estimate():

@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the backend "fake"
@@ -58,6 +59,7 @@ from monitorch.engine.torch_private import (
     forget_empty_hooks,
     graph_task,
     has_compiled_call,
+    has_global_hooks,
     hook_gradient,
     inside_backward,
     is_container,
@@ -364,6 +366,13 @@ def test_the_code_of_a_module_call_runs_while_a_module_runs():
     outer.forward = lambda: inner()
     assert inner() == [inner]
     assert outer() == [inner, outer]
+
+
+def test_hooks_that_all_modules_call_are_known():
+    assert not has_global_hooks()
+    with register_module_forward_hook(lambda *_: None):
+        assert has_global_hooks()
+    assert not has_global_hooks()
 
 
 @compiling

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from monitorch.inspector import inspector_state, step_clock
+from monitorch.inspector import inspector_state
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.inspector.inspector_state import InspectorState
 from tests.inspector.fake_time import FakeDevice, Time
 
 IDLE, BASELINE, OBSERVE = Phase
+PARTS = 10  # of a step, after each of which the device has something new to do
 
 
 @dataclass(kw_only=True)
@@ -110,13 +111,11 @@ class Simulation:
         phase, number = self.state.phase, self.number
         bare = self.bare(number) if callable(self.bare) else self.bare
         self.trained += bare
-        self.pass_time(bare + self.prices.kernels[phase])
+        self.train(bare + self.prices.kernels[phase])
         is_quiet = self.quiet and self.state.is_quiet
         is_resting = phase == IDLE and (is_quiet or self.phases[-1:] == [IDLE]) and self.prices.resting is not None
         hooks = self.prices.resting if is_resting else self.prices.hooks[phase]
         self.in_hook(hooks)
-        if is_quiet:
-            self.pass_time(step_clock.CALLING)
         self.phases.append(phase)
         if not self.in_graph and not self.ends_quietly():
             self.state.next_step()
@@ -163,6 +162,10 @@ class Simulation:
             self.pass_time(seconds)
             self.cadence.clock.leave(begin)
 
+    def train(self, seconds: float) -> None:
+        """The model and the optimizer run, and so do our kernels."""
+        self.pass_time(seconds)
+
     def pass_time(self, seconds: float) -> None:
         self.time.now += seconds
         if self.device is not None:
@@ -192,3 +195,35 @@ class Simulation:
         """The number of steps before three idle ones in a row."""
         runs = (n for n in range(len(self.phases) - 3) if self.phases[n : n + 3] == [IDLE] * 3)
         return next(runs, len(self.phases))
+
+
+@dataclass
+class DeviceBehind(Simulation):
+    """The same with a device that takes longer than the host, which goes ahead: it does not notice all that hooks take.
+
+    Args:
+        host: how long the host takes for a step by itself.
+        ahead: how far it may go ahead before it has to wait.
+    """
+
+    host: float = 0.0
+    ahead: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.free_at = 0.0
+        super().__post_init__()
+
+    @property
+    def took(self) -> float:
+        """Until the device has done all that it was given."""
+        return max(self.time.now, self.free_at) - self.began - self.left_out
+
+    def train(self, seconds: float) -> None:
+        for _ in range(PARTS):
+            self.pass_time(self.host / PARTS)
+            self.free_at = max(self.free_at, self.time.now) + seconds / PARTS
+            self.pass_time(max(0.0, self.free_at - self.ahead - self.time.now))
+
+    def pass_time(self, seconds: float) -> None:
+        self.time.now += seconds
+        self.device.submitted, self.device.done = max(self.time.now, self.free_at), self.time.now

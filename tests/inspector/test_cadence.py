@@ -15,13 +15,6 @@ from monitorch.inspector.tick import SharedCadence
 from tests.inspector.fake_time import Time, end_on
 from tests.inspector.simulation import Prices, Simulation, observing
 
-
-@pytest.fixture(autouse=True)
-def calls_take_no_time(monkeypatch):
-    """Else steps that nobody is told of would take longer than the same steps with others."""
-    monkeypatch.setattr(step_clock, "CALLING", 0.0)
-
-
 IDLE, BASELINE, OBSERVE = Phase
 
 ALLOWANCE = {"budget": 0.03, "head_start": 2.0}

@@ -5,18 +5,10 @@ import threading
 
 import pytest
 
-from monitorch.inspector import step_clock
 from monitorch.inspector.cost import Cost
 from monitorch.inspector.step_clock import Phase, StepClock
 from tests.inspector.fake_time import Time
-from tests.inspector.simulation import Prices, Simulation, observing
-
-
-@pytest.fixture(autouse=True)
-def calls_take_no_time(monkeypatch):
-    """Else steps that nobody is told of would take longer than the same steps with others."""
-    monkeypatch.setattr(step_clock, "CALLING", 0.0)
-
+from tests.inspector.simulation import DeviceBehind, Prices, Simulation, observing
 
 IDLE, BASELINE, OBSERVE = Phase
 
@@ -62,14 +54,6 @@ def test_the_shown_overhead_is_what_was_added(case, how):
     assert run.cost.bare == pytest.approx(run.trained, rel=0.02)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 3e-5, 1e-4])
-def test_what_calling_hooks_takes_is_part_of_the_shown_overhead(seconds, monkeypatch):
-    monkeypatch.setattr(step_clock, "CALLING", seconds)
-    run = Simulation(0.002, observing(0.001), {"budget": 0.02}, tick_every=1.0, quiet=True)
-    run.run(40.0)
-    assert is_true(run)
-
-
 @pytest.mark.parametrize("case", ["1 ms", "40 ms", "10 s", "ticks", "resting", "kernels", "budget", "every third"])
 @pytest.mark.parametrize("quiet", [False, True])
 def test_the_shown_overhead_is_true_on_a_device(case, quiet, device):
@@ -77,6 +61,23 @@ def test_the_shown_overhead_is_true_on_a_device(case, quiet, device):
     run = Simulation(bare, prices, options, tick_every=max(1.0, 20 * bare), device=device, lag=3 * bare, quiet=quiet)
     for part in (0.5, 1.0):
         run.run(part * seconds)
+        assert is_true(run)
+
+
+HIDDEN = {
+    "all": Prices(hooks=(0.0001, 0.01, 0.015), kernels=(0.0, 0.002, 0.004), tick=0.004, store=0.01),
+    "some": Prices(hooks=(0.0001, 0.01, 0.04), kernels=(0.0, 0.002, 0.004), tick=0.004, store=0.01),
+    "kernels only": Prices(kernels=(0.0, 0.003, 0.006)),
+}
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("options", [ALLOWANCE, {"budget": 0.02}, {"every": 10}], ids=str)
+@pytest.mark.parametrize("prices", HIDDEN)
+def test_what_a_device_that_is_behind_the_host_hides_is_not_shown(prices, options, quiet, device):
+    run = DeviceBehind(0.04, HIDDEN[prices], options, tick_every=1.0, device=device, quiet=quiet, host=0.02, ahead=0.03)
+    for seconds in (25, 40, 60):
+        run.run(seconds)
         assert is_true(run)
 
 

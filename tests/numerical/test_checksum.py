@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from monitorch.numerical import checksum
 from monitorch.numerical.checksum import as_float, checksums
 from tests.numerical import checksum_oracle
 
@@ -25,6 +27,47 @@ def test_checksums_are_those_of_numpy(dtype):
     ]
     assert checksums(tensors).tolist() == [checksum_oracle.checksum(array) for array in arrays]
     assert as_float(checksums(tensors)).tolist() == [checksum_oracle.shown(array) for array in arrays]
+
+
+@pytest.fixture
+def rows_at_once(monkeypatch):
+    def change(at_once):
+        monkeypatch.setattr(checksum, "ROWS_AT_ONCE", at_once)
+        checksum._plan.cache_clear()
+
+    yield change
+    checksum._plan.cache_clear()
+
+
+@pytest.mark.parametrize("at_once", [{}, {"cpu": 1}, {"cpu": 3}, {"cpu": 1000}])
+def test_the_sum_does_not_depend_on_how_much_is_read_at_once(at_once, rows_at_once):
+    tensors = [numbers(size) for size in SIZES * 2]
+    rows_at_once(at_once)
+    assert checksums(tensors).tolist() == [checksum_oracle.checksum(tensor.numpy()) for tensor in tensors]
+
+
+def test_of_nothing_the_sum_is_zero():
+    assert checksums([torch.zeros(0), torch.zeros(3, 0)]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [5, 4096, 20_000])
+def test_one_more_tensor_takes_few_operations_on_a_device(size, rows_at_once):
+    class Count(TorchDispatchMode):
+        number = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.number += 1
+            return func(*args, **(kwargs or {}))
+
+    rows_at_once({})
+    found = []
+    for count in (2, 12):
+        tensors = [numbers(size) for _ in range(count)]
+        checksums(tensors)  # makes what is kept
+        with Count() as counted:
+            checksums(tensors)
+        found.append(counted.number)
+    assert (found[1] - found[0]) / 10 <= 4
 
 
 @pytest.mark.parametrize("size", [1, 10, 4097, 10 * 4096])

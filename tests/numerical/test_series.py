@@ -202,6 +202,26 @@ def test_folding_many_layers_is_folding_each(assert_moments, inplace):
             assert kept == pytest.approx(own, nan_ok=True)
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize("width", [1, 2])
+def test_adding_to_many_keys_is_adding_to_each(inplace, width, assert_moments):
+    numbers = np.random.default_rng(0).standard_normal((2, 3, width)).astype(np.float32)
+    at_once, one_by_one = Series(inplace, width), Series(inplace, width)
+    for step in numbers:
+        at_once.add_all("cab", torch.from_numpy(step).squeeze(-1))
+        for key, sample in zip("cab", step, strict=True):
+            one_by_one.add(key, *map(float, sample))
+    assert list(at_once.values()) == list(one_by_one.values()) == ["c", "a", "b"]
+    for place, key in enumerate("cab"):
+        views = at_once.view(key) if width > 1 else (at_once.view(key),)
+        for column, view in enumerate(views):
+            own = numbers[:, place, column].tolist()
+            if inplace:
+                assert_moments(view, own)
+            else:
+                assert view == own
+
+
 def test_a_key_without_samples_is_not_there_but_has_its_place():
     series = Series(places={"silent": 0, "loud": 1})
     series.fold(np.array([1]), np.array([math.nan]))

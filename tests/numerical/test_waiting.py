@@ -87,6 +87,29 @@ def test_each_device_has_one_copy_and_the_order_is_kept():
     assert not waiting
 
 
+def test_many_at_once_come_between_single_ones_in_the_given_order():
+    waiting, one = Waiting(), torch.tensor(1.0)
+    waiting.add(0, one)
+    waiting.add_all([2, 1], torch.tensor([2.0, 3.0]))
+    waiting.add(3, 4.0)
+    waiting.add(0, one * 5)
+    waiting.add_all([], torch.zeros(0))
+    waiting.add_all([2], torch.tensor([6.0]))
+    HostCopy(waiting.take()).deliver()
+    places, numbers = waiting.arrived()
+    assert (places.tolist(), numbers.tolist()) == ([0, 2, 1, 3, 0, 2], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+
+def test_many_at_once_do_not_pile_up():
+    waiting = Waiting()
+    for number in range(3 * PACK_AT):
+        waiting.add_all([0, 1], torch.full((2,), float(number)))
+        (queue,) = waiting._queues.values()
+        assert len(queue.packed) < PACK_AT
+    HostCopy(waiting.take()).deliver()
+    assert np.array_equal(waiting.arrived().numbers, np.repeat(np.arange(3.0 * PACK_AT), 2))
+
+
 def test_settling_nothing_copies_nothing(accumulator, host_reads):
     with host_reads() as reads:
         accumulator.settle()

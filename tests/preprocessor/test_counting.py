@@ -33,6 +33,14 @@ def test_counts_of_a_key_add_up_and_are_whole_numbers(counting):
     assert all(counts.dtype == np.int64 for counts in counting.counts().values())
 
 
+def test_rows_of_many_keys_add_up_and_new_keys_may_come():
+    counting = CountingStatistics(inplace=True)
+    counting._counts.add(["a", "b"], torch.tensor([[1, 2], [3, 4]]))
+    counting._counts.add(["b", "c", "b"], torch.tensor([[10, 0], [7, 7], [100, 0]]))
+    counting._count("b", torch.tensor([0, 0, 1]))
+    assert plain(counting) == {"a": [1, 2], "b": [113, 4, 1], "c": [7, 7]}
+
+
 def test_a_tensor_that_was_counted_is_not_changed(counting):
     counts = torch.tensor([1, 1])
     for _ in range(2):

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from monitorch.engine.distributed_tensors import OWN, SHARED
 from monitorch.errors import SkippedSample
+from monitorch.numerical import batches
 from monitorch.numerical.waiting import HostCopy
 from monitorch.preprocessor import distribution
 from monitorch.preprocessor.distribution import BINS, INFINITE, LOWER, NAN, QUANTILES, UPPER, ZERO, Histograms
@@ -220,6 +221,60 @@ def test_of_a_large_tensor_extremes_and_counts_are_still_exact():
 # a tick
 
 
+MIXED = {
+    "a": normal(300, 400),
+    "b": with_broken(normal(300, 400, seed=1)),
+    "c": normal(70_000, seed=2, dtype=torch.bfloat16),
+    "d": normal(50, seed=3),
+    "e": -normal(50, seed=4).abs(),
+    "f": normal(5, 10, seed=5).double(),
+    "g": normal(300, 400, seed=6) * 100,
+}
+
+
+def test_tensors_that_are_counted_together_are_counted_as_each_alone():
+    together = Histograms()
+    for _ in range(3):
+        for name, tensor in MIXED.items():
+            together.process_tensor(name, tensor)
+    for name, tensor in MIXED.items():
+        alone = histograms_of(tensor, tensor, tensor)
+        assert np.array_equal(together.histograms()[name], alone.histograms()["layer"])
+        assert together.quantiles()[name] == alone.quantiles()["layer"]
+        own, expected = (found.value[key]["range"] for found, key in ((together, name), (alone, "layer")))
+        assert (own.min_, own.max_, own.count) == (expected.min_, expected.max_, expected.count)
+
+
+def test_a_tensor_may_be_changed_after_it_was_taken():
+    tensor = normal(300, 400)
+    expected = shown(tensor)
+    found = histograms_of(tensor)
+    tensor.zero_()
+    assert list(found.quantiles()["layer"].values()) == expected.tolist()
+
+
+def operations(action):
+    class Count(TorchDispatchMode):
+        number = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.number += 1
+            return func(*args, **(kwargs or {}))
+
+    with Count() as count:
+        action()
+    return count.number
+
+
+@pytest.mark.parametrize(("size", "most"), [(100, 2), (2 * MOST, 12)])
+def test_one_more_tensor_takes_few_operations_on_a_device(size, most, monkeypatch):
+    monkeypatch.setattr(distribution, "may_look", lambda numbers: False)
+    monkeypatch.setattr(batches, "AT_ONCE", {})
+    few, many = ([normal(size)] * count for count in (1, 11))
+    numbers = [operations(lambda own=own: histograms_of(*own).histograms()) for own in (few, many)]
+    assert (numbers[1] - numbers[0]) / 10 <= most
+
+
 def test_halves_merge_exactly():
     whole = normal(1000)
     both, once = histograms_of(whole[:300], whole[300:]), histograms_of(whole)
@@ -332,10 +387,15 @@ def test_on_a_device_nothing_waits_and_nothing_changes(size, dtype, monkeypatch)
     before, state = tensor.detach().clone(), torch.get_rng_state()
     found = Histograms()
     with Waits():
-        found.process_tensor("layer", tensor)
+        for name in ("layer", "other"):
+            found.process_tensor(name, tensor)
+        kept = found.release()
+        pending = found.pending(kept)
     assert torch.equal(tensor.nan_to_num(), before.nan_to_num())
     assert torch.equal(torch.get_rng_state(), state)
-    assert found.specials()["layer"]["nan"] == before.isnan().sum().item()
+    HostCopy(pending).deliver()
+    with found.showing(kept):
+        assert found.specials()["layer"]["nan"] == found.specials()["other"]["nan"] == before.isnan().sum().item()
 
 
 @pytest.mark.parametrize("size", [100, 2 * MOST])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from monitorch.errors import SkippedSample
+from monitorch.preprocessor import spectrum as spectrum_module
 from monitorch.preprocessor.spectrum import Spectrum
 
 stream = np.random.default_rng(5)
@@ -67,6 +68,43 @@ def test_other_kinds_of_numbers(dtype):
     spectrum.process_parameter("layer", weight)
     expected = numbers(weight.to(torch.complex128).numpy())
     assert means(spectrum) == {statistic: pytest.approx(number, rel=1e-4) for statistic, number in expected.items()}
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """Matrices of the same shape wait for each other, as they do on a GPU."""
+    monkeypatch.setattr(spectrum_module, "ALONE", frozenset())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bfloat16])
+def test_matrices_that_are_taken_together_have_the_numbers_of_each(dtype, together):
+    weights = {name: torch.tensor(array).to(dtype) for name, array in MATRICES.items()}
+    weights |= {f"{name}, turned": weight.flip(0) * 2 for name, weight in weights.items()}
+    weights["nothing"] = torch.zeros_like(weights["wide"])
+    spectrum = Spectrum("weight", iterations=150, largest_svd=0)
+    for _ in range(2):  # it goes on where it stopped
+        for name, weight in weights.items():
+            spectrum.process_parameter(name, weight)
+        found = {name: means(spectrum, name) for name in weights}
+        assert {type(vector) for vector in spectrum.state_dict()["vectors"].values()} == {torch.Tensor}
+        assert math.isclose(found.pop("nothing")["spectral norm"], 0.0)
+        for name in found:
+            expected = numbers(weights[name].to(torch.complex128 if dtype.is_complex else torch.float64).numpy())
+            assert found[name] == {own: pytest.approx(expected[own], rel=1e-3) for own in found[name]}
+        spectrum.reset()
+
+
+def test_one_more_matrix_takes_no_more_operations(together, host_syncs):
+    found = []
+    for count in (2, 12):
+        spectrum = Spectrum("weight", iterations=10, largest_svd=0)
+        with host_syncs() as counter:
+            for number in range(count):
+                spectrum.process_parameter(str(number), torch.ones(3, 4))
+            spectrum.pending(spectrum.release())
+        assert (counter.operators["aten::bmm"], counter.waits) == (20, 0)
+        found.append(sum(counter.operators.values()))
+    assert (found[1] - found[0]) / 10 < 20
 
 
 def test_the_norm_is_a_lower_bound_that_gets_better_with_every_sample():

@@ -180,6 +180,6 @@ def test_file_that_knows_only_names_is_continued_with_their_parts(trained_before
 
 def test_log_of_a_newer_version_is_refused(tmp_path):
     log = tmp_path / "rank0.log"
-    log.write_bytes((OLD_RUNS / "version_1.log").read_bytes().replace(b"log 1\n", b"log 4\n", 1))
-    with pytest.raises(StoreError, match=r"a newer monitorch \(version 4 of the log, this one reads up to 3"):
+    log.write_bytes((OLD_RUNS / "version_1.log").read_bytes().replace(b"log 1\n", b"log 9\n", 1))
+    with pytest.raises(StoreError, match=r"a newer monitorch \(version 9 of the log, this one reads up to \d"):
         open_run(tmp_path)

@@ -11,7 +11,9 @@ from monitorch.errors import OptionError
 from monitorch.lens import Attention, ParameterUpdateGeometry, UpdateRatio
 from monitorch.watching.lens_sets import SETS, all_lenses, checked, expanded, standard_lenses
 
-PARAMETERS = "ParameterGradientGeometry ParameterUpdateGeometry UpdateRatio ParameterNorm"
+PARAMETERS = (
+    "ParameterGradientGeometry ParameterUpdateGeometry UpdateRatio ParameterNorm InputStatistics ParameterFacts"
+)
 RATES = "OutputNorm OutputActivation ActivationHealth"
 OUTPUTS = "OutputNorm ActivationHealth OutputGradientGeometry"
 
@@ -48,17 +50,20 @@ class Scale(nn.Module):
             f"LossMetrics GradientNorm NonFinite {RATES} OutputGradientGeometry {PARAMETERS}",
         ),
         (nn.Linear(3, 1), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
-        (nn.LayerNorm(3, elementwise_affine=False), "LossMetrics ActivationHealth OutputGradientGeometry"),
+        (
+            nn.LayerNorm(3, elementwise_affine=False),
+            "LossMetrics ActivationHealth OutputGradientGeometry InputStatistics",
+        ),
         (Own(), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
         (
             nn.Sequential(Own(), nn.ReLU()),
             f"LossMetrics GradientNorm NonFinite {RATES} OutputGradientGeometry {PARAMETERS}",
         ),
         (nn.LazyLinear(3), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
-        (nn.ReLU(), f"LossMetrics {RATES}"),
-        (nn.Sequential(nn.ReLU(), nn.Tanh()), f"LossMetrics {RATES}"),
-        (nn.Sequential(nn.Flatten()), "LossMetrics ActivationHealth OutputGradientGeometry"),
-        (nn.Sequential(), "LossMetrics ActivationHealth OutputGradientGeometry"),
+        (nn.ReLU(), f"LossMetrics {RATES} InputStatistics"),
+        (nn.Sequential(nn.ReLU(), nn.Tanh()), f"LossMetrics {RATES} InputStatistics"),
+        (nn.Sequential(nn.Flatten()), "LossMetrics ActivationHealth OutputGradientGeometry InputStatistics"),
+        (nn.Sequential(), "LossMetrics ActivationHealth OutputGradientGeometry InputStatistics"),
         (nn.LSTM(3, 1), f"LossMetrics GradientNorm NonFinite {OUTPUTS} {PARAMETERS}"),
         (Scale(), f"LossMetrics GradientNorm NonFinite {RATES} {PARAMETERS}"),
     ],

@@ -9,7 +9,7 @@ from typing import Protocol
 from .. import __doc__ as promise
 from .. import __version__
 from ..errors import MonitorchError, OptionError
-from . import compare, demo, export, report, runs, show, top, ui
+from . import check, compare, demo, export, report, runs, show, top, ui
 from .wording import printable
 
 
@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Command] = {
     "runs": runs,
     "show": show,
     "top": top,
+    "check": check,
     "ui": ui,
     "report": report,
     "compare": compare,

@@ -21,9 +21,23 @@ if TYPE_CHECKING:
     from .demo_data import Corpus
     from .demo_training import Outcome
 
-_STEPS = 100
+_STEPS, _STEPS_OF_FAULT = 100, 150
 _LARGEST_SEED = 2**63 - 1
 _WIDEST_PROSE = 100
+FAULTS = {
+    "dead_units": "the biases of a layer are so low that its ReLUs never fire",
+    "vanishing_gradient": "it is made of eight sigmoid layers",
+    "exploding_signal": "the weights of its eight layers begin far too large",
+    "nonfinite": "a layer divides its output by its length, which is 0 for one of the samples",
+    "no_update": "the optimizer was not given one of its layers",
+    "stale_gradient": "nobody calls zero_grad()",
+    "step_too_large": "the learning rate is 300 times too high",
+    "no_progress": "the learning rate is 1,000 times too low",
+    "input_scale": "some of its inputs are in the hundreds, and the others are near 1",
+    "output_loss_mismatch": "it ends in a Softmax, and its loss applies another one",
+}
+"""What can be made to go wrong: the symptom that is found, and the cause in words."""
+
 _NEXT = """\
 Next, around a training loop of your own (more in the README):
     with monitorch.watch(model, optimizer, loss_fn=loss_fn):
@@ -34,18 +48,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("--out", type=Path, default="monitorch_demo", metavar="DIR", help="folder for the figures (%(default)s)")
-    add("--steps", type=whole_number(1), default=_STEPS, metavar="N", help="steps to train (%(default)s)")
+    add("--steps", type=whole_number(1), metavar="N", help=f"steps to train ({_STEPS}; {_STEPS_OF_FAULT} with a fault)")
     add("--seed", type=whole_number(0, _LARGEST_SEED), default=0, metavar="N", help="seed of the random numbers (0)")
     add("--quiet", action="store_true", help="print only the paths of the written files")
+    faults = f"train a small network that goes wrong, and say what was found: {', '.join(FAULTS)}"
+    add("--fault", choices=FAULTS, metavar="NAME", help=faults)
     add("--ui", action="store_true", help="show the run in a browser while it trains, until Ctrl-C")
 
 
 def run(options: argparse.Namespace) -> None:
     """Check everything that can fail, train, draw, print."""
-    from ..visualizer import MatplotlibVisualizer, StoreVisualizer
-
     if os.environ.get("MONITORCH", "").lower() == "off":
         raise MonitorchError("the demo has nothing to show while MONITORCH=off is set")
+    (_run_healthy if options.fault is None else _run_fault)(options)
+
+
+def _run_healthy(options: argparse.Namespace) -> None:
+    from ..visualizer import MatplotlibVisualizer, StoreVisualizer
+
     _check_writable(options.out)
     import matplotlib as mpl
 
@@ -53,19 +73,43 @@ def run(options: argparse.Namespace) -> None:
     from .demo_data import python_help
     from .demo_training import train
 
-    runs = options.out / "runs"
+    runs, steps = options.out / "runs", options.steps or _STEPS
     corpus, figures, store = python_help(), MatplotlibVisualizer(), StoreVisualizer(runs)
     width = shutil.get_terminal_size((80, 24)).columns
     if not options.quiet:
         print(_opening(corpus, width), flush=True)
     with _page(runs) if options.ui else nullcontext() as page:
-        with store, _progress(options.steps, options.quiet) as tell:
-            outcome = train(corpus, options.steps, options.seed, [figures, store], tell)
-            tell(options.steps, "drawing the figures")
+        with store, _progress(steps, options.quiet) as tell:
+            outcome = train(corpus, steps, options.seed, [figures, store], tell)
+            tell(steps, "drawing the figures")
             paths = figures.save(options.out / "figure.png")
         paths = [*paths, _save_report(store, options.out / "report.html")]
         shown = "\n".join(map(str, [*paths, store.path]))
-        print(shown if options.quiet else _summary(corpus, outcome, options.steps, paths, runs, width), flush=True)
+        print(shown if options.quiet else _summary(corpus, outcome, steps, paths, runs, width), flush=True)
+        if page is not None:
+            page.wait()
+
+
+def _run_fault(options: argparse.Namespace) -> None:
+    _check_writable(options.out)
+    from .demo_faults import faulty
+    from .finding_sheet import print_findings
+    from .screen import open_console, words
+
+    runs, steps, console = options.out / "runs", options.steps or _STEPS_OF_FAULT, open_console()
+    if not options.quiet:
+        console.print(words(f"A small network learns classes of made-up points, but {FAULTS[options.fault]}."))
+    with _page(runs) if options.ui else nullcontext() as page:
+        with _progress(steps, options.quiet) as tell:
+            watched = faulty(options.fault, options.seed).run(steps, options.fault, runs, tell)
+        folder = watched.visualizer.path
+        if options.quiet:
+            print(folder, flush=True)
+        else:
+            console.print()
+            print_findings(console, watched.findings, everything=True)
+            look = f"All numbers are in a run:\n    {command()} check {folder}\n    {command()} ui {runs}"
+            print(f"\n{look}\n\n{_NEXT}", flush=True)
         if page is not None:
             page.wait()
 

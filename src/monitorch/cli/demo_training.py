@@ -30,7 +30,7 @@ class Outcome:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Use one thread: the model is small, so on a busy machine threads would mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -40,7 +40,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@_one_thread()
+@one_thread()
 def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable[[int, str], None]) -> Outcome:
     """Train a model, watched by every lens; ``tell`` is called with each step and its loss."""
     torch.manual_seed(seed)

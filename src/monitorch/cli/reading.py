@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnosis import ranking
 from ..errors import OptionError
-from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, LensInfo, Run, Statistic, list_runs, open_run
+from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, LensInfo, Run, Statistic, Window, list_runs, open_run
 
 T = TypeVar("T")
 
@@ -43,12 +44,6 @@ class Numbers(NamedTuple):
     def measured(self) -> NDArray[np.bool_]:
         """Where there is a number, finite or not."""
         return ~np.isnan(self.values) | (self.nonfinite > 0)
-
-    def newest(self, ticks: int) -> Numbers:
-        """The last ticks."""
-        cut = slice(-ticks, None)
-        parts = self.last_step[cut], self.values[:, cut], self.nonfinite[:, cut]
-        return Numbers(self.layers, self.axis.take(cut), *parts)
 
 
 def find_run(options: argparse.Namespace, name: str | None) -> Run:
@@ -94,27 +89,14 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
         Choice(lens, statistic, shown)
         for lens in matching
         if (shown := tuple(layer for layer in lens.layers if layer in layers))
-        for statistic in (lens.statistics if with_edges else central(lens))
+        for statistic in (lens.statistics if with_edges else ranking.central(lens))
         if statistic.name in statistics
     ]
 
 
-def central(lens: LensInfo) -> tuple[Statistic, ...]:
-    """The lines, without band edges, shares and counts; all, if there are no others."""
-    chosen = tuple(statistic for statistic in lens.statistics if statistic.role == "line")
-    return chosen or lens.statistics
-
-
 def recent(run: Run, choice: Choice, ticks: int) -> Numbers:
     """The last ticks of a statistic; where only averages are stored, their columns."""
-    first, last = choice.lens.first_step or 0, choice.lens.last_step or 0
-    span = (last - first) * ticks // max(choice.lens.ticks - 1, 1) + 1
-    while True:  # ticks need not be evenly spread
-        numbers = _read(run, choice, choice.layers, last - span)
-        if len(numbers.last_step) >= ticks or last - span <= first:
-            break
-        span *= 4
-    return numbers.newest(ticks)
+    return _numbers(ranking.recent(run, choice.lens, choice.statistic, choice.layers, ticks))
 
 
 def every_tick(run: Run, choice: Choice, layers: Sequence[str]) -> Numbers:
@@ -124,7 +106,10 @@ def every_tick(run: Run, choice: Choice, layers: Sequence[str]) -> Numbers:
 
 def _read(run: Run, choice: Choice, layers: Sequence[str], first: int | None, resolution: int = _ALL_TICKS) -> Numbers:
     lens = choice.lens
-    found = run.window(lens.name, choice.statistic.name, first, lens.last_step, resolution, layers)
+    return _numbers(run.window(lens.name, choice.statistic.name, first, lens.last_step, resolution, layers))
+
+
+def _numbers(found: Window) -> Numbers:
     return Numbers(found.layers, found.axis, found.last_step, found.mean, found.nonfinite)
 
 

@@ -8,6 +8,7 @@ from ..errors import MonitorchError
 from .arguments import add_json, whole_number
 
 _LARGEST_BYTES = 6_000_000
+_MOST_CAUSES = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the report, and print its path."""
+    """Write the report, print its path, and what was found in each run."""
     from ..dashboard.notebook import report_html
+    from ..diagnosis import findings_of
     from .reading import find_run
 
     if options.out is not None and options.out.is_dir():
@@ -34,12 +36,21 @@ def run(options: argparse.Namespace) -> None:
         report = report_html(*runs, columns=options.columns, max_bytes=_LARGEST_BYTES)
         names = [one.path.absolute().parent.name for one in runs]
         path = report.save(options.out or f"{names[0]}.html")
+        findings = {name: findings_of(one.meta) for name, one in zip(names, runs, strict=True)}
     size = path.stat().st_size
     if options.json:
         from .strict_json import json_text
 
         print(json_text({"path": path, "size": size, "runs": names}))
     else:
-        from .wording import printable
+        from .finding_sheet import problem_lines
+        from .screen import open_console, words
 
-        print(f"{printable(path)}: {size / 1e6:.1f} MB")
+        console = open_console()
+        console.print(words(f"{path}: {size / 1e6:.1f} MB"), soft_wrap=True)
+        for name, found in findings.items():
+            if found is not None:
+                console.print()
+                if len(names) > 1:
+                    console.print(words(f"{name}:"))
+                console.print(*problem_lines(console, found, _MOST_CAUSES, wrapped=False), sep="\n")

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnosis import findings_of, verdict
 from ..store import Frame, Run
 from .reading import Choice, choose
 from .wording import status_text
 
 
 def headline(run: Run) -> dict[str, Any]:
-    """Name, status, the newest step, and what observing costs."""
+    """Name, status, the newest step, what observing costs, and what was found."""
     meta, lenses = run.meta, run.lenses
+    found = findings_of(meta)
     age = max(time.time() - float(meta.get("heartbeat", 0.0)), 0.0)
     return {
         "name": run.name,
@@ -29,6 +31,8 @@ def headline(run: Run) -> dict[str, Any]:
         "dropped": int(meta.get("dropped", 0)),
         "overhead": meta.get("overhead"),
         "overhead_at_least": bool(meta.get("overhead_at_least")),
+        "verdict": verdict(found),
+        "findings": None if found is None else [finding.to_json() for finding in found],
     }
 
 

@@ -11,29 +11,38 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..diagnosis import findings_of
 from ..store import WHOLE_RUN, Event, Failure, Frame, LensInfo, Run, is_absent
 from ..store.database import OWNER
 from ..visualizer.table import TableColumn, number_text, table_text
+from .finding_sheet import other_events, problem_lines
 from .reading import Choice, choose
 from .run_facts import headline, newest_numbers
 from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
 from .wording import age_text, count_text, overhead_text, printable, size_text
 
-_MOST_LAYERS, _MOST_EVENTS = 40, 12
+_MOST_LAYERS, _MOST_EVENTS, _MOST_CAUSES = 40, 12, 3
 _PROCESS = ("host", "pid", "rank")
 _MOMENTS = ("started", "resumed", "ended")
 _COST = ("overhead", "overhead_at_least")
-_ELSEWHERE = ("name", "status", "error", "heartbeat", "dropped", "id", "tick_unit", OWNER, *_COST, *_PROCESS, *_MOMENTS)
+_ELSEWHERE = (
+    *("name", "status", "error", "heartbeat", "dropped", "id", "tick_unit"),
+    *("findings", "diagnosis", OWNER, *_COST, *_PROCESS, *_MOMENTS),
+)
 _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 
 
 def print_sheet(run: Run, options: argparse.Namespace) -> None:
-    """Print the whole run: facts, lenses, layers, events."""
+    """Print the whole run: what is wrong, facts, lenses, layers, events."""
     console = open_console()
-    events = run.events()
+    findings = findings_of(run.meta)
+    events = run.events() if options.all else other_events(run.events(), findings or ())
     is_urgent = any(event.severity == "error" for event in events)
     console.print(title(headline(run)))
     _print_error(console, run.error)
+    if findings is not None:
+        most = len(findings) if options.all else _MOST_CAUSES
+        console.print(*problem_lines(console, findings, most, wrapped=True), "", sep="\n")
     if is_urgent:
         _print_events(console, events, options.all)
         console.print()

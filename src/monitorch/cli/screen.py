@@ -110,14 +110,14 @@ def table(
     rule = "─" if _has_blocks(console) else "-"
     top = {name: Text(name, "bold") for name in headings}
     rules = [Text(_GAP, QUIET).join(Text(rule * widths[name], QUIET) for name in groups[-1])]
-    made = [*_drawn(top, groups, widths, numbers), *_indented(rules, len(groups) > 1)]
+    made = [*_drawn(top, groups, widths, numbers), *indented(rules, _INDENT if len(groups) > 1 else "")]
     for place in range(len(lines)):
         made += _drawn({name: column[place] for name, column in columns.items()}, groups, widths, numbers)
         if notes and notes[place]:
             note, room = words(notes[place], QUIET), console.width - len(_INDENT)
             if not wrapped:
                 note.truncate(room, overflow="ellipsis")
-            made += _indented(list(note.wrap(console, room)), True)
+            made += indented(note.wrap(console, room), _INDENT)
     return Sheet(made, len(groups))
 
 
@@ -154,12 +154,13 @@ def _drawn(
     lines = []
     for number, group in enumerate(groups):
         padded = [_aligned(cells[name], widths[name], name in numbers) for name in group]
-        lines += _indented([Text(_GAP).join(padded)], number > 0)
+        lines += indented([Text(_GAP).join(padded)], _INDENT if number else "")
     return lines
 
 
-def _indented(lines: Sequence[Text], really: bool) -> list[Text]:
-    made = [Text.assemble(_INDENT if really else "", line, no_wrap=True, overflow="crop") for line in lines]
+def indented(lines: Iterable[Text], indent: str) -> list[Text]:
+    """Lines that are not wrapped again, with ``indent`` in front and no space at the end."""
+    made = [Text.assemble(indent, line, no_wrap=True, overflow="crop") for line in lines]
     for line in made:
         line.rstrip()
     return made

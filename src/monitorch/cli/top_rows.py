@@ -1,16 +1,18 @@
 """The recent numbers of every layer, and which layers to show first."""
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnosis.ranking import RECENT_TICKS, Severity, severities
+from ..diagnosis import Finding, findings_of
+from ..diagnosis.ranking import RECENT_TICKS, Severity, central, severities
 from ..store import WHOLE_RUN, Run, Statistic
-from .reading import Choice, central, choose, recent
+from ..store.types import SEVERITIES
+from .reading import Choice, choose, recent
 from .run_facts import headline
 
 
@@ -27,6 +29,19 @@ class TopRow:
     newest: np.float32
     values: NDArray[np.float32]
     broken: NDArray[np.bool_]
+    finding: Finding | None = None
+    """The worst that lasts there."""
+
+    @property
+    def reason(self) -> str:
+        """Why the layer is bad, in a few words; empty for a calm layer."""
+        finding = self.finding
+        return self.severity.reason if finding is None else f"{finding.title} since step {finding.step:,}"
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it is more than a warning."""
+        return self.severity.nonfinite > 0 or (self.finding is not None and self.finding.severity == "error")
 
 
 def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
@@ -40,14 +55,33 @@ def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
         known = rows.get(row.layer)
         if known is None or row.severity.key[:2] > known.severity.key[:2]:
             rows[row.layer] = row
+    worst = worst_findings(findings_of(run.meta) or ())
+    for name, row in rows.items():  # a row is a layer, or a parameter of one
+        rows[name] = replace(row, finding=worst.get(name) or worst.get(name.rpartition(".")[0]))
     ordered = sorted(rows.values(), key=lambda row: row.place)
     if options.sort == "worst":
-        ordered.sort(key=lambda row: row.severity.key, reverse=True)
+        ordered.sort(key=lambda row: (health(row.finding), row.severity.key), reverse=True)
     elif options.sort == "value":
         ordered.sort(key=lambda row: row.severity.key[2], reverse=True)
     elif options.sort == "name":
         ordered.sort(key=lambda row: row.layer)
     return ordered
+
+
+def worst_findings(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """By layer, the worst warning or error that lasts."""
+    worst: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.layer is not None and health(finding) > health(worst.get(finding.layer)):
+            worst[finding.layer] = finding
+    return worst
+
+
+def health(finding: Finding | None) -> tuple[int, int]:
+    """Greater is worse: the more harm a finding does, and the longer it lasts."""
+    if finding is None or not finding.is_open or finding.severity == "info":
+        return 0, 0
+    return SEVERITIES.index(finding.severity), -finding.step
 
 
 def whole_run_rows(run: Run) -> list[TopRow]:
@@ -67,7 +101,7 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
 
     def row_facts(row: TopRow) -> dict[str, Any]:
         names = {"layer": row.layer, "lens": row.lens, "statistic": row.statistic.name, "step": row.step}
-        why = {"reason": row.severity.reason, **row.severity._asdict()}
+        why = {"finding": row.finding and row.finding.id, "reason": row.reason, **row.severity._asdict()}
         return {**names, **why, "value": row.newest, "recent": row.values}
 
     rows = {"run": whole_run_rows(run), "layers": layer_rows(run, options)}

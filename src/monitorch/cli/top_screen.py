@@ -1,4 +1,4 @@
-"""The screen of ``top``: the run, its numbers as a whole, its layers, its events."""
+"""The screen of ``top``: the run, what is wrong, its numbers as a whole, its layers, its events."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,8 +8,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..diagnosis import findings_of
 from ..store import Event, Failure, Run
 from ..visualizer.table import number_text
+from .finding_sheet import other_events, problem_lines
 from .run_facts import headline
 from .run_sheet import event_table, title
 from .screen import QUIET, TROUBLE, Sheet, blocks_of, table, words
@@ -17,7 +19,7 @@ from .sparkline import sparkline
 from .top_rows import TopRow, layer_rows, whole_run_rows
 from .wording import count_text
 
-_MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS = 40, 6, 3
+_MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS, _MOST_CAUSES = 40, 6, 3, 3
 _LONGEST_CURVE, _SHORTEST_CURVE = 40, 12
 _BESIDE_CURVE = 95
 
@@ -40,7 +42,7 @@ class Screen:
         self._refresh()
         facts = headline(self._run)
         lines = title(facts).wrap(self._console, self._console.width)
-        head: list[RenderableType] = [*lines, *self._error(facts["error"]), Text()]
+        head: list[RenderableType] = [*lines, *self._error(facts["error"]), *self._problems(), Text()]
         if self._whole:
             head += [self._whole_run(), Text()]
         tail: list[RenderableType] = [Text(), event_table(self._console, self._events)] if self._events else []
@@ -61,8 +63,10 @@ class Screen:
     def _refresh(self) -> None:
         version = self._run.data_version()
         if version != self._version:
+            self._findings = findings_of(self._run.meta)
             self._rows, self._whole = layer_rows(self._run, self._options), whole_run_rows(self._run)
-            alarming = [event for event in self._run.events() if event.severity != "info"]
+            others = other_events(self._run.events(), self._findings or ())
+            alarming = [event for event in others if event.severity != "info"]
             self._events: Sequence[Event] = alarming[-_MOST_EVENTS:]
             self._version = version
 
@@ -73,6 +77,12 @@ class Screen:
         line = words(error.line, TROUBLE)
         line.truncate(self._console.width, overflow="ellipsis")
         return [line]
+
+    def _problems(self) -> list[Text]:
+        """The verdict and the first causes, each on one line; nothing for a run that was not diagnosed."""
+        if self._findings is None:
+            return []
+        return problem_lines(self._console, self._findings, _MOST_CAUSES, wrapped=False)
 
     def _order(self) -> str:
         words = {"worst": "worst first", "value": "largest first", "name": "by name", "depth": "in the model's order"}
@@ -89,11 +99,11 @@ class Screen:
         headings = ("layer", "statistic", "now", "recent", "reason")
         cells = [
             (
-                words(row.layer, "bold" if row.severity.reason else ""),
+                words(row.layer, "bold" if row.reason else ""),
                 words(row.statistic.title, QUIET),
                 _number(row),
                 self._curve(row),
-                words(row.severity.reason, TROUBLE if row.severity.nonfinite else "yellow"),
+                words(row.reason, TROUBLE if row.is_broken else "yellow"),
             )
             for row in rows
         ]
@@ -103,7 +113,7 @@ class Screen:
         width = max(min(self._console.width - _BESIDE_CURVE, _LONGEST_CURVE), _SHORTEST_CURVE)
         text = Text(
             sparkline(row.values, row.broken, width, blocks_of(self._console)),
-            "cyan" if row.severity.reason else "dim cyan",
+            "cyan" if row.reason else "dim cyan",
         )
         text.highlight_regex("!", TROUBLE)
         return text

@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnosis import findings_of, verdict
+from ..diagnosis.ranking import LayerHealth, rank
 from ..store import WHOLE_RUN, Event, LensInfo, Run, RunInfo, Statistic
+
+DESCRIBED_LAYERS = 40
+"""So many layers are described even if nothing is wrong with them."""
 
 
 def plain(value: Any) -> Any:
@@ -49,7 +54,7 @@ def head(run: Run) -> dict[str, Any]:
         "dropped": meta.get("dropped", 0),
         "overhead": meta.get("overhead"),
         "overhead_at_least": bool(meta.get("overhead_at_least")),
-        "meta": meta,
+        "meta": _told(meta),
     }
     # names, of which there may be thousands, need no conversion
     layers = [layer._asdict() for layer in run.layers]
@@ -62,7 +67,25 @@ def summary(run: Run) -> dict[str, Any]:
     lines = [known for known in lens.statistics if known.role == "line"] if lens else []
     newest = {one.name: number for one in lines if lens and (number := _newest(run, lens, one.name)) is not None}
     known = [_statistic(one) for one in lines if one.name in newest]
-    return {"meta": plain(run.meta), "statistics": known, "newest": plain(newest)}
+    told = plain(_told(run.meta))
+    return {"meta": told, "verdict": verdict(findings_of(run.meta)), "statistics": known, "newest": plain(newest)}
+
+
+def health(run: Run) -> dict[str, Any]:
+    """How a run is: ``verdict`` in a few words, ``findings`` first cause first, and which layers are worst.
+
+    ``findings`` is None if the run was not diagnosed. ``layers`` has the names of all layers, the worst first, and
+    ``described`` tells about those with which something is wrong, and about the first ones in any case.
+    """
+    findings = findings_of(run.meta)
+    ranked = rank(run, findings or ())
+    described = [one for place, one in enumerate(ranked) if one.tone or place < DESCRIBED_LAYERS]
+    return {
+        "verdict": verdict(findings),
+        "findings": None if findings is None else [plain(one.to_json()) for one in findings],
+        "layers": [one.layer for one in ranked],
+        "described": {one.layer: _layer_health(one) for one in described},
+    }
 
 
 def events(found: Iterable[Event]) -> list[dict[str, Any]]:
@@ -104,6 +127,16 @@ def _newest(run: Run, lens: LensInfo, statistic: str) -> float | None:
         if len(values):
             return float(values[-1])
     return None
+
+
+def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a run without its findings, which :func:`health` tells."""
+    return {name: value for name, value in meta.items() if name != "findings"}
+
+
+def _layer_health(one: LayerHealth) -> dict[str, Any]:
+    facts = {"tone": one.tone, "reason": one.reason, "lens": one.lens, "statistic": one.statistic.name}
+    return {**facts, "value": plain(one.severity.value)}
 
 
 def _lens(lens: LensInfo) -> dict[str, Any]:

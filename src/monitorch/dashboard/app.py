@@ -49,7 +49,7 @@ def create_app(
     endpoints = _Endpoints(run_folder, is_ending)
     routes = [
         Route(f"/api/{name}", getattr(endpoints, name))
-        for name in ("runs", "summaries", "head", "events", "windows", "histogram", "live")
+        for name in ("runs", "summaries", "head", "health", "events", "windows", "histogram", "live")
     ]
     return Starlette(
         routes=[*routes, Mount("/", _Pages(directory=STATIC, html=True))],
@@ -82,6 +82,9 @@ class _Endpoints:
 
     def head(self, request: Request) -> Response:
         return _json(api.head(self._run(request)))
+
+    def health(self, request: Request) -> Response:
+        return _json(api.health(self._run(request)))
 
     def events(self, request: Request) -> Response:
         return _json(api.events(self._run(request).events(_number(request, "since") or 0)))

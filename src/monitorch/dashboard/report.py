@@ -112,6 +112,7 @@ def _facts(run: Run, described: Sequence[Mapping[str, Any]], histograms: Sequenc
     shared = {name: head[name] for name in ("name", "status", "error", "last_step", "age")}
     facts = {"ticks": ticks, "size": size, "problem": None, **shared}
     told = {"info": facts, "head": head, "events": api.events(run.events()), "summary": api.summary(run)}
+    told["health"] = api.health(run)
     return {**told, "blocks": described, "histograms": histograms}
 
 

@@ -3,7 +3,7 @@
 from . import signals
 from .check import check
 from .diagnose import diagnose, switched_off
-from .finding import ACTIONS, Evidence, Finding, Remedy, verdict
+from .finding import ACTIONS, Evidence, Finding, Remedy, findings_of, problems, verdict
 from .history import Facts, History
 from .symptoms import SYMPTOMS, Symptom
 
@@ -18,6 +18,8 @@ __all__ = [
     "Symptom",
     "check",
     "diagnose",
+    "findings_of",
+    "problems",
     "signals",
     "switched_off",
     "verdict",

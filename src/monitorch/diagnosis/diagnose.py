@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ..errors import OptionError
 from .causes import ranked
 from .finding import Finding
@@ -27,6 +29,7 @@ def chosen(symptoms: Iterable[Symptom] | None) -> list[Symptom]:
     return [*usual, *own.values()]
 
 
+@np.errstate(all="ignore")
 def diagnose(
     history: History,
     symptoms: Sequence[Symptom] | None = None,

@@ -108,15 +108,24 @@ class Finding:
         return self.resolved_at is None
 
     @property
+    def heading(self) -> str:
+        """How bad it is, what, where and since when.
+
+        >>> Finding("dead_units", "error", "fc1", 80, 100, "", Remedy(""), resolved_at=1200).heading
+        'error: dead units in fc1 since step 80 until step 1,200'
+        """
+        place = "" if self.layer is None else f" in {self.layer}"
+        until = "" if self.resolved_at is None else f" until step {self.resolved_at:,}"
+        return f"{self.severity}: {self.title}{place} since step {self.step:,}{until}"
+
+    @property
     def line(self) -> str:
         """The finding in one line.
 
         >>> Finding("no_update", "warning", None, 5, 8, "Nothing changes.", Remedy("")).line
         'warning: no update since step 5: Nothing changes.'
         """
-        place = "" if self.layer is None else f" in {self.layer}"
-        until = "" if self.resolved_at is None else f" until step {self.resolved_at:,}"
-        return f"{self.severity}: {self.title}{place} since step {self.step:,}{until}: {self.explanation}"
+        return f"{self.heading}: {self.explanation}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON data; a number that is not finite becomes a string."""
@@ -139,6 +148,20 @@ class Finding:
         return cls(**known)
 
 
+def findings_of(facts: Mapping[str, Any]) -> list[Finding] | None:
+    """The findings among the facts of a stored run, ``run.meta``.
+
+    None if it was not diagnosed, or by a release whose findings this one cannot read.
+
+    >>> findings_of({"findings": []}), findings_of({})
+    ([], None)
+    """
+    try:
+        return [Finding.from_json(one) for one in facts["findings"]]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
 def _plain(value: float) -> float | str:
     """JSON has no NaN.
 
@@ -148,14 +171,37 @@ def _plain(value: float) -> float | str:
     return value if abs(value) < float("inf") else str(value)
 
 
-def verdict(findings: Iterable[Finding]) -> str:
-    """How the run is, in a few words: only open warnings and errors that nothing else explains are problems.
+def problems(findings: Iterable[Finding]) -> list[Finding]:
+    """The first causes of what is wrong now: of warnings and errors that last; they may be over themselves."""
+    known = {one.id: one for one in findings}
+    first = {_first_cause(one, known) for one in _lasting(known.values())}
+    return [one for one in known.values() if one.id in first]
 
-    >>> verdict([])
-    'healthy'
+
+def _lasting(findings: Iterable[Finding]) -> list[Finding]:
+    return [one for one in findings if one.is_open and one.severity != SEVERITIES[0]]
+
+
+def verdict(findings: Iterable[Finding] | None) -> str:
+    """How the run is, in a few words.
+
+    >>> verdict([]), verdict(None)
+    ('healthy', 'not diagnosed')
     """
-    problems = [one for one in findings if one.is_open and one.severity != SEVERITIES[0] and one.caused_by is None]
-    if not problems:
+    if findings is None:
+        return "not diagnosed"
+    known = list(findings)
+    lasting = _lasting(known)
+    if not lasting:
         return "healthy"
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return f"{count} since step {min(one.step for one in problems):,}"
+    count = len(problems(known))
+    return f"{count} problem{'s' if count > 1 else ''} since step {min(one.step for one in lasting):,}"
+
+
+def _first_cause(finding: Finding, known: Mapping[str, Finding]) -> str:
+    """The id of the finding that nothing known explains."""
+    path, cause = [finding.id], finding.caused_by
+    while cause is not None and cause in known and cause not in path:
+        path.append(cause)
+        cause = known[cause].caused_by
+    return path[-1]

@@ -1,26 +1,37 @@
 """Which layers are worst: the one rule by which layers are ordered.
 
-1. Layers with non-finite numbers come first: the more of their recent ticks have some, the earlier.
-2. Then those that jumped: the newest number against the median of the recent ones before it, in decades, up or down.
-   Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. A layer that was 0 all the
-   time, while other layers were not, counts as the largest jump.
-3. Then those with the largest newest number.
+1. Layers with open warnings or errors come first: the most severe, then those that last longest.
+2. Then layers with non-finite numbers: the more of their recent ticks have some, the earlier.
+3. Then those that jumped: the newest number against the median of the recent ones before it, in decades, up or down.
+   Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. What most layers do together
+   is no layer's jump: a schedule of the learning rate moves all of them. A layer whose last 5 numbers are 0 counts as
+   the largest jump, unless all layers were 0 all the time.
+4. Then those with the largest newest number.
+
+What is no layer of the model, such as its input, is not ranked, and facts such as a checksum do not jump.
 
 Signs are ignored. Numbers near zero jump easily without meaning anything. So less than a millionth of the largest
 number of all layers is calm, and both sides of a ratio get something added: a hundredth of the range of a statistic
 that has limits, or the largest number of a statistic that changes its sign.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store import WHOLE_RUN, Layer, LensInfo, Run, Statistic, Window
+from ..store.types import SEVERITIES
+from .finding import Finding
+
 RECENT_TICKS = 60
 """How many ticks count as recent."""
 
 CALM_FACTOR = 3.0
+_ALL_TICKS = 10**9
+_FACT = "last"
+"""The line of a statistic that is a fact, not a size."""
 _FEWEST = 4
 _SHARE_OF_LIMITS = 0.01
 _NOISE = 1e-6
@@ -33,7 +44,8 @@ class Severity(NamedTuple):
         nonfinite: how many samples of the recent ticks were not finite.
         broken: how many recent ticks had such samples.
         ticks: how many recent ticks have measured this layer.
-        jump: decades between its newest number and its median, infinite if one of them is 0, and 0 if it is calm.
+        jump: decades between its newest number and its median, less what most layers have moved; infinite if one of
+            them is 0 and others are not, or if it has been 0 for long; and 0 if it is calm.
         median: of the magnitudes of the recent numbers before the newest.
         value: the newest finite number; NaN if there is none.
     """
@@ -64,7 +76,7 @@ class Severity(NamedTuple):
         if not self.jump:
             return ""
         if not self.median or not self.value:
-            return "rose from 0" if self.value else "fell to 0" if self.median else "0 all the time"
+            return "rose from 0" if self.value else "fell to 0" if self.median else "0 for long"
         ratio = abs(self.value) / self.median
         return f"{_short(ratio)}x its median" if ratio > 1 else f"1/{_short(1 / ratio)} of its median"
 
@@ -79,7 +91,7 @@ def severities(
         nonfinite: how many samples of each are not finite; where that is 0, NaN means that nothing was measured.
         limits: the smallest and largest possible value of the statistic, if it has them.
 
-    >>> calm, loud = [1.0, 1.1, 0.9, 1.0, 1.2], [1.0, 1.1, 0.9, 1.0, 40.0]
+    >>> calm, loud = [1.0, 1.1, 0.9, 1.0, 1.0], [1.0, 1.1, 0.9, 1.0, 40.0]
     >>> [round(severity.jump, 1) for severity in severities(np.array([calm, loud]), np.zeros((2, 5)))]
     [0.0, 1.6]
     """
@@ -99,9 +111,12 @@ def severities(
         jump = np.nan_to_num(np.log10(np.abs(latest) + floor) - np.log10(median + floor), posinf=np.inf, neginf=-np.inf)
     largest = np.max(np.abs(numbers), where=finite, initial=0.0)
     jump[(np.abs(latest) < _NOISE * largest) & (median < _NOISE * largest)] = 0.0
-    jump[(count < _FEWEST) | (np.abs(jump) < np.log10(CALM_FACTOR))] = 0.0
+    jump[count < _FEWEST] = 0.0
+    jump = _without_shared(jump, count >= _FEWEST)
+    jump[np.abs(jump) < np.log10(CALM_FACTOR)] = 0.0
     if limits is None and largest > 0:
-        jump[(count >= _FEWEST) & (latest == 0) & (_pick(history, count - 1) == 0)] = -np.inf
+        alive = np.where(finite & (numbers != 0), np.arange(numbers.shape[1]), -1).max(axis=1, initial=-1)
+        jump[(finite & (np.arange(numbers.shape[1]) > alive[:, None])).sum(axis=1) > _FEWEST] = -np.inf
     rows = np.asarray(nonfinite).sum(axis=1), broken.sum(axis=1), (finite | broken).sum(axis=1), jump, median, latest
     return [Severity(*row) for row in zip(*(row.tolist() for row in rows), strict=True)]
 
@@ -115,6 +130,150 @@ def worst_first(severities: Iterable[Severity]) -> list[int]:
     """
     keys = [severity.key for severity in severities]
     return sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+
+
+class LayerHealth(NamedTuple):
+    """How a layer is.
+
+    Args:
+        layer: its name.
+        findings: open warnings and errors about it, its module or one of its parameters; the worst first.
+        lens: the lens and the statistic in which its recent numbers are worst; the first ones if it is calm in all.
+        statistic: see ``lens``.
+        severity: how bad it is there.
+    """
+
+    layer: str
+    findings: tuple[Finding, ...]
+    lens: str
+    statistic: Statistic
+    severity: Severity
+
+    @property
+    def key(self) -> tuple[float, ...]:
+        """Greater is worse."""
+        return *problem_key(self.findings), *self.severity.key
+
+    @property
+    def tone(self) -> str:
+        """The severity of its worst finding, else ``"nonfinite"``, ``"jump"``, or nothing if it is calm."""
+        if self.findings:
+            return self.findings[0].severity
+        return "nonfinite" if self.severity.nonfinite else "jump" if self.severity.jump else ""
+
+    @property
+    def reason(self) -> str:
+        """Why the layer is bad, in a few words; empty for a calm layer."""
+        found = [f"{one.title} since step {one.step:,}" for one in self.findings]
+        return "; ".join(found) or self.severity.reason
+
+
+def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
+    """How each layer of a run is, the worst first; equally bad ones in the order of the model."""
+    layers = run.layers
+    problems = open_problems(findings, layers)
+    found: dict[str, LayerHealth] = {}
+    for lens in _lenses_of_layers(run, layers):
+        for statistic in central(lens):
+            if statistic.line == _FACT:
+                continue
+            window = recent(run, lens, statistic)
+            judged = severities(window.mean, window.nonfinite, statistic.limits)
+            for layer, severity in zip(window.layers, judged, strict=True):
+                known = found.get(layer)
+                if severity.ticks and (known is None or _tells_more(severity, known.severity)):
+                    found[layer] = LayerHealth(layer, problems.get(layer, ()), lens.name, statistic, severity)
+    ordered = [found[layer.name] for layer in layers if layer.name in found]
+    return sorted(ordered, key=lambda health: health.key, reverse=True)
+
+
+def open_problems(findings: Iterable[Finding], layers: Iterable[Layer]) -> dict[str, tuple[Finding, ...]]:
+    """The open warnings and errors of each layer that has some, the worst first.
+
+    A finding about a module is also about its parameters, and the other way round; lenses have rows for both.
+
+    >>> from .finding import Remedy
+    >>> dead = Finding("dead_units", "error", "fc", 80, 90, "No unit is active.", Remedy("Lower the rate."))
+    >>> sorted(open_problems([dead], [Layer("fc", "Linear"), Layer("fc.weight"), Layer("fc2", "Linear")]))
+    ['fc', 'fc.weight']
+    """
+    known = {layer.name: layer for layer in layers}
+    about: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.is_open and one.layer is not None and one.severity != SEVERITIES[0]:
+            about.setdefault(one.layer, []).append(one)
+    problems: dict[str, tuple[Finding, ...]] = {}
+    for name, layer in known.items():
+        related = {name}
+        if layer.kind is None:
+            related.add(name.rpartition(".")[0])
+        related |= {place for place in about if place.rpartition(".")[0] == name and _is_parameter(place, known)}
+        found = [one for place in sorted(related) for one in about.get(place, ())]
+        if found:
+            problems[name] = tuple(sorted(found, key=lambda one: problem_key([one]), reverse=True))
+    return problems
+
+
+def problem_key(findings: Sequence[Finding]) -> tuple[float, float]:
+    """How bad the first of these findings is: greater is worse. One that began earlier lasts longer."""
+    return (SEVERITIES.index(findings[0].severity), -findings[0].step) if findings else (0, 0)
+
+
+def central(lens: LensInfo) -> tuple[Statistic, ...]:
+    """The lines, without band edges, shares and counts; all, if there are no others."""
+    chosen = tuple(statistic for statistic in lens.statistics if statistic.role == "line")
+    return chosen or lens.statistics
+
+
+def recent(
+    run: Run, lens: LensInfo, statistic: Statistic, layers: Sequence[str] | None = None, ticks: int = RECENT_TICKS
+) -> Window:
+    """The last ticks of a statistic; where only averages are stored, their columns."""
+    first, last = lens.first_step or 0, lens.last_step or 0
+    span = (last - first) * ticks // max(lens.ticks - 1, 1) + 1
+    while True:  # ticks need not be evenly spread
+        window = run.window(lens.name, statistic.name, last - span, last, _ALL_TICKS, layers)
+        if len(window.last_step) >= ticks or last - span <= first:
+            break
+        span *= 4
+    newest = slice(-ticks, None)
+    arrays = {name: getattr(window, name)[..., newest] for name in Window._fields if name not in ("layers", "axis")}
+    return window._replace(axis=window.axis.take(newest), **arrays)
+
+
+def _lenses_of_layers(run: Run, layers: Sequence[Layer]) -> list[LensInfo]:
+    """The lenses with rows for modules or parameters; all, if nobody has said what is a module."""
+    modules = {layer.name for layer in layers if layer.kind is not None}
+    lenses = [lens for lens in run.lenses.values() if lens.ticks and lens.name != WHOLE_RUN]
+    chosen = [
+        lens for lens in lenses if any(name in modules or name.rpartition(".")[0] in modules for name in lens.layers)
+    ]
+    return chosen or lenses
+
+
+def _tells_more(one: Severity, other: Severity) -> bool:
+    """Whether it is worse; of two that are calm, the first one that is not 0."""
+    return (*one.key[:2], bool(one.value)) > (*other.key[:2], bool(other.value))
+
+
+def _is_parameter(name: str, known: Mapping[str, Layer]) -> bool:
+    return name not in known or known[name].kind is None
+
+
+def _without_shared(jump: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Jumps, less what more than half of the layers have jumped at least, in the same direction.
+
+    >>> _without_shared(np.array([-1.0, -1.5, -1.0, -4.0, 2.0]), np.full(5, True)).tolist()
+    [0.0, -0.5, 0.0, -3.0, 2.0]
+    """
+    if known.sum() < 2:
+        return jump
+    majority = int(known.sum()) // 2
+    upwards = max(float(np.sort(jump[known])[::-1][majority]), 0.0)
+    downwards = max(float(np.sort(-jump[known])[::-1][majority]), 0.0)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        left = np.where(jump > 0, jump - upwards, jump + downwards)
+    return np.where(np.isnan(left) | (np.sign(left) != np.sign(jump)), 0.0, left)
 
 
 def _short(ratio: float) -> str:

@@ -124,8 +124,10 @@ class Run:
         spread = self.table(signals.LOSS_INPUT_STD).select(["target"])
         if not target.places or not spread.places:
             return math.nan
-        with np.errstate(all="ignore"):
-            mean, std = float(np.nanmean(target.values)), float(np.sqrt(np.nanmean(spread.values**2)))
+        means, stds = (table.values[np.isfinite(table.values)] for table in (target, spread))
+        if not len(means) or not len(stds):
+            return math.nan
+        mean, std = float(means.mean()), float(np.sqrt((stds**2).mean()))
         if kind in BINARY and 0 < mean < 1:
             return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
         return std**2 if kind in SQUARED else math.sqrt(2 / math.pi) * std if kind in ABSOLUTE else math.nan
@@ -190,6 +192,18 @@ def nan_median(values: Numbers) -> Numbers:
     pick = [np.take_along_axis(ordered, place[..., None], axis=-1)[..., 0] for place in (low, high)]
     middle: Numbers = np.where(count > 0, (pick[0] + pick[1]) / 2, np.nan)
     return middle
+
+
+def median(values: Numbers) -> float:
+    """The median of all numbers that are known; NaN if there is none."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+def largest(values: Numbers) -> float:
+    """The largest of all numbers that are known; NaN if there is none."""
+    known = values[np.isfinite(values)]
+    return float(known.max()) if len(known) else math.nan
 
 
 @lru_cache(maxsize=64)

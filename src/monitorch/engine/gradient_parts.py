@@ -1,10 +1,10 @@
 """What single backward passes add to gradients, compared with the gradient that an optimizer uses in the end."""
 
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,8 +53,12 @@ class GradientParts:
         self._forget()
 
     def _forget(self) -> None:
-        self._parts: dict[int, dict[int, Tensor]] = {}
-        """The norm of what was added to each parameter, by the number of the training pass."""
+        self._parts: dict[int, dict[int, Tensor | None]] = {}
+        """The norm of what was added to each parameter, by the number of the training pass; None while it is not known.
+
+        What is added first is the whole gradient at the end of its backward pass, unless processes average it: then
+        one pass measures those of all parameters. If there was something before, the step is left out in the end.
+        """
         self._growing: dict[int, list[Tensor]] = {}
         """The parameters of each backward pass that has not ended."""
         self._ends: dict[int, tuple[int, int]] = {}
@@ -80,33 +84,45 @@ class GradientParts:
 
     def _take(self, parameter: Tensor, gradient: Tensor) -> None:
         number, before, task = id(parameter), parameter.grad, graph_task()
+        if task not in self._growing:
+            self._growing[task] = []
+            self._measure_leftovers()
+            self._engine.gradients.after_all_callbacks(partial(self._end_backward, task))
+        self._growing[task].append(parameter)
         if before is None:  # what was added before was dropped
             self._parts.pop(number, None)
             self._leftovers.pop(number, None)
-        elif number not in self._parts:
-            self._leftovers[number] = _norms([before])[0]
-        else:
+        elif number in self._parts:
             # if it is not known, the pass that added before still runs, or has failed
             self._is_spoiled |= self._ends.get(number) != (id(before), before._version)
         parts = self._parts.setdefault(number, {})
         self._is_spoiled |= self.state.passes in parts
-        parts[self.state.passes] = _norms([gradient])[0]
-        if task not in self._growing:
-            self._growing[task] = []
-            self._engine.gradients.after_all_callbacks(partial(self._end_backward, task))
-        self._growing[task].append(parameter)
+        parts[self.state.passes] = _norms([gradient])[0] if parts or self.state.averages else None
+
+    def _measure_leftovers(self) -> None:
+        """A backward pass begins to add: look at gradients that were there before the first part."""
+        old = [own for own in self._parameters() if id(own) not in self._parts and own.grad is not None]
+        if old:
+            norms = _norms([own.grad for own in old if own.grad is not None])
+            self._leftovers.update(zip(map(id, old), norms, strict=True))
+
+    def _parameters(self) -> list[Tensor]:
+        found = [(module(), name) for module, name in self._watched.values()]
+        return [own for module, name in found if module and (own := find_parameter(module, name)) is not None]
 
     def _end_backward(self, task: int) -> None:
         try:
             begin = self.state.clock.enter()
             grown = self._growing.pop(task, [])
             if self.state.averages:  # other processes may have added to parameters that this one has not used
-                found = [(module(), name) for module, name in self._watched.values()]
-                grown = [own for module, name in found if module and (own := find_parameter(module, name)) is not None]
+                grown = self._parameters()
             gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
             if gradients:
                 self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
                 self._ends.update((number, (id(own), own._version)) for number, own in gradients.items())
+            for number in gradients:
+                parts = self._parts.get(number, {})
+                parts |= {place: self._sums[number] for place, norm in parts.items() if norm is None}
             self.state.clock.leave(begin)
         except Exception as error:
             tell(self.state, "measuring the noise of gradients", error)
@@ -115,14 +131,17 @@ class GradientParts:
         own = group_numbers(self._optimizer)
         parts = {number: norms for number, norms in self._parts.items() if number in own}
         sums = {number: norm for number, norm in self._sums.items() if number in own}
-        leftovers = [norm for number, norm in self._leftovers.items() if number in own]
-        is_wanted = observed and self._interval.is_whole and not self._is_spoiled and parts.keys() <= sums.keys()
+        leftovers = [norm for number, norm in self._leftovers.items() if number in parts]
+        norms = [norm for added in parts.values() for norm in added.values()]
+        known = [norm for norm in norms if norm is not None]
+        is_known = parts.keys() <= sums.keys() and len(known) == len(norms)
+        is_wanted = observed and self._interval.is_whole and not self._is_spoiled and is_known
         self._forget()
         ranks = round(1 / self.state.loss_share) if self.state.averages else 1
-        micro_batches = len({number for own in parts.values() for number in own})
+        micro_batches = len({place for added in parts.values() for place in added})
         if not is_wanted or micro_batches * ranks < 2:
             return
-        mean_square = _sum_of_squares([norm for own in parts.values() for norm in own.values()]) / micro_batches
+        mean_square = _sum_of_squares(known) / micro_batches
         of_mean = _sum_of_squares([*sums.values()]).to(mean_square.device) / micro_batches**2
         if leftovers:
             is_clean = _sum_of_squares(leftovers).to(mean_square.device) == 0
@@ -138,6 +157,9 @@ def _norms(gradients: list[Tensor]) -> Sequence[Tensor]:
 
 
 def _sum_of_squares(norms: list[Tensor]) -> Tensor:
-    device = norms[0].device
-    stacked = torch.stack([norm.to(device, wide_dtype(norms[0])) for norm in norms])
-    return stacked.square().sum()
+    device, wide = norms[0].device, wide_dtype(norms[0])
+    alike = defaultdict[Any, list[Tensor]](list)
+    for norm in norms:
+        alike[norm.device, norm.dtype].append(norm)
+    sums = [torch.stack(own).to(device, wide).square().sum() for own in alike.values()]
+    return torch.stack(sums).sum()

@@ -135,8 +135,9 @@ class WatchedGradient:
         try:
             parameter = self.followed
             if parameter is not None and state.wants_data() and self._tap.adds_to(parameter):
+                gradient = gradient.detach() if gradient.requires_grad else gradient
                 for listener in list(self.listeners.values()):
-                    listener(parameter, gradient.detach())
+                    listener(parameter, gradient)
         except Exception as error:
             tell(state, f"looking at what backward adds to the gradient of {self._parameter!r}", error)
 

@@ -13,7 +13,6 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from time import perf_counter
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,7 +22,6 @@ from torch import Tensor
 from .compilation import HookOnModule, inside_graph, is_compiled
 from .distributed_tensors import OWN, gradient_here, samples_here
 from .reports import Reports, tell
-from .state import QuietSteps
 from .torch_private import is_traced, mark_static
 
 Receiver = Callable[..., None]
@@ -131,42 +129,6 @@ class GraphHook(HookOnModule):
     @abstractmethod
     def in_graph(self, *args: Any) -> Any:
         """A pass is being compiled: leave operators in the graph. It must not fail: nothing would catch the error."""
-
-
-class QuietHook(GraphHook):
-    """A hook that has little to do in quiet steps, and does it in as few lines as possible: it is called in each step.
-
-    A subclass also writes :meth:`quietly`.
-
-    Args:
-        state: the state of the inspector, which reports errors.
-        what: what the hook does, for such a report.
-        quiet: says which steps are quiet; None if none is.
-    """
-
-    def __init__(self, state: Reports | None, what: str, quiet: QuietSteps | None) -> None:
-        super().__init__(state, what)
-        self._quiet = quiet
-
-    @inside_graph
-    def __call__(self, *args: Any) -> None:
-        """Called by the module."""
-        if is_compiled():
-            self.in_graph(*args)
-            return
-        try:
-            if self._quiet is not None and self._quiet.is_quiet:
-                begin = perf_counter()
-                if self.quietly(*args):
-                    self._quiet.clock.spent += perf_counter() - begin
-                    return
-            super().__call__(*args)
-        except Exception as error:
-            tell(self._reports, self._what, error)
-
-    @abstractmethod
-    def quietly(self, *args: Any) -> bool:
-        """A pass of a quiet step is running; false if there is more to do than fits here."""
 
 
 _callbacks: WeakValueDictionary[int, GraphCallback] = WeakValueDictionary()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..numerical.norms import as_dense
-from ..numerical.precision import wide_dtype
+from ..numerical.precision import HOST, wide_dtype
 from .buffers import Entry, Info
 from .distributed_tensors import local_part
 from .meter import Measured, Meter, Reporter, Subscription
@@ -124,14 +124,14 @@ def divided(moments: list[SecondMoment]) -> list[Tensor]:
     found: list[Any] = [None] * len(moments)
     alike = defaultdict[Any, list[int]](list)
     for place, moment in enumerate(moments):
-        alike[moment.second.device, moment.second.dtype, _on_host(moment.step)].append(place)
-    for (device, dtype, on_host), places in alike.items():
+        alike[moment.second.device, moment.second.dtype, _kind_of_step(moment)].append(place)
+    for (device, dtype, _), places in alike.items():
         own = [moments[place] for place in places]
         wide = torch.float32 if dtype.itemsize < torch.float32.itemsize else dtype
-        factors = _factors(own) if on_host else _device_factors(own, wide)
         least = [max(moment.eps, torch.finfo(wide).tiny) for moment in own]
         divide = _divide_in_pieces if device.type == "cpu" else _divide_together
-        quotients = divide([m.gradient.to(wide) for m in own], [m.second.to(wide) for m in own], factors, least)
+        gradients, seconds = [m.gradient.to(wide) for m in own], [m.second.to(wide) for m in own]
+        quotients = divide(gradients, seconds, _factors(own, wide), least)
         for place, quotient in zip(places, quotients, strict=True):
             found[place] = quotient
     return found
@@ -163,21 +163,24 @@ def _on_host(step: Any) -> bool:
     return not isinstance(step, Tensor) or step.device.type == "cpu"
 
 
-def _factors(moments: Iterable[SecondMoment]) -> list[float]:
-    """What the roots are multiplied by: 1 / sqrt(1 - beta^step); steps are read as arrays, so that nothing waits."""
-    powers = (float(_number(moment.step)) * _log(float(_number(moment.beta))) for moment in moments)
-    return [1 / math.sqrt(-math.expm1(power)) if power else 1.0 for power in powers]
+def _kind_of_step(moment: SecondMoment) -> tuple[Any, ...]:
+    """What moments have in common whose factors are computed together."""
+    step, beta = moment.step, moment.beta
+    kind = (step.device, step.dtype, step.shape) if isinstance(step, Tensor) else None
+    return kind, id(beta) if isinstance(beta, Tensor) else beta
 
 
-def _device_factors(moments: Iterable[SecondMoment], dtype: torch.dtype) -> list[Tensor]:
-    """The same for steps that are counted on a device."""
-    powers = torch.stack([moment.step.to(wide_dtype(moment.step)) * _log(moment.beta) for moment in moments])
-    return [*(-torch.expm1(powers)).rsqrt().to(dtype)]
+def _factors(moments: Sequence[SecondMoment], dtype: torch.dtype) -> Sequence[Any]:
+    """What the roots are multiplied by: 1 / sqrt(1 - beta^step); what is counted on a device stays there."""
+    steps = [moment.step for moment in moments]
+    is_tensor = isinstance(steps[0], Tensor)
+    counts = torch.stack(steps).view(-1) if is_tensor else torch.tensor(steps, dtype=torch.float64, device=HOST)
+    powers = counts.to(wide_dtype(counts)) * _log(moments[0].beta, counts)
+    factors = (-torch.expm1(powers)).rsqrt().where(powers != 0, 1.0)
+    return factors.numpy().tolist() if _on_host(steps[0]) else factors.to(dtype).unbind()
 
 
-def _log(beta: Any) -> Any:
-    return beta.log() if isinstance(beta, Tensor) else math.log(beta) if beta else -math.inf
-
-
-def _number(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+def _log(beta: Any, like: Tensor) -> Any:
+    if isinstance(beta, Tensor):
+        return beta.to(like.device, wide_dtype(like)).log()
+    return math.log(beta) if beta else -math.inf

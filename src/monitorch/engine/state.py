@@ -14,6 +14,8 @@ class HookClock(Protocol):
 
     spent: float
     """Seconds that they have taken in this step so far."""
+    calling: float
+    """Seconds that it takes torch to call one of a module: the hook itself cannot measure that."""
 
     def enter(self) -> Any:
         """A hook begins."""

@@ -20,6 +20,7 @@ from torch._subclasses import fake_tensor
 from torch.autograd import Variable, forward_ad
 from torch.autograd.function import BackwardCFunction
 from torch.fx import _symbolic_trace
+from torch.nn.modules import module
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
@@ -242,6 +243,9 @@ def is_graph_function(context: BackwardCFunction) -> bool:
 
 
 # modules
+
+has_global_hooks: Callable[[], Any] = module._has_any_global_hook
+"""Whether there are hooks that all modules call; registering one is public, asking for them is not."""
 
 MODULE_CALL = nn.Module._call_impl.__code__
 """The code that runs while a module is called; no public name tells which modules are running."""

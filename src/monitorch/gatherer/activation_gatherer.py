@@ -3,15 +3,38 @@
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..engine.functional_calls import Content
 from ..preprocessor.activations import WEIGHTS, Activations
 from .abstract_gatherer import GathererState
 from .call_gatherer import CallGatherer
 from .channel_layout import IMAGE
+
+
+class Caller(Protocol):
+    """A module that may call activation functions."""
+
+    name: str
+    is_activation: bool
+    """Whether it is an activation function itself, so that its calls have its name."""
+
+    def module(self) -> nn.Module | None:
+        """The module, while it exists."""
+
+
+class ActivationCall(NamedTuple):
+    """The result of an activation function."""
+
+    name: str
+    result: Tensor
+    bounds: Sequence[float]
+    """The lower and the upper bound, and how near to it counts; see ``Bounds``."""
+    channel_last: bool
+    weights: str | None
+    """The last layer with weights that ran before, whose output it nearly always takes."""
 
 
 class ActivationLayers:
@@ -33,7 +56,7 @@ class ActivationLayers:
 
     def forget(self) -> None:
         """Forget the model."""
-        self._before: ActivationGatherer | None = None
+        self._before: Caller | None = None
         self._last_dim: bool | None = None
         self._calls: Counter[str] = Counter()
         self._pass = (-1, -1)
@@ -41,20 +64,29 @@ class ActivationLayers:
         self._decided: dict[str, bool] = {}
         self._inside: dict[tuple[str, str], bool] = {}
 
-    def note_weights(self, gatherer: "ActivationGatherer", channel_last: bool) -> None:
-        """A layer with weights has run."""
-        self._before, self._last_dim = gatherer, channel_last
-        self._calls.clear()
+    def take(self, caller: Caller, content: Content, running_pass: tuple[int, int]) -> ActivationCall | None:
+        """Whether a call that :data:`READERS` has read is that of an activation function; else it is remembered."""
+        what, tensors, numbers = content
+        if what == WEIGHTS:
+            self._before, self._last_dim = caller, bool(numbers[0])
+            self._calls.clear()
+            return None
+        (result,) = tensors
+        low, high, _ = numbers
+        if result is None or (_is_formula(caller) and (low == low or high == high)):
+            return None  # the tanh of a GELU that is written by hand is no activation of its own
+        name = self._name(caller, running_pass)
+        channel_last = self._channels_are_last(name, result.dim())
+        return ActivationCall(name, result, numbers, channel_last, None if self._before is None else self._before.name)
 
-    def name(self, gatherer: "ActivationGatherer", running_pass: tuple[int, int]) -> str:
-        """What a call is named."""
-        if gatherer.is_activation:
-            return gatherer.name
+    def _name(self, caller: Caller, running_pass: tuple[int, int]) -> str:
+        if caller.is_activation:
+            return caller.name
         if running_pass != self._pass:
             self._pass = running_pass
             self._calls.clear()
         before = self._before
-        name = before.name if before is not None and self._is_inside(before, gatherer) else gatherer.name
+        name = before.name if before is not None and self._is_inside(before, caller) else caller.name
         self._calls[name] += 1
         number = self._calls[name]
         self._numbers[name] = max(number, self._numbers.get(name, 1))
@@ -64,18 +96,22 @@ class ActivationLayers:
         """All names of calls that belong to a layer."""
         return [layer, *(f"{layer} {number}" for number in range(2, self._numbers.get(layer, 1) + 1))]
 
-    def channel_last(self, name: str, dims: int) -> bool:
-        """Whether units are the last of so many dimensions."""
+    def _channels_are_last(self, name: str, dims: int) -> bool:
         if self._channel_last is not None:
             return self._channel_last
         return self._decided.setdefault(name, dims < IMAGE if self._last_dim is None else self._last_dim)
 
-    def _is_inside(self, inner: "ActivationGatherer", outer: "ActivationGatherer") -> bool:
+    def _is_inside(self, inner: Caller, outer: Caller) -> bool:
         pair = inner.name, outer.name
         if pair not in self._inside:
             module, whole = inner.module(), outer.module()
             self._inside[pair] = whole is not None and any(part is module for part in whole.modules())
         return self._inside[pair]
+
+
+def _is_formula(caller: Caller) -> bool:
+    module = caller.module()
+    return caller.is_activation and not type(module).__module__.startswith("torch.")
 
 
 class ActivationGatherer(CallGatherer):
@@ -101,18 +137,9 @@ class ActivationGatherer(CallGatherer):
         super().__init__(module, preprocessors, name, inspector_state)
         self.module, self.is_activation = weakref.ref(module), is_activation
         self._layers = layers
-        self._is_formula = is_activation and not type(module).__module__.startswith("torch.")
 
     def _process(self, preprocessor: Activations, content: Content) -> None:
-        what, tensors, numbers = content
-        if what == WEIGHTS:
-            self._layers.note_weights(self, bool(numbers[0]))
-            return
-        (result,) = tensors
-        low, high, _ = numbers
-        if result is None or (self._is_formula and (low == low or high == high)):
-            return  # the tanh of a GELU that is written by hand is no activation of its own
         state: Any = self.inspector_state
-        name = self._layers.name(self, (state.step, state.passes))
-        channel_last = self._layers.channel_last(name, result.dim())
-        preprocessor.process_activation(name, result, numbers, channel_last=channel_last, step=state.step)
+        call = self._layers.take(self, content, (state.step, state.passes))
+        if call is not None:
+            preprocessor.process_activation(*call[:3], channel_last=call.channel_last, step=state.step)

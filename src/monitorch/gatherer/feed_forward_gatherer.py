@@ -3,19 +3,21 @@
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
-from ..engine.compilation import HookedMethod, outside_graph
+from ..engine.compilation import HookedMethod, inside_graph, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
-from ..engine.graph import GraphCallback, GraphHook, QuietHook
+from ..engine.graph import GraphCallback, GraphHook
 from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
-from ..engine.state import HookClock
+from ..engine.state import HookClock, QuietSteps
 from ..engine.tensors import first_input, pick_tensor
-from ..engine.torch_private import inside_backward, is_traced
+from ..engine.torch_private import NO_TASK, graph_task, is_traced
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, GathererState
@@ -95,22 +97,35 @@ class FeedForwardGatherer(Gatherer):
         preprocessor.process_fw(self.name, *data)
 
 
-class _LossHook(QuietHook):
+class _LossHook(GraphHook):
     """The hook on a module that computes a loss; from inside a compiled graph it passes the loss on."""
 
     def __init__(self, gatherer: FeedForwardGatherer, callback: GraphCallback, losses: LossModule) -> None:
         state: Any = gatherer.inspector_state
-        quiet = state if hasattr(state, "is_quiet") else None
-        super().__init__(state, f"looking at layer {gatherer.name!r}", quiet)
+        super().__init__(state, f"looking at layer {gatherer.name!r}")
+        self._quiet: QuietSteps | None = state if hasattr(state, "is_quiet") else None
         self._gatherer, self._callback, self._losses = gatherer, callback, losses
         self._distributed = distributed_type()
         self._clock: HookClock | None = getattr(state, "clock", None)
 
-    def quietly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
-        """Take a loss that is a plain number."""
-        if type(output) is not Tensor or is_traced() or inside_backward() or self._quiet is None:
-            return False
-        return self._losses.take_quietly(module, output, self._quiet.step + 1)
+    @inside_graph
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Called by the module; in quiet steps a loss that is a plain number is taken in as few calls as possible."""
+        quiet = self._quiet
+        if is_dynamo_compiling() or quiet is None or not quiet.is_quiet:
+            super().__call__(module, args, kwargs, output)
+            return
+        begin, is_taken = perf_counter(), False
+        try:
+            if graph_task() == NO_TASK and not is_traced() and ITEMS_OF_STEP not in kwargs:
+                is_taken = self._losses.take_quietly(module, output, quiet.step + 1)
+        except Exception as error:
+            tell(self._reports, self._what, error)
+        if is_taken:
+            clock = quiet.clock
+            clock.spent += perf_counter() - begin + clock.calling
+        else:
+            super().__call__(module, args, kwargs, output)
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take the loss."""

@@ -153,16 +153,19 @@ class Cadence:
         if self.cost.is_lower_bound:  # each may be the first idle one that can be measured
             return step + 1
         place = (step - self._busy_at) % MEASURED
-        return min(found, step + 1 + (MEASURED - place if place > 1 else 0))
+        return min(found, step + 1 if place in (1, 2) else step + 2 + (MEASURED - place) % MEASURED)
 
     def end_step(self, step: int, phase: Phase, coming: Phase | None = None) -> None:
         """A step of this phase has just ended; ``coming`` is the phase of the next one, if it is known."""
         self._ended = step
         if phase != Phase.IDLE:
             self._busy_at = step
-        is_one_of_many = coming == Phase.IDLE and (step - self._busy_at) % MEASURED > 1
+        place = (step - self._busy_at) % MEASURED
+        is_one_of_many = coming == Phase.IDLE and place != 2
         if is_one_of_many and not self.clock.waits and not self.cost.is_lower_bound:
             self.cost.end_step(phase, self.clock.skip())  # events cost time: some idle steps are enough
+            if place == 1:  # it may have waited for the step before, so the next one is measured
+                self.clock.mark()
             return
         self.cost.end_step(phase, self.clock.end(phase))
         if phase != Phase.IDLE:

@@ -15,9 +15,10 @@ BLOCK = 1.0
 class Cost:
     """Adds up the seconds that observing takes, and those that the same steps take without it.
 
-    An observed step costs what it takes longer than idle ones: hooks and kernels. An idle one costs the time inside its
-    hooks. Time of which the clock knows nothing comes to :meth:`spend`: ticks, threads that store numbers, and putting
-    hooks on and off.
+    An observed step costs what it takes longer than idle ones: hooks and kernels. That is mostly the same, and once its
+    own time is known, a step is charged with that: from nothing to twice the usual, since more must be something else.
+    An idle step costs the time inside its hooks. Time of which the clock knows nothing comes to :meth:`spend`: ticks,
+    threads that store numbers, and putting hooks on and off.
 
     Where no step is idle there is nothing to compare with. Then it is the least that observing can have cost: the time
     inside hooks, and on CUDA that of their kernels.
@@ -98,11 +99,14 @@ class Cost:
         """What a step of this phase costs; None while not known."""
         if phase == Phase.IDLE:
             return 0.0  # its hooks are counted as they are
-        in_hooks, extra = self._clock.usual_in_hooks(phase), self._clock.usual_extra(phase)
+        extra = self._clock.usual_extra(phase)
         if extra is None:
             took, bare = self._clock.usual(phase), self.bare_step
             extra = None if took is None or bare is None else took - bare
-        return None if extra is None else max(extra, in_hooks if self._clock.waits else 0.0)
+        return None if extra is None else max(extra, self._least(phase))
+
+    def _least(self, phase: Phase) -> float:
+        return self._clock.usual_in_hooks(phase) if self._clock.waits else 0.0
 
     def settle(self) -> None:
         """Bring the sums up to date."""
@@ -119,12 +123,18 @@ class Cost:
                 self._unpaid[phase] = 0
                 self._steps += steps
                 self.bare += steps * bare
-                self.spent += steps * price
-                self.on_steps += steps * price if phase != Phase.IDLE else 0.0
+                self._pay(steps * price)
+        for phase, extra in self._clock.take_extras():
+            price, least = self.price(phase) or 0.0, self._least(phase)
+            self._pay(min(max(extra, least), 2 * price - least) - price)
         if self.bare + self.spent - sum(self._history[-1][1:]) >= BLOCK:
             self._history.append((self._steps, self.spent, self.bare))
             while len(self._history) > 1 and self._is_old(self._history[1]):
                 self._history.popleft()
+
+    def _pay(self, seconds: float) -> None:
+        self.spent += seconds
+        self.on_steps += seconds
 
     def _is_old(self, point: tuple[int, float, float]) -> bool:
         steps, spent, bare = point

@@ -23,6 +23,7 @@ from ..numerical.waiting import Pending
 from ..store.types import Event
 from .cadence import Cadence
 from .events import Events
+from .hook_call import HookCall
 from .step_clock import Phase
 from .tick_finisher import TickFinisher
 
@@ -118,6 +119,7 @@ class InspectorState:
         """The first tensor that was not finite."""
         self.agreed_stop = False
         """Whether all processes know that training is to be stopped."""
+        self._hook_call = HookCall()
         self._finisher = TickFinisher(self.cadence.cost.spend_on_tick)
         self._followers: list[weakref.ref[Follower]] = []
         self.restart()
@@ -259,6 +261,8 @@ class InspectorState:
             in_graph: whether the step begins inside a compiled graph, which must know one step ahead what to record.
         """
         number, cadence = self.step + 2 - begins, self.cadence
+        self._hook_call.measure()
+        self.clock.calling = self._hook_call.seconds
         if number == 1:
             phase = cadence.phase(number)  # the first step begins, and none has ended
         elif self.wants_data():
@@ -312,21 +316,16 @@ class InspectorState:
         if self.first_not_finite is None:
             self.events.put(event)
 
-    def begin_quiet_pass(self) -> bool:
-        """A training pass begins, maybe in a quiet step; false if somebody must be told."""
-        if not self.is_quiet or self.reported:
-            return False
+    def begin_quiet_pass(self) -> None:
+        """A training pass begins in a quiet step."""
         self._between_steps = False
         self.passes += 1
         self.gaps += 1
-        return True
 
     def end_quiet_step(self) -> bool:
         """A step ends, maybe a quiet one before another idle one; false if there is more to do."""
         step = self.step + 1
-        if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.reported:
-            return False
-        if self.events.waiting:
+        if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.events.waiting:
             return False
         now = perf_counter()
         if now >= self.tick_time:
@@ -369,6 +368,7 @@ class InspectorState:
     def report(self, name: str) -> None:
         """A number has come from an evaluation, or was pushed or logged by the user."""
         self.reported.add(name)
+        self.is_quiet = False
 
     def follow(self, follower: Follower) -> None:
         """Tell this object of steps; it is held by a weak reference."""

@@ -1,19 +1,13 @@
 """Measurements that run the model: on copies of it, so that training is not touched."""
 
-import copy
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
-from itertools import chain
 from numbers import Integral, Real
-from types import MethodType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -21,23 +15,17 @@ from torch.optim import Optimizer
 
 from ..engine.ranks import several_processes
 from ..engine.tensors import first_input, tensors_in
-from ..engine.torch_private import BatchNorm, tree_leaves, tree_map, without_compiler, without_graphs
-from ..errors import OptionError, UnsupportedModelError
+from ..engine.torch_private import BatchNorm, tree_leaves, tree_map
+from ..errors import OptionError
 from ..lens.module_distinction import has_running_statistics
 from ..numerical.noise import estimate_noise, noise_scale
 from ..numerical.precision import wide_dtype
 from ..preprocessor.batch_norm import ChannelMoments, batch_norm_shift
-from ..preprocessor.loss_module import loss_in
-from .display import DisplaysRun
-from .module_tree import is_spread, scripted, walk
+from .model_copy import ModelCopy, check_can_be_copied, copied, cut, fresh, own_memory
+from .module_tree import walk
 
 MOST_MIXED = 16
 """At most so many samples are compared with each other: each takes a backward pass."""
-
-NO_LOSS = (
-    "there is no loss to measure: pass targets, and loss_fn= unless the inspector has one, or use a model whose output "
-    "has a field loss"
-)
 
 
 class BatchNormShift(NamedTuple):
@@ -126,12 +114,7 @@ class Probe:
         optimizers: Sequence[Optimizer] = (),
         separator: str = ".",
     ) -> None:
-        if is_spread(model):
-            cure = "probe a copy of it that is not sharded, in one process"
-            raise UnsupportedModelError(f"parameters that are sharded over processes cannot be probed: {cure}")
-        if parts := scripted(model):
-            cure = "probe the model without torch.jit"
-            raise UnsupportedModelError(f"copies of scripted parts cannot be trained, such as {parts[0]!r}: {cure}")
+        check_can_be_copied(model)
         if loss_fn is not None and not callable(loss_fn):
             raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {loss_fn!r}")
         self._model, self._loss_fn, self._optimizers = model, loss_fn, optimizers
@@ -157,21 +140,8 @@ class Probe:
             found |= self.mixing()
         return ProbeReport(trained, evaluated, shifts, **found, notes=tuple(self.notes))
 
-    @contextmanager
-    def _trial(self, *, train: bool = True) -> Iterator["_Copy"]:
-        """A copy to measure with, in train or eval mode."""
-        with ExitStack() as stack:
-            stack.enter_context(_same_random_numbers())
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.enable_grad())
-            stack.enter_context(without_graphs())
-            twin = _Copy(self._model, self._loss_fn)
-            stack.enter_context(_only_copies_run(self._model))
-            if not train:
-                twin.model.eval()
-            elif not twin.model.training:  # otherwise some layers may be in eval mode on purpose
-                twin.model.train()
-            yield twin
+    def _trial(self, *, train: bool = True) -> AbstractContextManager[ModelCopy]:
+        return copied(self._model, self._loss_fn, train=train)
 
     def loss_in_eval_mode(self) -> float:
         """The loss as evaluation computes it."""
@@ -205,7 +175,7 @@ class Probe:
             if half == 1 and any(isinstance(part, BatchNorm) and part.training for part in twin.model.modules()):
                 self.notes.append("the noise scale is not known: with BatchNorm it takes at least four samples")
                 return {}
-            gradients = [twin.gradient(_cut(self._batch, slice(at, at + half))) for at in (0, half)]
+            gradients = [twin.gradient(cut(self._batch, slice(at, at + half))) for at in (0, half)]
         first, second = gradients
         product, of_first, of_second = _dot(first, second), _dot(first, first), _dot(second, second)
         mean_square, norms = (of_first + of_second) / 2, math.sqrt(of_first) * math.sqrt(of_second)
@@ -229,19 +199,7 @@ class Probe:
             if not optimizers:
                 cure = "pass the optimizer that trains the model to the inspector: optimizer="
                 raise OptionError(f"overfit={steps} needs an optimizer: {cure}")
-            losses: list[Tensor] = []
-
-            def closure() -> Any:
-                losses.append(twin.train(self._batch))
-                return losses[-1]
-
-            begins = []
-            for _ in range(steps):
-                begins.append(len(losses))  # some optimizers call the closure several times in a step
-                optimizers[0].step(closure)
-                for other in optimizers[1:]:
-                    other.step()
-            return *(float(losses[place]) for place in begins[1:]), float(twin.loss(self._batch).detach())
+            return tuple(twin.fit(self._batch, optimizers, steps)[1:])
 
     def sharpness(self, iterations: int, tolerance: float) -> float | None:
         """The largest eigenvalue of the Hessian by power iteration, one Hessian-vector product each.
@@ -294,10 +252,10 @@ class Probe:
             return {}
         size = min(size, MOST_MIXED)
         with self._trial(train=False) as twin, _plain_kernels():
-            inputs = _fresh(_cut(self._batch[0], slice(0, size)))
+            inputs = fresh(cut(self._batch[0], slice(0, size)))
             leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
             watched = [leaf.requires_grad_() for leaf in leaves if leaf.dim()]
-            found = tensors_in(twin.call(tree_map(_own, inputs)))  # the model may not change leaves in place
+            found = tensors_in(twin.call(tree_map(own_memory, inputs)))  # the model may not change leaves in place
             outputs = [part for part in found if part.requires_grad and part.dim() and len(part) == size]
             if not watched or not outputs:
                 why = "no input is floating" if not watched else "no output of a sample depends on a floating input"
@@ -341,148 +299,6 @@ def _check(overfit: Any, iterations: Any, tolerance: Any, **switches: Any) -> No
         raise OptionError(f"tolerance={tolerance!r} must be a number between 0 and 1, such as 0.01")
 
 
-class _Copy:
-    """A copy of a model and of what computes its loss; hooks of this package do nothing in it."""
-
-    def __init__(self, model: nn.Module, loss_fn: Callable[..., Any] | None) -> None:
-        self._copies: dict[int, Any] = {}
-        owner = getattr(loss_fn, "__self__", loss_fn)
-        for part in chain(model.modules(), owner.modules() if isinstance(owner, nn.Module) else ()):
-            self._copies |= _taken_along(part)
-        try:
-            with torch.no_grad():  # gradients of a copy must not flow on to the model
-                self.model = copy.deepcopy(model, self._copies)
-                self._loss_fn = copy.deepcopy(loss_fn, self._copies) if isinstance(owner, nn.Module) else loss_fn
-        except Exception as error:
-            raise UnsupportedModelError(
-                f"a model is probed on a copy, and {type(model).__name__} cannot be copied: {error}"
-            ) from error
-        for part in self.model.modules():
-            if (method := _compiled_method(vars(part).get("forward"))) is not None:
-                part.forward = copy.deepcopy(method, self._copies)
-            if isinstance(part, nn.SyncBatchNorm):  # it would wait for other processes, which may not probe
-                part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
-            elif isinstance(part, nn.RNNBase):
-                part.flatten_parameters()  # cuDNN wants them side by side
-        owner = getattr(self._loss_fn, "__self__", self._loss_fn)
-        self._parts = [part for part in (self.model, owner) if isinstance(part, nn.Module)]
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """All parameters; those of lazy modules are there after a pass."""
-        return list(dict.fromkeys(chain.from_iterable(part.parameters() for part in self._parts)))
-
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        """The parameters that are not frozen."""
-        return [parameter for parameter in self.parameters if parameter.requires_grad]
-
-    def call(self, inputs: Any) -> Any:
-        """Run the model."""
-        if isinstance(inputs, dict):
-            return self.model(**inputs)
-        return self.model(*inputs) if isinstance(inputs, (tuple, list)) else self.model(inputs)
-
-    def loss(self, batch: tuple[Any, Any]) -> Tensor:
-        """Run the model and compute the loss; the batch stays as it is."""
-        inputs, targets = _fresh(batch)
-        output = self.call(inputs)
-        if self._loss_fn is None:
-            loss = loss_in(output)
-        else:
-            loss = self._loss_fn(output) if targets is None else self._loss_fn(output, targets)
-        if loss is None:
-            raise OptionError(NO_LOSS)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            kind = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise OptionError(f"a loss is a tensor with one number, not {kind}: pass a loss_fn= that reduces it")
-        return loss.reshape(())
-
-    def train(self, batch: tuple[Any, Any]) -> Tensor:
-        """Compute the loss and new gradients of it."""
-        for part in self._parts:
-            part.zero_grad()
-        loss: Any = self.loss(batch)
-        if loss.requires_grad:
-            loss.backward()  # not autograd.grad(), which not every kind of activation checkpointing supports
-        detached: Tensor = loss.detach()
-        return detached
-
-    def gradient(self, batch: tuple[Any, Any]) -> list[Tensor | None]:
-        """The gradient of the loss, by parameter."""
-        self.train(batch)
-        return [None if own.grad is None else own.grad.to_dense() for own in self.parameters]
-
-    def optimizer(self, given: Optimizer) -> Optimizer | None:
-        """A new optimizer of the same class, with the same options; None if it trains nothing of the copy."""
-        groups = []
-        for group in given.param_groups:
-            options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
-            own = [self._copies[id(parameter)] for parameter in group["params"] if id(parameter) in self._copies]
-            if own:
-                groups.append({"params": own, **copy.deepcopy(options)})
-        if not groups:
-            return None
-        try:
-            known = signature(type(given)).parameters
-            options = {name: value for name, value in given.defaults.items() if name in known}
-            made: Optimizer = type(given)(groups, **copy.deepcopy(options))
-            return made
-        except Exception as error:
-            kind = type(given).__name__
-            raise OptionError(f"overfit= cannot make another {kind} from its options: {error}") from error
-
-
-class _LocalBatchNorm(BatchNorm):
-    def _check_input_dim(self, input: Tensor) -> None:  # torch's name
-        """Any number of dimensions, as in SyncBatchNorm."""
-
-
-def _compiled_method(forward: Any) -> MethodType | None:
-    """The method in ``model.forward = torch.compile(model.forward)``, which is a function, and so is not copied."""
-    inside = without_compiler(forward)
-    method = inside if isinstance(inside, MethodType) else getattr(inside, "__wrapped__", None)
-    return method if isinstance(method, MethodType) else None
-
-
-@contextmanager
-def _only_copies_run(model: nn.Module) -> Iterator[None]:
-    """Raise an error when the model itself is called, by a function that has kept it."""
-    handles = [part.register_forward_pre_hook(_refuse_to_run, prepend=True) for part in model.modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _refuse_to_run(module: nn.Module, _: Any) -> None:
-    raise UnsupportedModelError(
-        f"a model is probed on a copy, but some function calls its {type(module).__name__} itself: a loss_fn may only "
-        "use the model if it is a method of it or a module, and a replaced forward if it is bound by types.MethodType"
-    )
-
-
-def _taken_along(part: nn.Module) -> dict[int, Any]:
-    """What stands in for attributes that cannot be copied: results of a pass, and whatever watches the model."""
-    leaves = tree_leaves(vars(part))
-    results = {id(leaf): leaf.detach().clone() for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_leaf}
-    return results | {id(leaf): leaf for leaf in leaves if isinstance(leaf, DisplaysRun)}
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Put the random numbers back at the end, to where they were."""
-    of_python, of_numpy = random.getstate(), np.random.get_state(legacy=False)
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            random.setstate(of_python)
-            np.random.set_state(of_numpy)
-
-
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
     """Kernels that can be differentiated twice, and in eval mode: fused attention and cuDNN's RNNs cannot."""
@@ -493,19 +309,6 @@ def _plain_kernels() -> Iterator[None]:
             yield
     finally:
         torch.backends.cudnn.enabled = has_cudnn
-
-
-def _fresh(batch: Any) -> Any:
-    """The same batch in memory of its own: a model may change its inputs."""
-    return tree_map(lambda leaf: _own(leaf.detach()) if isinstance(leaf, Tensor) else leaf, batch)
-
-
-def _own(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
-
-
-def _cut(batch: Any, samples: slice) -> Any:
-    return tree_map(lambda leaf: leaf[samples] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
 
 
 def _compare(

@@ -13,9 +13,9 @@ from ..engine.kernels.launch import number_of_kernels
 from ..engine.torch_private import number_of_graphs
 
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
-JUST_NOW = 15  # idle steps that others are compared with
+JUST_NOW = 5  # idle steps that others are compared with
+PAUSES = 3  # recent ones: while all steps are observed a device waits for the host, and soon after no more
 TIME_HOOKS_EVERY = 16  # steps
-CALLING = 4e-5  # seconds that the hooks of a quiet step take beside what they can measure: torch must call them
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
 MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
@@ -54,6 +54,8 @@ class StepClock:
         self, device: torch.device | str | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._clock, self._device = clock, _cuda(device)
+        self.calling = 0.0
+        """Seconds that it takes torch to call a hook of a module, for hooks that measure themselves."""
         self.clear()
 
     @property
@@ -70,8 +72,10 @@ class StepClock:
     def clear(self) -> None:
         """Forget all durations."""
         self._durations: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._idle = self._durations[Phase.IDLE]
         self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._extra: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
+        self._new_extras: list[tuple[Phase, float]] = []
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
         self._compiled = _compiled()
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
@@ -79,13 +83,14 @@ class StepClock:
         """Seconds that hooks have taken in the current step so far."""
         self.is_in_hook = False
         """Whether one of our hooks is running."""
-        self._quiet_steps, self._in_quiet_hooks = 0, 0.0
+        self._quiet_steps = 0
+        self._in_quiet_hooks: deque[float] = deque(maxlen=KEPT)
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._spans: list[tuple[Any, Any]] | None = None
         self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]]]] = deque(maxlen=KEPT)
         self._untimed = 0
         self._pauses: deque[tuple[Any, Any, float]] = deque(maxlen=KEPT)
-        self._shares: deque[float] = deque(maxlen=KEPT)
+        self._shares: deque[float] = deque(maxlen=PAUSES)
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -123,19 +128,25 @@ class StepClock:
 
     def end_quietly(self, now: float) -> None:
         """The same for an idle step before another one; on a device it is not measured, since events cost time."""
-        spent, self.spent = CALLING + self.spent, 0.0
-        self._quiet_steps, self._in_quiet_hooks = self._quiet_steps + 1, self._in_quiet_hooks + spent
-        if self._device is None and self._began is not None:
-            self._durations[Phase.IDLE].append(max(0.0, now - self._began - spent))
-            self._began = now
-        else:
+        began, spent = self._began, self.spent
+        self._quiet_steps += 1
+        self._in_quiet_hooks.append(spent)
+        self.spent = 0.0
+        if self._device is not None:
             self._began = None
+            return
+        self._began = now
+        if began is not None:
+            self._idle.append(now - began - spent)
 
     def take_quiet_steps(self) -> tuple[int, float]:
-        """How many steps have ended quietly since the last call, and the time inside their hooks."""
-        found = self._quiet_steps, self._in_quiet_hooks
-        self._quiet_steps, self._in_quiet_hooks = 0, 0.0
-        return found
+        """How many steps have ended quietly since the last call, and the time that hooks usually take in so many.
+
+        On a busy machine a hook that was interrupted seems to take long. So do other parts of steps, and of their
+        durations the median counts, too.
+        """
+        steps, self._quiet_steps = self._quiet_steps, 0
+        return steps, steps * statistics.median_low(self._in_quiet_hooks) if steps else 0.0
 
     def skip(self) -> float:
         """A step ends that is not measured; returns the time that hooks took in it."""
@@ -206,6 +217,12 @@ class StepClock:
         """
         return statistics.median_low(self._extra[phase]) if self._extra[phase] else None
 
+    def take_extras(self) -> list[tuple[Phase, float]]:
+        """How much longer each step took than idle ones just then, of those that were measured since the last call."""
+        self._read_events()
+        found, self._new_extras = self._new_extras, []
+        return found
+
     def usual_in_hooks(self, phase: Phase) -> float:
         """The median CPU time inside hooks of a step; 0 while not known."""
         return statistics.median_low(self._in_hooks[phase]) if self._in_hooks[phase] else 0.0
@@ -224,13 +241,15 @@ class StepClock:
         counted = min(spent * self.host_share, MOST_OF_IDLE * seconds) if phase == Phase.IDLE else 0.0
         self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
-        if phase != Phase.IDLE and self._durations[Phase.IDLE]:
-            just_idle = list(self._durations[Phase.IDLE])[-JUST_NOW:]
-            self._extra[phase].append(seconds - statistics.median_low(just_idle))
+        if phase != Phase.IDLE and self._idle:
+            just_idle = list(self._idle)[-JUST_NOW:]
+            extra = seconds - statistics.median_low(just_idle)
+            self._extra[phase].append(extra)
+            self._new_extras.append((phase, extra))
 
     def _time_hooks(self, phase: Phase) -> None:
         """Measure hooks on the device in some steps, as long as no idle step tells what others cost."""
-        if self._device is None or self._durations[Phase.IDLE]:
+        if self._device is None or self._idle:
             self._spans = None
             return
         if self._spans:

@@ -1,22 +1,24 @@
 """Where steps begin and end."""
 
 import weakref
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
-from ..engine.compilation import outside_graph
+from ..engine.compilation import inside_graph, outside_graph
 from ..engine.engine import Engine
-from ..engine.graph import GraphCallback, QuietHook
+from ..engine.graph import GraphCallback, GraphHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.module_tap import NamedTensors
 from ..engine.optimizers import Owned, has_closure
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
-from ..engine.torch_private import inside_backward
+from ..engine.torch_private import NO_TASK, graph_task, inside_backward
 from ..errors import warn
 from .arguments import Trainer
 from .flop_count import FlopCount
@@ -35,19 +37,32 @@ STEP_CURE = (
 )
 
 
-class PassHook(QuietHook):
+class PassHook(GraphHook):
     """Notices that a pass of the model begins."""
 
     def __init__(self, counter: "StepCounter", callback: GraphCallback, state: InspectorState) -> None:
-        super().__init__(state, "noticing that a pass begins", state)
+        super().__init__(state, "noticing that a pass begins")
         self._counter, self._callback, self._state = counter, callback, state
+        self._statistics = counter.run_statistics
 
-    def quietly(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Count a training pass."""
-        if kind_of_pass(module) != TRAINING or inside_backward() or not self._state.begin_quiet_pass():
-            return False
-        self._counter.run_statistics.count(first_input(args, kwargs))
-        return True
+    @inside_graph
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called by the module; training passes of quiet steps are only counted, in as few calls as possible."""
+        state = self._state
+        if is_dynamo_compiling() or not (state.is_quiet and module.training and torch.is_grad_enabled()):
+            super().__call__(module, args, kwargs)
+            return
+        begin = perf_counter()
+        if graph_task() != NO_TASK:
+            super().__call__(module, args, kwargs)
+            return
+        try:
+            state.begin_quiet_pass()
+            self._statistics.count(args[0] if args else first_input(args, kwargs))
+        except Exception as error:
+            tell(state, "noticing that a pass begins", error)
+        clock = state.clock
+        clock.spent += perf_counter() - begin + clock.calling
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a pass, and count its samples."""
@@ -55,7 +70,7 @@ class PassHook(QuietHook):
         self._counter.act_on_events(kind)
         begin = clock.enter()
         if self._counter.begin_pass(kind) and kind == TRAINING:
-            self._counter.run_statistics.count(first_input(args, kwargs))
+            self._statistics.count(first_input(args, kwargs))
             self._counter.inputs.take(args, kwargs)
         self._counter.begin_calls(module)
         clock.leave(begin)

@@ -40,9 +40,9 @@ class SignalToNoise(ParameterLens):
     before many loss spikes. The cure is a lower beta2, or clipping. It cannot exceed sqrt((1 - beta2^t) / (1 - beta2))
     in step t.
 
-    Cost of an observed step: two norms of each gradient in every backward pass, and for Adam one pass over gradients
-    and second moments, in portions of 64 MiB, or of the largest parameter. Nothing waits for the device. Idle steps
-    cost nothing.
+    Cost of an observed step: one norm of each gradient in its first backward pass, all measured together, and two in
+    later ones, or where processes average gradients; and for Adam one pass over gradients and second moments, in
+    portions of 64 MiB, or of the largest parameter. Nothing waits for the device. Idle steps cost nothing.
 
     Args:
         optimizer: the optimizer whose steps to measure.

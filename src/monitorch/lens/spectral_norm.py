@@ -20,7 +20,8 @@ class SpectralNorm(ParameterStateLens):
 
     Power iteration takes ``iterations`` steps at each tick and goes on from there at the next one. So the norm is a
     lower bound, a few percent too small at first, and the stable rank an upper one. Costs ``2 * iterations`` products
-    of the matrix with a vector at each tick, without waiting for the device, and one vector of memory.
+    of the matrix with a vector at each tick, without waiting for the device, and one vector of memory. On a GPU
+    matrices of the same shape are multiplied together, which takes copies of up to 64 MiB during a tick.
 
     Args:
         parameters: names of the parameters to watch, or ``"all"`` for every one, shown as ``"lstm.weight_ih_l0"``.

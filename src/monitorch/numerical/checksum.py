@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .precision import wide_dtype
+from .batches import numbers_on
+from .precision import HOST, wide_dtype
 
 WORDS = 4096
 """Words of four bytes in a row: each row has one sum."""
@@ -34,17 +37,10 @@ def checksums(tensors: Sequence[Tensor]) -> Tensor:
     whole = [_words(tensor) for tensor in tensors]
     device = whole[0].device
     weights, zeros = _weights(device)
-    ends, sums = list[Tensor](), list[Tensor | None]()
-    for words in whole:
-        rows = len(words) // WORDS
-        end = words[rows * WORDS :]
-        ends += [end, zeros[len(end) :]]
-        sums.append(_sum_of_rows(words[: rows * WORDS].view(rows, WORDS), weights) if rows else None)
-    found = _sums(torch.cat(ends).view(-1, WORDS), weights)
-    if any(own is not None for own in sums):
-        none = found.new_zeros(())
-        found = found + torch.stack([none if own is None else own for own in sums])
-    return found
+    plan = _plan(tuple(map(len, whole)), device)
+    sums = [_sums(_rows([_cut(whole[own], *words) for own, *words in parts], zeros), weights) for parts in plan.parts]
+    found = torch.zeros(len(whole), dtype=torch.int64, device=device)
+    return found.index_add_(0, plan.owners, torch.cat(sums) * plan.factors) if sums else found
 
 
 def as_float(sums: Tensor) -> Tensor:
@@ -53,11 +49,50 @@ def as_float(sums: Tensor) -> Tensor:
     return (folded & ((1 << BITS) - 1)).to(wide_dtype(sums))
 
 
-def _sum_of_rows(rows: Tensor, weights: Tensor) -> Tensor:
-    """The sum of a large part: rows times odd numbers of their own."""
-    at_once = ROWS_AT_ONCE.get(rows.device.type, MOST_ROWS)
-    sums = torch.cat([_sums(part, weights) for part in torch.split(rows, at_once)])
-    return (sums * _odd_numbers(len(sums), 1, rows.device)).sum()
+class _Plan(NamedTuple):
+    """How the words of some tensors become rows."""
+
+    parts: list[list[tuple[int, int, int]]]
+    """What is multiplied at once: tensors, and which of their words."""
+    owners: Tensor
+    """The tensor of each row."""
+    factors: Tensor
+    """What the sum of each row is multiplied by: odd numbers, and 1 for a row that is not full."""
+
+
+@lru_cache(maxsize=16)
+def _plan(sizes: tuple[int, ...], device: torch.device) -> _Plan:
+    """The rows of tensors with so many words each; what is at the end of a tensor is a row of its own."""
+    most = ROWS_AT_ONCE.get(device.type, MOST_ROWS)
+    parts, room = list[list[tuple[int, int, int]]](), 0
+    for own, size in enumerate(sizes):
+        begin = 0
+        while begin < size:
+            if not room:
+                parts.append([])
+                room = most
+            end = min(size, begin + room * WORDS)
+            parts[-1].append((own, begin, end))
+            room -= -(-(end - begin) // WORDS)
+            begin = end
+    rows = np.array([-(-size // WORDS) for size in sizes], np.int64)
+    owners = np.repeat(np.arange(len(sizes)), rows)
+    places = np.arange(len(owners)) - np.repeat(np.cumsum(rows) - rows, rows)
+    factors = _odd_numbers(int(rows.max(initial=0)), 1, HOST).numpy()[places]
+    factors[(places + 1) * WORDS > np.repeat(np.array(sizes), rows)] = 1
+    return _Plan(parts, numbers_on(device, owners), numbers_on(device, factors))
+
+
+def _cut(words: Tensor, begin: int, end: int) -> Tensor:
+    return words if end - begin == len(words) else words[begin:end]
+
+
+def _rows(parts: list[Tensor], zeros: Tensor) -> Tensor:
+    """Words as rows, with zeros at the end of those that are not full."""
+    lacking = [-len(part) % WORDS for part in parts]
+    fillings = {count: zeros[:count] for count in set(lacking)}
+    filled = [own for part, count in zip(parts, lacking, strict=True) for own in (part, fillings[count])]
+    return (parts[0] if lacking == [0] else torch.cat(filled)).view(-1, WORDS)
 
 
 def _sums(rows: Tensor, weights: Tensor) -> Tensor:
@@ -67,7 +102,7 @@ def _sums(rows: Tensor, weights: Tensor) -> Tensor:
 
 def _words(tensor: Tensor) -> Tensor:
     """The bits of a tensor as int32, with zeros at the end if they do not fill the last one."""
-    flat = tensor.detach().contiguous().view(-1)
+    flat = tensor.contiguous().view(-1)
     if flat.is_conj() or flat.is_neg():
         flat = flat.resolve_conj().resolve_neg()
     lacking = -flat.numel() % max(4 // flat.itemsize, 1)
@@ -80,9 +115,9 @@ def _words(tensor: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _weights(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The numbers that words are multiplied by, and a row of zeros."""
+    """The numbers that words are multiplied by, and as many zeros as a row may lack."""
     odd = (_odd_numbers(WORDS, 2, device) >> 16).to(torch.int32) | 1
-    return odd, torch.zeros(WORDS, dtype=torch.int32, device=device)
+    return odd, torch.zeros(WORDS - 1, dtype=torch.int32, device=device)
 
 
 def _odd_numbers(count: int, which: int, device: torch.device) -> Tensor:

@@ -8,7 +8,7 @@ from .precision import wide_dtype
 
 def as_dense(tensor: Tensor) -> Tensor:
     """The same numbers as a dense tensor without a graph."""
-    tensor = tensor.detach()
+    tensor = tensor.detach() if tensor.requires_grad else tensor
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 

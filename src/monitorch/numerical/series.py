@@ -16,10 +16,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..errors import LifecycleError
 from .moments import Moments, Numbers, Places, Row, group_starts
-from .precision import HOST
+from .precision import HOST, wide_dtype
 from .waiting import UNKNOWN, HostCopy, Pending, Waiting, as_sample, copied_sample
 
 Accumulator: TypeAlias = "RunningMeanVar | list[float]"
@@ -94,6 +95,14 @@ class Series:
             step = UNKNOWN if self.log is None else self.log.now()
         for number, part in zip(self._numbers(self.place(key, inplace)), sample, strict=True):
             self._waiting.add(number, as_sample(part), step)
+
+    def add_all(self, keys: Iterable[Hashable], samples: Tensor) -> None:
+        """Add one sample to each key: the elements of a tensor or, if samples have several numbers, its rows.
+
+        The tensor has no graph, and must not be changed afterwards.
+        """
+        numbers = [number for key in keys for number in self._numbers(self.place(key))]
+        self._waiting.add_all(numbers, samples.reshape(-1).to(wide_dtype(samples)))
 
     def append(self, number: int, sample: Any) -> None:
         """Add a number to one accumulator; a tensor is copied, without waiting for the GPU."""

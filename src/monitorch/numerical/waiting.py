@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
@@ -145,10 +145,7 @@ class Waiting:
 
     def add(self, place: int, sample: float | Tensor, step: int = UNKNOWN) -> None:
         """Add a number or a tensor, which nobody may change any more; tensors of one kind of waiting have one shape."""
-        device = sample.device if isinstance(sample, Tensor) else None
-        queue = self._queues.get(device)
-        if queue is None:
-            queue = self._queues[device] = _Queue([], [], [], [], [])
+        queue = self._queue(sample.device if isinstance(sample, Tensor) else None)
         queue.orders.append(self._added)
         queue.places.append(place)
         queue.steps.append(step)
@@ -156,6 +153,24 @@ class Waiting:
         self._added += 1
         if len(queue.samples) >= PACK_AT:
             queue.pack()
+
+    def add_all(self, places: Sequence[int], samples: Tensor, steps: Sequence[int] | None = None) -> None:
+        """Add the elements of a tensor with one dimension, one for each place, and the step of each if it is known."""
+        queue = self._queue(samples.device)
+        queue.pack()
+        queue.orders.extend(range(self._added, self._added + len(places)))
+        queue.places.extend(places)
+        queue.steps.extend([UNKNOWN] * len(places) if steps is None else steps)
+        queue.packed.append(samples)
+        self._added += len(places)
+        if len(queue.packed) >= PACK_AT:
+            queue.packed[:] = [torch.cat(queue.packed)]
+
+    def _queue(self, device: torch.device | None) -> "_Queue":
+        queue = self._queues.get(device)
+        if queue is None:
+            queue = self._queues[device] = _Queue([], [], [], [], [])
+        return queue
 
     def take(self) -> list[Pending]:
         """What to copy to the CPU; nothing waits any more, and after the copy :meth:`arrived` has it."""

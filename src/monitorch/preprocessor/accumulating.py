@@ -13,6 +13,7 @@ from ..engine.columns import Column
 from ..engine.ranks import exchange, offer
 from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
+from ..numerical.batches import MOST_AT_ONCE, Batches
 from ..numerical.series import SampleLog, Series, SeriesColumn, pack, unpack
 from ..numerical.waiting import HostCopy, Pending, Waiting
 from .abstract import AbstractPreprocessor
@@ -26,10 +27,13 @@ Report: TypeAlias = Callable[[int, Exception, Rows], None]
 
 @dataclass
 class Kept:
-    """What was recorded since the last tick: accumulators, and rows from direct calls that still wait."""
+    """What was recorded since the last tick: accumulators, and what still waits to become samples."""
 
     series: Series
+    batches: Batches
+    """Tensors of layers that wait for those of others."""
     rows: Waiting = field(default_factory=Waiting)
+    """Rows from direct calls."""
 
 
 class _Shown(threading.local):
@@ -54,6 +58,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     _kept_type = Kept
     is_estimated = False
     """Whether a gatherer has compared sketches of tensors for it, instead of the tensors."""
+    bytes_at_once = MOST_AT_ONCE
+    """How many bytes may wait in ``kept.batches`` on a device before they are handled."""
     takes_broken = False
     """Whether :meth:`derive` knows what to return for tensors that are not finite; else their samples are not."""
 
@@ -190,7 +196,8 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return _shown.kept.get(id(self), self._present)
 
     def _new_kept(self) -> Kept:
-        kept = self._kept_type(Series(self.inplace, self._width, self._places))
+        batches = Batches(lambda *batch: self._handle(kept, *batch), self.bytes_at_once)
+        kept = self._kept_type(Series(self.inplace, self._width, self._places), batches)
         kept.series.before_reading = lambda: self._bring(kept)
         kept.series.log = self._log
         return kept
@@ -209,6 +216,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """Bring everything that is still on its way to these accumulators."""
         if self.before_reading is not None:
             self.before_reading()
+        kept.batches.flush()
         if kept.rows:
             HostCopy(kept.rows.take()).deliver()
             with self.showing(kept):
@@ -216,6 +224,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def pending(self, kept: Kept) -> list[Pending]:
         """What still waits on a device; :meth:`finish` after it was copied."""
+        kept.batches.flush()
         return [*kept.rows.take(), *kept.series.pending()]
 
     def finish(self) -> None:
@@ -241,6 +250,10 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         place = series.place(name)
         for column, numbers in enumerate(samples):
             series.fold(np.full(len(numbers), place), np.asarray(numbers, np.float64), column)
+
+    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
+        """Make samples of tensors that were added to ``kept.batches``, those of several keys at once."""
+        raise NotImplementedError(f"{type(self).__name__} handles tensors one by one")
 
     def _take_row(self, name: Hashable, row: Tensor) -> None:
         """Keep the row of one tensor until somebody reads."""

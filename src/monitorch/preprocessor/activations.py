@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 
 import torch
@@ -12,11 +13,13 @@ from torch.nn import functional
 from ..engine.functional_calls import Content, Reader
 from ..engine.passes import ALL_PASSES, TRAINING_PASSES
 from ..errors import SkippedSample
-from ..numerical.precision import wide_dtype
+from ..numerical.precision import HOST, wide_dtype
 from .accumulating import SeparateStatistics
 
 ZEROS, SATURATION, DEATH = "zeros", "saturation", "death"
 BATCH_SPREAD, UNIT_SPREAD = "batch spread", "unit spread"
+NORM = "norm"
+"""What spreads are divided by; it is not shown."""
 
 ENTRIES = 256
 """A window has at least so many batch entries,"""
@@ -143,12 +146,41 @@ def thinned(x: Tensor, units: int, step: int) -> Tensor:
     return x
 
 
+def active_counts(x: Tensor, units: int) -> Tensor:
+    """How often each unit, along this dimension, is anything but 0; NaN is no zero."""
+    return x.count_nonzero(tuple(dim for dim in range(x.dim()) if dim != units))
+
+
+def saturated(x: Tensor, low: float, high: float, near: float) -> dict[str, Tensor]:
+    """How many elements are at the bounds of a function, if it has any."""
+    sides = [] if math.isnan(low) else [x <= low + near]
+    sides += [] if math.isnan(high) else [x >= high - near]
+    return {SATURATION: reduce(torch.logical_or, sides).count_nonzero()} if sides else {}
+
+
+def spreads(x: Tensor, units: int) -> dict[str, Tensor]:
+    """The norm, and the mean standard deviations over the batch and over units, where there are several."""
+    x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
+    found = {NORM: torch.linalg.vector_norm(x, dtype=wide_dtype(x))}
+    for statistic, dim in ((BATCH_SPREAD, 0), (UNIT_SPREAD, units)):
+        if x.shape[dim] > 1:
+            found[statistic] = deviations(x, dim).mean(dtype=wide_dtype(x))
+    return found
+
+
+def deviations(x: Tensor, dim: int) -> Tensor:
+    """The standard deviations along a dimension."""
+    if x.device != HOST:
+        return x.std(dim, correction=0)
+    return (x - x.mean(dim, keepdim=True)).square_().mean(dim).sqrt_()  # ten times as fast there
+
+
 @dataclass
 class AliveUnits:
     """Which units of a layer were active, since the last window was full. What is counted is known from shapes."""
 
     alive: Tensor
-    """One flag for each unit, on its device."""
+    """How often each unit was active, or only whether it was, on its device."""
     entries: int = 0
     positions: int = 0
     steps: int = 0
@@ -156,7 +188,7 @@ class AliveUnits:
 
     def add(self, alive: Tensor, step: int, entries: int, positions: int) -> None:
         """Add one pass."""
-        self.alive = self.alive.to(alive.device) | alive
+        self.alive = self.alive.to(alive.device) + alive
         self.entries, self.positions = self.entries + entries, self.positions + positions
         self.steps, self.last_step = self.steps + (step != self.last_step), step
 
@@ -213,42 +245,35 @@ class Activations(SeparateStatistics):
             x = x[:, None] if x.dim() == 1 else x
             units = x.dim() - 1 if channel_last else 1
             x = thinned(x, units, step)
-            self._count_zeros(name, x)
-            self._count_saturated(name, x, *bounds)
-            self._measure_spread(name, x, units)
-            self._note_alive(name, x, units, step)
+            active = active_counts(x, units)
+            found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
+            self._kept.batches.add(name, *found.values(), common=(x.numel(), *found))
+            self._note_alive(name, x, active, step)
 
-    def _count_zeros(self, name: str, x: Tensor) -> None:
-        self._add(name, ZEROS, 1 - x.count_nonzero().to(wide_dtype(x)) / x.numel())
-
-    def _count_saturated(self, name: str, x: Tensor, low: float, high: float, near: float) -> None:
-        sides = [] if math.isnan(low) else [x <= low + near]
-        sides += [] if math.isnan(high) else [x >= high - near]
-        if sides:
-            count = torch.stack([side.count_nonzero() for side in sides]).sum()
-            self._add(name, SATURATION, count.to(wide_dtype(x)) / x.numel())
-
-    def _measure_spread(self, name: str, x: Tensor, units: int) -> None:
-        x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
-        norm = torch.linalg.vector_norm(x, dtype=wide_dtype(x))
-        scale = (norm / math.sqrt(x.numel())).clamp_min(torch.finfo(torch.float32).tiny)  # of zeros the spread is 0
-        for statistic, dim in ((BATCH_SPREAD, 0), (UNIT_SPREAD, units)):
-            if x.shape[dim] > 1:
-                deviations = (x - x.mean(dim, keepdim=True)).square_().mean(dim).sqrt_()  # ten times as fast as std()
-                self._add(name, statistic, deviations.mean(dtype=wide_dtype(x)) / scale)
-
-    def _note_alive(self, name: str, x: Tensor, units: int, step: int) -> None:
-        alive = x.abs().amax(tuple(dim for dim in range(x.dim()) if dim != units)) != 0  # NaN is no zero
+    def _note_alive(self, name: str, x: Tensor, active: Tensor, step: int) -> None:
         window = self._windows.get(name)
-        if window is None or window.alive.shape != alive.shape:
-            window = self._windows[name] = AliveUnits(torch.zeros_like(alive))
-        window.add(alive, step, len(x), x.numel() // len(alive))
+        if window is None or window.alive.shape != active.shape:
+            window = self._windows[name] = AliveUnits(torch.zeros_like(active))
+        window.add(active, step, len(x), x.numel() // len(active))
         if window.is_full:
             del self._windows[name]
-            self._add(name, DEATH, 1 - window.alive.count_nonzero().to(wide_dtype(x)) / len(alive))
+            self._kept.batches.add(name, window.alive, common=(x.numel(), DEATH))
 
-    def _add(self, name: str, statistic: str, sample: Tensor) -> None:
-        self._kept.series.add((name, statistic), sample)
+    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
+        """Make the samples of several calls; those that a window has closed for come alone."""
+        elements, *statistics = common
+        wide, found = wide_dtype(columns[0]), dict(zip(statistics, columns, strict=True))
+        norms = found.pop(NORM, columns[0])  # with spreads there is one
+        for statistic, column in found.items():
+            if statistic == ZEROS:
+                sample = 1 - column.sum(1).to(wide) / elements
+            elif statistic == DEATH:
+                sample = 1 - column.count_nonzero(1).to(wide) / column.shape[1]
+            elif statistic == SATURATION:
+                sample = column.to(wide) / elements
+            else:  # a spread; that of zeros is 0
+                sample = column / (norms / math.sqrt(elements)).clamp_min(torch.finfo(torch.float32).tiny)
+            kept.series.add_all([(name, statistic) for name in keys], sample)
 
     def clear(self) -> None:
         """Also forget which units were active."""

@@ -1,6 +1,7 @@
 """How attention spreads its weights over keys, and how large its logits are."""
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,9 +136,30 @@ class AttentionWeights(AccumulatingPreprocessor):
                 raise SkippedSample(f"attention over a {type(x).__name__} or a nested tensor is not measured")
         first = next(x for x in tensors if x is not None)
         with torch.no_grad(), torch.autocast(first.device.type, enabled=False):
-            measured = _MEASURE[what](*tensors, *numbers)
-            if measured is not None:
-                self._record(name, *measured)
+            looked_at = _MEASURE[what](*tensors, *numbers)
+            if looked_at is not None:
+                self._kept.batches.add(name, *looked_at.tensors, common=looked_at.common)
+
+    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
+        """Make the samples of several calls."""
+        entropies, choices, largest, *bounds = columns
+        scale, *shares = common
+        if bounds:
+            queries, of_keys, *masks = bounds
+            products = queries.view(*of_keys.shape, -1) * of_keys[..., None]
+            bound = sum(masks, products.flatten(1).amax(1) * abs(scale))
+        else:
+            bound = largest
+        kept.series.add_all(keys, torch.stack([*_mean_entropy(entropies, choices, *shares), largest, bound], 1))
+
+
+class _LookedAt(NamedTuple):
+    """What is kept of a call until those of other layers are there."""
+
+    tensors: tuple[Tensor, ...]
+    """Of each query that is looked at its entropy, and how many keys it has; the largest logit; norms that bound it."""
+    common: tuple[float, ...]
+    """The scale of logits, and which share of sequences, and of positions, is looked at."""
 
 
 class _Sampled(NamedTuple):
@@ -145,29 +167,50 @@ class _Sampled(NamedTuple):
 
     rows: Tensor
     positions: Tensor
-    """Of each of these sequences."""
-    share_of_rows: float
-    share_of_positions: float
-
-    @classmethod
-    def of(cls, batch: int, length: int, device: torch.device) -> "_Sampled":
-        count = min(batch, SEQUENCES)
-        each = min(length, max(1, QUERIES // count))
-        rows = torch.arange(count, dtype=torch.int64, device=device)
-        inside = torch.arange(each, dtype=torch.int64, device=device) * 1024
-        shift = rows * 633 % 1024  # another one for each sequence, so that together they are at all positions
-        positions = (inside + shift[:, None]) * length // (each * 1024)
-        return cls(rows * batch // count, positions, count / batch, each / length)
+    """Of each of these sequences, which are a column."""
+    shares: tuple[float, float]
+    """Of all sequences, and of all positions of each."""
 
     def pick(self, x: Tensor) -> Tensor:
         """Of (sequences, heads, queries, ...) the chosen queries: (chosen sequences, heads, chosen queries, ...)."""
-        return x[self.rows[:, None], :, self.positions].transpose(1, 2)
+        return x[self.rows, :, self.positions].transpose(1, 2)
+
+
+@lru_cache(maxsize=64)
+def _sample(batch: int, length: int, device: torch.device) -> _Sampled:
+    count = min(batch, SEQUENCES)
+    each = min(length, max(1, QUERIES // count))
+    rows = torch.arange(count, dtype=torch.int64, device=device)
+    inside = torch.arange(each, dtype=torch.int64, device=device) * 1024
+    shift = rows * 633 % 1024  # another one for each sequence, so that together they are at all positions
+    positions = (inside + shift[:, None]) * length // (each * 1024)
+    return _Sampled((rows * batch // count)[:, None], positions, (count / batch, each / length))
+
+
+class _Choices(NamedTuple):
+    """Which keys are hidden from each chosen query, if any are, and how many are not."""
+
+    hidden: Tensor | None
+    counts: Tensor
+
+    @classmethod
+    def without(cls, hidden: Tensor) -> "_Choices":
+        return cls(hidden, (hidden.shape[-1] - hidden.sum(-1)).float())
+
+
+@lru_cache(maxsize=64)
+def _choices(batch: int, length: int, keys: int, is_causal: bool, device: torch.device) -> _Choices:
+    """Those without a mask: (chosen sequences, 1, chosen queries, keys)."""
+    positions = _sample(batch, length, device).positions[:, None]
+    if not is_causal:
+        return _Choices(None, torch.full_like(positions, keys, dtype=torch.float32))
+    return _Choices.without(torch.arange(keys, dtype=torch.int64, device=device) > positions[..., None])
 
 
 def _measure_product(
     query: Tensor, key: Tensor, mask: Tensor | None, is_causal: float, scale: float
-) -> tuple[Tensor, ...] | None:
-    """Entropy with its error, and the largest logit with its bound, of (sequences, heads, positions, features)."""
+) -> _LookedAt | None:
+    """What to keep of queries, keys and a mask, all (sequences, heads, positions, features)."""
     if query.dim() < 2 or not query.numel() or key.shape[-2] < 2:
         return None  # with one key there is nothing to choose
     if mask is not None:
@@ -176,33 +219,42 @@ def _measure_product(
     batch, heads, length, size = query.shape
     groups, keys = key.shape[1], key.shape[2]
     scale = 1 / math.sqrt(size) if math.isnan(scale) else scale
-    sampled = _Sampled.of(batch, length, query.device)
-    some = sampled.pick(query).float()
-    chosen = (key if len(sampled.rows) == batch else key[sampled.rows]).float()
+    sampled = _sample(batch, length, query.device)
+    some = sampled.pick(query).float() * scale
+    chosen = (key if len(some) == batch else key[sampled.rows[:, 0]]).float()
     # heads that share keys are multiplied with them together
     product = some.reshape(len(some), groups, -1, size) @ chosen.transpose(-1, -2)
-    logits = product.view(len(some), heads, -1, keys) * scale
-    allowed = torch.ones((), dtype=torch.bool, device=query.device)
-    if is_causal:
-        places = torch.arange(keys, dtype=torch.int64, device=query.device)
-        allowed = places <= sampled.positions[:, None, :, None]
-    norms = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(-1) for x in (query, key)]
-    bound = (norms[0].view(batch, groups, -1) * norms[1][:, :, None]).amax() * abs(scale)
-    if mask is not None and mask.dtype == torch.bool:
-        allowed = allowed & sampled.pick(mask)
-    elif mask is not None:
-        added = sampled.pick(mask).float()
-        logits, allowed, bound = logits + added, allowed & (added > MASKED), bound + mask.amax()
-    return *_entropy(logits, allowed, sampled), logits.masked_fill(~allowed, -math.inf).amax(), bound
+    logits = product.view(len(some), heads, -1, keys)
+    choices = _choices(batch, length, keys, bool(is_causal), query.device)
+    bounds = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(-1) for x in (query, key)]
+    if mask is not None:
+        own = sampled.pick(mask)
+        if mask.dtype == torch.bool:
+            masked = ~own
+        else:
+            own = own.float()
+            logits, masked = logits + own, ~(own > MASKED)
+            bounds.append(mask.amax().float())
+        choices = _Choices.without(masked if choices.hidden is None else choices.hidden | masked)
+    logits, entropies = _hide(logits, choices.hidden)
+    return _LookedAt((entropies, choices.counts, logits.amax(), *bounds), (scale, *sampled.shares))
 
 
-def _measure_softmax(logits: Tensor) -> tuple[Tensor, ...] | None:
+def _measure_softmax(logits: Tensor) -> _LookedAt | None:
     """The same of the logits themselves: then the largest one is known, and is its own bound."""
     if not logits.numel() or logits.shape[-1] < 2:
         return None
-    sampled, largest = _Sampled.of(logits.shape[0], logits.shape[2], logits.device), logits.amax().float()
+    sampled = _sample(logits.shape[0], logits.shape[2], logits.device)
     some = sampled.pick(logits).float()
-    return *_entropy(some, some > MASKED, sampled), largest, largest
+    choices = _Choices.without(~(some > MASKED))
+    entropies = _hide(some, choices.hidden)[1]
+    return _LookedAt((entropies, choices.counts, logits.amax().float()), (1.0, *sampled.shares))
+
+
+def _hide(logits: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logits without those of hidden keys, and the entropy of the weights of each query."""
+    logits = logits if hidden is None else logits.masked_fill(hidden, -math.inf)
+    return logits, torch.special.entr(logits.softmax(-1)).sum(-1)
 
 
 def _measure_projection(
@@ -217,7 +269,7 @@ def _measure_projection(
     padding: Tensor | None,
     heads: float,
     has_zero_key: float,
-) -> tuple[Tensor, ...] | None:
+) -> _LookedAt | None:
     """The same from what ``multi_head_attention_forward`` is called with: positions come first."""
     heads = int(heads)
     if query.dim() == 2:
@@ -273,31 +325,26 @@ def _added(mask: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=torch.float32).masked_fill(mask, -math.inf)
 
 
-def _entropy(logits: Tensor, allowed: Tensor, sampled: _Sampled) -> tuple[Tensor, Tensor]:
-    """Mean of H / ln(keys) over the chosen queries that have a choice, and its standard error."""
-    logs = logits.masked_fill(~allowed, -math.inf).log_softmax(-1)
-    spread = -(logs.exp() * logs.masked_fill(~allowed, 0.0)).sum(-1)
-    keys = allowed.expand(logits.shape).sum(-1)
-    counts = keys >= 2
-    share = torch.where(counts, spread / keys.clamp_min(2).log(), 0.0)  # (sequences, heads, queries)
-    number, total = counts.sum(1), share.sum(1)
-    mean = total.sum() / number.sum()
-    return mean, _standard_error(total / number.clamp_min(1), number > 0, mean, sampled)
+def _mean_entropy(
+    entropies: Tensor, choices: Tensor, share_of_rows: float, share_of_positions: float
+) -> tuple[Tensor, Tensor]:
+    """Mean of H / ln(keys) over the chosen queries that have a choice, and its standard error; for each call.
 
-
-def _standard_error(numbers: Tensor, counts: Tensor, mean: Tensor, sampled: _Sampled) -> Tensor:
-    """Of a mean over some positions of some sequences: how sequences differ, and how positions differ inside of them.
-
-    Positions are spread evenly, which is at least as good as drawing them.
+    The error says how sequences differ, and how positions differ inside of them. Positions are spread evenly, which is
+    at least as good as drawing them.
     """
-    each = counts.sum(1)
-    means = (numbers * counts).sum(1) / each.clamp_min(1)
-    inside = ((numbers - means[:, None]).square() * counts).sum(1) / (each - 1).clamp_min(1)
-    rows = (each > 0).sum()
-    between = ((means - mean).square() * (each > 0)).sum() / (rows - 1).clamp_min(1)
-    first = (1 - sampled.share_of_rows) * between / rows
-    second = sampled.share_of_rows * (1 - sampled.share_of_positions) * inside.sum() / rows / each.sum()
-    return (first + second).sqrt()
+    share = (entropies / choices.clamp_min(2).log()).where(choices >= 2, 0.0)  # (calls, sequences, heads, queries)
+    number, total = (choices >= 2).expand_as(share).sum(2), share.sum(2)
+    mean = total.sum((1, 2)) / number.sum((1, 2))
+    numbers, counts = total / number.clamp_min(1), number > 0
+    each = counts.sum(2)
+    means = (numbers * counts).sum(2) / each.clamp_min(1)
+    inside = ((numbers - means[..., None]).square() * counts).sum(2) / (each - 1).clamp_min(1)
+    rows = (each > 0).sum(1)
+    between = ((means - mean[:, None]).square() * (each > 0)).sum(1) / (rows - 1).clamp_min(1)
+    first = (1 - share_of_rows) * between / rows
+    second = share_of_rows * (1 - share_of_positions) * inside.sum(1) / rows / each.sum(1)
+    return mean, (first + second).sqrt()
 
 
 def _rounded_up(error: float) -> float:

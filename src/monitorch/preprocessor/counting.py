@@ -1,15 +1,17 @@
 """Counts that go with the numbers of a tick: they stay on their device until somebody reads, and add up exactly."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
+from ..numerical.batches import numbers_on
 from ..numerical.precision import HOST
 from ..numerical.waiting import HostCopy, Pending
 from .accumulating import Kept, SeparateStatistics
@@ -18,18 +20,37 @@ Counts: TypeAlias = NDArray[np.int64]
 """How often each of some things came."""
 
 
+class Table(NamedTuple):
+    """Counts of one length that are still on a device: a row for each key."""
+
+    rows: dict[Hashable, int]
+    counts: Tensor
+
+    def plus(self, keys: Sequence[Hashable], counts: Tensor) -> "Table":
+        """The same with one more row for each key; a key may come several times."""
+        places = [self.rows.setdefault(key, len(self.rows)) for key in keys]
+        new = len(self.rows) - len(self.counts)
+        known = functional.pad(self.counts, (0, 0, 0, new)) if new else self.counts
+        return Table(self.rows, known.index_add(0, numbers_on(counts.device, places), counts))
+
+
 @dataclass
 class CountsKept(Kept):
     """Also counts since the last tick, by key."""
 
-    waiting: dict[tuple[Hashable, int, torch.device], Tensor] = field(default_factory=dict)
-    """Counts that are still on a device, by key, length and device."""
+    waiting: dict[tuple[int, torch.device], Table] = field(default_factory=dict)
+    """Counts that are still on a device, by length and device."""
     arrived: dict[Any, Counts] = field(default_factory=dict)
 
-    def add(self, key: Hashable, counts: Tensor) -> None:
-        """Add the counts of one tensor."""
-        place = key, len(counts), counts.device
-        self.waiting[place] = self.waiting[place] + counts if place in self.waiting else counts
+    def add(self, keys: Sequence[Hashable], counts: Tensor) -> None:
+        """Add one row of counts for each key."""
+        place = counts.shape[1], counts.device
+        self.waiting[place] = self.waiting.get(place, Table({}, counts[:0])).plus(keys, counts)
+
+    def merge_all(self, keys: Iterable[Hashable], counts: NDArray[Any]) -> None:
+        """Add rows of counts that are on the CPU."""
+        for key, row in zip(keys, counts, strict=True):
+            self.merge(key, row)
 
     def merge(self, key: Hashable, counts: NDArray[Any]) -> None:
         """Add counts that are on the CPU; the shorter ones are 0 at the end."""
@@ -41,7 +62,7 @@ class CountsKept(Kept):
     def take(self) -> list[Pending]:
         """What to copy to the CPU."""
         waiting, self.waiting = self.waiting, {}
-        return [(partial(self.merge, key), counts) for (key, _, _), counts in waiting.items()]
+        return [(partial(self.merge_all, table.rows), table.counts) for table in waiting.values()]
 
 
 class CountingStatistics(SeparateStatistics):
@@ -51,11 +72,12 @@ class CountingStatistics(SeparateStatistics):
 
     def counts(self) -> dict[Any, Counts]:
         """The counts since the last tick, by key, without keys that have none."""
+        self._kept.batches.flush()
         HostCopy(self._counts.take()).deliver()
         return {key: counts for key, counts in self._counts.arrived.items() if counts.any()}
 
     def _count(self, key: Hashable, counts: Tensor) -> None:
-        self._counts.add(key, counts)
+        self._counts.add((key,), counts[None])
 
     @property
     def _counts(self) -> CountsKept:

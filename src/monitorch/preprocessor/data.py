@@ -44,17 +44,22 @@ def described_features(data: Tensor) -> Described:
     """
     if not data.is_floating_point() or data.dim() < 2:
         return []
+    stds, is_constant = feature_deviations(data)
+    largest = stds.masked_fill(is_constant, -math.inf).amax()
+    smallest = stds.masked_fill(is_constant, math.inf).amin()
+    spread = (largest / smallest).masked_fill(largest == -math.inf, 1.0)
+    return [(FEATURE_SPREAD, spread), (CONSTANT_FEATURES, is_constant.sum())]
+
+
+def feature_deviations(data: Tensor) -> tuple[Tensor, Tensor]:
+    """The standard deviation of each feature of floating data, and a flag for each: whether it is constant."""
     x = data.float() if data.dtype.itemsize < torch.float32.itemsize else data
     x = x.movedim(1, -1) if x.dim() >= IMAGE else x
     others = tuple(range(x.dim() - 1))
     is_constant = x.amin(others) == x.amax(others)
     centred = x - x.mean(others)
     rest = centred.mean(others)  # what rounding took from the mean; much, if that is far from 0
-    stds = (centred.square_().mean(others) - rest.square()).clamp(min=0).sqrt()
-    largest = stds.masked_fill(is_constant, -math.inf).amax()
-    smallest = stds.masked_fill(is_constant, math.inf).amin()
-    spread = (largest / smallest).masked_fill(largest == -math.inf, 1.0)
-    return [(FEATURE_SPREAD, spread), (CONSTANT_FEATURES, is_constant.sum())]
+    return (centred.square_().mean(others) - rest.square()).clamp(min=0).sqrt(), is_constant
 
 
 def extremes(statistic: str, x: Tensor) -> Described:

@@ -1,6 +1,7 @@
 """Histograms of the elements of tensors, with the same bins for every tensor, so that they merge exactly."""
 
 import math
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from ..engine.distributed_tensors import OWN, is_distributed, local_part, local_samples
 from ..engine.passes import TRAINING, kind_of_pass
 from ..engine.tensors import samples_of
+from ..numerical.batches import numbers_on
 from ..numerical.norms import as_real
 from ..numerical.precision import HOST
 from .abstract import AbstractForwardPreprocessor, AbstractTensorPreprocessor
@@ -37,6 +39,7 @@ Lines: TypeAlias = dict[str, dict[str, float]]
 """Numbers by name, then by line."""
 
 _WITHOUT_SIGN, _INFINITY, _SHIFT = 0x7FFFFFFF, 0x7F800000, 23 - MANTISSA_BITS
+_BEGINNINGS = 1 << 32 - _SHIFT
 _FIRST = (LOWEST + 127) << MANTISSA_BITS  # the first bits, without the sign, of the smallest number with a bin
 _marks = np.ldexp(1 + np.arange(SIDE + 1) % 4 / 4, LOWEST + np.arange(SIDE + 1) // 4)
 EDGES = np.concatenate([-_marks[::-1], _marks])
@@ -86,15 +89,25 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
             return
         if numbers.dtype.itemsize < torch.float16.itemsize:  # those have few operations
             numbers = numbers.float()
-        some = spread(numbers)
-        counts = bin_counts(some)
-        is_whole = some.numel() == numbers.numel()
-        extremes = numbers.aminmax() if may_look(numbers) else ()
-        is_finite = bool(extremes) and all(map(math.isfinite, extremes))
-        special = (counts[ZERO : ZERO + 1], counts[INFINITE:]) if is_whole else (special_counts(numbers, is_finite),)
-        self._count((name, part), torch.cat([counts, *special]))
-        for extreme in extremes if is_finite else finite_extremes(numbers):
-            self._kept.series.add((name, RANGE), extreme)
+        sample = as_float32(spread(numbers), copy=True)
+        is_all = sample.numel() == numbers.numel() and numbers.dtype != torch.float64  # else more is needed
+        self._kept.batches.add((name, part), sample, *(() if is_all else whole_facts(numbers)))
+
+    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *_: Any) -> None:
+        """Count the elements of several tensors of the same size."""
+        sample, *facts = columns
+        numbers = sample.flatten(1)
+        counts = bin_counts(numbers)
+        if facts:
+            smallest, largest, zero, broken, nan = facts
+            special = torch.stack([zero, broken - nan, nan], 1)
+        else:
+            smallest = numbers.nan_to_num(torch.inf, torch.inf, torch.inf).amin(1)
+            largest = numbers.nan_to_num(-torch.inf, -torch.inf, -torch.inf).amax(1)
+            special = torch.cat([counts[:, ZERO : ZERO + 1], counts[:, INFINITE:]], 1)
+        kept.add(keys, torch.cat([counts, special], 1))
+        for extreme in (smallest, largest):  # both infinite, and left out later, if nothing is finite
+            kept.series.add_all([(name, RANGE) for name, _ in keys], extreme)
 
     # what is shown of a tick
 
@@ -136,57 +149,68 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
 
 def spread(numbers: Tensor) -> Tensor:
     """All elements, or evenly spread blocks of them; they share their memory with ``numbers`` if that is contiguous."""
-    flat = numbers.reshape(-1)
-    if flat.numel() <= BLOCKS * BLOCK:
-        return flat
+    if numbers.numel() <= BLOCKS * BLOCK:
+        return numbers.reshape(-1)
     # an odd step, so that blocks do not begin at the same column of each row
-    step = max((flat.numel() - BLOCK) // (BLOCKS - 1) - 1 | 1, BLOCK)
-    return flat.unfold(0, BLOCK, step)[:BLOCKS]
+    step = max((numbers.numel() - BLOCK) // (BLOCKS - 1) - 1 | 1, BLOCK)
+    return numbers.contiguous().as_strided((BLOCKS, BLOCK), (step, 1))
 
 
 def bin_counts(numbers: Tensor) -> Tensor:
-    """How many elements are in each bin, on their device; what has no bin is in the outermost ones.
+    """How many elements along the last dimension are in each bin; what has no bin is in the outermost ones.
 
     >>> bin_counts(torch.tensor([1.0, 1.2, -1.5])).nonzero()[:, 0] - ZERO
     tensor([-175,  173])
     """
-    short = as_float32(numbers)
-    bits = short.view(torch.int32) & _WITHOUT_SIGN
+    # the sum has no negative zeros, and no NaN that begins like an infinity
+    bits = (as_float32(numbers) + 0.0).view(torch.int32)
     # all in integers: comparisons take many times as long on a CPU
-    finite = ((bits >> _SHIFT) - (_FIRST - 1)).clamp_(1, SIDE).mul_(short.sign().to(torch.int32)).add_(ZERO)
-    beyond = (bits - (_INFINITY - 1)).clamp_(0, 2).mul_(INFINITE)  # 0, that of infinities, or more than there are
-    places = finite.maximum(beyond).clamp_(max=NAN).reshape(-1).long()
-    counts = torch.zeros(BINS, dtype=torch.int64, device=numbers.device)
-    return counts.scatter_add_(0, places, torch.ones_like(places))
+    places = (bits >> _SHIFT).bitwise_and_(_BEGINNINGS - 1).long()
+    fine = torch.zeros(*places.shape[:-1], _BEGINNINGS, dtype=torch.int64, device=numbers.device)
+    fine.scatter_add_(-1, places, torch.ones_like(places))
+    counts = torch.zeros(*places.shape[:-1], BINS, dtype=torch.int64, device=numbers.device)
+    counts.index_add_(-1, _bins(numbers.device), fine)
+    zeros = places.shape[-1] - (bits & _WITHOUT_SIGN).clamp_(max=1).sum(-1)
+    counts[..., ZERO].add_(zeros)
+    counts[..., ZERO + 1].sub_(zeros)  # they begin like the smallest positive numbers
+    return counts
 
 
-def as_float32(numbers: Tensor) -> Tensor:
+@lru_cache(maxsize=16)
+def _bins(device: torch.device) -> Tensor:
+    """The bin of each beginning of a float32: sign, exponent and the first bits of the mantissa."""
+    begins = np.arange(_BEGINNINGS)
+    size, sign = begins % (_BEGINNINGS // 2), np.where(begins < _BEGINNINGS // 2, 1, -1)
+    bins = ZERO + sign * np.clip(size - (_FIRST - 1), 1, SIDE)
+    infinity = _INFINITY >> _SHIFT
+    bins = np.select([size > infinity, size == infinity], [NAN, INFINITE], bins)
+    return numbers_on(device, bins)
+
+
+def as_float32(numbers: Tensor, *, copy: bool = False) -> Tensor:
     """The same elements in float32; what would become 0 or infinite there gets a number far outside of all bins."""
     if numbers.dtype != torch.float64:
-        return numbers.float()
+        return numbers.to(torch.float32, copy=copy)
     inside = numbers.abs().clamp_(2.0 ** (LOWEST - 9), 2.0 ** (LOWEST + EXPONENTS + 9)).mul_(numbers.sign())
     return inside.where(numbers.abs() != torch.inf, numbers).float()
+
+
+def whole_facts(numbers: Tensor) -> tuple[Tensor, ...]:
+    """The finite extremes, and how many elements are zero, not finite and NaN; on their device."""
+    if may_look(numbers):
+        extremes, zero = numbers.aminmax(), numbers.numel() - numbers.count_nonzero()
+        if all(map(math.isfinite, extremes)):
+            none = torch.zeros_like(zero)
+            return *extremes, zero, none, none
+    at_most = numbers.nan_to_num(torch.inf, torch.inf, torch.inf)
+    at_least = numbers.nan_to_num(-torch.inf, -torch.inf, -torch.inf)
+    broken = (at_most == torch.inf, numbers != numbers)
+    return at_most.amin(), at_least.amax(), (numbers == 0).sum(), *(mask.sum() for mask in broken)
 
 
 def may_look(numbers: Tensor) -> bool:
     """Whether to look at numbers and decide; on a device that would mean to wait for them."""
     return numbers.device == HOST
-
-
-def finite_extremes(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest element that is finite; both infinite, and left out later, if none is."""
-    smallest = numbers.nan_to_num(torch.inf, torch.inf, torch.inf).amin()
-    return smallest, numbers.nan_to_num(-torch.inf, -torch.inf, -torch.inf).amax()
-
-
-def special_counts(numbers: Tensor, is_finite: bool = False) -> Tensor:
-    """How many elements are zero, infinite and NaN, on their device; ``is_finite``: all are known to be finite."""
-    not_zero = numbers.count_nonzero()
-    if is_finite:
-        return torch.stack([numbers.numel() - not_zero, *not_zero.new_zeros(2)])
-    not_infinite = numbers.nan_to_num(1.0, 0.0, 0.0).count_nonzero()
-    not_nan = numbers.nan_to_num(0.0).count_nonzero()
-    return torch.stack([numbers.numel() - not_zero, not_zero - not_infinite, not_zero - not_nan])
 
 
 def quantiles(counts: Counts, shares: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..numerical.precision import wide_dtype
 from .accumulating import AccumulatingPreprocessor
+from .activations import deviations
 
 MOST = 1 << 16
 """Elements of a sample that are looked at."""
@@ -21,7 +22,7 @@ def relative_spread(x: Tensor, dim: int) -> Tensor:
     x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
     norm = torch.linalg.vector_norm(x)
     scale = (norm / math.sqrt(x.numel())).clamp_min(torch.finfo(torch.float32).tiny)
-    spread: Tensor = (x - x.mean(dim, keepdim=True)).square_().mean(dim).sqrt_().mean() / scale
+    spread: Tensor = deviations(x, dim).mean() / scale
     return spread
 
 

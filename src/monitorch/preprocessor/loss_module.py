@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..engine.allocation import is_capturing
@@ -46,6 +47,8 @@ class LossGradient:
         self._seen: Series | None = Series()
         self._complete: Series | None = None
         self._to_see = ENOUGH
+        self.is_looking = True
+        """Whether it has not seen enough yet."""
         self.failure: Exception | None = None
         """The error inside backward, if there was one; it stops then."""
 
@@ -56,15 +59,10 @@ class LossGradient:
         if type(loss) is Tensor and loss.grad_fn is not None and loss.numel() == 1 and not is_transformed(loss):
             loss.register_hook(self._note)  # type: ignore[no-untyped-call]
 
-    @property
-    def is_looking(self) -> bool:
-        """Whether it has not seen enough yet."""
-        return self._to_see > 0 and self._seen is not None
-
     def end_tick(self) -> None:
         """Close the set of gradients of this tick."""
         if self._seen is not None and self._seen.used_keys():
-            self._complete, self._seen = self._seen, None
+            self._complete, self._seen, self.is_looking = self._seen, None, False
 
     def pending(self) -> list[Pending]:
         """What a tick should copy to the CPU."""
@@ -88,9 +86,10 @@ class LossGradient:
         try:
             if self._seen is not None and not is_capturing(gradient.device):
                 self._to_see -= 1
+                self.is_looking = self._to_see > 0
                 self._seen.add("", as_sample(gradient.detach().clone()))
         except Exception as error:  # nothing may raise inside backward
-            self.failure, self._seen = error, None
+            self.failure, self._seen, self.is_looking = error, None, False
 
 
 def is_scale(number: float) -> bool:
@@ -191,9 +190,16 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         loss = loss_in(output)
         return loss if isinstance(loss, Tensor) else None
 
-    def take_quietly(self, module: nn.Module, loss: Tensor, step: int) -> bool:
-        """Take a training loss in a few lines; whether it is one. ``step`` is the one it belongs to."""
-        if self.field_only or loss.dim() or loss.is_meta or self.gradient.is_looking or not self._is_training(module):
+    def take_quietly(self, module: nn.Module, output: Any, step: int) -> bool:
+        """Take a training loss of this step in a few lines; false if it is anything but a plain one."""
+        model = None if self._model is None else self._model()
+        if not module.training or not torch.is_grad_enabled() or (model is not None and not model.training):
+            return False
+        is_loss = type(output) is Tensor and not self.field_only
+        loss = output if is_loss else None if type(output) is Tensor else loss_in(output)
+        if loss is None:
+            return self.field_only
+        if type(loss) is not Tensor or loss.dim() or loss.is_meta or self.gradient.is_looking:
             return False
         self._numbers.append((step, loss.item() if loss.is_cpu else loss.detach().to(wide_dtype(loss), copy=True)))
         if len(self._numbers) >= MOST_OPEN:
@@ -207,7 +213,11 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         return sorted([*self._parts, *taken_quietly], key=attrgetter("step"))
 
     def _close_steps(self) -> None:
-        super()._close_steps()
+        numbers = self._numbers
+        if self._names is None or self._parts or not numbers or len(dict(numbers)) < len(numbers):
+            super()._close_steps()
+        else:  # nearly always: one for each step
+            self._add_steps(self._names[0], numbers, self.inplace)
         self._numbers = []
 
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:

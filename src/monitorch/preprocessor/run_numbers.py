@@ -166,9 +166,13 @@ class RunNumbers(AccumulatingPreprocessor):
         """Put the numbers of each step together."""
         parts, self._parts = self._open_parts(), []
         for (step, name), own in _by_step(parts).items():
-            whole = _whole(own)
-            self._add(name, whole, own[0].inplace, in_step=True, step=step)
-            self._recent.setdefault(name, deque(maxlen=RECENT)).append((step, whole))
+            self._add_steps(name, [(step, _whole(own))], own[0].inplace)
+
+    def _add_steps(self, name: str, numbers: Sequence[tuple[int, Any]], inplace: bool) -> None:
+        """Add the whole numbers of some steps."""
+        for step, whole in numbers:
+            self._add(name, whole, inplace, in_step=True, step=step)
+        self._recent.setdefault(name, deque(maxlen=RECENT)).extend(numbers)
 
     def _add(
         self, key: Hashable, sample: Any, inplace: bool, *, in_step: bool = False, step: int | None = None

@@ -1,5 +1,6 @@
 """Singular values of weights: the largest one, and how many there are in effect."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,10 @@ from ..numerical.precision import wide_dtype
 from .parameters import ParameterStatistics
 
 SPECTRAL_NORM, STABLE_RANK, EFFECTIVE_RANK = "spectral norm", "stable rank", "effective rank"
+
+
+ALONE = frozenset({"cpu"})
+"""Where matrices are taken one by one: on a CPU, products of several at once are ten times as slow."""
 
 
 class Spectrum(ParameterStatistics):
@@ -27,6 +32,8 @@ class Spectrum(ParameterStatistics):
     {'spectral norm': 4.0, 'stable rank': 1.25, 'effective rank': 1.889882}
     """
 
+    bytes_at_once = 64 << 20
+
     def __init__(self, name: str, iterations: int, largest_svd: int) -> None:
         super().__init__([name], inplace=True)
         self.statistics = (SPECTRAL_NORM, STABLE_RANK, EFFECTIVE_RANK)
@@ -40,29 +47,46 @@ class Spectrum(ParameterStatistics):
             raise SkippedSample("no process has the whole matrix, and singular values need it")
         name, matrix = key[0], parameter.flatten(1)
         matrix = matrix.float() if matrix.dtype.itemsize < torch.float32.itemsize else matrix
-        norm = self._largest(name, matrix)
-        length = torch.linalg.vector_norm(matrix, dtype=None if matrix.is_complex() else wide_dtype(matrix))
-        self._kept.series.add((name, SPECTRAL_NORM), norm)
-        self._kept.series.add((name, STABLE_RANK), (length / norm).square())
+        if matrix.device.type in ALONE:
+            self._record_norms(self._kept, [name], matrix)
+        else:  # nobody changes it before the tick that it is for is taken
+            self._kept.batches.add(name, matrix)
         if self.largest_svd:
             if min(matrix.shape) > self.largest_svd:
                 raise SkippedSample(f"effective ranks are computed up to largest_svd={self.largest_svd} only")
             self._kept.series.add((name, EFFECTIVE_RANK), effective_rank(matrix))
 
-    def _largest(self, name: str, matrix: Tensor) -> Tensor:
-        """The largest singular value, or a little less: the better the more often it is computed."""
-        vector, start = self._vectors.get(name), first_vector(matrix)
-        if vector is None or vector.shape != start.shape or vector.dtype != start.dtype:
-            vector = start
-        vector, norm = vector.to(matrix.device), matrix.new_zeros(())
-        with torch.autocast(matrix.device.type, enabled=False):  # products of short floats would be far off
+    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *_: Any) -> None:
+        """Take several matrices of the same shape."""
+        self._record_norms(kept, keys, *columns)
+
+    def _record_norms(self, kept: Any, names: Sequence[str], matrices: Tensor) -> None:
+        norms = self._largest(names, matrices)
+        wide = None if matrices.is_complex() else wide_dtype(matrices)
+        lengths = torch.linalg.vector_norm(matrices, dim=(-2, -1), dtype=wide)
+        for statistic, samples in ((SPECTRAL_NORM, norms), (STABLE_RANK, (lengths / norms).square())):
+            kept.series.add_all([(name, statistic) for name in names], samples)
+
+    def _largest(self, names: Sequence[str], matrices: Tensor) -> Tensor:
+        """The largest singular values, or a little less: the better the more often they are computed."""
+        start = first_vector(matrices)
+        vectors = torch.stack([self._last_vector(name, start) for name in names])
+        along, multiply = (1, torch.bmm) if matrices.dim() > 2 else (0, torch.mv)
+        vectors, start = (vectors[..., None], start[:, None]) if along else (vectors[0], start)
+        adjoint, norms = matrices.mH, vectors
+        with torch.autocast(matrices.device.type, enabled=False):  # products of short floats would be far off
             for _ in range(self.iterations):
-                vector = matrix.mH @ _unit(matrix @ vector)
-                norm = torch.linalg.vector_norm(vector)
-                vector = _unit(vector)
+                products, _ = _unit(multiply(matrices, vectors), along)
+                vectors, norms = _unit(multiply(adjoint, products), along)
         # numbers that are not finite must not stay, and from 0 there is no way back
-        self._vectors[name] = torch.where(norm.isfinite() & (norm > 0), vector, start)
-        return norm
+        kept = torch.where(norms.isfinite() & (norms > 0), vectors, start)
+        self._vectors.update(zip(names, kept.reshape(len(names), -1).unbind(), strict=True))
+        return norms.reshape(-1)
+
+    def _last_vector(self, name: str, start: Tensor) -> Tensor:
+        known = self._vectors.get(name)
+        fits = known is not None and (known.shape, known.dtype) == (start.shape, start.dtype)
+        return known.to(start.device) if known is not None and fits else start
 
     def clear(self) -> None:
         """Also forget where power iterations stopped."""
@@ -71,7 +95,7 @@ class Spectrum(ParameterStatistics):
 
     def state_dict(self) -> dict[str, Any]:
         """Also where power iterations stopped."""
-        return {**super().state_dict(), "vectors": dict(self._vectors)}
+        return {**super().state_dict(), "vectors": {name: vector.clone() for name, vector in self._vectors.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -79,16 +103,16 @@ class Spectrum(ParameterStatistics):
         self._vectors = dict(state["vectors"])
 
 
-def first_vector(matrix: Tensor) -> Tensor:
+def first_vector(matrices: Tensor) -> Tensor:
     """Where power iteration begins: fixed numbers without a pattern, so that no random stream is touched."""
-    numbers = torch.arange(1, matrix.shape[1] + 1, dtype=torch.float32, device=matrix.device)
-    return _unit((numbers * 12.9898).sin()).to(matrix.dtype)
+    numbers = torch.arange(1, matrices.shape[-1] + 1, dtype=torch.float32, device=matrices.device)
+    return _unit((numbers * 12.9898).sin(), 0)[0].to(matrices.dtype)
 
 
-def _unit(vector: Tensor) -> Tensor:
-    """The vector with length 1; a zero stays."""
-    length: Tensor = torch.linalg.vector_norm(vector)
-    return vector / length.clamp(min=torch.finfo(vector.dtype).tiny)
+def _unit(vectors: Tensor, along: int) -> tuple[Tensor, Tensor]:
+    """The vectors along a dimension with length 1, and their lengths; a zero stays."""
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=along, keepdim=True)
+    return vectors / lengths.clamp(min=torch.finfo(vectors.dtype).tiny), lengths
 
 
 def effective_rank(matrix: Tensor) -> Tensor:

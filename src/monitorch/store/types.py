@@ -14,6 +14,9 @@ Counts: TypeAlias = NDArray[np.int64]
 WHOLE_RUN = "run"
 """The lens of loss, learning rate and speed, and the name of its only layer, which is not a layer of the model."""
 
+FINDING = "finding"
+"""In the body of an event that tells of a finding, the id of that."""
+
 SEVERITIES = ("info", "warning", "error")
 ENDS = ("finished", "crashed")
 

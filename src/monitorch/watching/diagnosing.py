@@ -16,6 +16,7 @@ from ..diagnosis import Facts, Finding, History, diagnose, signals
 from ..diagnosis.check import FACTS
 from ..diagnosis.history import LOSS, TRAINING, VALIDATION, Numbers, Parameter, Steps
 from ..diagnosis.symptoms import Symptom
+from ..diagnosis.symptoms.gradients import NonFinite
 from ..engine.inputs import OUTPUT, TARGET
 from ..engine.optimizers import Owned
 from ..engine.reports import tell
@@ -34,6 +35,7 @@ from ..preprocessor.parameter_difference_geometry import ParameterDifferenceRati
 from ..preprocessor.parameter_facts import FactSeries
 from ..preprocessor.parameters import ParameterNorm
 from ..preprocessor.run_numbers import ExplicitCall, RunNumbers
+from ..store.types import FINDING, Event
 from ..visualizer.store_visualizer import StoreVisualizer
 
 PAUSE = 50
@@ -228,13 +230,18 @@ class LiveDiagnosis:
         for one in self._findings:
             before = known.get(one.id)
             if one.severity != "info" and one.is_open and (before is None or before.severity == "info"):
-                numbers = {"since": float(one.step)}
-                self._state.events.add(
-                    one.detected_at, one.title, one.severity, layer=one.layer, text=one.explanation, numbers=numbers
-                )
+                self._tell(one)
         self._note()
         took = time.perf_counter() - begin
         self._due = time.perf_counter() + PAUSE * took
+
+    def _tell(self, one: Finding) -> None:
+        if one.symptom == NonFinite.id and self.history.facts.origin is not None:
+            return  # whoever has found the first tensor has said so
+        body = {"text": one.explanation, "numbers": {"since": one.step}, FINDING: one.id}
+        self._state.events.put(
+            Event(one.detected_at, one.title, one.severity, time=time.time(), layer=one.layer, body=body)
+        )
 
     def close(self) -> None:
         """Look a last time, so that a stored run has all findings."""

@@ -23,6 +23,7 @@ from ..lens import LossMetrics
 from ..store import Event
 from ..store.failure import Failure
 from ..store.flight_record import FlightRecord, NormTable, write_flight_record
+from ..store.types import FINDING
 from ..visualizer.store_visualizer import StoreVisualizer
 
 STEPS = 10
@@ -73,7 +74,8 @@ class FlightRecorder:
 
     def show_event(self, event: Event) -> None:
         """Write a record of the steps before, if it is an error and the first of its kind."""
-        if event.severity == "error" and event.kind not in self._known_kinds:
+        is_sudden = event.severity == "error" and FINDING not in event.body  # what a diagnosis finds lasts
+        if is_sudden and event.kind not in self._known_kinds:
             self._known_kinds.add(event.kind)
             try:
                 self.dump(event.line, step=event.step)

@@ -124,6 +124,9 @@ def all_lenses(
     return chosen
 
 
+SINGLE = {Attention, BatchNormStatistics, InputStatistics, ParameterFacts, Routing, TargetStatistics}
+"""Lenses of which one is enough."""
+
 SETS = {STANDARD: standard_lenses, EVERYTHING: all_lenses}
 
 
@@ -139,5 +142,13 @@ def checked(lenses: str | Iterable[Any]) -> list[Any]:
 
 
 def expanded(lenses: Iterable[Any], *args: Any) -> list[AbstractLens]:
-    """The same with the lenses of each set in the place of its name; ``args`` are those of the sets."""
-    return [lens for given in lenses for lens in (SETS[given](*args) if isinstance(given, str) else [given])]
+    """The same with the lenses of each set in the place of its name; ``args`` are those of the sets.
+
+    A lens that is given replaces the one of its class in a set, where two of them would only show the same twice.
+    """
+    given = list(lenses)
+    own = {type(lens) for lens in given} & SINGLE
+    sets = {
+        name: [lens for lens in SETS[name](*args) if type(lens) not in own] for name in given if isinstance(name, str)
+    }
+    return [lens for one in given for lens in (sets[one] if isinstance(one, str) else [one])]

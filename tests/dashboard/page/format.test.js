@@ -97,6 +97,7 @@ test("moments are steps, epochs or a clock, and labels of short runs differ", ()
   assert.equal(position(3725, "time"), "1:02:05");
   assert.deepEqual(positionLabels([0, 30, 60, 3600], "time"), ["0:00", "0:30", "1:00", "1:00:00"]);
   assert.deepEqual(positionLabels([0, 0.2, 0.4], "time"), ["0 s", "0.2 s", "0.4 s"]);
+  assert.deepEqual(positionLabels([0, 0.6], "time"), ["0 s", "0.6 s"]);
   assert.deepEqual(positionLabels([0, 0.01, 0.1, 1], "time"), ["0 s", "0.01 s", "0.1 s", "1 s"]);
   assert.deepEqual(positionLabels([1, 1.005, 1.01], "epoch"), ["1", "1.005", "1.01"]);
   assert.deepEqual(positionLabels([0, 1000], "step"), ["0", "1,000"]);

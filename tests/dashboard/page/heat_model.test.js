@@ -16,7 +16,7 @@ function block(rows, { nonfinite = null, step = null } = {}) {
 
 function model(rows, options = {}) {
   const { nonfinite, other = null, ...rest } = options;
-  const usual = { cell: "maximum", colour: "auto", x: "step", started: 0, alerts: new Map() };
+  const usual = { cell: "maximum", colour: "auto", x: "step", started: 0 };
   return heatModel(block(rows, { nonfinite }), { ...usual, other, ...rest });
 }
 
@@ -102,24 +102,6 @@ test("a row for several layers is the worst of them at every moment", () => {
   );
   assert.deepEqual([...rowLevels(found, [0, 1], "maximum")], [found.levels[2], NONFINITE]);
   assert.deepEqual([...rowLevels(found, [0], "maximum")], [...found.levels.subarray(0, 2)]);
-});
-
-test("layers that were not finite are the worst, then those with alerts, then those far from the rest", () => {
-  const rows = [
-    [1, 1],
-    [1, NaN],
-    [1, 1],
-    [1, 9],
-  ];
-  const nonfinite = [
-    [0, 0],
-    [0, 1],
-    [0, 0],
-    [0, 0],
-  ];
-  const { scores } = model(rows, { nonfinite, alerts: new Map([["layer2", 1]]) });
-  const order = [0, 1, 2, 3].sort((one, other) => scores[other] - scores[one]);
-  assert.deepEqual(order, [1, 2, 3, 0]);
 });
 
 test("what is not finite and what was not measured look like nothing on any scale, zero is left for its hatching", () => {

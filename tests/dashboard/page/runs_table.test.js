@@ -9,6 +9,7 @@ const SUMMARIES = {
   first: {
     meta: { started: 100, ended: 160, heartbeat: 161, config: { lr: 0.1, model: { width: 8 } }, pid: 1, host: "vm" },
     statistics: [line("Warning X", "worst"), ACCURACY, LOSS],
+    verdict: "2 problems since step 80",
     newest: { "Loss/train_loss mean": 0.5, "Logged/accuracy mean": 0.9, "Warning X/worst": 1 },
   },
   second: {
@@ -34,11 +35,12 @@ test("columns are results, then settings that differ, then facts", () => {
   const three = rows().slice(0, 3);
   assert.deepEqual(
     columnsOf(three).map(({ title }) => title),
-    ["run", "status", "train loss", "accuracy", "lr", "host", "steps", "duration", "last update", "size"],
+    ["run", "status", "health", "train loss", "accuracy", "lr", "host", "steps", "duration", "last update", "size"],
   );
   const cells = (name) => columnsOf(three).find(({ title }) => title === name);
   assert.deepEqual(three.map(cells("train loss").text), ["0.5", "NaN", "0.25"]);
   assert.deepEqual(three.map(cells("accuracy").text), ["0.9", "0.95", "–"]);
+  assert.deepEqual(three.map(cells("health").text), ["2 problems since step 80", "–", "–"]);
   assert.deepEqual(three.map(cells("duration").text), ["60 s", "30 s", "–"]);
   assert.deepEqual(three.map(cells("lr").text), ["0.1", "0.01", "0.028184"]);
 });

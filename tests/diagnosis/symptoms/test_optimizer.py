@@ -332,7 +332,9 @@ class TestGradientNoise:
         assert found.confidence < 0.65
         assert self.noise(story, falling()).one(GradientNoise()).severity == "info"
 
-    @pytest.mark.parametrize("told", [{"batch": 32.0}, {"batch": None}, {"cosine": 0.3}, {"cosine": -0.3}, {"since": 5}])
+    @pytest.mark.parametrize(
+        "told", [{"batch": 32.0}, {"batch": None}, {"cosine": 0.3}, {"cosine": -0.3}, {"since": 5}]
+    )
     def test_healthy_ones(self, story, flat, told):
         assert self.noise(story, flat(), **told).find(GradientNoise()) == []
 

@@ -18,7 +18,7 @@ export class AlertsTab {
 
   show() {
     const error = this.app.runError();
-    const all = [...this.app.alerts()].sort((one, other) => other.step - one.step || other.id - one.id);
+    const all = [...this.app.alerts()].sort((one, other) => one.step - other.step || one.id - other.id);
     const shown = all.slice(0, MOST);
     /** @type {HTMLElement[]} */
     const nodes = shown.map((event) => this.item(event));
@@ -31,7 +31,7 @@ export class AlertsTab {
         }),
       );
     if (all.length > MOST)
-      nodes.push(element("p", { class: "muted", text: `${all.length - MOST} older alerts are not listed.` }));
+      nodes.push(element("p", { class: "muted", text: `${all.length - MOST} later alerts are not listed.` }));
     this.root.replaceChildren(...nodes);
   }
 

@@ -1,10 +1,10 @@
 // The page: keeps state, data and panels in sync.
 
 import { convert, edges, places, Ruler } from "page/axis.js";
-import { ChartList } from "page/chart.js";
 import { Data } from "page/data.js";
 import { element } from "page/dom.js";
 import { Drawing } from "page/drawing.js";
+import { FindingsPanel } from "page/findings_panel.js";
 import { HeatMap } from "page/heat_map.js";
 import { heatModel } from "page/heat_model.js";
 import { Help, listen } from "page/keys.js";
@@ -12,6 +12,7 @@ import { Legend } from "page/legend.js";
 import { matcher, title, WHOLE_RUN } from "page/names.js";
 import { Navigation } from "page/navigation.js";
 import { Notice } from "page/notice.js";
+import { Overview } from "page/overview.js";
 import { Refusal } from "page/remote_source.js";
 import { Side } from "page/side.js";
 import { State } from "page/state.js";
@@ -21,6 +22,7 @@ import { HeatBar, TopBar } from "page/toolbar.js";
 /** @import { Block } from "page/blocks.js" */
 /** @import { Source } from "page/curves.js" */
 /** @import { Part, RunError, RunSource } from "page/data.js" */
+/** @import { Health } from "page/health.js" */
 /** @import { HeatModel } from "page/heat_model.js" */
 
 const SECOND = 1000;
@@ -63,6 +65,8 @@ export class App {
     this.hasRevealed = false;
     this.askedResolution = 0;
     this.alertsShown = "";
+    /** @type {{ of: Health | undefined, places: Map<string, number> }} */
+    this.ranking = { of: undefined, places: new Map() };
     this.followed = "";
     /** @type {(() => void) | undefined} */
     this.unfollow = undefined;
@@ -85,7 +89,8 @@ export class App {
     this.heatBar = new HeatBar(this);
     this.topBar = new TopBar(this);
     this.side = new Side(this);
-    this.strip = new ChartList(this, "strip");
+    this.findings = new FindingsPanel(this);
+    this.overview = new Overview(this);
     const heat = element(
       "section",
       { class: "heat-panel panel", "aria-label": "Heat map" },
@@ -93,7 +98,8 @@ export class App {
       this.heat.root,
       this.legend.root,
     );
-    this.main = element("main", {}, element("div", { class: "main-column" }, this.strip.root, heat), this.side.root);
+    const column = element("div", { class: "main-column" }, this.findings.root, this.overview.root, heat);
+    this.main = element("main", {}, column, this.side.root);
     root.replaceChildren(this.topBar.root, this.notice.root, this.main, this.help.root);
     this.state.addEventListener("change", () => this.changed());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.later());
@@ -108,6 +114,13 @@ export class App {
   }
   get head() {
     return this.heads.get(this.state.run);
+  }
+  get health() {
+    return this.data.health.get(this.state.run)?.found;
+  }
+  /** Changes when the health of the run may have. */
+  get healthStamp() {
+    return this.data.health.get(this.state.run)?.stamp ?? "";
   }
   /** What is counted along the axis; a tick is an epoch only where every tick ends one. */
   get axisName() {
@@ -245,7 +258,7 @@ export class App {
     this.apply();
     this.topBar.show();
     if (this.isMissing || this.isEmpty) {
-      this.strip.root.hidden = true;
+      this.overview.root.hidden = this.findings.root.hidden = true;
       this.side.show({ specs: [], sources: [], ruler: null, total: undefined, model: null });
       document.title = "monitorch";
       return;
@@ -259,10 +272,13 @@ export class App {
     this.axisPlaces = this.axisBlock?.columns ? places(this.axisBlock, state.x, this.started(state.run)) : null;
     this.heat.show(model, head.lenses.length ? "No layer has numbers in these steps." : "This run has no numbers yet.");
     const ruler = model ? this.heat.ruler : this.ownRuler();
-    if (ruler) this.strip.show(this.data.specs(state.run, WHOLE_RUN), this.sources(strip), WHOLE_RUN, ruler);
-    this.strip.root.hidden = !ruler || !strip[0]?.length;
-    if (model && !this.hasRevealed) this.heat.reveal(state.layer); // a link may lead to a layer far below
-    this.hasRevealed ||= model !== null;
+    this.findings.show();
+    this.overview.root.hidden = !ruler || !strip[0]?.length;
+    if (ruler) this.overview.show(this.data.specs(state.run, WHOLE_RUN), this.sources(strip), ruler);
+    if (block?.lens === state.lens && block.statistic === state.statistic && !this.hasRevealed) {
+      this.heat.reveal(this.heat.chosen); // a link, or a finding, may lead to a layer far below
+      this.hasRevealed = true;
+    }
     this.side.show({
       specs: this.data.specs(state.run, state.layer, state),
       sources: this.sources(layer),
@@ -287,10 +303,7 @@ export class App {
     const look = this.head?.lenses
       .find((candidate) => candidate.name === lens)
       ?.statistics.find(({ name }) => name === statistic);
-    /** @type {Map<string | null, number>} */
-    const alerts = new Map();
-    for (const event of this.alerts()) alerts.set(event.layer, (alerts.get(event.layer) ?? 0) + 1);
-    this.modelBefore = heatModel(block, { cell, colour, look, x, started, other, alerts });
+    this.modelBefore = heatModel(block, { cell, colour, look, x, started, other });
     return this.modelBefore;
   }
 
@@ -327,6 +340,17 @@ export class App {
     return this.axisPlaces && this.axisBlock ? convert(place, this.axisPlaces, this.axisBlock.step) : place;
   }
 
+  /**
+   * Where a layer stands among the worst; those that the server does not know come last.
+   * @param {string} name
+   */
+  placeAmongWorst(name) {
+    const { health } = this;
+    if (this.ranking.of !== health)
+      this.ranking = { of: health, places: new Map(health?.layers.map((layer, place) => [layer, place])) };
+    return this.ranking.places.get(name) ?? Infinity;
+  }
+
   /** Events of the run that concern a layer which is shown. */
   alerts() {
     const matches = matcher(this.state.search).test;
@@ -353,6 +377,7 @@ export class App {
     return JSON.stringify([
       this.data.events.get(this.state.run)?.list.length,
       this.runs.map((run) => [run.name, run.status]),
+      this.healthStamp,
     ]);
   }
 

@@ -12,7 +12,8 @@ import { logTicks, positionLabels, symlogTicks, tickLabels, ticks } from "page/f
 /** @type {Record<ScaleKind, 1 | 3 | 4>} */
 const DISTRIBUTIONS = { linear: 1, log: 3, symlog: 4 };
 const OWN_DISTRIBUTION = 100;
-const LABEL_PIXELS = { x: 64, y: 24 };
+const LABEL_PIXELS = { x: 64, least: 32, y: 24 };
+const FEWEST_LABELS = 2;
 const AXIS_PIXELS = { letter: 6.3, least: 32, usual: 50, name: 15 };
 const BELOW_AND_ABOVE = 28;
 const MARKER_PIXELS = 4;
@@ -65,7 +66,13 @@ function axesOf(chart, unit) {
       size: 20,
       gap: 3,
       values: (_, places) => positionLabels(places, chart.ruler.kind),
-      splits: (plot) => chart.ruler.ticks(plot.width / LABEL_PIXELS.x),
+      splits: ({ bbox, width }) => {
+        const room = bbox.width / devicePixelRatio || width;
+        const places = chart.ruler.ticks(Math.max(room / LABEL_PIXELS.x, FEWEST_LABELS));
+        const narrow = Math.ceil((places.length * LABEL_PIXELS.least) / room);
+        const stride = Math.max(Math.min(narrow, places.length - 1), 1); // a single label shows no distance
+        return places.filter((_, index) => index % stride === 0);
+      },
     },
     {
       ...common,

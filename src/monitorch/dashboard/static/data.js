@@ -4,6 +4,7 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 
 /** @import { Block, Plane } from "page/blocks.js" */
 /** @import { Drawing } from "page/drawing.js" */
+/** @import { Health } from "page/health.js" */
 /** @import { Histogram } from "page/histogram.js" */
 /** @import { ChartSpec, Family } from "page/names.js" */
 /** @import { State } from "page/state.js" */
@@ -58,7 +59,7 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 
 /**
  * A run in the list of runs: its facts, and the newest number of each line of the whole run.
- * @typedef {{ meta: Meta, statistics: StatisticFacts[], newest: Record<string, number | string> }} Summary
+ * @typedef {{ meta: Meta, verdict: string, statistics: StatisticFacts[], newest: Record<string, number | string> }} Summary
  */
 
 /**
@@ -85,6 +86,7 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
  *   isLive: boolean,
  *   runs(): Promise<RunInfo[]>,
  *   head(run: string): Promise<Head>,
+ *   health(run: string): Promise<Health>,
  *   events(run: string): Promise<RunEvent[]>,
  *   summaries(runs: string[]): Promise<Record<string, Summary>>,
  *   windows(question: Question): Promise<Block[]>,
@@ -96,6 +98,8 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 /** @typedef {"heat" | "strip" | "layer" | "total"} Part */
 
 const RUNS_MILLISECONDS = { shown: 900, hidden: 5000 };
+/** The server needs some time to rank layers: it is asked again after so many times as long as it took. */
+const HEALTH_PAUSE = 10;
 const READABLE = ["running", "finished", "crashed"];
 
 export class Data {
@@ -115,6 +119,8 @@ export class Data {
     this.heads = new Map();
     /** @type {Map<string, { stamp: string, list: RunEvent[] }>} */
     this.events = new Map();
+    /** @type {Map<string, { stamp: string, found: Health, due: number }>} */
+    this.health = new Map();
     /** @type {Map<string, { stamp: string, summary: Summary | null }>} */
     this.summaries = new Map();
     /** @type {Map<string, { key: string, blocks: Block[] }>} */
@@ -163,14 +169,29 @@ export class Data {
   }
 
   /**
-   * Events change only when something was stored, which the heartbeat shows.
+   * Changes when something was stored, which the heartbeat shows.
    * @param {string} name
    */
-  async eventsOf(name) {
+  stamp(name) {
     const { heartbeat, id } = this.heads.get(name)?.meta ?? {};
-    const stamp = `${id}/${heartbeat}`;
-    const before = this.events.get(name);
-    if (before?.stamp !== stamp) this.events.set(name, { stamp, list: await this.source.events(name) });
+    return `${id}/${heartbeat}`;
+  }
+
+  /** @param {string} name */
+  async eventsOf(name) {
+    const stamp = this.stamp(name);
+    if (this.events.get(name)?.stamp !== stamp) this.events.set(name, { stamp, list: await this.source.events(name) });
+  }
+
+  /** @param {string} name */
+  async healthOf(name) {
+    const stamp = this.stamp(name);
+    const before = this.health.get(name);
+    const begin = performance.now();
+    if (before && (before.stamp === stamp || begin < before.due)) return;
+    const found = await this.source.health(name);
+    const end = performance.now();
+    this.health.set(name, { stamp, found, due: end + HEALTH_PAUSE * (end - begin) });
   }
 
   /** What the list of runs tells of each; those that have not changed are not asked for again. */
@@ -201,11 +222,11 @@ export class Data {
   /**
    * What is known of a statistic.
    * @param {string} run
-   * @param {State} state
+   * @param {Pick<State, "lens" | "statistic">} chosen
    */
-  facts(run, state) {
-    const lens = this.heads.get(run)?.lenses.find(({ name }) => name === state.lens);
-    return lens?.statistics.find(({ name }) => name === state.statistic);
+  facts(run, { lens: chosen, statistic }) {
+    const lens = this.heads.get(run)?.lenses.find(({ name }) => name === chosen);
+    return lens?.statistics.find(({ name }) => name === statistic);
   }
 
   /**
@@ -234,7 +255,10 @@ export class Data {
       ["layer", layerRuns.map((run) => this.blocks("layer", run, seriesOf(specs), layer))],
       ["total", totalRuns.map((run) => this.blocks("total", run, heatSeries, { ...span, resolution: 1 }))],
     ];
-    await Promise.all(wanted.map(async ([part, blocks]) => onpart(part, await Promise.all(blocks))));
+    await Promise.all([
+      this.healthOf(state.run), // with the numbers: the page begins with it
+      ...wanted.map(async ([part, blocks]) => onpart(part, await Promise.all(blocks))),
+    ]);
     // not now: it would delay the numbers
     await Promise.all([this.eventsOf(state.run), state.tab === "runs" ? this.summarise() : null]);
   }

@@ -4,6 +4,7 @@ import { complete, cut, header, readAxes } from "page/blocks.js";
 
 /** @import { Block, Plane } from "page/blocks.js" */
 /** @import { Head, HistogramQuestion, Question, RunEvent, RunInfo, Summary } from "page/data.js" */
+/** @import { Health } from "page/health.js" */
 /** @import { Histogram } from "page/histogram.js" */
 
 /** @typedef {{ kind: "log" | "asinh", low: number, step: number, unit: number }} Codes */
@@ -17,7 +18,7 @@ import { complete, cut, header, readAxes } from "page/blocks.js";
 
 /**
  * @typedef {{
- *   info: RunInfo, head: Head, events: RunEvent[], summary: Summary, blocks: CarriedBlock[],
+ *   info: RunInfo, head: Head, health: Health, events: RunEvent[], summary: Summary, blocks: CarriedBlock[],
  *   histograms: CarriedHistogram[],
  * }} CarriedRun
  */
@@ -51,6 +52,11 @@ export class EmbeddedSource {
   /** @param {string} run */
   async head(run) {
     return this._run(run).head;
+  }
+
+  /** @param {string} run */
+  async health(run) {
+    return this._run(run).health;
   }
 
   /** @param {string} run */

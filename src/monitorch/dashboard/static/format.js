@@ -133,9 +133,9 @@ export function position(value, kind) {
 export function positionLabels(places, kind) {
   if (kind === "step") return places.map(count);
   if (kind === "epoch") return tickLabels(places);
-  const texts = places.map(clock);
+  const isWhole = places.every((place) => Math.abs(place - Math.round(place)) < 1e-6);
   // a clock has no parts of a second
-  return new Set(texts).size === places.length ? texts : tickLabels(places).map((text) => `${text} s`);
+  return isWhole ? places.map(clock) : tickLabels(places).map((text) => `${text} s`);
 }
 
 /** @param {number} seconds */

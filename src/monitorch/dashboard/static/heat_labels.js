@@ -8,8 +8,8 @@ import { shortNames } from "page/text.js";
 
 const INDENT = 12;
 const PADDING = 8;
-/** What a label has beside its name: room on its right, a chevron, a pin. */
-const PIXELS = { right: 6, chevron: 14, pin: 21 };
+/** What a label has beside its name: room on its right, a chevron, a pin, a mark of trouble. */
+const PIXELS = { right: 6, chevron: 14, pin: 21, dot: 12, gap: 5 };
 /** A name that would be cut shorter is left to the style sheet. */
 const SHORTEST = 6;
 const LAST_PARTS = /[^.]*(\.(weight|bias)[^.]*)?$/;
@@ -25,12 +25,32 @@ export function fillLabels(heat, first, end) {
   const stride = Math.max(Math.ceil(11 / heat.rowHeight), 1);
   if (!heat.brackets) {
     const texts = labelTexts(heat, stride > 1);
-    for (let row = first; row < end; row++)
-      if (row % stride === 0) nodes.push(rowLabel(heat, row, texts[row], stride > 1));
+    for (const row of labelled(heat, first, end, stride)) nodes.push(rowLabel(heat, row, texts[row], stride > 1));
   }
   const selected = heat.rows.findIndex((row) => !row.isGroup && row.name === heat.chosen);
   if (selected >= 0) nodes.push(marker(heat, selected));
   heat.gutter.replaceChildren(...nodes);
+}
+
+/**
+ * The rows that have labels where there is room for every so many only: those with trouble first.
+ * @param {HeatMap} heat
+ * @param {number} first
+ * @param {number} end
+ * @param {number} stride
+ */
+function labelled(heat, first, end, stride) {
+  const all = Array.from({ length: end - first }, (_, index) => first + index);
+  if (stride === 1) return all;
+  /** @type {Set<number>} */
+  const found = new Set();
+  const isFree = (/** @type {number} */ row) => {
+    for (let near = row - stride + 1; near < row + stride; near++) if (found.has(near)) return false;
+    return true;
+  };
+  for (const row of all) if (heat.toneOf(heat.rows[row]) && isFree(row)) found.add(row);
+  for (const row of all) if (row % stride === 0 && isFree(row)) found.add(row);
+  return [...found].sort((one, other) => one - other);
 }
 
 /** @type {WeakMap<Row[], { key: string, texts: string[] }>} */
@@ -43,7 +63,7 @@ const known = new WeakMap();
  */
 function labelTexts(heat, isSparse) {
   const width = heat.gutter.clientWidth;
-  const key = `${width} ${isSparse}`;
+  const key = `${width} ${isSparse} ${heat.app.healthStamp}`;
   const before = known.get(heat.rows);
   if (before?.key === key) return before.texts;
   const letter = letterWidth(heat.gutter);
@@ -51,8 +71,10 @@ function labelTexts(heat, isSparse) {
   /** @type {Map<number, number[]>} */
   const places = new Map();
   heat.rows.forEach((row, place) => {
-    const beside = row.isGroup ? PIXELS.chevron : isSparse ? 0 : PIXELS.pin;
-    const room = Math.floor((width - PIXELS.right - indent(heat, row) - beside) / letter);
+    const size = row.isClosed ? letter * String(row.size).length + PIXELS.gap : 0;
+    const beside = row.isGroup ? PIXELS.chevron + size : isSparse ? 0 : PIXELS.pin;
+    const mark = heat.toneOf(row) ? PIXELS.dot : 0;
+    const room = Math.floor((width - PIXELS.right - indent(heat, row) - beside - mark) / letter);
     const others = places.get(room);
     if (others) others.push(place);
     else places.set(room, [place]);
@@ -132,6 +154,8 @@ function rowLabel(heat, index, text, isSparse) {
   if (row.isGroup) node.append(element("span", { class: "chevron", text: row.isClosed ? "▸" : "▾" }));
   node.append(nameNode(text));
   if (row.isGroup && row.isClosed) node.append(element("span", { class: "muted small", text: String(row.size) }));
+  const tone = heat.toneOf(row);
+  if (tone) node.append(element("span", { class: "dot", "data-tone": tone }));
   if (!row.isGroup && !isSparse) node.append(pinButton(heat, row));
   return place(node, heat, index, isSparse ? 13 : heat.rowHeight);
 }

@@ -4,19 +4,24 @@ import { convert, Ruler } from "page/axis.js";
 import { upperBound } from "page/blocks.js";
 import { table } from "page/colours.js";
 import { contextOf, cssColour, element } from "page/dom.js";
+import { worstTone } from "page/health.js";
 import { heatImage } from "page/heat_image.js";
 import { fillLabels } from "page/heat_labels.js";
 import { HeatPointer } from "page/heat_pointer.js";
 import { HeatScales } from "page/heat_scales.js";
 import { matcher } from "page/names.js";
-import { brackets, build } from "page/rows.js";
+import { brackets, build, isFolded } from "page/rows.js";
 
 /** @import { App } from "page/app.js" */
+/** @import { Tone } from "page/health.js" */
 /** @import { HeatModel } from "page/heat_model.js" */
 /** @import { Bracket, Row } from "page/rows.js" */
 
 export const LABEL_HEIGHT = 13;
-const [SMALLEST_ROW, READ_ROW, TALLEST_ROW] = [1, 20, 72];
+const [SMALLEST_ROW, READABLE_ROW, READ_ROW, TALLEST_ROW] = [1, 16, 20, 72];
+const SMALLEST_GROUP = 3;
+const TROUBLE = ["error", "warning", "nonfinite"];
+const MARK = 3;
 const BRACKET = 5;
 const THINNEST_NAMED_ROW = 11;
 const LOWEST_VIEW = 160;
@@ -33,6 +38,7 @@ export class HeatMap {
     /** @type {Bracket[] | null} */
     this.brackets = null;
     this.isCompact = false;
+    this.isReadable = false;
     this.rowHeight = READ_ROW;
     this.rowsKey = "";
     this.looks = "";
@@ -59,12 +65,14 @@ export class HeatMap {
     this.scales = new HeatScales(this);
     this.empty = element("p", { class: "empty", hidden: true });
     this.thumb = element("div", { class: "thumb", hidden: true, "aria-hidden": "true" });
+    this.rail = element("div", { class: "rail", hidden: true, "aria-label": "Layers with problems" });
     this.root = element(
       "div",
       { class: "heat" },
       this.scales.lane,
       this.view,
       this.thumb,
+      this.rail,
       this.scales.name,
       this.scales.ticks,
       this.empty,
@@ -100,8 +108,22 @@ export class HeatMap {
    * @param {string} message
    */
   show(model, message) {
-    const { sort, search, pins, closed, rows, layer, map, cell, logx } = this.app.state;
-    const looks = JSON.stringify([sort, search, pins, closed, rows, layer, map, cell, logx, this.app.themeKey]);
+    const { sort, search, pins, closed, opened, rows, layer, map, cell, logx } = this.app.state;
+    const { themeKey, healthStamp } = this.app;
+    const looks = JSON.stringify([
+      sort,
+      search,
+      pins,
+      closed,
+      opened,
+      rows,
+      layer,
+      map,
+      cell,
+      logx,
+      themeKey,
+      healthStamp,
+    ]);
     if (model && model === this.model && looks === this.looks) return;
     this.looks = looks;
     this.model = model;
@@ -119,7 +141,8 @@ export class HeatMap {
     const room = this.view.clientHeight;
     this.chooseRows(this.model, room);
     this.chosen = this.chosenRow(this.model);
-    const fitting = Math.min(Math.max(room / Math.max(this.rows.length, 1), SMALLEST_ROW), TALLEST_ROW);
+    const smallest = this.isReadable ? READABLE_ROW : SMALLEST_ROW;
+    const fitting = Math.min(Math.max(room / Math.max(this.rows.length, 1), smallest), TALLEST_ROW);
     this.rowHeight = state.rows === "fit" ? fitting : READ_ROW;
     const height = this.rows.length * this.rowHeight;
     this.space.style.height = `${height}px`;
@@ -138,15 +161,22 @@ export class HeatMap {
    * @param {HeatModel} model
    * @param {number} room
    */
-  chooseRows({ layers, scores }, room) {
-    const { sort, search, pins, closed, rows } = this.app.state;
-    const key = JSON.stringify([sort, search, pins, closed, rows, room, layers, sort === "worst" ? scores : null]);
+  chooseRows({ layers }, room) {
+    const { sort, search, pins, closed, opened, rows } = this.app.state;
+    const worst = sort === "worst" ? this.app.health?.layers : null;
+    const key = JSON.stringify([sort, search, pins, closed, opened, rows, room, layers, worst]);
     if (key === this.rowsKey) return;
     this.rowsKey = key;
-    const options = { layers, matches: matcher(search).test, pins, closed, sort, scores };
+    const place = (/** @type {string} */ name) => this.app.placeAmongWorst(name);
+    const options = { layers, matches: matcher(search).test, pins, closed, opened, sort, place };
     this.rows = build({ ...options, withGroups: true });
-    this.isCompact = rows === "fit" && room / this.rows.length < LABEL_HEIGHT;
+    this.isReadable = sort === "worst" && isFolded(layers.length);
+    this.isCompact = rows === "fit" && !this.isReadable && room / this.rows.length < LABEL_HEIGHT;
     if (this.isCompact) this.rows = build({ ...options, withGroups: false });
+    if (this.isCompact && sort === "model" && this.rows.length * SMALLEST_ROW > room) {
+      this.rows = build({ ...options, withGroups: true, most: room / SMALLEST_GROUP }); // what fits in no other way
+      this.isCompact = false;
+    }
     this.brackets = null;
   }
 
@@ -190,6 +220,7 @@ export class HeatMap {
     this.stretch(context);
     this.scales.outline(context, devicePixelRatio || 1);
     this.drawThumb();
+    this.drawRail();
     fillLabels(this, ...this.visibleRows());
     this.drawCursor();
   }
@@ -221,6 +252,48 @@ export class HeatMap {
     this.thumb.hidden = scrollHeight <= clientHeight + 1;
     this.thumb.style.height = `${(clientHeight / scrollHeight) * clientHeight}px`;
     this.thumb.style.transform = `translateY(${(scrollTop / scrollHeight) * clientHeight}px)`;
+  }
+
+  /**
+   * What is wrong with a row: with its layer, or with the worst one of its group.
+   * @param {Row} row
+   */
+  toneOf(row) {
+    const { layers } = this.model ?? { layers: [] };
+    return worstTone(row.members.map((member) => this.app.health?.described[layers[member]]?.tone ?? ""));
+  }
+
+  /** Where the rows with problems are, if some are out of sight; a click goes there. */
+  drawRail() {
+    this.rail.hidden = this.thumb.hidden;
+    if (this.rail.hidden) return;
+    const room = this.view.clientHeight;
+    /** @type {Map<number, { row: number, tone: Tone }>} */
+    const marks = new Map();
+    this.rows.forEach((row, index) => {
+      const tone = this.toneOf(row);
+      if (!TROUBLE.includes(tone)) return;
+      const place = Math.floor(((index / this.rows.length) * room) / MARK);
+      const before = marks.get(place);
+      if (!before || worstTone([tone, before.tone]) !== before.tone) marks.set(place, { row: index, tone });
+    });
+    this.rail.replaceChildren(
+      ...[...marks].map(([place, { row, tone }]) => {
+        const { name } = this.rows[row];
+        const mark = element("button", {
+          type: "button",
+          "data-tone": tone,
+          title: name,
+          "aria-label": `Go to ${name}`,
+          tabindex: "-1",
+          onclick: () => {
+            this.view.scrollTop = (row + 0.5) * this.rowHeight - this.height / 2;
+          },
+        });
+        mark.style.top = `${place * MARK}px`;
+        return mark;
+      }),
+    );
   }
 
   /** @returns {[number, number]} */
@@ -274,7 +347,8 @@ export class HeatMap {
    * @param {string} name
    */
   reveal(name) {
-    const row = this.rows.findIndex((candidate) => !candidate.isGroup && candidate.name === name);
+    const index = this.model?.layers.indexOf(name) ?? -1;
+    const row = this.rows.findIndex((candidate) => candidate.members.includes(index));
     if (row < 0) return;
     const [top, bottom] = [row * this.rowHeight, (row + 1) * this.rowHeight];
     if (top < this.view.scrollTop) this.view.scrollTop = top;

@@ -21,7 +21,7 @@ const SYMLOG_RANGE = 1000;
  * Levels and numbers are `[layer][column]`; `edges` are where columns begin, and where the last one ends.
  * @typedef {Scale & {
  *   block: Block, layers: string[], columns: number, numbers: Float32Array, isRatio: boolean, isDifference: boolean,
- *   xs: Float64Array, edges: Float64Array, levels: Uint8Array, hasZeros: boolean, scores: number[],
+ *   xs: Float64Array, edges: Float64Array, levels: Uint8Array, hasZeros: boolean,
  * }} HeatModel
  */
 
@@ -34,11 +34,10 @@ const SYMLOG_RANGE = 1000;
  * @param {Block} block
  * @param {{
  *   cell: Cell, colour: Colour, look?: StatisticFacts, x: AxisKind, started: number, other: Block | null,
- *   alerts: Map<string | null, number>,
  * }} options
  * @returns {HeatModel}
  */
-export function heatModel(block, { cell, colour, look, x, started, other, alerts }) {
+export function heatModel(block, { cell, colour, look, x, started, other }) {
   const own = block[cell] ?? block.mean;
   const { numbers, isRatio } = other
     ? difference(block, own, other, other[cell] ?? other.mean, colour, look)
@@ -52,7 +51,6 @@ export function heatModel(block, { cell, colour, look, x, started, other, alerts
     xs,
     edges: edges(xs),
     hasZeros: levels.includes(ZERO),
-    scores: scores(block, numbers, levels, scale.isLog, alerts),
   };
 }
 
@@ -190,32 +188,6 @@ function levelsOf(values, flags, { low, high, isLog, unit }, hasZero) {
     }
   }
   return levels;
-}
-
-/**
- * How bad each layer is: non-finite first, then alerts, then how far its newest number is from the median layer.
- * @param {Block} block
- * @param {Float32Array} numbers
- * @param {Uint8Array} levels
- * @param {boolean} isLog
- * @param {Map<string | null, number>} alerts
- */
-function scores({ layers, columns }, numbers, levels, isLog, alerts) {
-  const newest = layers.map((_, row) => {
-    for (let index = (row + 1) * columns - 1; index >= row * columns; index--) {
-      if (levels[index] < NONFINITE) return folded(numbers[index], isLog, null);
-    }
-    return NaN;
-  });
-  const sorted = newest.filter((value) => !Number.isNaN(value)).sort((one, other) => one - other);
-  const median = sorted[sorted.length >> 1] ?? 0;
-  const widest = Math.max(...sorted.map((value) => Math.abs(value - median)), 1e-30);
-  return layers.map((name, row) => {
-    let broken = 0;
-    for (let index = row * columns; index < (row + 1) * columns; index++) if (levels[index] === NONFINITE) broken++;
-    const distance = Number.isNaN(newest[row]) ? 0 : Math.abs(newest[row] - median) / widest;
-    return 1e6 * broken + 10 * (alerts.get(name) ?? 0) + distance;
-  });
 }
 
 /** @typedef {(one: number, other: number) => number} Chooser */

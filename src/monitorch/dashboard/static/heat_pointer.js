@@ -89,7 +89,7 @@ export class HeatPointer {
   choose(row) {
     const { state } = this.heat.app;
     if (!row) return;
-    if (row.isGroup) state.toggle("closed", row.name);
+    if (row.isGroup) state.fold(row.name, !row.isClosed);
     else state.set({ layer: row.name, tab: "layer" });
   }
 

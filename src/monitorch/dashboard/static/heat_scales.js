@@ -85,7 +85,11 @@ export class HeatScales {
    */
   outline(context, ratio) {
     const { heat } = this;
-    const rowOf = new Map(heat.rows.map((row, index) => [row.isGroup ? "" : row.name, index]));
+    /** @type {Map<string, number>} */
+    const rowOf = new Map();
+    heat.rows.forEach((row, index) => {
+      if (!row.isGroup) rowOf.set(row.name, index);
+    });
     this.frame(context, ratio, rowOf.get(heat.chosen));
     for (const event of heat.app.visibleAlerts()) {
       const row = event.layer === null ? undefined : rowOf.get(event.layer);

@@ -3,6 +3,7 @@
 import { ChartList } from "page/chart.js";
 import { element, iconButton, write } from "page/dom.js";
 import { compact } from "page/format.js";
+import { WorstList } from "page/worst_list.js";
 
 /** @import { App } from "page/app.js" */
 /** @import { Ruler } from "page/axis.js" */
@@ -17,9 +18,10 @@ export class LayerTab {
     this.facts = element("span", { class: "muted" });
     this.pin = iconButton("pin", "Pin to the top (p)", () => app.state.toggle("pins", app.state.layer));
     this.hint = element("p", { class: "empty" });
+    this.worst = new WorstList(app);
     this.head = element("header", { class: "layer-head" }, element("div", {}, this.name, this.facts), this.pin);
     this.list = new ChartList(app, "charts");
-    this.root = element("div", { class: "layer" }, this.hint, this.head, this.list.root);
+    this.root = element("div", { class: "layer" }, this.hint, this.worst.root, this.head, this.list.root);
   }
 
   /**
@@ -31,15 +33,15 @@ export class LayerTab {
     const { state, head } = this.app;
     const layer = head?.layers.find((candidate) => candidate.name === state.layer);
     const isThere = layer !== undefined && ruler !== null;
-    this.hint.hidden = isThere;
+    const isMissing = state.layer !== "" && head !== undefined && !layer;
+    this.hint.hidden = !isMissing;
+    this.worst.root.hidden = isThere;
     this.head.hidden = this.list.root.hidden = !isThere;
-    write(
-      this.hint,
-      state.layer && head && !layer
-        ? `This run has no layer "${state.layer}".`
-        : "Click a row of the heat map to see that layer.",
-    );
-    if (!isThere) return;
+    if (isMissing) write(this.hint, `This run has no layer "${state.layer}".`);
+    if (!isThere) {
+      this.worst.show();
+      return;
+    }
     write(this.name, layer.name);
     const { module } = this.app.data.family(state.run, layer.name);
     const { kind, parameters } = head?.layers.find((candidate) => candidate.name === module) ?? layer;

@@ -13,6 +13,7 @@ const FAVOURITES = [
   "Output Gradient Norm",
   "Weight Norm",
 ];
+const LOSSES = ["Loss", "Loss & Metrics"];
 /** Charts of tags that begin so come last: nearly always there is nothing to see in them. */
 const LATE = ["Warning ", "Non-Finite "];
 const RANKS = { line: 0, share: 0, edge: 1, count: 2 };
@@ -31,6 +32,11 @@ export function title(statistic) {
  */
 export function short(statistic) {
   return statistic.label.replaceAll("_", " ");
+}
+
+/** @param {{ tag: string }} plot */
+export function isLoss({ tag }) {
+  return LOSSES.includes(tag);
 }
 
 /**
@@ -100,7 +106,7 @@ export function family(layers, name) {
 /**
  * A chart: statistics of one tag belong together, as curves with bands; `histograms` is the tag, if it has some.
  * @typedef {{
- *   key: string, lens: string, title: string, scale: string, limits: [number, number] | null, curves: CurveSpec[],
+ *   key: string, lens: string, tag: string, title: string, scale: string, limits: [number, number] | null, curves: CurveSpec[],
  *   histograms: string | null,
  * }} ChartSpec
  */
@@ -161,7 +167,7 @@ function chartOf(found, lens, { tag, curve, name, scale, limits }) {
   const isAlone = tag === "Logged"; // learning rate and speed have nothing in common but the lens
   const key = `${lens.name}/${tag || name}${isAlone ? `/${curve}` : ""}`;
   const chart = found.get(key) ?? {
-    ...{ key, lens: lens.name, title: isAlone ? curve : tag || name },
+    ...{ key, lens: lens.name, tag, title: isAlone ? curve : tag || name },
     ...{ scale, limits, curves: [], histograms: lens.histograms.includes(tag) ? tag : null },
   };
   found.set(key, chart);

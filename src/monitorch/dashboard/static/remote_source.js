@@ -19,6 +19,11 @@ export class RemoteSource {
   }
 
   /** @param {string} run */
+  health(run) {
+    return getJson("api/health", [["run", run]]);
+  }
+
+  /** @param {string} run */
   events(run) {
     return getJson("api/events", [["run", run]]);
   }

@@ -1,6 +1,10 @@
 // The rows of the heat map: layers as a tree, or sorted, with pins on top.
 
 const SMALL_GROUP = 2;
+/** So many of the worst layers have rows of their own, and the groups of all others take about so many rows. */
+export const WORST_ROWS = 40;
+const GROUP_ROWS = 60;
+const DEEPEST = 8;
 
 /**
  * A row covers the layers `members`, by their index in the block; an open group covers none.
@@ -16,28 +20,46 @@ const SMALL_GROUP = 2;
 
 /** @typedef {{ label: string, start: number, end: number }} Bracket */
 
+/** @typedef {(group: string, depth: number) => boolean} Fold  whether a group is closed */
+
 /**
- * Rows to show, each with the layers it covers.
+ * Rows to show, each with the layers it covers. With `most`, groups are closed, the deepest first, until there are about
+ * so few rows; `closed` and `opened` are the groups that somebody has closed and opened.
  * @param {{
- *   layers: string[], matches: (name: string) => boolean, pins: string[], closed: string[],
- *   sort: "model" | "worst" | "name", scores: number[], withGroups: boolean,
+ *   layers: string[], matches: (name: string) => boolean, pins: string[], closed: string[], opened: string[],
+ *   sort: "model" | "worst" | "name", place: (name: string) => number, withGroups: boolean, most?: number,
  * }} options
  */
-export function build({ layers, matches, pins, closed, sort, scores, withGroups }) {
+export function build({ layers, matches, pins, closed, opened, sort, place, withGroups, most = Infinity }) {
   const pinnedNames = new Set(pins);
   const shown = layers
     .map((name, index) => ({ name, index }))
     .filter(({ name }) => matches(name) || pinnedNames.has(name));
   const pinned = shown.filter(({ name }) => pinnedNames.has(name)).map((layer) => leaf(layer, layer.name, 0, true));
   const rest = shown.filter(({ name }) => !pinnedNames.has(name));
-  if (sort === "model") return [...pinned, ...treeRows(rest, closed, withGroups)];
-  const order =
-    sort === "name"
-      ? (/** @type {Place} */ one, /** @type {Place} */ other) =>
-          one.name.localeCompare(other.name, "en", { numeric: true })
-      : (/** @type {Place} */ one, /** @type {Place} */ other) =>
-          scores[other.index] - scores[one.index] || one.index - other.index;
-  return [...pinned, ...rest.sort(order).map((layer) => leaf(layer, layer.name, 0, false))];
+  if (sort === "model") return [...pinned, ...treeRows(rest, { closed, opened, withGroups, most })];
+  const plain = (/** @type {Place} */ layer) => leaf(layer, layer.name, 0, false);
+  if (sort === "name") {
+    rest.sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
+    return [...pinned, ...rest.map(plain)];
+  }
+  const ordered = [...rest].sort((one, other) => place(one.name) - place(other.name) || one.index - other.index);
+  if (!isFolded(ordered.length)) return [...pinned, ...ordered.map(plain)];
+  const worst = ordered.slice(0, WORST_ROWS);
+  const others = new Set(worst);
+  const groups = treeRows(
+    rest.filter((layer) => !others.has(layer)),
+    { closed, opened, withGroups: true, most: GROUP_ROWS },
+  );
+  return [...pinned, ...worst.map(plain), ...groups];
+}
+
+/**
+ * Whether only the worst of so many layers have rows of their own.
+ * @param {number} layers
+ */
+export function isFolded(layers) {
+  return layers > WORST_ROWS + GROUP_ROWS;
 }
 
 /**
@@ -53,14 +75,20 @@ function leaf(layer, label, depth, isPinned) {
 
 /**
  * @param {Place[]} layers
- * @param {string[]} closed
- * @param {boolean} withGroups
+ * @param {{ closed: string[], opened: string[], withGroups: boolean, most: number }} options
  */
-function treeRows(layers, closed, withGroups) {
-  /** @type {Row[]} */
-  const rows = [];
-  walk(grow(layers), { prefix: "", before: "", depth: 0 }, rows, closed, withGroups);
-  return rows;
+function treeRows(layers, { closed, opened, withGroups, most }) {
+  const root = grow(layers);
+  const rows = (/** @type {Fold} */ fold) => {
+    /** @type {Row[]} */
+    const found = [];
+    walk(root, { prefix: "", before: "", depth: 0 }, found, fold, withGroups);
+    return found;
+  };
+  let deepest = DEEPEST;
+  while (most < Infinity && deepest > 0 && rows((_, depth) => depth >= deepest).length > most) deepest--;
+  const isDeep = (/** @type {number} */ depth) => most < Infinity && depth >= deepest;
+  return rows((group, depth) => closed.includes(group) || (isDeep(depth) && !opened.includes(group)));
 }
 
 /**
@@ -87,10 +115,10 @@ function grow(layers) {
  * @param {Branch} node
  * @param {{ prefix: string, before: string, depth: number }} where
  * @param {Row[]} rows
- * @param {string[]} closed
+ * @param {Fold} fold
  * @param {boolean} withGroups
  */
-function walk(node, { prefix, before, depth }, rows, closed, withGroups) {
+function walk(node, { prefix, before, depth }, rows, fold, withGroups) {
   for (const [part, child] of node.children) {
     let [label, inner] = [part, child];
     while (!inner.layer && inner.children.size === 1) {
@@ -102,9 +130,9 @@ function walk(node, { prefix, before, depth }, rows, closed, withGroups) {
     if (inner.layer) rows.push(leaf(inner.layer, before + label, depth, false));
     if (!below) continue;
     const inside = leaves(inner);
-    const isClosed = closed.includes(name);
+    const isClosed = fold(name, depth);
     if (inside.length <= SMALL_GROUP && !isClosed) {
-      walk(inner, { prefix: `${name}.`, before: `${before}${label}.`, depth }, rows, closed, withGroups);
+      walk(inner, { prefix: `${name}.`, before: `${before}${label}.`, depth }, rows, fold, withGroups);
       continue;
     }
     if (withGroups || isClosed) {
@@ -118,7 +146,7 @@ function walk(node, { prefix, before, depth }, rows, closed, withGroups) {
         size: inside.length,
       });
     }
-    if (!isClosed) walk(inner, { prefix: `${name}.`, before: "", depth: depth + 1 }, rows, closed, withGroups);
+    if (!isClosed) walk(inner, { prefix: `${name}.`, before: "", depth: depth + 1 }, rows, fold, withGroups);
   }
 }
 

@@ -1,7 +1,7 @@
 // All runs as a table: which columns it has, how they are sorted, and which runs a filter leaves.
 
 import { bytes, count, duration, number } from "page/format.js";
-import { matcher, short, title } from "page/names.js";
+import { isLoss, matcher, short, title } from "page/names.js";
 
 /** @import { Meta, RunInfo, StatisticFacts, Summary } from "page/data.js" */
 
@@ -9,7 +9,7 @@ import { matcher, short, title } from "page/names.js";
  * A run; `metrics` are the newest numbers of the whole run, by the name of a statistic.
  * @typedef {{
  *   info: RunInfo, settings: Map<string, string>, statistics: StatisticFacts[], metrics: Map<string, number>,
- *   seconds: number | null,
+ *   seconds: number | null, verdict: string,
  * }} RunRow
  */
 
@@ -36,9 +36,9 @@ const LONGEST_NUMBER = 9;
  */
 export function rowsOf(infos, summaryOf) {
   return infos.map((info) => {
-    const { meta = {}, statistics = [], newest = {} } = summaryOf(info.name) ?? {};
+    const { meta = {}, statistics = [], newest = {}, verdict = "–" } = summaryOf(info.name) ?? {};
     const metrics = Object.entries(newest).map(([name, value]) => /** @type {const} */ ([name, Number(value)]));
-    return { info, settings: settingsOf(meta), statistics, metrics: new Map(metrics), seconds: seconds(meta) };
+    return { info, settings: settingsOf(meta), statistics, metrics: new Map(metrics), seconds: seconds(meta), verdict };
   });
 }
 
@@ -105,8 +105,8 @@ export function columnsOf(rows) {
     text: (/** @type {RunRow} */ row) => number(row.metrics.get(statistic.name)),
     value: (/** @type {RunRow} */ row) => row.metrics.get(statistic.name) ?? null,
   }));
-  const [run, status, ...facts] = factColumns();
-  const taken = new Set([run, status, ...facts, ...metrics].map((column) => column.title));
+  const [run, status, health, ...facts] = factColumns();
+  const taken = new Set([run, status, health, ...facts, ...metrics].map((column) => column.title));
   const settings = compared(rows.map((row) => row.settings)).differ.map((key) => ({
     key: `setting ${key}`,
     title: taken.has(key) ? `${key} (setting)` : key,
@@ -114,12 +114,7 @@ export function columnsOf(rows) {
     text: (/** @type {RunRow} */ row) => shortened(row.settings.get(key) ?? "–"),
     value: (/** @type {RunRow} */ row) => numeric(row.settings.get(key) ?? null),
   }));
-  return [run, status, ...metrics, ...settings, ...facts];
-}
-
-/** @param {StatisticFacts} statistic */
-function isLoss({ tag }) {
-  return tag === "Loss";
+  return [run, status, health, ...metrics, ...settings, ...facts];
 }
 
 /** @param {string | null} text */
@@ -142,6 +137,7 @@ function factColumns() {
   const facts = [
     ["run", (row) => row.info.name, (row) => row.info.name],
     ["status", (row) => row.info.status, (row) => row.info.status],
+    ["health", (row) => row.verdict, (row) => row.verdict],
     ["steps", (row) => count(row.info.last_step), (row) => row.info.last_step],
     ["duration", (row) => (row.seconds === null ? "–" : duration(row.seconds)), (row) => row.seconds],
     ["last update", (row) => `${duration(row.info.age)} ago`, (row) => row.info.age],

@@ -13,6 +13,7 @@ export const CHOICES = {
   rows: /** @type {("fit" | "read")[]} */ (["fit", "read"]),
   x: /** @type {AxisKind[]} */ (["step", "epoch", "time"]),
   tab: /** @type {("layer" | "alerts" | "runs" | "table")[]} */ (["layer", "alerts", "runs", "table"]),
+  findings: /** @type {("shown" | "hidden")[]} */ (["shown", "hidden"]),
   theme: /** @type {("system" | "light" | "dark")[]} */ (["system", "light", "dark"]),
 };
 
@@ -29,6 +30,8 @@ class Choices extends EventTarget {
   pins = [];
   /** @type {string[]} */
   closed = [];
+  /** @type {string[]} */
+  opened = [];
   sort = CHOICES.sort[0];
   cell = CHOICES.cell[0];
   colour = CHOICES.colour[0];
@@ -48,6 +51,7 @@ class Choices extends EventTarget {
   tab = CHOICES.tab[0];
   /** @type {number | null} */
   at = null;
+  findings = CHOICES.findings[0];
   theme = CHOICES.theme[0];
   runfilter = "";
   runsort = "";
@@ -106,12 +110,25 @@ export class State extends Choices {
 
   /**
    * Add to a list, or remove from it.
-   * @param {"compare" | "pins" | "closed"} name
+   * @param {"compare" | "pins"} name
    * @param {string} value
    */
   toggle(name, value) {
     this.set({
       [name]: this[name].includes(value) ? this[name].filter((item) => item !== value) : [...this[name], value],
+    });
+  }
+
+  /**
+   * Close a group of rows, or open it.
+   * @param {string} group
+   * @param {boolean} isClosed
+   */
+  fold(group, isClosed) {
+    const others = (/** @type {string[]} */ list) => list.filter((name) => name !== group);
+    this.set({
+      closed: isClosed ? [...others(this.closed), group] : others(this.closed),
+      opened: isClosed ? others(this.opened) : [...others(this.opened), group],
     });
   }
 

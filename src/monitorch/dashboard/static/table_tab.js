@@ -43,9 +43,9 @@ export class TableTab {
     const what = [this.app.statisticTitle(), error].filter(Boolean).join(" ");
     write(this.caption, `${what}, steps ${count(total.step[0])} to ${count(total.last[0])}`);
     const rows = total.layers
-      .map((name, row) => ({ name, row, score: model.scores[model.layers.indexOf(name)] ?? 0 }))
+      .map((name, row) => ({ name, row, place: this.app.placeAmongWorst(name) }))
       .filter(({ name }) => matches(name));
-    if (state.sort === "worst") rows.sort((one, other) => other.score - one.score);
+    if (state.sort === "worst") rows.sort((one, other) => one.place - other.place);
     if (state.sort === "name") rows.sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
     this.body.replaceChildren(...rows.slice(0, MOST).map(({ name, row }) => this.line(name, row, total, model)));
   }

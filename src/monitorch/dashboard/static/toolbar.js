@@ -6,6 +6,7 @@ import { STRONGEST } from "page/curves.js";
 import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, saveButtons, write } from "page/dom.js";
 import { saveHeatCsv, saveHeatPng } from "page/exports.js";
 import { count, duration } from "page/format.js";
+import { verdictTone } from "page/health.js";
 import { matcher, menu } from "page/names.js";
 import { printable, shortNames } from "page/text.js";
 
@@ -27,6 +28,12 @@ export class TopBar {
     });
     this.chips = element("div", { class: "chips" });
     this.badge = new Badge(app);
+    this.verdict = element("button", {
+      type: "button",
+      class: "verdict",
+      "aria-controls": "findings",
+      onclick: () => state.turn("findings"),
+    });
     this.axis = new Choice("Axis", KINDS, (x) => state.set({ x }));
     this.logarithmic = element("button", {
       type: "button",
@@ -58,6 +65,7 @@ export class TopBar {
       element("span", { class: "brand" }, mark(), "monitorch"),
       this.run,
       this.chips,
+      this.verdict,
       this.badge.root,
       element(
         "div",
@@ -89,6 +97,7 @@ export class TopBar {
     const short = shortNames(compared, LONGEST_CHIP);
     this.chips.replaceChildren(...compared.map((name, place) => this.chip(name, short[place], place)));
     this.badge.show();
+    this.showVerdict();
     this.axis.show(state.x);
     this.axis.rename("epoch", this.app.tickUnit === "tick" ? "Tick" : KINDS.epoch);
     this.logarithmic.setAttribute("aria-pressed", String(state.logx));
@@ -99,6 +108,24 @@ export class TopBar {
     this.theme.dataset.shown = state.theme;
     this.theme.title = `Theme: ${state.theme} (t)`;
     this.theme.setAttribute("aria-label", this.theme.title);
+  }
+
+  /** How the run is; shows or hides the findings, if there are some. */
+  showVerdict() {
+    const { health, isMissing, isEmpty, state } = this.app;
+    this.verdict.hidden = !health || isMissing || isEmpty;
+    if (!health) return;
+    const { findings, verdict } = health;
+    const number = findings?.length ?? 0;
+    this.verdict.dataset.tone = verdictTone(health);
+    this.verdict.disabled = !number;
+    this.verdict.setAttribute("aria-expanded", String(number > 0 && state.findings === "shown"));
+    const what = !findings
+      ? "Nobody has looked for problems in this run"
+      : number
+        ? `${state.findings === "shown" ? "Hide" : "Show"} the findings (v)`
+        : "No problem was found";
+    write(this.verdict, verdict, what);
   }
 
   /**

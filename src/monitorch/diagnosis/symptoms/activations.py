@@ -9,7 +9,7 @@ import numpy as np
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Table
-from ..run import FEWEST, Run, nan_median
+from ..run import FEWEST, Run, median, nan_median
 from .base import Stretch, Symptom, evidence, lasting, others, share, short, stretches
 
 LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
@@ -255,7 +255,7 @@ class RankCollapse(Symptom):
             return
         earliest = min(found, key=lambda one: one.place)
         layer, last = table.places[earliest.place], table.places[-1]
-        level = float(np.nanmedian(table.column(last)[-FEWEST:]))
+        level = median(table.column(last)[-FEWEST:])
         text = (
             f"The outputs of {last} differ by {share(level)} of their size between samples, and collapse in {layer}. "
             "Whatever comes after cannot tell samples apart."
@@ -295,7 +295,7 @@ class AttentionCollapse(Symptom):
             return
         when, table, signal = min(found, key=lambda one: (one[0].step, run.place(one[1].places[one[0].place])))
         layer = table.places[when.place]
-        level = float(np.nanmedian(table.column(layer)[-FEWEST:]))
+        level = median(table.column(layer)[-FEWEST:])
         what = "entropy of attention" if table is entropy else "largest logit of attention"
         text = (
             f"The {what} in {layer} is {short(level)} (the limit is "
@@ -331,7 +331,7 @@ class ExpertCollapse(Symptom):
         if not found:
             return
         when, layer = found[0], table.places[found[0].place]
-        level = float(np.nanmedian(table.column(layer)[-FEWEST:]))
+        level = median(table.column(layer)[-FEWEST:])
         text = (
             f"The less used half of the experts of {layer} gets {share(level)} of the tokens. "
             "They learn nothing, and the others do all the work."

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import signals
 from ..finding import Finding, Remedy
-from ..run import CROSS_ENTROPY, FEWEST, Run, expected_perplexity
+from ..run import CROSS_ENTROPY, FEWEST, Run, expected_perplexity, largest, median
 from .activations import LAYER_NORMS
 from .base import Symptom, evidence, points, share, short
 
@@ -23,13 +23,15 @@ class InputScale(Symptom):
 
     Attributes:
         size: the largest mean and standard deviation.
-        features: how far the standard deviations of two features may be apart.
+        features: how far the standard deviations of two features may be apart,
+        large: if that of all together is larger than this.
     """
 
     id: ClassVar[str] = "input_scale"
     needs: ClassVar[tuple[str, ...]] = (signals.INPUT_STD, signals.FEATURE_SPREAD)
     size: float = 10.0
     features: float = 100.0
+    large: float = 3.0
 
     def look(self, run: Run) -> Iterable[Finding]:
         """The first floating input with features."""
@@ -41,7 +43,8 @@ class InputScale(Symptom):
         # other inputs may come in other steps
         tables = (table.select([place]) for table in (means, stds, spreads))
         mean, std, spread = (np.abs(table.at_steps(spreads.steps)[:, 0]) for table in tables)
-        is_bad = (mean > self.size) | (std > self.size) | (spread > self.features)
+        # nearly constant features, such as the borders of images, do no harm: the others must be large
+        is_bad = (mean > self.size) | (std > self.size) | ((spread > self.features) & (std > self.large))
         rows = np.flatnonzero(is_bad)
         if not len(rows) or is_bad[-FEWEST:].mean() <= 0.5:
             return
@@ -149,7 +152,7 @@ class OutputLossMismatch(Symptom):
         targets = [run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest")]
         if run.facts.classes or not all("target" in one.places for one in targets):
             return None
-        least, most = float(np.nanmin(targets[0].column("target"))), float(np.nanmax(targets[1].column("target")))
+        least, most = -largest(-targets[0].column("target")), largest(targets[1].column("target"))
         bounds = {"ReLU": (0.0, math.inf), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Softmax": (0.0, 1.0)}
         kind = run.facts.layers.get(layer or "", "")
         bottom, top = bounds.get(kind, (-math.inf, math.inf))
@@ -190,7 +193,7 @@ class UnrepresentativeBatches(Symptom):
         shares = counts[counts > 0] / counts.sum()
         overall = float(np.exp(-(shares * np.log(shares)).sum()))
         perplexities = table.column("target")
-        level = float(np.nanmedian(perplexities))
+        level = median(perplexities)
         likely = expected_perplexity(tuple(shares.tolist()), max(1, round(batch)))
         first = int(table.steps[0])
         if level < self.share * overall and level < self.expected * likely and overall > 1.5:

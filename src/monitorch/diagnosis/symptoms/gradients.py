@@ -10,7 +10,7 @@ import numpy as np
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Table
-from ..run import FEWEST, Run, nan_median
+from ..run import FEWEST, Run, largest, median, nan_median
 from .base import Symptom, evidence, lasting, others, points, short, stretches
 
 SMALLEST_HALF = 2.0**-24
@@ -193,7 +193,7 @@ class Underflow(Symptom):
         if not table.places or run.facts.loss_scale:
             return
         dead = run.table(signals.DEATH)
-        if np.isfinite(dead.values).any() and np.nanmax(dead.values) > 0.9:
+        if largest(dead.values) > 0.9:
             return  # that alone makes gradients 0
         rms = table.values / np.sqrt([run.size(name) for name in table.places])
         found = lasting(Table(table.steps, table.places, rms), rms < self.level * SMALLEST_HALF)
@@ -201,7 +201,7 @@ class Underflow(Symptom):
             return
         when = max(found, key=lambda one: one.place)
         name = table.places[when.place]
-        level = float(np.nanmedian(rms[-FEWEST:, when.place]))
+        level = median(rms[-FEWEST:, when.place])
         text = (
             f"Elements of the gradient of {name} are {short(level)} on average, and float16 has nothing between 0 and "
             f"{short(SMALLEST_HALF)}. Most of them became 0, so the layer learns little or nothing."

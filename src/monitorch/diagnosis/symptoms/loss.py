@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import signals
 from ..finding import Evidence, Finding, Remedy
-from ..run import CROSS_ENTROPY, EARLY, FEWEST, Run, nan_median
+from ..run import CROSS_ENTROPY, EARLY, FEWEST, Run, largest, median, nan_median
 from .base import Symptom, points, short
 
 RECENT = 10
@@ -67,7 +67,7 @@ class LossSpike(Symptom):
             f"{cause}"
         )
         gradients = run.table(signals.ALL_GRADIENTS)
-        usual = float(np.nanmedian(gradients.values)) if gradients else 1.0
+        usual = median(gradients.values) if gradients else 1.0
         remedy = Remedy(
             "Look at this batch, skip it, or clip gradients.", "clip", {"max_norm": round(2 * usual, 4) or 1.0}
         )
@@ -80,7 +80,7 @@ class LossSpike(Symptom):
         if table and step in table.steps:
             row = int(np.searchsorted(table.steps, step))
             usual = nan_median(table.values.T)
-            ratio = float(np.nanmax(table.values[row] / np.maximum(usual, 1e-12)))
+            ratio = largest(table.values[row] / np.maximum(usual, 1e-12))
             if ratio > 3:
                 shown = points(signals.INPUT_STD, table.places[0], table.steps, table.values[:, 0])
                 return f"The batch of that step was {short(ratio)} times as large as usual.", [shown]
@@ -183,7 +183,7 @@ class NoLabelSignal(Symptom):
         checks, guess = run.validation, run.trivial_loss
         if len(checks) < 3 or not math.isfinite(guess) or guess <= 0:
             return
-        best = float(np.nanmin(checks.values))
+        best = -largest(-checks.values)
         # far above it the validation data have other classes, or the model was ruined by something else
         if not self.validation * guess < best < 1.5 * guess or not run.last_loss < self.training * guess:
             return
@@ -233,7 +233,7 @@ class TrainEvalMismatch(Symptom):
         level = np.fmax(off, shift)
         if not (level > 1).any():
             return
-        worst = int(np.nanargmax(level))
+        worst = int(np.argmax(np.nan_to_num(level)))
         layer = min((variance.places[place] for place in np.flatnonzero(level > 1)), key=run.place)
         ratio = float(nan_median(variance.values[-FEWEST:].T)[worst])
         text = (

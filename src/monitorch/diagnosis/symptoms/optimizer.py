@@ -10,7 +10,7 @@ import numpy as np
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Numbers, Table
-from ..run import FEWEST, Run, nan_median, rolling_median
+from ..run import FEWEST, Run, largest, median, nan_median, rolling_median
 from .base import Symptom, evidence, lasting, others, points, share, short, stretches
 
 
@@ -122,14 +122,14 @@ class StaleGradient(Symptom):
             return
         is_bad = table.values == 0
         found = lasting(table, is_bad, self.steps)
-        found = [one for one in found if np.nanmean(is_bad[table.steps >= one.step, one.place]) > self.share]
+        found = [one for one in found if np.mean(is_bad[table.steps >= one.step, one.place]) > self.share]
         found = [one for one in found if one.resolved_at is None]
         if not found or len(found) < 0.3 * len(names):
             return
         when = min(found, key=lambda one: one.step)
         is_all = len(found) > 0.8 * len(names)
         layer = None if is_all else run.layer_of(names[when.place])
-        level = float(np.nanmean(is_bad[table.steps >= when.step]))
+        level = float(np.mean(is_bad[table.steps >= when.step]))
         text = (
             f"In {share(level)} of the observed steps gradients were not empty when backward added to them. "
             "zero_grad() is missing, so every step uses the sum of all gradients so far."
@@ -170,7 +170,7 @@ class StepTooLarge(Symptom):
             return
         known = [one for one in (large, rising) if one is not None]
         step, detected_at = min(known, key=lambda one: one[1])
-        level = float(np.nanmax(middle)) if np.isfinite(middle).any() else math.nan
+        level = largest(middle)
         now = run.loss.values[np.isfinite(run.loss.values)]
         has_diverged = rising is not None
         says = []
@@ -193,8 +193,7 @@ class StepTooLarge(Symptom):
         if not table:
             return None
         is_bad = table.values > self.ratio
-        with np.errstate(all="ignore"):
-            part = np.nanmean(np.where(np.isfinite(table.values), is_bad, np.nan), axis=1)
+        part = is_bad.sum(axis=1) / np.maximum(np.isfinite(table.values).sum(axis=1), 1)
         bad = part >= self.layers
         sure = rolling_median(bad[:, None].astype(float))[:, 0] > 0.5
         rows = np.flatnonzero(sure)
@@ -215,11 +214,11 @@ class StepTooLarge(Symptom):
         apart = np.diff(table.steps)[:, None]
         with np.errstate(all="ignore"):
             ratios = np.abs(np.diff(table.values, axis=0)) / table.values[:-1] / np.maximum(apart, FEWEST)
-        part = np.nanmean(np.where(np.isfinite(ratios), ratios > self.ratio, 0.0), axis=1)
+        part = np.mean(np.where(np.isfinite(ratios), ratios > self.ratio, 0.0), axis=1)
         for row in np.flatnonzero(part >= self.layers).tolist():
             begin, end = int(table.steps[row]), int(table.steps[row + 1])
             observed = ratios_seen.values[(ratios_seen.steps > begin) & (ratios_seen.steps <= end)]
-            is_denied = np.isfinite(observed).any() and np.nanmedian(observed) < self.ratio / 3
+            is_denied = median(observed) < self.ratio / 3
             if not is_denied:  # otherwise somebody else has changed the weights
                 return begin + 1, end
         return None
@@ -241,7 +240,7 @@ class StepTooLarge(Symptom):
         if not len(rows) or smooth[-1] <= limit[-1]:
             return None
         is_huge = smooth[-1] > 10 * max(abs(first), 1e-12)
-        strong = np.isfinite(middle).any() and float(np.nanmax(middle)) > 0.02
+        strong = largest(middle) > 0.02
         if not (is_huge or strong):
             return None
         detected = rows[0]
@@ -279,17 +278,17 @@ class NoProgress(Symptom):
         if _is_warming_up(run):
             return None
         middle = nan_median(table.values)
-        largest = np.nanmax(np.where(np.isfinite(table.values), table.values, 0.0), axis=1)
-        is_small = rolling_median(largest[:, None])[:, 0] < self.ratio
+        highest = np.where(np.isfinite(table.values), table.values, 0.0).max(axis=1)
+        is_small = rolling_median(highest[:, None])[:, 0] < self.ratio
         cosines = run.table(signals.GRADIENT_COSINE).select(run.weights)
-        alike = float(np.nanmedian(cosines.values)) if np.isfinite(cosines.values).any() else 1.0
+        alike = median(cosines.values)
         rows = np.flatnonzero(is_small)
         is_flat = math.isfinite(run.fallen) and run.fallen < 0.05 and run.facts.optimizers == 1
         if not len(rows) or not is_small[-1] or alike < self.cosine or not is_flat or len(run.loss) < 10:
             return None
-        if np.mean(largest < self.ratio) < 0.5:
+        if np.mean(highest < self.ratio) < 0.5:
             return None  # rates that go to 0 at the end are meant to
-        level = float(np.nanmedian(middle[-FEWEST:]))
+        level = median(middle[-FEWEST:])
         factor = float(np.clip(10.0 ** round(math.log10(1e-3 / max(level, 1e-9))), 10, 1e4))
         text = (
             f"A step changes weights by {short(level)} of their size, and gradients always point the same way. "
@@ -336,7 +335,7 @@ def _is_warming_up(run: Run) -> bool:
     rates = run.table(signals.RATE)
     if not rates or len(rates.steps) < 3:
         return False
-    highest = np.nanmax(np.where(np.isfinite(rates.values), rates.values, 0.0), axis=1)
+    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1)
     return bool(highest[-1] > 1.05 * highest[max(0, len(highest) // 2)])
 
 
@@ -367,7 +366,7 @@ class Oscillation(Symptom):
         table = run.table(signals.GRADIENT_COSINE).select(run.weights)
         if not table or len(table.steps) < FEWEST or len(run.loss) < 20:
             return
-        highest = np.nanmax(np.where(np.isfinite(table.values), table.values, -1.0), axis=1)
+        highest = np.where(np.isfinite(table.values), table.values, -1.0).max(axis=1)
         sure = rolling_median(highest[:, None])[:, 0] < self.cosine
         rows = np.flatnonzero(sure)
         if not len(rows):
@@ -377,7 +376,7 @@ class Oscillation(Symptom):
         up = float(np.mean(np.diff(after) > 0)) if len(after) > 5 else 0.0
         if up < self.rises:
             return
-        level = float(np.nanmedian(table.values[-FEWEST:]))
+        level = median(table.values[-FEWEST:])
         resolved = None if sure[-1] else int(table.steps[min(rows[-1] + 1, len(table.steps) - 1)])
         text = (
             f"Consecutive gradients point in opposite directions (cosine {short(level)}), and the loss rises in "
@@ -425,9 +424,9 @@ class OverRegularised(Symptom):
         rows = np.flatnonzero(part >= self.layers)
         if not len(rows) or part[-1] < self.layers:
             return
-        worst = int(np.nanargmin(np.where(np.isfinite(ratios[-1]), ratios[-1], np.inf)))
-        level = float(np.nanmedian(ratios[-1]))
-        began = int(np.nanargmax(nan_median(ratios)[: rows[0] + 1]))
+        worst = int(np.argmin(np.where(np.isfinite(ratios[-1]), ratios[-1], np.inf)))
+        level = median(ratios[-1])
+        began = int(np.argmax(np.nan_to_num(nan_median(ratios)[: rows[0] + 1])))
         text = (
             f"Weights have shrunk to {share(level)} of their first norm, {table.places[worst]} most of all. "
             "Weight decay is stronger than what gradients add, so the model forgets what it learns."
@@ -458,8 +457,8 @@ class GradientNoise(Symptom):
         if len(table.steps) < 2 * FEWEST or not run.is_long or run.facts.batch is None:
             return
         early = np.abs(nan_median(table.values[1 : 4 * FEWEST].T))
-        level = float(np.nanmedian(early)) if np.isfinite(early).any() else math.inf
-        if run.facts.batch > self.batch or level > self.cosine:
+        level = median(early)
+        if run.facts.batch > self.batch or not level <= self.cosine:
             return
         text = (
             f"Gradients of consecutive steps have a cosine of {short(level)} in most layers, with batches of "

@@ -1,0 +1,51 @@
+"""Say what is wrong in a run, where, since when, and what to try."""
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .arguments import add_json, add_run
+
+if TYPE_CHECKING:
+    from ..diagnosis import Finding
+
+SEVERITIES = ("info", "warning", "error")
+"""Those of findings, from harmless to harmful; said again here, since the store is loaded only when a command runs."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run(parser, optional=True)
+    fail_on = "exit code 1 if something at least this bad lasts (default: never)"
+    parser.add_argument("--fail-on", choices=SEVERITIES, metavar="|".join(SEVERITIES), help=fail_on)
+    parser.add_argument("--all", action="store_true", help="every consequence, however many")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge the stored numbers of a run again, and print what was found."""
+    from ..diagnosis import check, verdict
+    from .reading import find_run
+
+    with find_run(options, options.run) as found:
+        findings = check(found)
+        if options.json:
+            from .strict_json import json_text
+
+            facts = {"run": found.name, "verdict": verdict(findings), "findings": [one.to_json() for one in findings]}
+            print(json_text(facts))
+        else:
+            from .finding_sheet import print_findings
+            from .run_facts import headline
+            from .run_sheet import title
+            from .screen import open_console
+
+            console = open_console()
+            print_findings(console, findings, title(headline(found)), everything=options.all)
+    return int(options.fail_on is not None and is_as_bad(findings, options.fail_on))
+
+
+def is_as_bad(findings: "Iterable[Finding]", severity: str) -> bool:
+    """Whether a finding lasts that is at least this bad, a consequence or not."""
+    worse = SEVERITIES[SEVERITIES.index(severity) :]
+    return any(finding.is_open and finding.severity in worse for finding in findings)
