@@ -91,18 +91,23 @@ class Series:
 
         ``step``: the step that it belongs to, if that is not the present one.
         """
-        if step is None:
-            step = UNKNOWN if self.log is None else self.log.now()
+        step = self.now() if step is None else step
         for number, part in zip(self._numbers(self.place(key, inplace)), sample, strict=True):
             self._waiting.add(number, as_sample(part), step)
 
-    def add_all(self, keys: Iterable[Hashable], samples: Tensor) -> None:
+    def now(self) -> int:
+        """The step that a sample belongs to which comes now, if somebody wants to know."""
+        return UNKNOWN if self.log is None else self.log.now()
+
+    def add_all(self, keys: Iterable[Hashable], samples: Tensor, steps: Iterable[int] | None = None) -> None:
         """Add one sample to each key: the elements of a tensor or, if samples have several numbers, its rows.
 
-        The tensor has no graph, and must not be changed afterwards.
+        The tensor has no graph, and must not be changed afterwards. ``steps``: what :meth:`now` was for each key; those
+        without are not logged.
         """
         numbers = [number for key in keys for number in self._numbers(self.place(key))]
-        self._waiting.add_all(numbers, samples.reshape(-1).to(wide_dtype(samples)))
+        dated = None if steps is None else [step for step in steps for _ in range(self.width)]
+        self._waiting.add_all(numbers, samples.reshape(-1).to(wide_dtype(samples)), dated)
 
     def append(self, number: int, sample: Any) -> None:
         """Add a number to one accumulator; a tensor is copied, without waiting for the GPU."""

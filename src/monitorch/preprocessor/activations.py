@@ -247,7 +247,7 @@ class Activations(SeparateStatistics):
             x = thinned(x, units, step)
             active = active_counts(x, units)
             found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
-            self._kept.batches.add(name, *found.values(), common=(x.numel(), *found))
+            self._wait(name, *found.values(), common=(x.numel(), *found))
             self._note_alive(name, x, active, step)
 
     def _note_alive(self, name: str, x: Tensor, active: Tensor, step: int) -> None:
@@ -257,11 +257,17 @@ class Activations(SeparateStatistics):
         window.add(active, step, len(x), x.numel() // len(active))
         if window.is_full:
             del self._windows[name]
-            self._kept.batches.add(name, window.alive, common=(x.numel(), DEATH))
+            self._wait(name, window.alive, common=(x.numel(), DEATH))
+
+    def _wait(self, name: str, *tensors: Tensor, common: tuple[Any, ...]) -> None:
+        """Keep what is measured of one call until those of other layers are there, with the step."""
+        kept = self._kept
+        kept.batches.add((name, kept.series.now()), *tensors, common=common)
 
     def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
         """Make the samples of several calls; those that a window has closed for come alone."""
         elements, *statistics = common
+        names, steps = zip(*keys, strict=True)
         wide, found = wide_dtype(columns[0]), dict(zip(statistics, columns, strict=True))
         norms = found.pop(NORM, columns[0])  # with spreads there is one
         for statistic, column in found.items():
@@ -273,7 +279,7 @@ class Activations(SeparateStatistics):
                 sample = column.to(wide) / elements
             else:  # a spread; that of zeros is 0
                 sample = column / (norms / math.sqrt(elements)).clamp_min(torch.finfo(torch.float32).tiny)
-            kept.series.add_all([(name, statistic) for name in keys], sample)
+            kept.series.add_all([(name, statistic) for name in names], sample, steps)
 
     def clear(self) -> None:
         """Also forget which units were active."""
