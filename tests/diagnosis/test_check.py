@@ -103,6 +103,7 @@ from pathlib import Path
 training = Training()
 watched = training.watch(Path(sys.argv[1]))
 training.train(40)
+assert watched.findings  # a look at the newest numbers
 watched.visualizer.sync()
 os._exit(3)
 """
