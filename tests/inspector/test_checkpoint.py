@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.engine import allocation, graph
+from monitorch.engine import allocation
 from monitorch.errors import OptionError
-from monitorch.inspector import inspector_state, pytorch_inspector
+from monitorch.gatherer import feed_forward_gatherer
+from monitorch.inspector import inspector_state, pytorch_inspector, step_counter
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.lens import (
     Attribute,
@@ -190,7 +191,7 @@ def test_a_state_that_does_not_fit_is_refused(make, message):
 def test_a_resumed_run_keeps_its_account_and_parts_no_pair(given, parting, monkeypatch):
     time = Time()
     monkeypatch.setattr(pytorch_inspector, "Cadence", partial(Cadence, clock=time))
-    for room in (inspector_state, graph):
+    for room in (inspector_state, feed_forward_gatherer, step_counter):
         monkeypatch.setattr(room, "perf_counter", time)
 
     def training():

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.engine import graph
-from monitorch.inspector import inspector_state, pytorch_inspector
+from monitorch.gatherer import feed_forward_gatherer
+from monitorch.inspector import inspector_state, pytorch_inspector, step_counter
 from monitorch.inspector.cadence import Cadence, Phase
 from monitorch.lens import (
     LossMetrics,
@@ -221,7 +221,7 @@ def take_time(monkeypatch):
     """Make a baseline step of a model take half as long again as an idle one, and an observed one twice as long."""
     time = Time()
     monkeypatch.setattr(pytorch_inspector, "Cadence", partial(Cadence, clock=time))
-    for room in (inspector_state, graph):
+    for room in (inspector_state, feed_forward_gatherer, step_counter):
         monkeypatch.setattr(room, "perf_counter", time)
 
     def take(model, inspector, seconds):

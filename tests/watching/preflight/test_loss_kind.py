@@ -66,6 +66,7 @@ def test_a_loss_is_known_by_its_class_or_by_its_result(loss_fn, output, target, 
         (nn.MSELoss(), NUMBERS, NUMBERS * 3, np.var(3 * NUMBERS.double().numpy())),
         (nn.CrossEntropyLoss(), LOGITS[:, :1], LABELS * 0, None),
     ],
+    ids=["classes", "bits", "shares", "numbers", "one class"],
 )
 def test_what_a_constant_answer_gets(loss_fn, output, target, trivial):
     found = known(loss_fn, output, target).trivial
