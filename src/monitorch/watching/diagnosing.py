@@ -172,6 +172,8 @@ class LiveDiagnosis:
         self._findings: list[Finding] = []
         self._looked_at, self._due = -1, 0.0
         self._noted: dict[str, Any] = {}
+        self._told = set[str]()
+        """The ids of findings that were events: one that comes and goes is told once."""
         self._id = uuid4().hex
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
         preprocessors = [part for lens in known for part in lens._preprocessors]
@@ -228,14 +230,14 @@ class LiveDiagnosis:
         self._findings = diagnose(self.history, self._symptoms, known.values(), self._report)
         self._looked_at = self.history.step
         for one in self._findings:
-            before = known.get(one.id)
-            if one.severity != "info" and one.is_open and (before is None or before.severity == "info"):
+            if one.severity != "info" and one.is_open and one.id not in self._told:
                 self._tell(one)
         self._note()
         took = time.perf_counter() - begin
         self._due = time.perf_counter() + PAUSE * took
 
     def _tell(self, one: Finding) -> None:
+        self._told.add(one.id)
         if one.symptom == NonFinite.id and self.history.facts.origin is not None:
             return  # whoever has found the first tensor has said so
         body = {"text": one.explanation, "numbers": {"since": one.step}, FINDING: one.id}

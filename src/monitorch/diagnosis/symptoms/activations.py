@@ -44,7 +44,7 @@ class DeadUnits(Symptom):
         first, layers = found[0], [table.places[one.place] for one in found if one.resolved_at is None]
         layer, values = table.places[first.place], table.column(table.places[first.place])
         level = float(values[np.isfinite(values)][-1])
-        began = self._beginning(run, layer, first)
+        began = self._beginning(run, layer, first, values[table.steps == first.detected_at][0])
         zeros = run.table(signals.ZEROS)
         since_birth = bool(zeros) and began <= zeros.steps[0]
         remedy = (
@@ -64,14 +64,17 @@ class DeadUnits(Symptom):
             layer, began, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
         )
 
-    def _beginning(self, run: Run, layer: str, found: Stretch) -> int:
-        """Since when so many outputs were 0, before a window of many batches told that it is the same units."""
+    def _beginning(self, run: Run, layer: str, found: Stretch, dead: float) -> int:
+        """Since when so many outputs were 0, before a window of many batches told that it is the same units.
+
+        Half of the outputs of a healthy ReLU are 0, too: at least as many must be as units were found dead.
+        """
         zeros = run.table(signals.ZEROS)
         if layer not in zeros.places:
             return found.step
         before = zeros.steps <= found.step
         steps, values = zeros.steps[before], zeros.column(layer)[before]
-        alive = np.flatnonzero(values < self.share)
+        alive = np.flatnonzero(values < 0.99 * dead)
         first = int(alive[-1]) + 1 if len(alive) else 0
         return int(steps[first]) if first < len(steps) else found.step
 
