@@ -1,6 +1,5 @@
 """The diagnosis of a run on disk is that of the run while it trained."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -110,7 +109,7 @@ os._exit(3)
 
 
 def test_after_a_crash_everything_that_was_stored_can_be_checked(tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(CRASH), str(tmp_path), os.path.dirname(__file__)]
+    command = [sys.executable, "-c", textwrap.dedent(CRASH), str(tmp_path), str(Path(__file__).parent)]
     assert subprocess.run(command, capture_output=True, timeout=300).returncode == 3
     found = check(tmp_path / "run")
     assert {"no_update:2", "dead_units:3"} <= {one.id for one in found}

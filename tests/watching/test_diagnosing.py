@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import monitorch
-from monitorch.diagnosis import Facts, Finding, Remedy, Symptom, signals
+from monitorch.diagnosis import Finding, Remedy, RunFacts, Symptom, signals
 from monitorch.diagnosis.history import TRAINING, VALIDATION
 from monitorch.diagnosis.symptoms import DeadUnits
 from monitorch.errors import MonitorchWarning, OptionError
@@ -183,7 +183,8 @@ def test_each_finding_is_one_event_and_all_are_facts_of_the_run(training, tmp_pa
         assert [Finding.from_json(one) for one in run.meta["findings"]] == live
         kinds = Counter(event.kind for event in run.events())
         assert (
-            Facts.from_json(run.meta["diagnosis"]).parameters.keys() == dict(training.model.named_parameters()).keys()
+            RunFacts.from_json(run.meta["diagnosis"]).parameters.keys()
+            == dict(training.model.named_parameters()).keys()
         )
     assert {kind: kinds[kind] for kind in problems} == dict.fromkeys(problems, 1)
 
@@ -218,11 +219,15 @@ class Flapping(Symptom):
 
 def test_a_symptom_that_fails_is_told_once_and_stops_nothing(training):
     training.scale = 300.0
-    with pytest.warns(MonitorchWarning, match="looking for failing failed: KeyError") as told:
+
+    def watch_and_train():
         with training.watch(symptoms=[Failing()]) as watched:
             for _ in range(4):
                 training.train(5)
                 assert first(watched).symptom == "input_scale"
+
+    with pytest.warns(MonitorchWarning, match="looking for failing failed: KeyError") as told:
+        watch_and_train()
     assert len(told) == 1
 
 
