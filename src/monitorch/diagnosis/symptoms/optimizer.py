@@ -399,10 +399,10 @@ class Oscillation(Symptom):
 
 @dataclass(frozen=True)
 class OverRegularised(Symptom):
-    """Weights shrink to nothing, or grow without end.
+    """Weights shrink to nothing.
 
     Attributes:
-        shrunk: the norm of a weight over its first one, at least.
+        shrunk: the norm of a weight over its first one, at most.
         layers: in which share of the weights.
     """
 
