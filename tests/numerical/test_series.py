@@ -292,4 +292,5 @@ def test_samples_that_are_made_later_are_logged_at_the_step_that_they_belong_to(
     series.settle()
     expected = [(3, "a", column, float(column)) for column in range(width)]
     expected += [(7, "b", column, float(width + column)) for column in range(width)]
-    assert sorted(log.samples) == expected  # and nothing of c, whose step nobody knows
+    expected += [(9, "c", column, 1.0) for column in range(width)]  # the present step, as nobody has said another
+    assert sorted(log.samples) == expected
