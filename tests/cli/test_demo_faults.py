@@ -1,5 +1,4 @@
 import json
-import math
 
 import pytest
 import torch
@@ -9,25 +8,16 @@ from monitorch.cli.demo import FAULTS
 from monitorch.cli.demo_faults import CHANGES, faulty, healthy
 
 
-def losses(training, folder, steps):
-    """Train, and give the loss of every step."""
-    told = []
-    training.run(steps, "run", folder, lambda step, words: told.append((step, float(words.removeprefix("loss ")))))
-    assert [step for step, _ in told] == list(range(1, steps + 1))
-    return [loss for _, loss in told]
-
-
 def test_every_fault_that_is_offered_exists():
     assert list(CHANGES) == list(FAULTS)
 
 
-def test_without_a_fault_the_network_learns(tmp_path):
-    assert losses(healthy(0), tmp_path, 100)[-1] < 0.5 < math.log(10)
-
-
-@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"no_update", "input_scale"}))
-def test_a_fault_does_harm(fault, tmp_path):
-    assert not losses(faulty(fault, 0), tmp_path, 100)[-1] < 1.46
+def test_without_a_fault_the_network_learns_and_nothing_is_found(tmp_path):
+    losses = []
+    watched = healthy(0).run(100, "fine", tmp_path, lambda step, words: losses.append(float(words.split()[-1])))
+    assert len(losses) == 100
+    assert losses[-1] < 0.5
+    assert [found.line for found in watched.findings if found.severity != "info"] == []
 
 
 def test_same_seed_same_training():
@@ -42,10 +32,11 @@ def test_the_demo_ends_with_the_finding_that_it_is_about(fault, tmp_path, capsys
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["demo", "--fault", fault, "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    opening, problems, first = text.split("\n\n")[0], text.split("\n\n")[1], text.split("\n\n")[2]
+    opening, verdict, first, *_ = text.split("\n\n")
     assert FAULTS[fault] in opening.replace("\n", " ")
-    assert problems.startswith("1 problem since step")
+    assert verdict.startswith("1 problem since step")
     assert f": {fault.replace('_', ' ')} " in first.splitlines()[0]
+    assert max(map(len, [*opening.splitlines(), *first.splitlines()])) <= 80
     assert f"check {tmp_path / 'runs' / fault}\n" in text
     assert main(["check", str(tmp_path / "runs" / fault), "--json", "--fail-on", "warning"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["symptom"] == fault

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monitorch.diagnosis import Facts, History, diagnose
+from monitorch.diagnosis import RunFacts, SampleHistory, diagnose
 from monitorch.diagnosis.history import LOSS, TRAINING, VALIDATION, Parameter
 
 LINEAR = {"fc0": "Linear", "act0": "ReLU", "fc1": "Linear", "act1": "ReLU", "fc2": "Linear"}
@@ -23,7 +23,7 @@ class Story:
     """A run of which everything is known: three linear layers, unless others are given."""
 
     def __init__(self, layers=LINEAR, dtype="float32", **facts):
-        self.history = History(Facts(dict(layers), parameters_of(layers, dtype), **facts))
+        self.history = SampleHistory(RunFacts(dict(layers), parameters_of(layers, dtype), **facts))
 
     @property
     def facts(self):

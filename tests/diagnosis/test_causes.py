@@ -5,7 +5,7 @@ import pytest
 
 from monitorch.diagnosis import Finding, Remedy, signals
 from monitorch.diagnosis.causes import ALWAYS, HARMFUL, LINGERING, NEVER, STATIC, ranked, strongest
-from monitorch.diagnosis.run import Run
+from monitorch.diagnosis.run import RunView
 from monitorch.diagnosis.symptoms import SYMPTOMS
 
 
@@ -22,7 +22,7 @@ def order(story):
 
     def rank(*findings, observed=range(1, 50), **facts):
         told = story(**facts).add(signals.GRADIENT, observed, fc0__weight=1.0)
-        found = ranked(iter(findings), Run(told.history))
+        found = ranked(iter(findings), RunView(told.history))
         assert sorted(one.id for one in found) == sorted(one.id for one in findings)
         return [(one.symptom, None if one.caused_by is None else one.caused_by.split(":")[0]) for one in found]
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from monitorch.diagnosis import ACTIONS, Evidence, Finding, Remedy, verdict
+from monitorch.diagnosis import ACTIONS, Evidence, Finding, Remedy, findings_of, verdict
 from monitorch.errors import OptionError
 from monitorch.store.types import SEVERITIES
 
@@ -57,10 +57,43 @@ def test_an_unknown_severity_is_refused_with_the_right_ones(severity):
         ([finding(severity="info")], "healthy"),
         ([finding(resolved_at=90)], "healthy"),
         ([finding(step=1234)], "1 problem since step 1,234"),
+        ([finding("a", step=7), finding("b", "error", step=5)], "2 problems since step 5"),
+        (
+            [finding("a", step=7), finding("b", caused_by="a:fc1"), finding("c", caused_by="b:fc1")],
+            "1 problem since step 7",
+        ),
+        ([finding("a", step=2), finding("b", caused_by="a:fc1", resolved_at=90)], "1 problem since step 2"),
+        # a cause that is over has left something behind
+        ([finding("a", "info", step=2, resolved_at=9), finding("b", caused_by="a:fc1")], "1 problem since step 80"),
+        ([finding("a", caused_by="gone:fc1")], "1 problem since step 80"),
+        ([finding("a", caused_by="a:fc1")], "1 problem since step 80"),
     ],
 )
-def test_verdict_counts_open_first_causes(findings, words):
+def test_verdict_counts_first_causes_of_what_lasts(findings, words):
     assert verdict(iter(findings)) == words
+
+
+def test_a_run_that_nobody_has_looked_at_is_not_diagnosed():
+    assert findings_of({}) is None
+    assert verdict(findings_of({})) == "not diagnosed"
+
+
+def test_findings_come_back_from_the_facts_of_a_run():
+    kept = finding(evidence=(Evidence("norm", None, (1, 2), (0.5, math.inf), 0.1),), caused_by="b:fc1", confidence=0.5)
+    assert findings_of(json.loads(json.dumps({"findings": [kept.to_json()]}))) == [kept]
+    assert findings_of({"findings": []}) == []
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        *(None, 3, "text", [3], [None], [{}], [{"symptom": "a"}]),
+        [{**finding().to_json(), "severity": "fatal"}],
+        [{**finding().to_json(), "remedy": {"text": "Try.", "action": "pray"}}],
+    ],
+)
+def test_findings_that_this_release_cannot_read_are_none(noted):
+    assert findings_of({"findings": noted}) is None
 
 
 def test_line_says_where_and_until_when():

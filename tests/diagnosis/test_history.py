@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from monitorch.diagnosis import Facts, History
+from monitorch.diagnosis import RunFacts, SampleHistory
 from monitorch.diagnosis.history import (
     FIRST_KEPT,
     LOSS,
@@ -65,7 +65,7 @@ def test_what_is_no_number_is_nan_and_keeps_its_step(value, how):
 
 
 def test_nothing_is_an_empty_table():
-    history = History()
+    history = SampleHistory()
     history.add("signal", [], np.zeros(0, int), np.zeros(0, int), np.zeros(0))
     for signal in ("signal", "never seen"):
         table = history.table(signal)
@@ -105,7 +105,7 @@ def test_thinning_keeps_the_first_and_the_newest(at_once):
 
 
 def test_losses_of_every_step_are_kept():
-    history = History()
+    history = SampleHistory()
     for first in range(0, 20_000, 1000):
         steps = np.arange(first, first + 1000)
         history.add(LOSS, [TRAINING], np.zeros(1000, int), steps, np.cos(steps))
@@ -115,7 +115,7 @@ def test_losses_of_every_step_are_kept():
 
 
 def test_kinds_of_losses_are_apart_and_of_several_at_one_step_there_is_the_mean():
-    history = History()
+    history = SampleHistory()
     history.add(LOSS, [TRAINING], np.zeros(4, int), np.array([1, 2, 2, 3]), np.array([4.0, 1.0, 2.0, np.nan]))
     history.add(LOSS, [VALIDATION], np.zeros(2, int), np.array([2, 9]), np.array([7.0, np.inf]))
     training, validation = history.loss(), history.loss(VALIDATION)
@@ -177,7 +177,7 @@ def test_packed_samples_keep_their_order_and_what_is_not_finite():
 
 
 def test_facts_survive_json():
-    facts = Facts(
+    facts = RunFacts(
         layers={"fc": "Linear", "": ""},
         parameters={
             "fc.weight": Parameter("fc", (3, 4), "float16", trainable=False),
@@ -192,12 +192,12 @@ def test_facts_survive_json():
         since=40,
         origin={"step": 7, "what": "input", "between": ["a", "b"]},
     )
-    again = Facts.from_json(json.loads(json.dumps(facts.to_json(), allow_nan=False)))
+    again = RunFacts.from_json(json.loads(json.dumps(facts.to_json(), allow_nan=False)))
     assert again == facts
     assert again.parameters["fc.weight"].is_weight
     assert not again.parameters["scale"].is_weight
 
 
 def test_facts_of_other_releases_are_read_as_far_as_they_are_known():
-    assert Facts.from_json({}) == Facts()
-    assert Facts.from_json({"classes": 3, "of a later release": 1}) == Facts(classes=3)
+    assert RunFacts.from_json({}) == RunFacts()
+    assert RunFacts.from_json({"classes": 3, "of a later release": 1}) == RunFacts(classes=3)

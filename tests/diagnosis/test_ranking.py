@@ -254,7 +254,7 @@ def test_inputs_are_no_layers_and_facts_do_not_jump(tmp_path):
         for step, wild in enumerate([*steady, 1e6]):
             writer.put("Counts", step, [[0.0]], layers=["fc"], statistics=["Non-Finite Outputs/max"])
             writer.put("Targets", step, [[wild]], layers=["target"], statistics=["Loss Input Range/max"])
-            writer.put("Facts", step, [[wild]], layers=["fc.weight"], statistics=["Parameter Checksum/last"])
+            writer.put("RunFacts", step, [[wild]], layers=["fc.weight"], statistics=["Parameter Checksum/last"])
             writer.put("Norms", step, [[1.0]], layers=["fc.weight"], statistics=["Parameter Norm/mean"])
             writer.put("Outputs", step, [[2.0]], layers=["fc"], statistics=["Output Norm/mean"])
     with open_run(tmp_path / "run") as run:

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from monitorch.diagnosis import Facts, History, signals
+from monitorch.diagnosis import RunFacts, SampleHistory, signals
 from monitorch.diagnosis.history import Parameter
-from monitorch.diagnosis.run import SHORT, Run, expected_perplexity, nan_median, rolling_median
+from monitorch.diagnosis.run import SHORT, RunView, expected_perplexity, nan_median, rolling_median
 
 
 def holes(stream, shape, share):
@@ -45,13 +45,13 @@ def test_cross_entropy_of_always_the_same_is_the_entropy_of_the_classes(story):
     shares = [0.3, 0.6, 0.1]
     expected = -sum(share * math.log(share) for share in shares)
     for kind in ("CrossEntropyLoss", "NLLLoss"):
-        run = Run(story(loss_fn=kind, target_counts=counts).history)
+        run = RunView(story(loss_fn=kind, target_counts=counts).history)
         assert run.trivial_loss == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("counts", [[], [0, 0], [50, 0]])
 def test_with_one_class_nothing_is_trivial(story, counts):
-    assert math.isnan(Run(story(loss_fn="CrossEntropyLoss", target_counts=counts).history).trivial_loss)
+    assert math.isnan(RunView(story(loss_fn="CrossEntropyLoss", target_counts=counts).history).trivial_loss)
 
 
 def targets(story, kind, batches):
@@ -63,8 +63,8 @@ def targets(story, kind, batches):
 
 def test_squared_and_absolute_error_of_always_saying_the_mean(story):
     batches = np.random.default_rng(0).normal(3.0, 2.0, size=(40, 500))
-    squared = Run(targets(story, "MSELoss", batches).history).trivial_loss
-    absolute = Run(targets(story, "L1Loss", batches).history).trivial_loss
+    squared = RunView(targets(story, "MSELoss", batches).history).trivial_loss
+    absolute = RunView(targets(story, "L1Loss", batches).history).trivial_loss
     assert squared == pytest.approx(np.mean((batches - 3.0) ** 2), rel=0.02)
     assert absolute == pytest.approx(np.mean(np.abs(batches - 3.0)), rel=0.02)
 
@@ -74,14 +74,14 @@ def test_binary_cross_entropy_of_always_saying_the_same(story, kind):
     batches = np.random.default_rng(0).random((20, 400)) < 0.3
     mean = batches.mean()
     expected = -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
-    assert Run(targets(story, kind, batches).history).trivial_loss == pytest.approx(expected)
+    assert RunView(targets(story, kind, batches).history).trivial_loss == pytest.approx(expected)
 
 
 def test_what_is_trivial_of_another_loss_is_not_known(story):
     for kind in (None, "HingeEmbeddingLoss"):
-        assert math.isnan(Run(targets(story, kind, np.ones((3, 4))).history).trivial_loss)
-    assert math.isnan(Run(story(loss_fn="MSELoss").history).trivial_loss)
-    assert math.isnan(Run(targets(story, "BCELoss", np.ones((3, 4))).history).trivial_loss)
+        assert math.isnan(RunView(targets(story, kind, np.ones((3, 4))).history).trivial_loss)
+    assert math.isnan(RunView(story(loss_fn="MSELoss").history).trivial_loss)
+    assert math.isnan(RunView(targets(story, "BCELoss", np.ones((3, 4))).history).trivial_loss)
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_whether_a_run_learns(story, falling, flat, losses, facts, is_stuck, lea
         "to trivial": falling(first=5.0, last=0.69),
         "not finite": [math.nan] * 50,
     }
-    run = Run(story(**facts).losses(known[losses]).history)
+    run = RunView(story(**facts).losses(known[losses]).history)
     assert (run.is_stuck, run.learns, run.harm()) == (is_stuck, learns, harm)
 
 
 def test_harm_is_never_less_than_said(story, falling):
-    assert Run(story().losses(falling()).history).harm("warning") == "warning"
+    assert RunView(story().losses(falling()).history).harm("warning") == "warning"
 
 
 def test_first_and_last_loss_are_medians_of_finite_ones(story):
-    run = Run(story().losses([math.inf, 5.0, 7.0, 6.0, math.nan, 4.0, 2.0, 1.0, 3.0, 2.0]).history)
+    run = RunView(story().losses([math.inf, 5.0, 7.0, 6.0, math.nan, 4.0, 2.0, 1.0, 3.0, 2.0]).history)
     assert run.first_loss == 6.0
     assert run.last_loss == 2.0
     assert run.fallen == pytest.approx(2 / 3)
@@ -140,12 +140,14 @@ def test_who_has_left_the_optimizer(story):
         fc1__weight=[0, -1, 0, 0],
         fc2__weight=[-1, -1, -1, -1],
     )
-    assert Run(told.history).left_optimizer == {"fc0.weight": 3}
+    assert RunView(told.history).left_optimizer == {"fc0.weight": 3}
 
 
 def test_names_and_places():
-    facts = Facts({"a": "Linear", "b": "ReLU"}, {"a.w": Parameter("a", (2, 3), "float32"), "s": Parameter("", (), "f")})
-    run = Run(History(facts))
+    facts = RunFacts(
+        {"a": "Linear", "b": "ReLU"}, {"a.w": Parameter("a", (2, 3), "float32"), "s": Parameter("", (), "f")}
+    )
+    run = RunView(SampleHistory(facts))
     assert [run.layer_of(name) for name in ("a.w", "s", "c.d.w", "x")] == ["a", None, "c.d", None]
     assert [run.size(name) for name in ("a.w", "s")] == [6, 1]
     assert [run.place(layer) for layer in (None, "a", "b", "b (backward)", "other")] == [-1, 0, 1, 1, 2]

@@ -263,3 +263,33 @@ def test_one_statistic_of_all_layers_is_a_mapping():
     series.add("b", 3.0, 4.0)
     column = SeriesColumn(series, {"first": "a", "second": "b"}, 1)
     assert {name: view.mean for name, view in column.items()} == {"first": 2.0, "second": 4.0}
+
+
+class Log:
+    """Keeps what a series logs, by step."""
+
+    def __init__(self):
+        self.step, self.samples = 0, []
+
+    def now(self):
+        return self.step
+
+    def keep(self, keys, column, places, steps, samples):
+        names = [keys[place] for place in places.tolist()]
+        self.samples += zip(steps.tolist(), names, [column] * len(names), samples.tolist(), strict=True)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_samples_that_are_made_later_are_logged_at_the_step_that_they_belong_to(width):
+    series, log = Series(width=width), Log()
+    series.log = log
+    noted = []
+    for log.step in (3, 7):
+        noted.append(series.now())
+    log.step = 9
+    series.add_all(["a", "b"], torch.arange(2.0 * width).reshape(2, width), noted)
+    series.add_all(["c"], torch.ones(1, width))
+    series.settle()
+    expected = [(3, "a", column, float(column)) for column in range(width)]
+    expected += [(7, "b", column, float(width + column)) for column in range(width)]
+    assert sorted(log.samples) == expected  # and nothing of c, whose step nobody knows

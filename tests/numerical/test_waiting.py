@@ -7,7 +7,7 @@ import torch
 
 from monitorch.numerical import RunningMeanVar
 from monitorch.numerical.series import sample_list
-from monitorch.numerical.waiting import PACK_AT, HostCopy, Waiting
+from monitorch.numerical.waiting import PACK_AT, UNKNOWN, HostCopy, Waiting
 
 SIZES = [1, PACK_AT - 1, PACK_AT, PACK_AT + 1, 1000]
 
@@ -90,14 +90,15 @@ def test_each_device_has_one_copy_and_the_order_is_kept():
 def test_many_at_once_come_between_single_ones_in_the_given_order():
     waiting, one = Waiting(), torch.tensor(1.0)
     waiting.add(0, one)
-    waiting.add_all([2, 1], torch.tensor([2.0, 3.0]))
-    waiting.add(3, 4.0)
+    waiting.add_all([2, 1], torch.tensor([2.0, 3.0]), [7, 8])
+    waiting.add(3, 4.0, step=9)
     waiting.add(0, one * 5)
     waiting.add_all([], torch.zeros(0))
     waiting.add_all([2], torch.tensor([6.0]))
     HostCopy(waiting.take()).deliver()
-    places, numbers = waiting.arrived()
+    places, numbers, steps = waiting.arrived()
     assert (places.tolist(), numbers.tolist()) == ([0, 2, 1, 3, 0, 2], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert steps.tolist() == [UNKNOWN, 7, 8, 9, UNKNOWN, UNKNOWN]
 
 
 def test_many_at_once_do_not_pile_up():

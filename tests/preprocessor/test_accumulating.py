@@ -9,7 +9,7 @@ from torch import nn
 
 from monitorch.engine.columns import ACTIVE, LARGEST, SIZE, SQUARES
 from monitorch.numerical import RunningMeanVar
-from monitorch.numerical.waiting import PACK_AT
+from monitorch.numerical.waiting import PACK_AT, HostCopy
 from monitorch.preprocessor import (
     ExplicitCall,
     GradientActivation,
@@ -22,6 +22,7 @@ from monitorch.preprocessor import (
     ParameterDifferenceGeometry,
     ParameterNorm,
 )
+from monitorch.preprocessor.accumulating import AccumulatingPreprocessor
 from monitorch.preprocessor.outputs import OutputPreprocessor
 
 
@@ -270,3 +271,76 @@ def test_what_is_not_there_is_never_silently_zero(derive, message):
     wrong.process_fw("layer", torch.nn.ReLU(), None, torch.ones(2, 3))
     with pytest.raises(ValueError, match=message):
         _ = wrong.value
+
+
+# tensors of several layers that become samples together
+
+
+class Steps:
+    """A log, and the present step."""
+
+    def __init__(self):
+        self.step, self.kept = 0, []
+
+    def now(self):
+        return self.step
+
+    def keep(self, keys, column, places, steps, samples):
+        names = [keys[place] for place in places]
+        self.kept += zip(names, [column] * len(names), steps.tolist(), samples.tolist(), strict=True)
+
+
+class Doubled(AccumulatingPreprocessor):
+    """The sum of a tensor, and twice that."""
+
+    statistics = ("sum", "twice")
+
+    def __init__(self):
+        super().__init__(inplace=True)
+
+    def process_tensor(self, name, tensor):
+        self._gather(name, tensor, common=(2,))
+
+    def _handle(self, kept, keys, steps, columns, *common):
+        sums = columns[0].sum(1)
+        kept.series.add_all(keys, torch.stack([sums, sums * common[0]], 1), steps)
+
+
+def test_samples_that_are_made_later_belong_to_the_step_they_were_gathered_in():
+    preprocessor, log = Doubled(), Steps()
+    preprocessor.log_to(log)
+    for log.step in (3, 5):
+        for name in ("a", "b"):
+            preprocessor.process_tensor(name, torch.full((2,), float(log.step)))
+    log.step = 9
+    assert preprocessor.value["a"][1].mean == 16.0
+    expected = {
+        (name, column, step, (1 + column) * 2.0 * step) for name in "ab" for column in (0, 1) for step in (3, 5)
+    }
+    assert (set(log.kept), len(log.kept)) == (expected, 8)
+
+
+def test_what_is_gathered_belongs_to_its_tick():
+    preprocessor = Doubled()
+    preprocessor.process_tensor("a", torch.ones(2))
+    kept = preprocessor.release()
+    preprocessor.process_tensor("a", torch.ones(3))
+    HostCopy(preprocessor.pending(kept)).deliver()
+    with preprocessor.showing(kept):
+        preprocessor.finish()
+        assert preprocessor.value["a"][0].mean == 2.0
+    assert preprocessor.value["a"][0].mean == 3.0
+
+
+def test_a_copy_has_what_was_gathered():
+    preprocessor = Doubled()
+    preprocessor.process_tensor("a", torch.ones(2))
+    for again in (copy.deepcopy(preprocessor), pickle.loads(pickle.dumps(preprocessor))):
+        assert again.value["a"][1].mean == 4.0
+
+
+def test_what_was_gathered_is_forgotten_with_the_model():
+    preprocessor = Doubled()
+    preprocessor.process_tensor("a", torch.ones(2))
+    preprocessor.clear()
+    assert preprocessor.value == {}

@@ -77,7 +77,9 @@ def _run_healthy(options: argparse.Namespace) -> None:
     corpus, figures, store = python_help(), MatplotlibVisualizer(), StoreVisualizer(runs)
     width = shutil.get_terminal_size((80, 24)).columns
     if not options.quiet:
-        print(_opening(corpus, width), flush=True)
+        size, kinds = len(corpus.ids), len(corpus.vocabulary)
+        text = f"A small transformer learns to continue Python's help texts: {size:,} characters of {kinds} kinds."
+        print(textwrap.fill(text, min(width, _WIDEST_PROSE)), flush=True)
     with _page(runs) if options.ui else nullcontext() as page:
         with store, _progress(steps, options.quiet) as tell:
             outcome = train(corpus, steps, options.seed, [figures, store], tell)
@@ -94,11 +96,12 @@ def _run_fault(options: argparse.Namespace) -> None:
     _check_writable(options.out)
     from .demo_faults import faulty
     from .finding_sheet import print_findings
-    from .screen import open_console, words
+    from .screen import open_console
 
     runs, steps, console = options.out / "runs", options.steps or _STEPS_OF_FAULT, open_console()
     if not options.quiet:
-        console.print(words(f"A small network learns classes of made-up points, but {FAULTS[options.fault]}."))
+        text = f"A small network learns classes of made-up points, but {FAULTS[options.fault]}."
+        print(textwrap.fill(text, min(console.width, _WIDEST_PROSE)), flush=True)
     with _page(runs) if options.ui else nullcontext() as page:
         with _progress(steps, options.quiet) as tell:
             watched = faulty(options.fault, options.seed).run(steps, options.fault, runs, tell)
@@ -112,12 +115,6 @@ def _run_fault(options: argparse.Namespace) -> None:
             print(f"\n{look}\n\n{_NEXT}", flush=True)
         if page is not None:
             page.wait()
-
-
-def _opening(corpus: "Corpus", width: int) -> str:
-    size, kinds = len(corpus.ids), len(corpus.vocabulary)
-    text = f"A small transformer learns to continue Python's help texts: {size:,} characters of {kinds} kinds."
-    return textwrap.fill(text, min(width, _WIDEST_PROSE))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The recent numbers of every layer, and which layers to show first."""
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosis import Finding, findings_of
-from ..diagnosis.ranking import RECENT_TICKS, Severity, central, severities
+from ..diagnosis.ranking import RECENT_TICKS, LayerHealth, Severity, central, open_problems, severities
 from ..store import WHOLE_RUN, Run, Statistic
-from ..store.types import SEVERITIES
 from .reading import Choice, choose, recent
 from .run_facts import headline
 
@@ -29,19 +28,12 @@ class TopRow:
     newest: np.float32
     values: NDArray[np.float32]
     broken: NDArray[np.bool_]
-    finding: Finding | None = None
-    """The worst that lasts there."""
+    findings: tuple[Finding, ...] = ()
 
     @property
-    def reason(self) -> str:
-        """Why the layer is bad, in a few words; empty for a calm layer."""
-        finding = self.finding
-        return self.severity.reason if finding is None else f"{finding.title} since step {finding.step:,}"
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether it is more than a warning."""
-        return self.severity.nonfinite > 0 or (self.finding is not None and self.finding.severity == "error")
+    def health(self) -> LayerHealth:
+        """How bad the layer is, and why."""
+        return LayerHealth(self.layer, self.findings, self.lens, self.statistic, self.severity)
 
 
 def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
@@ -55,33 +47,16 @@ def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
         known = rows.get(row.layer)
         if known is None or row.severity.key[:2] > known.severity.key[:2]:
             rows[row.layer] = row
-    worst = worst_findings(findings_of(run.meta) or ())
-    for name, row in rows.items():  # a row is a layer, or a parameter of one
-        rows[name] = replace(row, finding=worst.get(name) or worst.get(name.rpartition(".")[0]))
+    problems = open_problems(findings_of(run.meta) or (), run.layers)
+    rows = {name: replace(row, findings=problems.get(name, ())) for name, row in rows.items()}
     ordered = sorted(rows.values(), key=lambda row: row.place)
     if options.sort == "worst":
-        ordered.sort(key=lambda row: (health(row.finding), row.severity.key), reverse=True)
+        ordered.sort(key=lambda row: row.health.key, reverse=True)
     elif options.sort == "value":
         ordered.sort(key=lambda row: row.severity.key[2], reverse=True)
     elif options.sort == "name":
         ordered.sort(key=lambda row: row.layer)
     return ordered
-
-
-def worst_findings(findings: Iterable[Finding]) -> dict[str, Finding]:
-    """By layer, the worst warning or error that lasts."""
-    worst: dict[str, Finding] = {}
-    for finding in findings:
-        if finding.layer is not None and health(finding) > health(worst.get(finding.layer)):
-            worst[finding.layer] = finding
-    return worst
-
-
-def health(finding: Finding | None) -> tuple[int, int]:
-    """Greater is worse: the more harm a finding does, and the longer it lasts."""
-    if finding is None or not finding.is_open or finding.severity == "info":
-        return 0, 0
-    return SEVERITIES.index(finding.severity), -finding.step
 
 
 def whole_run_rows(run: Run) -> list[TopRow]:
@@ -101,8 +76,8 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
 
     def row_facts(row: TopRow) -> dict[str, Any]:
         names = {"layer": row.layer, "lens": row.lens, "statistic": row.statistic.name, "step": row.step}
-        why = {"finding": row.finding and row.finding.id, "reason": row.reason, **row.severity._asdict()}
-        return {**names, **why, "value": row.newest, "recent": row.values}
+        why = {"findings": [found.id for found in row.findings], "reason": row.health.reason}
+        return {**names, **why, **row.severity._asdict(), "value": row.newest, "recent": row.values}
 
     rows = {"run": whole_run_rows(run), "layers": layer_rows(run, options)}
     return {**headline(run), **{name: [row_facts(row) for row in part] for name, part in rows.items()}}

@@ -22,6 +22,7 @@ from .wording import count_text
 _MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS, _MOST_CAUSES = 40, 6, 3, 3
 _LONGEST_CURVE, _SHORTEST_CURVE = 40, 12
 _BESIDE_CURVE = 95
+_TROUBLING = ("error", "nonfinite")
 
 
 class Screen:
@@ -99,11 +100,11 @@ class Screen:
         headings = ("layer", "statistic", "now", "recent", "reason")
         cells = [
             (
-                words(row.layer, "bold" if row.reason else ""),
+                words(row.layer, "bold" if row.health.reason else ""),
                 words(row.statistic.title, QUIET),
                 _number(row),
                 self._curve(row),
-                words(row.reason, TROUBLE if row.is_broken else "yellow"),
+                words(row.health.reason, TROUBLE if row.health.tone in _TROUBLING else "yellow"),
             )
             for row in rows
         ]
@@ -113,7 +114,7 @@ class Screen:
         width = max(min(self._console.width - _BESIDE_CURVE, _LONGEST_CURVE), _SHORTEST_CURVE)
         text = Text(
             sparkline(row.values, row.broken, width, blocks_of(self._console)),
-            "cyan" if row.reason else "dim cyan",
+            "cyan" if row.health.reason else "dim cyan",
         )
         text.highlight_regex("!", TROUBLE)
         return text

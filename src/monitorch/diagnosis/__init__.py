@@ -4,17 +4,17 @@ from . import signals
 from .check import check
 from .diagnose import diagnose, switched_off
 from .finding import ACTIONS, Evidence, Finding, Remedy, findings_of, problems, verdict
-from .history import Facts, History
+from .history import RunFacts, SampleHistory
 from .symptoms import SYMPTOMS, Symptom
 
 __all__ = [
     "ACTIONS",
     "SYMPTOMS",
     "Evidence",
-    "Facts",
     "Finding",
-    "History",
     "Remedy",
+    "RunFacts",
+    "SampleHistory",
     "Symptom",
     "check",
     "diagnose",

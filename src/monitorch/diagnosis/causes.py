@@ -9,7 +9,7 @@ import numpy as np
 from ..store.types import SEVERITIES
 from . import signals
 from .finding import Finding
-from .run import Run
+from .run import RunView
 from .symptoms import SYMPTOMS
 
 STATIC = {
@@ -94,7 +94,7 @@ LINGERING = {
 _ORDER = {symptom.id: number for number, symptom in enumerate(SYMPTOMS)}
 
 
-def ranked(findings: Iterable[Finding], run: Run) -> list[Finding]:
+def ranked(findings: Iterable[Finding], run: RunView) -> list[Finding]:
     """First causes first, each followed by its consequences.
 
     What harms comes before what only looks odd. Then what is set up wrong comes before what happened later, earlier
@@ -114,7 +114,7 @@ def ranked(findings: Iterable[Finding], run: Run) -> list[Finding]:
     return [each for root in roots for each in (root, *(one for one in placed if one.caused_by == root.id))]
 
 
-def _slack(run: Run) -> int:
+def _slack(run: RunView) -> int:
     """Within how many steps findings began at the same time."""
     observed = run.table(signals.GRADIENT).steps
     apart = int(np.median(np.diff(observed))) if len(observed) > 1 else 1
@@ -146,7 +146,7 @@ def _is_calm(one: Finding, others: Iterable[Finding], slack: int) -> bool:
     return not is_past or not any(one.step <= step <= (end or 0) + 2 * slack for step in harmful)
 
 
-def _key(one: Finding, run: Run, moment: int) -> tuple[object, ...]:
+def _key(one: Finding, run: RunView, moment: int) -> tuple[object, ...]:
     is_static = one.symptom in STATIC and one.step <= run.facts.since + _slack(run)
     order = _ORDER.get(one.symptom, len(_ORDER))
     return one.confidence < VAGUE, not is_static, 0 if is_static else moment, order, run.place(one.layer)

@@ -7,14 +7,14 @@ from ..errors import StoreError
 from ..store import Run, open_run
 from .diagnose import chosen, diagnose
 from .finding import Finding
-from .history import Facts, History
+from .history import RunFacts, SampleHistory
 from .symptoms import Symptom
 
 FACTS = "diagnosis"
 """The name of what is known of a run beside its samples, among the facts of a stored one."""
 
 
-def stored_history(run: Run) -> History:
+def stored_history(run: Run) -> SampleHistory:
     """What a stored run has kept for a diagnosis."""
     facts = run.meta.get(FACTS)
     if facts is None:
@@ -22,7 +22,7 @@ def stored_history(run: Run) -> History:
             f"{run.path} cannot be diagnosed: nothing was kept for it. Runs are diagnosed if they were watched with "
             "monitorch.watch(...), of this release or later, and without diagnose=False"
         )
-    history = History(Facts.from_json(facts))
+    history = SampleHistory(RunFacts.from_json(facts))
     for signal, parts in run.samples().items():
         for names, samples in parts:
             history.add(signal, names, samples.places, samples.steps, samples.values)

@@ -8,8 +8,8 @@ import numpy as np
 from ..errors import OptionError
 from .causes import ranked
 from .finding import Finding
-from .history import History
-from .run import Run
+from .history import SampleHistory
+from .run import RunView
 from .symptoms import SYMPTOMS, Symptom
 
 
@@ -31,7 +31,7 @@ def chosen(symptoms: Iterable[Symptom] | None) -> list[Symptom]:
 
 @np.errstate(all="ignore")
 def diagnose(
-    history: History,
+    history: SampleHistory,
     symptoms: Sequence[Symptom] | None = None,
     known: Iterable[Finding] = (),
     report: Callable[[str, Exception], None] | None = None,
@@ -44,7 +44,7 @@ def diagnose(
         known: earlier findings: what has been found once keeps its beginning, although older steps may be forgotten.
         report: is told of a symptom that fails, and the others go on; without it the error is raised.
     """
-    run = Run(history)
+    run = RunView(history)
     looked_for = chosen(None) if symptoms is None else symptoms
     found: dict[str, Finding] = {}
     for symptom in looked_for:
@@ -64,7 +64,7 @@ def diagnose(
     return ranked(found.values(), run)
 
 
-def switched_off(history: History, symptoms: Sequence[Symptom] | None = None) -> list[str]:
+def switched_off(history: SampleHistory, symptoms: Sequence[Symptom] | None = None) -> list[str]:
     """The ids of the symptoms that nothing can be said about, because something is missing."""
-    run = Run(history)
+    run = RunView(history)
     return [one.id for one in (chosen(None) if symptoms is None else symptoms) if not one.is_possible(run)]

@@ -188,7 +188,7 @@ class Parameter:
 
 
 @dataclass
-class Facts:
+class RunFacts:
     """What is known of a run beside its samples; all of it may be missing."""
 
     layers: dict[str, str] = field(default_factory=dict)
@@ -222,7 +222,7 @@ class Facts:
         return {**vars(self), "parameters": parameters, "origin": None if self.origin is None else dict(self.origin)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Facts":
+    def from_json(cls, data: Mapping[str, Any]) -> "RunFacts":
         """The facts that were written with :meth:`to_json`."""
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         parameters = known.get("parameters", {}).items()
@@ -232,17 +232,17 @@ class Facts:
         return cls(**known)
 
 
-class History:
+class SampleHistory:
     """All samples of a run, by signal, its losses, and facts about it.
 
-    >>> history = History()
+    >>> history = SampleHistory()
     >>> history.add("gradient", ["fc.weight"], np.array([0]), np.array([1]), np.array([0.5]))
     >>> history.table("gradient").column("fc.weight")
     array([0.5])
     """
 
-    def __init__(self, facts: Facts | None = None) -> None:
-        self.facts = facts or Facts()
+    def __init__(self, facts: RunFacts | None = None) -> None:
+        self.facts = facts or RunFacts()
         self.samples: dict[str, Samples] = {}
         self.step = 0
         """The last step that anything is known of."""

@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from . import signals
-from .history import TRAINING, VALIDATION, Facts, History, Loss, Numbers, Table
+from .history import TRAINING, VALIDATION, Loss, Numbers, RunFacts, SampleHistory, Table
 
 FEWEST = 5
 """Medians are taken over so many observed steps."""
@@ -22,12 +22,12 @@ BINARY = ("BCELoss", "BCEWithLogitsLoss")
 SQUARED, ABSOLUTE = ("MSELoss",), ("L1Loss",)
 
 
-class Run:
+class RunView:
     """What symptoms look at."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: SampleHistory) -> None:
         self._history = history
-        self.facts: Facts = history.facts
+        self.facts: RunFacts = history.facts
         self.step = history.step
         self._tables: dict[tuple[str, str], Table] = {}
 

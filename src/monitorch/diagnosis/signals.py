@@ -1,7 +1,7 @@
 """The names of the signals in a history."""
 
 OUTPUT = "output rms"
-"""Root mean square of the output of each layer with weights."""
+"""Root mean square of each sample's output, on average over the batch, of each layer with weights."""
 OUTPUT_GRADIENT = "output gradient norm"
 GRADIENT = "gradient norm"
 """Of each parameter, as the optimizer uses it."""

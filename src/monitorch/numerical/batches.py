@@ -92,5 +92,6 @@ def numbers_on(device: torch.device, numbers: Sequence[int] | NDArray[np.int64])
     >>> numbers_on(HOST, [3, 1])
     tensor([3, 1])
     """
-    here = torch.tensor(numbers, dtype=torch.int64, device=HOST, pin_memory=device.type == "cuda")
+    here = torch.tensor(numbers, dtype=torch.int64, device=HOST)
+    here = here.pin_memory() if device.type == "cuda" else here  # older torch pins none that comes from NumPy
     return here.to(device, non_blocking=True)

@@ -8,7 +8,7 @@ on a device, and rows that another thread is folding.
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -91,18 +91,22 @@ class Series:
 
         ``step``: the step that it belongs to, if that is not the present one.
         """
-        if step is None:
-            step = UNKNOWN if self.log is None else self.log.now()
+        step = self.now() if step is None else step
         for number, part in zip(self._numbers(self.place(key, inplace)), sample, strict=True):
             self._waiting.add(number, as_sample(part), step)
 
-    def add_all(self, keys: Iterable[Hashable], samples: Tensor) -> None:
+    def add_all(self, keys: Sequence[Hashable], samples: Tensor, steps: Sequence[int] | None = None) -> None:
         """Add one sample to each key: the elements of a tensor or, if samples have several numbers, its rows.
 
-        The tensor has no graph, and must not be changed afterwards.
+        The tensor has no graph, and must not be changed afterwards. ``steps``: that of each, if it is not the present.
         """
         numbers = [number for key in keys for number in self._numbers(self.place(key))]
-        self._waiting.add_all(numbers, samples.reshape(-1).to(wide_dtype(samples)))
+        all_steps = np.repeat([self.now()] * len(keys) if steps is None else steps, self.width)
+        self._waiting.add_all(numbers, samples.reshape(-1).to(wide_dtype(samples)), all_steps.tolist())
+
+    def now(self) -> int:
+        """The step that a sample belongs to which comes now."""
+        return UNKNOWN if self.log is None else self.log.now()
 
     def append(self, number: int, sample: Any) -> None:
         """Add a number to one accumulator; a tensor is copied, without waiting for the GPU."""

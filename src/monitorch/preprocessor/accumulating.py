@@ -196,7 +196,11 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return _shown.kept.get(id(self), self._present)
 
     def _new_kept(self) -> Kept:
-        batches = Batches(lambda *batch: self._handle(kept, *batch), self.bytes_at_once)
+        def handle(dated: tuple[tuple[Any, int], ...], columns: list[Tensor], *common: Any) -> None:
+            keys, steps = zip(*dated, strict=True)
+            self._handle(kept, keys, steps, columns, *common)
+
+        batches = Batches(handle, self.bytes_at_once)
         kept = self._kept_type(Series(self.inplace, self._width, self._places), batches)
         kept.series.before_reading = lambda: self._bring(kept)
         kept.series.log = self._log
@@ -251,8 +255,17 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         for column, numbers in enumerate(samples):
             series.fold(np.full(len(numbers), place), np.asarray(numbers, np.float64), column)
 
-    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
-        """Make samples of tensors that were added to ``kept.batches``, those of several keys at once."""
+    def _gather(self, key: Hashable, *tensors: Tensor, common: tuple[Hashable, ...] = ()) -> None:
+        """Let tensors wait for those of other keys, until :meth:`_handle` makes samples of all; none may be changed.
+
+        ``common``: what else must be the same for what is handled together.
+        """
+        self._kept.batches.add((key, self._kept.series.now()), *tensors, common=common)
+
+    def _handle(
+        self, kept: Any, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
+    ) -> None:
+        """Make samples of what was gathered for some keys at some steps: stacked tensors, and what is common to all."""
         raise NotImplementedError(f"{type(self).__name__} handles tensors one by one")
 
     def _take_row(self, name: Hashable, row: Tensor) -> None:

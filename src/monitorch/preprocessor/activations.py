@@ -247,7 +247,7 @@ class Activations(SeparateStatistics):
             x = thinned(x, units, step)
             active = active_counts(x, units)
             found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
-            self._kept.batches.add(name, *found.values(), common=(x.numel(), *found))
+            self._gather(name, *found.values(), common=(x.numel(), *found))
             self._note_alive(name, x, active, step)
 
     def _note_alive(self, name: str, x: Tensor, active: Tensor, step: int) -> None:
@@ -257,9 +257,11 @@ class Activations(SeparateStatistics):
         window.add(active, step, len(x), x.numel() // len(active))
         if window.is_full:
             del self._windows[name]
-            self._kept.batches.add(name, window.alive, common=(x.numel(), DEATH))
+            self._gather(name, window.alive, common=(x.numel(), DEATH))
 
-    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
+    def _handle(
+        self, kept: Any, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
+    ) -> None:
         """Make the samples of several calls; those that a window has closed for come alone."""
         elements, *statistics = common
         wide, found = wide_dtype(columns[0]), dict(zip(statistics, columns, strict=True))
@@ -273,7 +275,7 @@ class Activations(SeparateStatistics):
                 sample = column.to(wide) / elements
             else:  # a spread; that of zeros is 0
                 sample = column / (norms / math.sqrt(elements)).clamp_min(torch.finfo(torch.float32).tiny)
-            kept.series.add_all([(name, statistic) for name in keys], sample)
+            kept.series.add_all([(name, statistic) for name in keys], sample, steps)
 
     def clear(self) -> None:
         """Also forget which units were active."""

@@ -138,9 +138,11 @@ class AttentionWeights(AccumulatingPreprocessor):
         with torch.no_grad(), torch.autocast(first.device.type, enabled=False):
             looked_at = _MEASURE[what](*tensors, *numbers)
             if looked_at is not None:
-                self._kept.batches.add(name, *looked_at.tensors, common=looked_at.common)
+                self._gather(name, *looked_at.tensors, common=looked_at.common)
 
-    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *common: Any) -> None:
+    def _handle(
+        self, kept: Any, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
+    ) -> None:
         """Make the samples of several calls."""
         entropies, choices, largest, *bounds = columns
         scale, *shares = common
@@ -150,7 +152,8 @@ class AttentionWeights(AccumulatingPreprocessor):
             bound = sum(masks, products.flatten(1).amax(1) * abs(scale))
         else:
             bound = largest
-        kept.series.add_all(keys, torch.stack([*_mean_entropy(entropies, choices, *shares), largest, bound], 1))
+        samples = torch.stack([*_mean_entropy(entropies, choices, *shares), largest, bound], 1)
+        kept.series.add_all(keys, samples, steps)
 
 
 class _LookedAt(NamedTuple):

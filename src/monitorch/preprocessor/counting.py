@@ -20,32 +20,32 @@ Counts: TypeAlias = NDArray[np.int64]
 """How often each of some things came."""
 
 
-class Table(NamedTuple):
+class CountTable(NamedTuple):
     """Counts of one length that are still on a device: a row for each key."""
 
     rows: dict[Hashable, int]
     counts: Tensor
 
-    def plus(self, keys: Sequence[Hashable], counts: Tensor) -> "Table":
+    def plus(self, keys: Sequence[Hashable], counts: Tensor) -> "CountTable":
         """The same with one more row for each key; a key may come several times."""
         places = [self.rows.setdefault(key, len(self.rows)) for key in keys]
         new = len(self.rows) - len(self.counts)
         known = functional.pad(self.counts, (0, 0, 0, new)) if new else self.counts
-        return Table(self.rows, known.index_add(0, numbers_on(counts.device, places), counts))
+        return CountTable(self.rows, known.index_add(0, numbers_on(counts.device, places), counts))
 
 
 @dataclass
 class CountsKept(Kept):
     """Also counts since the last tick, by key."""
 
-    waiting: dict[tuple[int, torch.device], Table] = field(default_factory=dict)
+    waiting: dict[tuple[int, torch.device], CountTable] = field(default_factory=dict)
     """Counts that are still on a device, by length and device."""
     arrived: dict[Any, Counts] = field(default_factory=dict)
 
     def add(self, keys: Sequence[Hashable], counts: Tensor) -> None:
         """Add one row of counts for each key."""
         place = counts.shape[1], counts.device
-        self.waiting[place] = self.waiting.get(place, Table({}, counts[:0])).plus(keys, counts)
+        self.waiting[place] = self.waiting.get(place, CountTable({}, counts[:0])).plus(keys, counts)
 
     def merge_all(self, keys: Iterable[Hashable], counts: NDArray[Any]) -> None:
         """Add rows of counts that are on the CPU."""

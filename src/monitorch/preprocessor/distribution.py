@@ -91,9 +91,11 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
             numbers = numbers.float()
         sample = as_float32(spread(numbers), copy=True)
         is_all = sample.numel() == numbers.numel() and numbers.dtype != torch.float64  # else more is needed
-        self._kept.batches.add((name, part), sample, *(() if is_all else whole_facts(numbers)))
+        self._gather((name, part), sample, *(() if is_all else whole_facts(numbers)))
 
-    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *_: Any) -> None:
+    def _handle(
+        self, kept: Any, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
+    ) -> None:
         """Count the elements of several tensors of the same size."""
         sample, *facts = columns
         numbers = sample.flatten(1)
@@ -107,7 +109,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
             special = torch.cat([counts[:, ZERO : ZERO + 1], counts[:, INFINITE:]], 1)
         kept.add(keys, torch.cat([counts, special], 1))
         for extreme in (smallest, largest):  # both infinite, and left out later, if nothing is finite
-            kept.series.add_all([(name, RANGE) for name, _ in keys], extreme)
+            kept.series.add_all([(name, RANGE) for name, _ in keys], extreme, steps)
 
     # what is shown of a tick
 

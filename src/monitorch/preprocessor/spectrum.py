@@ -48,24 +48,26 @@ class Spectrum(ParameterStatistics):
         name, matrix = key[0], parameter.flatten(1)
         matrix = matrix.float() if matrix.dtype.itemsize < torch.float32.itemsize else matrix
         if matrix.device.type in ALONE:
-            self._record_norms(self._kept, [name], matrix)
+            self._record_norms(self._kept, [name], matrix, [self._kept.series.now()])
         else:  # nobody changes it before the tick that it is for is taken
-            self._kept.batches.add(name, matrix)
+            self._gather(name, matrix)
         if self.largest_svd:
             if min(matrix.shape) > self.largest_svd:
                 raise SkippedSample(f"effective ranks are computed up to largest_svd={self.largest_svd} only")
             self._kept.series.add((name, EFFECTIVE_RANK), effective_rank(matrix))
 
-    def _handle(self, kept: Any, keys: tuple[Any, ...], columns: list[Tensor], *_: Any) -> None:
+    def _handle(
+        self, kept: Any, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
+    ) -> None:
         """Take several matrices of the same shape."""
-        self._record_norms(kept, keys, *columns)
+        self._record_norms(kept, keys, columns[0], steps)
 
-    def _record_norms(self, kept: Any, names: Sequence[str], matrices: Tensor) -> None:
+    def _record_norms(self, kept: Any, names: Sequence[str], matrices: Tensor, steps: Sequence[int]) -> None:
         norms = self._largest(names, matrices)
         wide = None if matrices.is_complex() else wide_dtype(matrices)
         lengths = torch.linalg.vector_norm(matrices, dim=(-2, -1), dtype=wide)
         for statistic, samples in ((SPECTRAL_NORM, norms), (STABLE_RANK, (lengths / norms).square())):
-            kept.series.add_all([(name, statistic) for name in names], samples)
+            kept.series.add_all([(name, statistic) for name in names], samples, steps)
 
     def _largest(self, names: Sequence[str], matrices: Tensor) -> Tensor:
         """The largest singular values, or a little less: the better the more often they are computed."""

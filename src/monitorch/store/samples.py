@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import OptionError
+
 _SIZE = struct.Struct("<I")
 
 
@@ -34,6 +36,10 @@ def pack(samples: SampleArrays) -> bytes:
     >>> unpack(pack(SampleArrays(np.array([7, 9]), np.array([0, 1]), np.array([0.5, 2.0])))).values
     array([0.5, 2. ])
     """
+    if not samples.steps.shape == samples.places.shape == samples.values.shape == (samples.values.size,):
+        raise OptionError("samples have as many steps as places and values")
+    if (samples.places < 0).any():
+        raise OptionError(f"the places of samples are numbers of names, not {samples.places.min()}")
     with np.errstate(over="ignore"):  # what overflows float32 becomes infinite
         values = samples.values.astype("<f4")
     parts = np.diff(samples.steps, prepend=0).astype("<i8"), samples.places.astype("<u4"), values

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..diagnosis import Facts, Finding, History, diagnose, signals
+from ..diagnosis import Finding, RunFacts, SampleHistory, diagnose, signals
 from ..diagnosis.check import FACTS
 from ..diagnosis.history import LOSS, TRAINING, VALIDATION, Numbers, Parameter, Steps
 from ..diagnosis.symptoms import Symptom
-from ..diagnosis.symptoms.gradients import NonFinite
+from ..diagnosis.symptoms.gradients import NotFinite
 from ..engine.inputs import OUTPUT, TARGET
 from ..engine.optimizers import Owned
 from ..engine.reports import tell
@@ -92,7 +92,11 @@ class SignalLog:
     """
 
     def __init__(
-        self, history: History, state: InspectorState, preprocessor: AccumulatingPreprocessor, named: dict[str, str]
+        self,
+        history: SampleHistory,
+        state: InspectorState,
+        preprocessor: AccumulatingPreprocessor,
+        named: dict[str, str],
     ) -> None:
         self._history, self._state, self._named = history, state, named
         self._statistics = preprocessor.statistics
@@ -130,7 +134,9 @@ class LossLog:
 
     seen: bool = False
 
-    def __init__(self, history: History, state: InspectorState, kinds: dict[str, str], rival: "LossLog | None") -> None:
+    def __init__(
+        self, history: SampleHistory, state: InspectorState, kinds: dict[str, str], rival: "LossLog | None"
+    ) -> None:
         self._history, self._state, self._kinds, self._rival = history, state, kinds, rival
 
     def now(self) -> int:
@@ -167,11 +173,13 @@ class LiveDiagnosis:
         symptoms: Sequence[Symptom],
     ) -> None:
         self._inspector, self._state, self._symptoms = inspector, inspector.state, symptoms
-        self.history = History(_facts(model, optimizers, loss_fn, inspector))
+        self.history = SampleHistory(_facts(model, optimizers, loss_fn, inspector))
         self._model, self._optimizers = weakref.ref(model), list(optimizers)
         self._findings: list[Finding] = []
         self._looked_at, self._due = -1, 0.0
         self._noted: dict[str, Any] = {}
+        self._told = set[str]()
+        """The ids of findings that were events: one that comes and goes is told once."""
         self._id = uuid4().hex
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
         preprocessors = [part for lens in known for part in lens._preprocessors]
@@ -228,15 +236,15 @@ class LiveDiagnosis:
         self._findings = diagnose(self.history, self._symptoms, known.values(), self._report)
         self._looked_at = self.history.step
         for one in self._findings:
-            before = known.get(one.id)
-            if one.severity != "info" and one.is_open and (before is None or before.severity == "info"):
+            if one.severity != "info" and one.is_open and one.id not in self._told:
                 self._tell(one)
         self._note()
         took = time.perf_counter() - begin
         self._due = time.perf_counter() + PAUSE * took
 
     def _tell(self, one: Finding) -> None:
-        if one.symptom == NonFinite.id and self.history.facts.origin is not None:
+        self._told.add(one.id)
+        if one.symptom == NotFinite.id and self.history.facts.origin is not None:
             return  # whoever has found the first tensor has said so
         body = {"text": one.explanation, "numbers": {"since": one.step}, FINDING: one.id}
         self._state.events.put(
@@ -358,7 +366,7 @@ def _added(known: list[int], more: Any) -> list[int]:
 
 def _facts(
     model: nn.Module, optimizers: Sequence[Optimizer], loss_fn: nn.Module | None, inspector: PyTorchInspector
-) -> Facts:
+) -> RunFacts:
     owned = Owned(*optimizers)
     layers = {name: type(module).__name__ for name, module in model.named_modules() if not len(list(module.children()))}
     parameters = {
@@ -374,7 +382,7 @@ def _facts(
     for own in parameters.values():
         if own.layer:
             layers.setdefault(own.layer, "")
-    return Facts(
+    return RunFacts(
         layers=layers,
         parameters=parameters,
         loss_fn=None if loss_fn is None else type(loss_fn).__name__,

@@ -39,6 +39,11 @@ class TestDeadUnits:
         assert found.remedy.action == "reinit"
         assert found.remedy.arguments == {"layers": ["act1"]}
 
+    def test_a_relu_that_was_half_zero_before_it_died_was_alive(self, story):
+        told = story().add(signals.DEATH, act0=change(0.1, 1.0, 10)).add(signals.ZEROS, act0=change(0.6, 1.0, 8))
+        found = told.one(DeadUnits())
+        assert (found.step, found.remedy.action) == (8, "scale_lr")
+
     def test_half_of_the_units_may_be_dead(self, story):
         assert story().add(signals.DEATH, act0=0.5, act1=0.4).find(DeadUnits()) == []
 

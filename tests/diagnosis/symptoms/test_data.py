@@ -20,7 +20,7 @@ class TestInputScale:
         [
             ({"std": 300.0}, "a standard deviation of 300", signals.INPUT_STD),
             ({"mean": -127.0}, "a mean 127 from 0", signals.INPUT_STD),
-            ({"spread": 5000.0}, "up to 5,000 times apart", signals.FEATURE_SPREAD),
+            ({"spread": 5000.0, "std": 4.0}, "up to 5,000 times apart", signals.FEATURE_SPREAD),
         ],
     )
     def test_it_is_seen_in_the_first_step(self, story, numbers, words, series):
@@ -36,7 +36,10 @@ class TestInputScale:
         told.facts.parameters["bn.weight"].layer = "bn"
         assert told.one(InputScale()).severity == "info"
 
-    @pytest.mark.parametrize("numbers", [{}, {"mean": 9.0, "std": 9.0, "spread": 90.0}])
+    @pytest.mark.parametrize(
+        "numbers",
+        [{}, {"mean": 9.0, "std": 9.0, "spread": 90.0}, {"spread": 5000.0}],  # the last: borders of images
+    )
     def test_sizes_that_are_fine(self, story, numbers):
         assert inputs(story(), **numbers).find(InputScale()) == []
 
@@ -57,6 +60,7 @@ class TestInputScale:
     def test_thresholds_can_be_changed(self, story):
         told = inputs(story(), std=300.0, spread=5000.0)
         assert told.find(InputScale(size=1000, features=10_000)) == []
+        assert told.find(InputScale(size=1000, large=500)) == []
         assert told.one(InputScale(size=1000)).evidence[0].threshold == 100.0
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from monitorch.diagnosis import signals
 from monitorch.diagnosis.history import Parameter
-from monitorch.diagnosis.symptoms import NoGradient, NonFinite, Underflow, VanishingGradient
+from monitorch.diagnosis.symptoms import NoGradient, NotFinite, Underflow, VanishingGradient
 
 NAN = np.nan
 
@@ -13,7 +13,7 @@ NAN = np.nan
 class TestNonFinite:
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     def test_the_first_loss_if_no_more_is_known(self, story, value):
-        found = story().losses([2.0, 1.9, 1.8, value, value, 1.0]).one(NonFinite())
+        found = story().losses([2.0, 1.9, 1.8, value, value, 1.0]).one(NotFinite())
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 4, 4, "error")
         assert found.explanation.startswith("The loss is not finite.")
         assert found.remedy.action == "clip"
@@ -21,14 +21,14 @@ class TestNonFinite:
     def test_the_first_tensor_if_it_is_known(self, story):
         told = story().losses([2.0] * 9 + [np.nan])
         told.facts.origin = {"step": 8, "where": "forward", "what": "output", "layer": "act1", "text": "act1 has a NaN"}
-        found = told.one(NonFinite())
+        found = told.one(NotFinite())
         assert (found.layer, found.step) == ("act1", 8)
         assert found.explanation.startswith("Act1 has a NaN. ")
 
     def test_an_input_is_a_bad_batch(self, story):
         told = story()
         told.facts.origin = {"step": 8, "where": "forward", "what": "input", "layer": "fc0", "text": "the input"}
-        assert told.one(NonFinite()).remedy.action is None
+        assert told.one(NotFinite()).remedy.action is None
 
     @pytest.mark.parametrize(
         ("where", "between", "layer"),
@@ -42,11 +42,11 @@ class TestNonFinite:
     def test_what_is_between_two_layers_is_named(self, story, where, between, layer):
         told, known = story(), {"step": 8, "where": where, "what": "output", "layer": "fc2", "text": "NaN"}
         told.facts.origin = {**known, "between": between}
-        assert told.one(NonFinite()).layer == layer
+        assert told.one(NotFinite()).layer == layer
 
     def test_finite_losses_are_fine_however_large(self, story):
-        assert story().losses([1e30, -1e30, 0.0]).find(NonFinite()) == []
-        assert story().find(NonFinite()) == []
+        assert story().losses([1e30, -1e30, 0.0]).find(NotFinite()) == []
+        assert story().find(NotFinite()) == []
 
 
 class TestVanishingGradient:

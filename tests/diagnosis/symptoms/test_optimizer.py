@@ -7,7 +7,7 @@ import pytest
 
 from monitorch.diagnosis import signals, switched_off
 from monitorch.diagnosis.symptoms import (
-    GradientNoise,
+    NoisyGradient,
     NoProgress,
     NoUpdate,
     Oscillation,
@@ -327,17 +327,17 @@ class TestGradientNoise:
         return told.weights(signals.GRADIENT_COSINE, *[np.full(40, cosine)] * 3)
 
     def test_small_batches_whose_gradients_have_nothing_in_common(self, story, falling, flat):
-        found = self.noise(story, flat()).one(GradientNoise())
+        found = self.noise(story, flat()).one(NoisyGradient())
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 10, "warning")
         assert found.confidence < 0.65
-        assert self.noise(story, falling()).one(GradientNoise()).severity == "info"
+        assert self.noise(story, falling()).one(NoisyGradient()).severity == "info"
 
     @pytest.mark.parametrize(
         "told", [{"batch": 32.0}, {"batch": None}, {"cosine": 0.3}, {"cosine": -0.3}, {"since": 5}]
     )
     def test_healthy_ones(self, story, flat, told):
-        assert self.noise(story, flat(), **told).find(GradientNoise()) == []
+        assert self.noise(story, flat(), **told).find(NoisyGradient()) == []
 
     def test_thresholds_can_be_changed(self, story, flat):
-        assert self.noise(story, flat()).find(GradientNoise(cosine=0.01)) == []
-        assert self.noise(story, flat()).find(GradientNoise(batch=0)) == []
+        assert self.noise(story, flat()).find(NoisyGradient(cosine=0.01)) == []
+        assert self.noise(story, flat()).find(NoisyGradient(batch=0)) == []

@@ -11,10 +11,10 @@ from .activations import (
 )
 from .base import Symptom
 from .data import InputScale, OutputLossMismatch, UnrepresentativeBatches
-from .gradients import NoGradient, NonFinite, Underflow, VanishingGradient
+from .gradients import NoGradient, NotFinite, Underflow, VanishingGradient
 from .loss import BadInitialLoss, LossSpike, NoLabelSignal, Overfitting, TrainEvalMismatch
 from .optimizer import (
-    GradientNoise,
+    NoisyGradient,
     NoProgress,
     NoUpdate,
     Oscillation,
@@ -36,7 +36,7 @@ SYMPTOMS: tuple[type[Symptom], ...] = (
     BadInitialLoss,
     OverRegularised,
     StepTooLarge,
-    NonFinite,
+    NotFinite,
     DeadUnits,
     ExpertCollapse,
     VanishingGradient,
@@ -48,7 +48,7 @@ SYMPTOMS: tuple[type[Symptom], ...] = (
     TrainEvalMismatch,
     Overfitting,
     Oscillation,
-    GradientNoise,
+    NoisyGradient,
     NoProgress,
 )
 """Those that explain others come first: of two that began at the same time, the earlier one is the cause."""

@@ -9,14 +9,14 @@ import numpy as np
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Table
-from ..run import FEWEST, Run, median, nan_median
+from ..run import FEWEST, RunView, median, nan_median
 from .base import Stretch, Symptom, evidence, lasting, others, share, short, stretches
 
 LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
 """What the classes of layers that rescale what they get are called."""
 
 
-def first_in_order(found: list[Stretch], table: Table, run: Run) -> list[Stretch]:
+def first_in_order(found: list[Stretch], table: Table, run: RunView) -> list[Stretch]:
     """Those that came first, then by place in the model: others may be their consequences."""
     open_first = sorted(found, key=lambda one: (one.resolved_at is not None, one.step))
     return sorted(open_first, key=lambda one: (one.resolved_at is not None, run.place(table.places[one.place])))
@@ -34,7 +34,7 @@ class DeadUnits(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.DEATH,)
     share: float = 0.5
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer that is dead; those after it follow."""
         table = run.table(signals.DEATH)
         is_bad = table.values > self.share  # each sample is a window of many batches
@@ -44,7 +44,7 @@ class DeadUnits(Symptom):
         first, layers = found[0], [table.places[one.place] for one in found if one.resolved_at is None]
         layer, values = table.places[first.place], table.column(table.places[first.place])
         level = float(values[np.isfinite(values)][-1])
-        began = self._beginning(run, layer, first)
+        began = self._beginning(run, layer, first, values[table.steps == first.detected_at][0])
         zeros = run.table(signals.ZEROS)
         since_birth = bool(zeros) and began <= zeros.steps[0]
         remedy = (
@@ -64,14 +64,17 @@ class DeadUnits(Symptom):
             layer, began, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
         )
 
-    def _beginning(self, run: Run, layer: str, found: Stretch) -> int:
-        """Since when so many outputs were 0, before a window of many batches told that it is the same units."""
+    def _beginning(self, run: RunView, layer: str, found: Stretch, dead: float) -> int:
+        """Since when so many outputs were 0, before a window of many batches told that it is the same units.
+
+        Half of the outputs of a healthy ReLU are 0, too: at least as many must be as units were found dead.
+        """
         zeros = run.table(signals.ZEROS)
         if layer not in zeros.places:
             return found.step
         before = zeros.steps <= found.step
         steps, values = zeros.steps[before], zeros.column(layer)[before]
-        alive = np.flatnonzero(values < self.share)
+        alive = np.flatnonzero(values < 0.99 * dead)
         first = int(alive[-1]) + 1 if len(alive) else 0
         return int(steps[first]) if first < len(steps) else found.step
 
@@ -90,7 +93,7 @@ class SaturatedActivation(Symptom):
     share: float = 0.5
     at_birth: float = 0.8
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first hidden layer that is saturated; outputs of the model may be."""
         table = run.table(signals.SATURATION)
         hidden = [place for place in table.places if not _is_last(run, place)]
@@ -121,7 +124,7 @@ class SaturatedActivation(Symptom):
         )
 
 
-def _is_last(run: Run, layer: str) -> bool:
+def _is_last(run: RunView, layer: str) -> bool:
     """Whether no layer with weights comes after it: then it makes the output of the model."""
     place = run.place(layer)
     return all(run.place(own.layer) <= place for own in run.facts.parameters.values() if own.is_weight)
@@ -142,7 +145,7 @@ class ExplodingSignal(Symptom):
     growth: float = 100.0
     per_layer: float = 3.0
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer that adds much to a signal which explodes."""
         table = run.table(signals.OUTPUT)
         ordered = sorted(table.places, key=run.place)
@@ -173,7 +176,7 @@ class ExplodingSignal(Symptom):
         severity = run.harm("warning")
         yield self.finding(layer, step, step, severity, text, remedy, evidence(table, signals.OUTPUT, str(top)))
 
-    def _came_later(self, run: Run, observed: int) -> bool:
+    def _came_later(self, run: RunView, observed: int) -> bool:
         """Whether steps before the first that was observed may have done it: weights have grown since the beginning."""
         weights = run.table(signals.WEIGHT).select(run.weights)
         soon = weights.steps <= observed
@@ -183,7 +186,7 @@ class ExplodingSignal(Symptom):
             growth = weights.values[soon][-1] / weights.values[0]
         return bool(nan_median(growth[None])[0] > 1.5)
 
-    def _input_scale(self, run: Run) -> float | None:
+    def _input_scale(self, run: RunView) -> float | None:
         """The root mean square of what enters the model; None if that is integers, or not known."""
         mean, std = run.table(signals.INPUT_MEAN), run.table(signals.INPUT_STD)
         if not mean or not std:
@@ -205,7 +208,7 @@ class SymmetricUnits(Symptom):
     needs_start: ClassVar[bool] = True
     spread: float = 0.05
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer whose units are alike."""
         weights, gradients = run.table(signals.WEIGHT_ALIKE), run.table(signals.GRADIENT_ALIKE)
         names = [name for name in run.weights if name in weights.places and name in gradients.places]
@@ -239,7 +242,7 @@ class RankCollapse(Symptom):
     spread: float = 0.02
     share: float = 0.1
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer that gives the same for all."""
         table = run.table(signals.LAYER_BATCH_SPREAD)
         table = table.select(sorted(table.places, key=run.place))
@@ -279,7 +282,7 @@ class AttentionCollapse(Symptom):
     entropy: float = 0.15
     logit: float = 50.0
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first attention layer that has collapsed."""
         entropy, logit = run.table(signals.ATTENTION_ENTROPY), run.table(signals.ATTENTION_LOGIT)
         found = [(one, entropy, signals.ATTENTION_ENTROPY) for one in lasting(entropy, entropy.values < self.entropy)]
@@ -321,7 +324,7 @@ class ExpertCollapse(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.EXPERT_SHARE,)
     share: float = 0.05
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer of experts that is uneven."""
         table = run.table(signals.EXPERT_SHARE)
         found = first_in_order(lasting(table, table.values < self.share), table, run)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..finding import Evidence, Finding, Remedy
 from ..history import Mask, Numbers, Steps, Table
-from ..run import FEWEST, Run, rolling_median
+from ..run import FEWEST, RunView, rolling_median
 
 MOST_POINTS = 60
 """How many numbers of a series are kept as evidence."""
@@ -37,10 +37,10 @@ class Symptom(ABC):
     needs_start: ClassVar[bool] = False
 
     @abstractmethod
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """What is found in a run."""
 
-    def is_possible(self, run: Run) -> bool:
+    def is_possible(self, run: RunView) -> bool:
         """Whether the run has what this symptom needs."""
         return run.has(*self.needs) and (run.saw_the_start or not self.needs_start)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import signals
 from ..finding import Finding, Remedy
-from ..run import CROSS_ENTROPY, FEWEST, Run, expected_perplexity, largest, median
+from ..run import CROSS_ENTROPY, FEWEST, RunView, expected_perplexity, largest, median
 from .activations import LAYER_NORMS
 from .base import Symptom, evidence, points, share, short
 
@@ -33,7 +33,7 @@ class InputScale(Symptom):
     features: float = 100.0
     large: float = 3.0
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first floating input with features."""
         spreads = run.table(signals.FEATURE_SPREAD)
         means, stds = run.table(signals.INPUT_MEAN), run.table(signals.INPUT_STD)
@@ -80,7 +80,7 @@ class OutputLossMismatch(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.LOSS_INPUT_RANGE,)
     tolerance: float = 1e-3
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """Probabilities for logits, a softmax over one unit, or targets that the last activation never reaches."""
         lowest, highest = (run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest"))
         if "output" not in lowest.places:
@@ -120,7 +120,7 @@ class OutputLossMismatch(Symptom):
             0.95,
         )
 
-    def _double_softmax(self, run: Run, low: np.ndarray, high: np.ndarray) -> tuple[str, float] | None:
+    def _double_softmax(self, run: RunView, low: np.ndarray, high: np.ndarray) -> tuple[str, float] | None:
         sums = [run.table(signals.ROW_SUM, how) for how in ("smallest", "largest")]
         if run.facts.loss_fn not in CROSS_ENTROPY or not all("output" in one.places for one in sums):
             return None
@@ -136,7 +136,7 @@ class OutputLossMismatch(Symptom):
         )
 
     def _double_sigmoid(
-        self, run: Run, layer: str | None, low: np.ndarray, high: np.ndarray
+        self, run: RunView, layer: str | None, low: np.ndarray, high: np.ndarray
     ) -> tuple[str, float] | None:
         is_sigmoid = run.facts.layers.get(layer or "") in ("Sigmoid", "Softmax") or len(low) >= 2 * FEWEST
         if run.facts.loss_fn != "BCEWithLogitsLoss" or not is_sigmoid or low.min() < 0 or high.max() > 1:
@@ -148,7 +148,9 @@ class OutputLossMismatch(Symptom):
             0.95,
         )
 
-    def _out_of_reach(self, run: Run, layer: str | None, low: np.ndarray, high: np.ndarray) -> tuple[str, float] | None:
+    def _out_of_reach(
+        self, run: RunView, layer: str | None, low: np.ndarray, high: np.ndarray
+    ) -> tuple[str, float] | None:
         targets = [run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest")]
         if run.facts.classes or not all("target" in one.places for one in targets):
             return None
@@ -184,7 +186,7 @@ class UnrepresentativeBatches(Symptom):
     expected: float = 0.6
     ratio: float = 10.0
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """From the classes of targets and predictions."""
         counts, batch = np.array(run.facts.target_counts, float), run.facts.batch
         table = run.table(signals.PERPLEXITY)

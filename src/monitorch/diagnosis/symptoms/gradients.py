@@ -10,7 +10,7 @@ import numpy as np
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Table
-from ..run import FEWEST, Run, largest, median, nan_median
+from ..run import FEWEST, RunView, largest, median, nan_median
 from .base import Symptom, evidence, lasting, others, points, short, stretches
 
 SMALLEST_HALF = 2.0**-24
@@ -18,12 +18,12 @@ SMALLEST_HALF = 2.0**-24
 
 
 @dataclass(frozen=True)
-class NonFinite(Symptom):
+class NotFinite(Symptom):
     """A number was NaN or infinite: the flight recorder knows which tensor was the first."""
 
     id: ClassVar[str] = "nonfinite"
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The first tensor, or at least the first loss."""
         origin, losses = run.facts.origin, run.loss
         broken = np.flatnonzero(~np.isfinite(losses.values))
@@ -47,7 +47,7 @@ class NonFinite(Symptom):
         shown = points("loss", None, losses.steps, losses.values)
         yield self.finding(layer, step, step, "error", text, remedy, shown, confidence=1.0)
 
-    def _culprit(self, run: Run, origin: Mapping[str, Any]) -> str | None:
+    def _culprit(self, run: RunView, origin: Mapping[str, Any]) -> str | None:
         """Where it happened: of two neighbours the one whose backward has made the gradient of the other.
 
         A module that is not measured itself is named if it is the only one between two that are.
@@ -60,7 +60,7 @@ class NonFinite(Symptom):
         return inside[0] if len(inside) == 1 else str(origin["layer"]) or None
 
 
-def _gradients(run: Run) -> Table:
+def _gradients(run: RunView) -> Table:
     """The gradient norms of weights, in the order of the model."""
     return run.table(signals.GRADIENT).select(run.weights)
 
@@ -77,7 +77,7 @@ class VanishingGradient(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.GRADIENT,)
     ratio: float = 1e-3
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """Going back from the output, the first weight whose gradient is that small."""
         table = _gradients(run)
         if len(table.places) < 3:
@@ -124,7 +124,7 @@ class NoGradient(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.GRADIENT,)
     steps: int = FEWEST
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """Going back from the output, the first layer without gradients."""
         table = run.table(signals.GRADIENT)
         observed = table.steps
@@ -185,7 +185,7 @@ class Underflow(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.GRADIENT,)
     level: float = 0.5
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """Going back from the output, the first weight whose gradient is lost."""
         own = run.facts.parameters
         names = [name for name in run.weights if own[name].dtype == "float16" or run.facts.computes_in_half]

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import signals
 from ..finding import Evidence, Finding, Remedy
-from ..run import CROSS_ENTROPY, EARLY, FEWEST, Run, largest, median, nan_median
+from ..run import CROSS_ENTROPY, EARLY, FEWEST, RunView, largest, median, nan_median
 from .base import Symptom, points, short
 
 RECENT = 10
@@ -31,7 +31,7 @@ class LossSpike(Symptom):
     jump: float = 0.1
     window: int = 100
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """The largest spike."""
         losses = run.loss
         if len(losses) < 40 or not (losses.values > 0).all():
@@ -74,7 +74,7 @@ class LossSpike(Symptom):
         shown = points("loss", None, losses.steps[place - size :], values[place - size :])
         yield self.finding(None, step, step, "warning", text, remedy, shown, *culprit)
 
-    def _culprit(self, run: Run, step: int) -> tuple[str, list[Evidence]]:
+    def _culprit(self, run: RunView, step: int) -> tuple[str, list[Evidence]]:
         """Whether the batch was unusual, if that step was observed."""
         table = run.table(signals.INPUT_STD)
         if table and step in table.steps:
@@ -101,7 +101,7 @@ class BadInitialLoss(Symptom):
     factor: float = 2.1
     batch: float = 16
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """From the first losses."""
         classes, losses = run.facts.classes, run.loss
         if run.facts.loss_fn not in CROSS_ENTROPY or not classes or classes < 2 or not losses:
@@ -139,7 +139,7 @@ class Overfitting(Symptom):
     rise: float = 1.15
     share: float = 0.05
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """From at least three evaluations."""
         checks, losses = run.validation, run.loss
         values = checks.values
@@ -178,7 +178,7 @@ class NoLabelSignal(Symptom):
     validation: float = 0.95
     training: float = 0.75
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """From at least three evaluations."""
         checks, guess = run.validation, run.trivial_loss
         if len(checks) < 3 or not math.isfinite(guess) or guess <= 0:
@@ -216,7 +216,7 @@ class TrainEvalMismatch(Symptom):
     variance: float = 3.0
     mean: float = 1.0
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """Where both losses and statistics differ."""
         checks = run.validation
         scale = abs(run.first_loss) if math.isfinite(run.first_loss) else abs(run.last_loss)

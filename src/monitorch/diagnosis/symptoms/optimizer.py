@@ -10,7 +10,7 @@ import numpy as np
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Numbers, Table
-from ..run import FEWEST, Run, largest, median, nan_median, rolling_median
+from ..run import FEWEST, RunView, largest, median, nan_median, rolling_median
 from .base import Symptom, evidence, lasting, others, points, share, short, stretches
 
 
@@ -30,7 +30,7 @@ class NoUpdate(Symptom):
     gradient: float = 1e-5
     idle_rate: int = 20
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """All parameters that stay the same, by layer."""
         changed = run.table(signals.CHANGED)
         names = [name for name in changed.places if name in run.facts.parameters]
@@ -90,7 +90,7 @@ class NoUpdate(Symptom):
         severity = "error" if len(frozen) == len(names) else "warning"
         yield self.finding(layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.98)
 
-    def _rates(self, run: Run, names: list[str], changed: Table) -> Numbers:
+    def _rates(self, run: RunView, names: list[str], changed: Table) -> Numbers:
         table, found = run.table(signals.RATE), np.full(changed.values.shape, np.nan)
         known = [number for number, name in enumerate(names) if name in table.places]
         if known:
@@ -112,7 +112,7 @@ class StaleGradient(Symptom):
     share: float = 0.9
     steps: int = FEWEST
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """All parameters, or those of one optimizer."""
         table = run.table(signals.GRADIENT_EMPTY)
         own = run.facts.parameters
@@ -140,7 +140,7 @@ class StaleGradient(Symptom):
         yield self.finding(layer, when.step, when.detected_at, severity, text, remedy, shown, confidence=0.98)
 
 
-def _ratios(run: Run) -> Table:
+def _ratios(run: RunView) -> Table:
     """The update ratios of weights."""
     return run.table(signals.UPDATE_RATIO).select(run.weights)
 
@@ -160,7 +160,7 @@ class StepTooLarge(Symptom):
     layers: float = 0.5
     rise: float = 1.5
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """Large updates, or divergence."""
         table = _ratios(run)
         middle = nan_median(np.where(table.values > 0, table.values, np.nan)) if table else np.zeros(0)
@@ -203,7 +203,7 @@ class StepTooLarge(Symptom):
         first += int(np.argmax(bad[first : rows[0] + 1]))
         return int(table.steps[first]), int(table.steps[rows[0]])
 
-    def _fast_growth(self, run: Run) -> tuple[int, int] | None:
+    def _fast_growth(self, run: RunView) -> tuple[int, int] | None:
         """The same from norms of weights, which are read also where steps are not observed.
 
         Steps together are at least as long as a norm has grown.
@@ -223,7 +223,7 @@ class StepTooLarge(Symptom):
                 return begin + 1, end
         return None
 
-    def _divergence(self, run: Run, table: Table, middle: Numbers) -> tuple[int, int] | None:
+    def _divergence(self, run: RunView, table: Table, middle: Numbers) -> tuple[int, int] | None:
         """When the loss began to rise, if it rose far above where it began, and stayed there."""
         losses, first = run.loss, run.first_loss
         if len(losses) < 10 or not math.isfinite(first):
@@ -263,7 +263,7 @@ class NoProgress(Symptom):
     cosine: float = 0.5
     plateau: int = 150
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """Small steps first, then a plateau."""
         found = self._small_steps(run)
         if found is None:
@@ -271,7 +271,7 @@ class NoProgress(Symptom):
         if found is not None:
             yield found
 
-    def _small_steps(self, run: Run) -> Finding | None:
+    def _small_steps(self, run: RunView) -> Finding | None:
         table = _ratios(run)
         if not table or len(table.steps) < FEWEST or not run.saw_the_start:
             return None
@@ -300,7 +300,7 @@ class NoProgress(Symptom):
         severity = "error" if run.is_stuck else "warning"
         return self.finding(None, step, int(table.steps[rows[0]]), severity, text, remedy, shown)
 
-    def _plateau(self, run: Run) -> Finding | None:
+    def _plateau(self, run: RunView) -> Finding | None:
         losses = run.loss
         values = losses.values[np.isfinite(losses.values)]
         if len(values) < self.plateau or len(values) < len(losses) or _is_warming_up(run):
@@ -330,7 +330,7 @@ class NoProgress(Symptom):
         return self.finding(None, step, detected, "warning", text, remedy, shown, confidence=0.6)
 
 
-def _is_warming_up(run: Run) -> bool:
+def _is_warming_up(run: RunView) -> bool:
     """Whether learning rates still rise: whatever is small now may be meant to be."""
     rates = run.table(signals.RATE)
     if not rates or len(rates.steps) < 3:
@@ -361,7 +361,7 @@ class Oscillation(Symptom):
     cosine: float = -0.5
     rises: float = 0.3
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """In nearly all layers at once."""
         table = run.table(signals.GRADIENT_COSINE).select(run.weights)
         if not table or len(table.steps) < FEWEST or len(run.loss) < 20:
@@ -412,7 +412,7 @@ class OverRegularised(Symptom):
     shrunk: float = 0.1
     layers: float = 0.5
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """In half of all weights."""
         table = run.table(signals.WEIGHT).select(run.weights)
         if len(table.steps) < 2 or not table.places:
@@ -437,7 +437,7 @@ class OverRegularised(Symptom):
 
 
 @dataclass(frozen=True)
-class GradientNoise(Symptom):
+class NoisyGradient(Symptom):
     """Gradients of consecutive steps have nothing in common: batches are too small.
 
     Attributes:
@@ -451,7 +451,7 @@ class GradientNoise(Symptom):
     cosine: float = 0.1
     batch: float = 4
 
-    def look(self, run: Run) -> Iterable[Finding]:
+    def look(self, run: RunView) -> Iterable[Finding]:
         """In all layers, early, with small batches, while little is learned."""
         table = run.table(signals.GRADIENT_COSINE).select(run.weights)
         if len(table.steps) < 2 * FEWEST or not run.is_long or run.facts.batch is None:

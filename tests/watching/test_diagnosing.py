@@ -1,0 +1,338 @@
+"""What a watch finds in real training: during the run, after it, and in the events and facts of the run."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import monitorch
+from monitorch.diagnosis import Finding, Remedy, RunFacts, Symptom, signals
+from monitorch.diagnosis.history import TRAINING, VALIDATION
+from monitorch.diagnosis.symptoms import DeadUnits
+from monitorch.errors import MonitorchWarning, OptionError
+from monitorch.lens.diagnosis_signals import MOST_SPREADS, DiagnosisSignals
+from monitorch.store import open_run
+
+
+class Divider(nn.Module):
+    """Divides by 0 from some call on."""
+
+    def __init__(self, fails_at):
+        super().__init__()
+        self.calls, self.fails_at = 0, fails_at
+
+    def forward(self, x):
+        self.calls += 1
+        return x / (x - x) if self.calls == self.fails_at else x
+
+
+class Training:
+    """A classifier with three linear layers that learns in a few dozen steps; faults are what tests do to it."""
+
+    def __init__(self, between=nn.Identity, seed=0):
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(
+            nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 16), between(), nn.ReLU(), nn.Linear(16, 3)
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.loss_fn = nn.CrossEntropyLoss()
+        self.scale, self.zeroes = 1.0, True
+
+    def watch(self, **options):
+        options = {"every": 1, "tick_every": 5, "on_event": lambda event: None, **options}
+        if "folder" not in options:
+            options.setdefault("visualizer", "dummy")
+        return monitorch.watch(self.model, self.optimizer, loss_fn=self.loss_fn, **options)
+
+    def batch(self):
+        x = torch.randn(64, 4)
+        return self.scale * x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+    def train(self, steps):
+        for _ in range(steps):
+            x, y = self.batch()
+            if self.zeroes:
+                self.optimizer.zero_grad()
+            self.loss_fn(self.model(x), y).backward()
+            self.optimizer.step()
+
+
+@pytest.fixture
+def training():
+    return Training()
+
+
+def first(watched):
+    """The first cause."""
+    return watched.findings[0]
+
+
+def test_a_healthy_run_has_no_problem(training):
+    with training.watch() as watched:
+        training.train(60)
+        assert monitorch.diagnosis.verdict(watched.findings) == "healthy"
+    assert monitorch.diagnosis.verdict(watched.findings) == "healthy"
+
+
+def test_relus_that_die(training):
+    with training.watch() as watched:
+        training.train(15)
+        nn.init.constant_(training.model[2].bias, -1000.0)
+        assert "dead_units:4" not in {one.id for one in watched.findings}
+        training.train(20)
+        (during,) = [one for one in watched.findings if one.id == "dead_units:4"]
+    (after,) = [one for one in watched.findings if one.id == "dead_units:4"]
+    assert (during.step, after.step) == (16, 16)
+    assert during.detected_at <= 16 + 8
+    assert first(watched).layer in ("4", "2")
+
+
+def test_a_layer_that_no_optimizer_has(training):
+    training.optimizer = torch.optim.SGD([*training.model[0].parameters(), *training.model[5].parameters()], lr=0.1)
+    with training.watch() as watched:
+        training.train(10)
+        found = first(watched)
+        assert (found.symptom, found.layer) == ("no_update", "2")
+        assert found.detected_at <= 5
+        assert found.remedy.arguments == {"parameters": ["2.weight", "2.bias"]}
+    assert first(watched).id == found.id
+
+
+def test_gradients_that_are_never_emptied(training):
+    training.zeroes = False
+    with training.watch() as watched:
+        training.train(15)
+        assert first(watched).symptom == "stale_gradient"
+    found = first(watched)
+    assert (found.symptom, found.layer, found.remedy.action) == ("stale_gradient", None, "zero_grad")
+    assert found.detected_at <= 7
+
+
+def test_inputs_that_are_too_large(training):
+    training.scale = 300.0
+    with training.watch() as watched:
+        training.train(5)
+        assert "input_scale" in {one.symptom for one in watched.findings}
+    found = first(watched)
+    assert (found.symptom, found.step, found.detected_at) == ("input_scale", 1, 1)
+
+
+def test_a_layer_that_divides_by_zero():
+    training = Training(between=lambda: Divider(fails_at=12))
+    with training.watch() as watched:
+        training.train(15)
+        found = first(watched)
+    assert (found.symptom, found.layer, found.step, found.severity) == ("nonfinite", "3", 12, "error")
+    assert first(watched).id == found.id
+
+
+def test_without_diagnosis_there_is_none_and_nothing_is_measured_for_it(training, tmp_path):
+    training.scale = 300.0
+    with training.watch(diagnose=False, folder=tmp_path, run="run") as watched:
+        training.train(10)
+        assert watched.findings == []
+    assert watched.findings == []
+    assert not any(isinstance(lens, DiagnosisSignals) for lens in watched.inspector.lenses)
+    assert watched.inspector.state.diagnosis is None
+    with open_run(tmp_path / "run") as run:
+        assert "findings" not in run.meta
+        assert "diagnosis" not in run.meta
+        assert run.samples() == {}
+
+
+def test_weights_and_random_numbers_are_the_same_with_and_without():
+    ends = []
+    for diagnose in (True, False):
+        training = Training()
+        with training.watch(diagnose=diagnose):
+            training.train(25)
+        state = [tensor.numpy().tobytes() for tensor in training.model.state_dict().values()]
+        ends.append((state, torch.get_rng_state().numpy().tobytes()))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("wrong", ["dead_units", ["dead_units"], [DeadUnits], [None], [0.5]])
+def test_what_is_no_symptom_is_refused_before_anything_is_made(training, wrong, tmp_path):
+    with pytest.raises(OptionError, match=r"DeadUnits\(share=0\.7\)"):
+        training.watch(symptoms=wrong, folder=tmp_path, run="run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_thresholds_can_be_changed(training):
+    training.scale = 300.0
+    with training.watch(symptoms=[monitorch.diagnosis.symptoms.InputScale(size=1000)]) as watched:
+        training.train(5)
+    assert "input_scale" not in {one.symptom for one in watched.findings}
+
+
+def test_each_finding_is_one_event_and_all_are_facts_of_the_run(training, tmp_path):
+    training.optimizer = torch.optim.SGD([*training.model[0].parameters(), *training.model[5].parameters()], lr=0.1)
+    training.scale = 20.0
+    with training.watch(folder=tmp_path, run="run") as watched:
+        for _ in range(6):
+            training.train(5)
+            assert watched.findings
+    live = watched.findings
+    problems = [one.title for one in live if one.severity != "info"]
+    assert {"no update", "input scale"} <= set(problems)
+    with open_run(tmp_path / "run") as run:
+        assert [Finding.from_json(one) for one in run.meta["findings"]] == live
+        kinds = Counter(event.kind for event in run.events())
+        assert (
+            RunFacts.from_json(run.meta["diagnosis"]).parameters.keys()
+            == dict(training.model.named_parameters()).keys()
+        )
+    assert {kind: kinds[kind] for kind in problems} == dict.fromkeys(problems, 1)
+
+
+def test_a_healthy_run_has_an_empty_list_of_findings(training, tmp_path):
+    with training.watch(folder=tmp_path, run="run"):
+        training.train(10)
+    with open_run(tmp_path / "run") as run:
+        assert run.meta["findings"] == []
+
+
+@dataclass(frozen=True)
+class Failing(Symptom):
+    """A symptom with a mistake in it."""
+
+    id: ClassVar[str] = "failing"
+
+    def look(self, run):
+        raise KeyError("a mistake")
+
+
+@dataclass(frozen=True)
+class Flapping(Symptom):
+    """One that comes and goes."""
+
+    id: ClassVar[str] = "flapping"
+
+    def look(self, run):
+        if run.step % 10 == 5:
+            yield self.finding(None, run.step, run.step, "warning", "It is there. Now.", Remedy("Wait."))
+
+
+def test_a_symptom_that_fails_is_told_once_and_stops_nothing(training):
+    training.scale = 300.0
+
+    def watch_and_train():
+        with training.watch(symptoms=[Failing()]) as watched:
+            for _ in range(4):
+                training.train(5)
+                assert first(watched).symptom == "input_scale"
+
+    with pytest.warns(MonitorchWarning, match="looking for failing failed: KeyError") as told:
+        watch_and_train()
+    assert len(told) == 1
+
+
+def test_a_symptom_that_comes_and_goes_is_told_once(training):
+    with training.watch(symptoms=[Flapping()]) as watched:
+        for _ in range(6):
+            training.train(5)
+            assert ("flapping" in {one.symptom for one in watched.findings}) == (watched.inspector.state.step % 10 == 5)
+    assert [event.kind for event in watched.events()].count("flapping") == 1
+
+
+def test_losses_of_every_step_and_of_evaluations_are_kept(training):
+    losses, checks = [], []
+
+    def keep(module, _, loss):
+        (losses if training.model.training else checks).append(loss.item())
+
+    training.loss_fn.register_forward_hook(keep)
+    with training.watch(every=4) as watched:
+        for _ in range(3):
+            training.model.train()
+            training.train(8)
+            training.model.eval()
+            with torch.no_grad():
+                x, y = training.batch()
+                training.loss_fn(training.model(x), y)
+    history = watched._diagnosis.history
+    assert history.loss(TRAINING).steps.tolist() == list(range(1, 25))
+    np.testing.assert_allclose(history.loss(TRAINING).values, losses, rtol=1e-6)
+    assert history.loss(VALIDATION).steps.tolist() == [8, 16, 24]
+    np.testing.assert_allclose(history.loss(VALIDATION).values, checks, rtol=1e-6)
+    assert history.table(signals.GRADIENT).steps.tolist() == history.table(signals.OUTPUT).steps.tolist()
+    assert set(np.diff(history.table(signals.OUTPUT).steps).tolist()) == {4}
+
+
+def test_signals_are_those_of_tensors(training):
+    seen = {}
+
+    def keep(module, _, output):
+        seen.setdefault("output", output.detach().clone())
+
+    training.model[2].register_forward_hook(keep)
+    with training.watch() as watched:
+        before = training.model[2].weight.detach().clone()
+        training.train(1)
+        gradient = training.model[2].weight.grad.clone()
+        training.train(9)
+    history = watched._diagnosis.history
+    output = seen["output"].double().numpy()
+    rms = np.sqrt((output**2).mean(1)).mean()
+    spread = output.std(0).mean() / np.sqrt((output**2).mean())
+    assert history.table(signals.OUTPUT).column("2")[0] == pytest.approx(rms, rel=1e-5)
+    assert history.table(signals.LAYER_BATCH_SPREAD).column("2")[0] == pytest.approx(spread, rel=1e-4)
+    assert history.table(signals.GRADIENT).column("2.weight")[0] == pytest.approx(float(gradient.norm()), rel=1e-5)
+    alike = history.table(signals.WEIGHT_ALIKE)
+    weight = before.double().numpy()
+    assert alike.steps.tolist() == [1]
+    expected = weight.std(0).mean() / np.sqrt((weight**2).mean())
+    assert alike.column("2.weight")[0] == pytest.approx(expected, rel=1e-4)
+    first_norm = history.table(signals.WEIGHT)
+    assert first_norm.steps[0] == 0
+    assert first_norm.column("2.weight")[0] == pytest.approx(float(before.norm()), rel=1e-5)
+    for signal in (signals.ZEROS, signals.DEATH, signals.CHANGED, signals.RATE, signals.INPUT_STD, signals.PERPLEXITY):
+        assert history.table(signal), signal
+
+
+def test_of_many_layers_some_are_compared_between_samples():
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(30)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with monitorch.watch(model, optimizer, loss_fn=nn.MSELoss(), every=1, visualizer="dummy") as watched:
+        for _ in range(2):
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    places = watched._diagnosis.history.table(signals.LAYER_BATCH_SPREAD).places
+    assert len(places) == MOST_SPREADS
+    assert (places[0], places[-1]) == ("0", "28")  # the last one makes the output
+
+
+def test_a_watch_that_goes_on_knows_that_it_has_not_seen_the_start(training):
+    with training.watch() as watched:
+        training.train(20)
+        state = watched.state_dict()
+    training.scale = 300.0
+    with training.watch() as watched:
+        watched.load_state_dict(state)
+        training.train(10)
+    assert watched._diagnosis.history.facts.since == 20
+    found = first(watched)
+    assert (found.symptom, found.step) == ("input_scale", 21)
+
+
+def test_a_watch_without_an_optimizer_finds_what_it_can(training):
+    training.scale = 300.0
+    with monitorch.watch(
+        training.model, loss_fn=training.loss_fn, every=1, tick_every=5, visualizer="dummy"
+    ) as watched:
+        training.train(10)
+    assert "input_scale" in {one.symptom for one in watched.findings}
+
+
+def test_own_lenses_alone_are_diagnosed_as_far_as_they_go(training):
+    lenses = [monitorch.lens.ParameterNorm()]
+    with monitorch.watch(training.model, training.optimizer, lenses=lenses, every=1, visualizer="dummy") as watched:
+        training.train(10)
+        assert watched.findings == []
+    assert not any(isinstance(lens, DiagnosisSignals) for lens in watched.inspector.lenses)
