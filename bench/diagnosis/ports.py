@@ -121,7 +121,7 @@ CASES = [
         circle,
         spoilt(circle, act=nn.Sigmoid, depth=8),
         synonyms=("no_progress",),
-        cure=("replace_activation", {"by": "Tanh"}),
+        cure=("replace_activation", {"layers": [str(layer) for layer in range(1, 16, 2)], "by": "Tanh"}),
     ),
     Case(
         "exp-circle",

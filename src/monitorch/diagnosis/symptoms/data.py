@@ -178,6 +178,7 @@ class UnrepresentativeBatches(Symptom):
         share: the variety of classes in a batch over that of all, at most.
         expected: the same over what shuffled batches of that size would have.
         ratio: how many times as frequent one class must be as another to be called imbalance.
+        few: with more classes than these, that is only odd.
     """
 
     id: ClassVar[str] = "unrepresentative_batches"
@@ -185,6 +186,7 @@ class UnrepresentativeBatches(Symptom):
     share: float = 0.4
     expected: float = 0.6
     ratio: float = 10.0
+    few: int = 20
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """From the classes of targets and predictions."""
@@ -224,6 +226,7 @@ class UnrepresentativeBatches(Symptom):
             shown = evidence(table, signals.PERPLEXITY, "target")
             checks = run.validation.values
             is_harmful = len(checks) > 0 and not checks[-1] < max(3 * run.last_loss, 0.8 * math.log(len(counts)))
-            severity = run.harm("warning" if is_harmful else "info")
+            # of many classes, such as the letters of a text, some are always rare
+            severity = "warning" if is_harmful and len(counts) <= self.few else "info"
             detected = int(table.steps[FEWEST - 1])
             yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.7)
