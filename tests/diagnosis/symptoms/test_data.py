@@ -178,6 +178,13 @@ class TestUnrepresentativeBatches:
         assert "The most frequent of 10 classes has 77 % of all targets" in found.explanation
         assert found.remedy.action is None
 
+    def test_of_many_classes_such_as_letters_some_are_always_rare(self, story):
+        counts = (10_000 / np.arange(1, 66)).astype(int).tolist()
+        told = self.classes(story, 20.0, counts=counts, predicted_counts=[1000, *[0] * 64])
+        told.losses([4.0] * 20).checks([20.0], [20])  # which is worse than guessing
+        assert told.one(UnrepresentativeBatches()).severity == "info"
+        assert told.one(UnrepresentativeBatches(few=100)).severity == "warning"
+
     def test_few_classes_more_frequent_are_fine(self, story):
         told = self.classes(story, 4.0, counts=[700, 500, 500, 500, 500], predicted_counts=[1000, 0, 0, 0, 0])
         assert told.find(UnrepresentativeBatches()) == []
