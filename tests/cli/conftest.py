@@ -9,7 +9,7 @@ import pytest
 
 from monitorch.cli.demo_data import python_help
 from monitorch.cli.demo_training import train
-from monitorch.diagnosis import Facts, signals
+from monitorch.diagnosis import RunFacts, signals
 from monitorch.diagnosis.check import FACTS
 from monitorch.store import Writer
 from monitorch.store.samples import SampleArrays
@@ -84,7 +84,7 @@ def write_judged(write_run):
     """Write a run of which a diagnosis has kept samples: those of its inputs, with this standard deviation."""
 
     def write(name, std):
-        folder = write_run(name, {"L": {"Norm/mean": {"fc": [1.0, 2.0]}}}, meta={FACTS: Facts().to_json()}, every=10)
+        folder = write_run(name, {"L": {"Norm/mean": {"fc": [1.0, 2.0]}}}, meta={FACTS: RunFacts().to_json()}, every=10)
         numbers = {signals.INPUT_STD: std, signals.INPUT_MEAN: 0.0, signals.FEATURE_SPREAD: 1.0}
         with Writer(folder, resume=True) as writer:
             for signal, value in numbers.items():

@@ -16,7 +16,7 @@ PARAMETERS = "parameters=('weight', 'bias')"
 SIGNATURES = {
     "ActivationHealth": f"{OUTPUTS}, channel_last='auto', line_aggregation='mean', range_aggregation='min-max', "
     "in_graphs=True",
-    "Attention": f"{OUTPUTS}, log_scale=False, {LINES}",
+    "Attention": f"{OUTPUTS}, log_scale=False, {LINES}, in_graphs=True",
     "Attribute": "attributes, reducer=None, map_=None, difference=False, *, inplace=True, record_eval=False, "
     f"log_scale=False, {LINES}",
     "BatchNormStatistics": "inplace=True, *, line_aggregation='mean', range_aggregation='min-max'",

@@ -570,12 +570,19 @@ STANDARD = (
 )
 
 
+DATA = "InputStatistics"
+
+
 @pytest.mark.parametrize(
     ("with_optimizer", "options", "expected"),
     [
-        (True, {}, f"{STANDARD} ParameterUpdateGeometry UpdateRatio ParameterNorm"),
-        (False, {}, f"{STANDARD} ParameterNorm"),
-        (True, {"depth": 0}, "LossMetrics ActivationHealth OutputGradientGeometry"),
+        (
+            True,
+            {},
+            f"{STANDARD} ParameterUpdateGeometry UpdateRatio ParameterNorm {DATA} ParameterFacts DiagnosisSignals",
+        ),
+        (False, {}, f"{STANDARD} ParameterNorm {DATA} DiagnosisSignals"),
+        (True, {"depth": 0}, f"LossMetrics ActivationHealth OutputGradientGeometry {DATA} DiagnosisSignals"),
     ],
     ids=["optimizer", "no optimizer", "not deep"],
 )

@@ -172,9 +172,9 @@ class LiveDiagnosis:
         loss_fn: nn.Module | None,
         symptoms: Sequence[Symptom],
     ) -> None:
-        self._inspector, self._state, self._symptoms = inspector, inspector.state, symptoms
+        self._known_inspector, self._state, self._symptoms = weakref.ref(inspector), inspector.state, symptoms
         self.history = SampleHistory(_facts(model, optimizers, loss_fn, inspector))
-        self._model, self._optimizers = weakref.ref(model), list(optimizers)
+        self._model = weakref.ref(model)
         self._findings: list[Finding] = []
         self._looked_at, self._due = -1, 0.0
         self._noted: dict[str, Any] = {}
@@ -185,11 +185,10 @@ class LiveDiagnosis:
         preprocessors = [part for lens in known for part in lens._preprocessors]
         self._targets = next((part for part in preprocessors if isinstance(part, loss_inputs.LossInputs)), None)
         self._spreads = [part for part in preprocessors if isinstance(part, LayerSpread)]
-        self._listen(preprocessors)
-        self._first = FirstStep(self) if self._optimizers else None
+        self._listen(preprocessors, inspector._call_preprocessor)
+        self._first = FirstStep(self, optimizers[0]) if optimizers else None
 
-    def _listen(self, preprocessors: Iterable[AccumulatingPreprocessor]) -> None:
-        pushed: ExplicitCall = self._inspector._call_preprocessor
+    def _listen(self, preprocessors: Iterable[AccumulatingPreprocessor], pushed: ExplicitCall) -> None:
         kinds = {pushed.train_loss_str: TRAINING, pushed.non_train_loss_str: VALIDATION}
         rival = None
         for part in preprocessors:
@@ -279,7 +278,8 @@ class LiveDiagnosis:
                     part.keep_samples(signal, new.samples, writer=self._id, **names)
 
     def _stores(self) -> list[StoreVisualizer]:
-        visualizer = self._inspector.visualizer
+        inspector = self._known_inspector()
+        visualizer = None if inspector is None else inspector.visualizer
         return [part for part in getattr(visualizer, "parts", (visualizer,)) if isinstance(part, StoreVisualizer)][:1]
 
     def _report(self, symptom: str, error: Exception) -> None:
@@ -309,11 +309,11 @@ class LiveDiagnosis:
 class FirstStep:
     """Looks in the first observed step whether the units of a weight are alike, and get the same gradients."""
 
-    def __init__(self, diagnosis: LiveDiagnosis) -> None:
+    def __init__(self, diagnosis: LiveDiagnosis, optimizer: Optimizer) -> None:
         self._diagnosis = weakref.ref(diagnosis)
         self._names: list[tuple[str, str]] = []
         self._waiting, self._step = Waiting(), 0
-        engine, optimizer = diagnosis._state.engine, diagnosis._optimizers[0]
+        engine = diagnosis._state.engine
         self._steps = None if engine is None else engine.steps(optimizer)
         if self._steps is not None:
             self._steps.before.append(self._look)

@@ -149,7 +149,7 @@ class TestStepTooLarge:
     def test_large_updates_in_half_of_the_weights(self, story):
         told = story().weights(signals.UPDATE_RATIO, 0.3, 0.3, 0.01)
         found = told.one(StepTooLarge())
-        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "warning")
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "info")
         assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 0.1})
         assert found.explanation.startswith("A step changes weights by 30 % of their size.")
 

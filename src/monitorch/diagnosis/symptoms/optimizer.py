@@ -181,8 +181,8 @@ class StepTooLarge(Symptom):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         says.append("Steps overshoot, so nothing that was learned lasts.")
         severity = "error" if has_diverged or run.is_stuck else run.harm()
-        if large is not None and not has_diverged and not run.is_long:
-            severity = "warning"
+        if not has_diverged and not run.is_long:
+            severity = "info"  # first steps may be large, as long as the loss falls
         remedy = Remedy("Lower the learning rate, warm it up, or clip gradients.", "scale_lr", {"factor": 0.1})
         shown = [points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)] if table else []
         shown.append(points("loss", None, run.loss.steps, run.loss.values))

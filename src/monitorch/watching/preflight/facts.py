@@ -121,7 +121,7 @@ class ModelFacts:
             own = dict(twin.model.named_parameters())
             for parameter in (own[name] for name in parameters):
                 if not is_lazy(parameter):
-                    noise = torch.randn(parameter.shape, generator=draws, device=HOST)
+                    noise = torch.randn(parameter.shape, generator=draws, device=HOST, dtype=torch.float32)
                     parameter.add_(noise.to(parameter), alpha=max(float(rms(parameter)), 0.1))
             change = abs(float(twin.loss(self.batch)) - self.first.loss)
         return not change <= REACHES * max(abs(self.first.loss), REACHES)  # what is not finite counts as a change
