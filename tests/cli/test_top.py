@@ -271,12 +271,8 @@ def test_layers_in_which_something_lasts_come_first(diagnosed, capsys):
     rows = layers_of(top(diagnosed, capsys))
     assert list(rows) == ["dead", "early.weight", "late", "jump", "calm", "healed"]
     reasons = [line.split("  ")[-1].strip() for line in rows.values()]
-    assert reasons[:4] == [
-        "dead units since step 700; no gradient since step 3",
-        "no update since step 20",
-        "no update since step 30",
-        "40x its median",
-    ]
+    assert reasons[0].startswith("dead units since step 700; no gra")  # a narrow screen cuts the rest
+    assert reasons[1:4] == ["no update since step 20", "no update since step 30", "40x its median"]
     assert not {"", *reasons[:4]} & set(map(str.strip, reasons[4:])) - {""}
     facts = json.loads(top(diagnosed, capsys, "--json"))
     assert [row["findings"] for row in facts["layers"]][:4] == [
@@ -285,14 +281,15 @@ def test_layers_in_which_something_lasts_come_first(diagnosed, capsys):
         ["no_update:late"],
         [],
     ]
-    assert [row["reason"] for row in facts["layers"]][:4] == reasons[:4]
+    told = "dead units since step 700; no gradient since step 3"
+    assert [row["reason"] for row in facts["layers"]][:4] == [told, *reasons[1:4]]
     assert (facts["verdict"], facts["findings"]) == ("5 problems since step 0", FOUND)
 
 
 def test_another_order_is_kept(diagnosed, capsys):
     rows = layers_of(top(diagnosed, capsys, "--sort", "depth"))
     assert list(rows) == ["calm", "healed", "late", "early.weight", "dead", "jump"]
-    assert rows["dead"].endswith("dead units since step 700; no gradient since step 3")
+    assert "dead units since step 700; no gra" in rows["dead"]
 
 
 def test_the_screen_begins_with_the_verdict_and_three_causes(diagnosed, capsys, monkeypatch):
