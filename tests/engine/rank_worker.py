@@ -1,4 +1,4 @@
-"""One rank of the group that test_sync.py starts: does everything there is to do, and reports what it saw.
+"""One rank of the group that test_ranks.py starts: does everything there is to do, and reports what it saw.
 
 Every rank has the samples ``10 * rank, 10 * rank + 1, ...``, rank + 1 of them.
 """
@@ -72,15 +72,15 @@ def readable(value):
 
 def synced_preprocessors(rank, samples):
     collectives = []
-    gather = dist.all_gather_object
-    dist.all_gather_object = lambda *args, **kwargs: (collectives.append(args), gather(*args, **kwargs))
+    reduce = dist.all_reduce
+    dist.all_reduce = lambda *args, **kwargs: (collectives.append(args), reduce(*args, **kwargs))
     parties = preprocessors(rank, samples)
     for party in (*parties, parties[0]):  # two lenses may share one
         party.start_sync(dst_rank=0)
     for party in (*parties, parties[0]):
         party.finish_sync()
     exchange()
-    dist.all_gather_object = gather
+    dist.all_reduce = reduce
     return {"collectives": len(collectives), "values": [readable(party.value) for party in parties]}
 
 

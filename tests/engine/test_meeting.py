@@ -8,7 +8,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from monitorch.engine import meeting
 from monitorch.engine.meeting import Meeting, agree
+from monitorch.engine.reductions import gather
 from monitorch.errors import ExchangeError
+
+MINE = "mine"
+
+
+def plan(parcel, seat, is_partial):
+    """Who has which parcel."""
+    assert is_partial
+    return (yield from gather(parcel, seat))
 
 
 def tcp(_):
@@ -40,12 +49,12 @@ def store(request, tmp_path, monkeypatch):
 def test_who_does_not_come_is_waited_for_once(store, monkeypatch):
     lonely, waits = Meeting("Net"), []
     with pytest.raises(ExchangeError, match=r"^rank 1 did not take part within 0\.01 s$"):
-        lonely.gather("mine", step=10)
+        lonely.exchange(MINE, plan, step=10)
     assert not lonely.is_over
     monkeypatch.setattr(meeting.time, "sleep", waits.append)
     for _ in range(2):
         with pytest.raises(ExchangeError, match="rank 1 did not take part within 0 s"):
-            lonely.gather("mine", step=20)
+            lonely.exchange(MINE, plan, step=20)
         assert lonely.is_over
     assert waits == []
 
@@ -100,7 +109,7 @@ def test_a_store_that_cannot_do_it_is_told_as_the_reason():
     try:
         alone = Meeting("Net")
         with pytest.raises(ExchangeError, match="the other processes could not be reached: "):
-            alone.gather("mine", step=0)
+            alone.exchange(MINE, plan, step=0)
         assert alone.is_over
     finally:
         dist.destroy_process_group()
@@ -126,10 +135,10 @@ def test_whoever_shows_the_last_tick_takes_what_the_others_have_left(store, monk
     lonely = Meeting("Net")
     assert not lonely.end(has_more=False, shows=True)  # nobody has said anything within its patience
     assert lonely.end(has_more=True, shows=True)
-    assert lonely.gather("mine", step=1) == {0: "mine"}
+    assert lonely.exchange(MINE, plan, step=1) == {0: "mine"}
     lonely._store.set("end/1", pickle.dumps("its"))
     assert lonely.end(has_more=False, shows=True)
-    assert lonely.gather("mine", step=1) == {0: "mine", 1: "its"}
+    assert lonely.exchange(MINE, plan, step=1) == {0: "mine", 1: "its"}
     lonely._store.set("end/1", meeting.NOTHING)
     assert not lonely.end(has_more=False, shows=True)
 
@@ -140,7 +149,7 @@ def test_whoever_shows_nothing_does_not_wait_at_the_end(store, monkeypatch):
     assert not helper.end(has_more=False, shows=False)
     assert helper._store.get("end/0") == meeting.NOTHING
     assert helper.end(has_more=True, shows=False)
-    assert helper.gather("mine", step=1) == {0: "mine"}
+    assert helper.exchange(MINE, plan, step=1) == {0: "mine"}
     assert pickle.loads(helper._store.get("end/0")) == "mine"
 
 

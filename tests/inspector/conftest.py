@@ -25,16 +25,17 @@ from monitorch.visualizer import AbstractVisualizer
 from tests.inspector.fake_time import FakeDevice
 
 RANK_PROGRAM = """
-import json, os, pathlib, runpy, sys
+import atexit, json, os, pathlib, runpy, sys
 import torch.distributed as dist
 from monitorch.engine import meeting
-meeting.PATIENCE = 60  # on a busy machine one process may be far behind the other
+meeting.PATIENCE = meeting.AGREEING = 60  # on a busy machine one process may be far behind the other
 file, function, rank, world_size, folder = sys.argv[1:]
 meeting = f"file://{folder}/meeting"
 dist.init_process_group("gloo", init_method=meeting, rank=int(rank), world_size=int(world_size))
 result = runpy.run_path(file)[function](int(rank), pathlib.Path(folder))
 pathlib.Path(folder, f"result-{rank}.json").write_text(json.dumps(result))
 dist.destroy_process_group()
+atexit._run_exitfuncs()  # as at the end of any program
 os._exit(0)  # threads of gloo may outlive their group, and abort a process that takes itself apart
 """
 

@@ -7,6 +7,8 @@ from torch.optim import SGD, Optimizer
 
 import monitorch
 from monitorch import PyTorchInspector
+from monitorch.engine.optimizers import StandIn
+from monitorch.engine.parameters import ParameterBank
 from monitorch.errors import OptionError, UnsupportedModelError
 from monitorch.inspector.arguments import trainer
 from monitorch.lens import OutputGradientGeometry, ParameterGradientGeometry
@@ -86,19 +88,91 @@ def test_the_scaler_around_a_container_is_that_of_all_its_parts(first, second):
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "kind"),
     [
-        (Muon(), r"takes a torch.optim.Optimizer .*Muon.* call watched.step\(\) after each of its steps"),
-        ([SGD(nn.Linear(1, 1).parameters()), Muon()], r"Muon.* call watched.step\(\)"),
-        (Uninitialised([]), r"Uninitialised does not call Optimizer.__init__.* call watched.step\(\)"),
-        ("adam", "not 'adam'"),
-        (SGD, "not <class"),
-        (Accelerated(None), "Accelerated does not call"),
+        ("by hand", "by hand"),
+        (Muon(), "Muon"),
+        ([SGD(nn.Linear(1, 1).parameters()), Muon()], "SGD and Muon"),
+        ({"first": Muon(), "second": Muon()}, "Muon and Muon"),
+        (Uninitialised([]), "Uninitialised"),
+        (Accelerated(None), "Accelerated"),
+        (Accelerated(Muon()), "Accelerated"),
     ],
 )
-def test_foreign_optimizers_are_refused_by_name_with_the_cure(given, text):
+def test_one_object_stands_in_for_optimizers_whose_steps_are_not_noticed(given, kind):
+    (found,) = trainer(given, None, "at_step").optimizers
+    assert (type(found), found.kind) == (StandIn, kind)
+    assert trainer(found, None, "at_step").optimizers == (found,)
+
+
+def test_a_stand_in_has_the_groups_of_all_or_all_that_is_trained(first):
+    model, foreign = new_model(), Muon()
+    model[0].bias.requires_grad_(False)
+    bank = ParameterBank({"scale": nn.Parameter(torch.ones(1)), "again": model[2].bias})
+    for given in ([first, foreign], foreign, "by hand"):
+        (found,) = trainer(given, None, "at_step").optimizers
+        assert found.param_groups == [{"params": []}]
+        found.trains(model, bank)
+        (group,) = found.param_groups
+        expected = [model[0].weight, model[2].weight, model[2].bias, bank.scale]
+        assert all(one is other for one, other in zip(group["params"], expected, strict=True))
+    for broken in (None, [], [{"lr": 1}], 3):
+        foreign.param_groups = broken
+        assert len(trainer(foreign, None, "at_step").optimizers[0].param_groups) == (0 if broken == [] else 1)
+    foreign.param_groups = [{"params": [model[0].weight], "lr": 0.5}]
+    (both,) = trainer([first, foreign], None, "at_step").optimizers
+    assert both.param_groups == [*first.param_groups, *foreign.param_groups]
+    del model, bank
+    assert found.param_groups == [{"params": []}]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("adam", "not 'adam'. If there is none, pass 'by hand' and call watched.step"),
+        (["by hand"], r"not 'by hand'"),
+        (SGD, "not <class"),
+        (object(), "not <object"),
+        ([Muon(), object()], "not <object"),
+        (nn.Linear(1, 1), "not Linear"),
+    ],
+)
+def test_what_makes_no_steps_is_refused(given, text):
     with pytest.raises(OptionError, match=text):
         monitorch.watch(new_model(), given, visualizer="dummy")
+
+
+def test_a_scaler_is_for_optimizers_of_torch():
+    with pytest.raises(OptionError, match="which steps of others it skips cannot be noticed"):
+        trainer(Muon(), torch.amp.GradScaler("cpu"), "at_step")
+    assert trainer(Accelerated(Muon(), torch.amp.GradScaler("cpu")), None, "at_step").grad_scaler is None
+
+
+@pytest.mark.parametrize(
+    ("tensors", "text"),
+    [
+        ({}, r"takes tensors by name, such as \{'scale': scale\}, not \{\}"),
+        ([torch.ones(1)], "takes tensors by name"),
+        (torch.ones(1), "takes tensors by name"),
+        ({"": torch.ones(1)}, "a name is a string such as 'scale' or 'codes.left', not ''"),
+        ({"a..b": torch.ones(1)}, "not 'a..b'"),
+        ({".a": torch.ones(1)}, "not '.a'"),
+        ({3: torch.ones(1)}, "not 3"),
+        ({"a": 1.0}, "'a' is float"),
+        ({"a": torch.ones(1, requires_grad=True) * 2}, "'a' is computed from others"),
+    ],
+)
+def test_what_is_no_bank_of_parameters_is_refused(tensors, text):
+    with pytest.raises(OptionError, match=text):
+        monitorch.watch(parameters=tensors, visualizer="dummy")
+    with pytest.raises(OptionError, match=text):
+        PyTorchInspector([], parameters=tensors)
+
+
+def test_optimizers_of_megatron_are_refused_when_a_model_is_watched():
+    chained = of_package("ChainedOptimizer", "megatron.core.optimizer.optimizer")()
+    with pytest.raises(UnsupportedModelError, match=r"ChainedOptimizer cannot be observed: .*main_grad"):
+        monitorch.watch(new_model(), chained, visualizer="dummy")
 
 
 def test_optimizers_of_deepspeed_are_refused_when_a_model_is_watched():

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.ranks import merged
 from monitorch.errors import OptionError
 from monitorch.inspector import inspector_state, step_clock
+from monitorch.inspector.agreements import Wishes
 from monitorch.inspector.cadence import CHECK, GIFT, GIFT_EVERY, MEASURED, Cadence, Phase
-from monitorch.inspector.tick import SharedCadence
 from tests.inspector.fake_time import Time, end_on
 from tests.inspector.simulation import Prices, Simulation, observing
 
@@ -507,13 +508,15 @@ class Ranks:
             for _ in range(self.ticks):
                 for run in self.runs:
                     run.step()
-            shared = [SharedCadence(run.state) for run in self.runs]
             for run in self.runs:
-                run.state.steps_to_next_tick = self.ticks
-            wishes = {rank: one.payload() for rank, one in enumerate(shared)}
-            for one in shared:
-                one.merge_ranks(wishes)
-            for run in self.runs:
+                if (due := run.state.agreements.due()) is not None:
+                    run.state.apply(due)
+                run.state.wished_tick = self.ticks
+            shared = [Wishes(run.state) for run in self.runs]
+            together = merged({rank: one.payload() for rank, one in enumerate(shared)})
+            for run, one in zip(self.runs, shared, strict=True):
+                one.merge_ranks(together)
+                run.state.agreements.reach(run.state.agreements.begin(), one.agreement)
                 run.state.tick()
         return self.runs
 
@@ -535,15 +538,6 @@ def test_until_they_agree_processes_observe_the_same_and_ever_fewer_steps(monkey
     assert all(6 <= count <= 9 for count in observed)
     assert slow.phases[:15].count(OBSERVE) == 14
     assert {after for before, after in pairwise(slow.phases) if before == BASELINE} == {OBSERVE}
-
-
-def test_the_largest_wishes_of_all_processes_hold(monkeypatch):
-    runs = Ranks(monkeypatch, [0.01, 0.002], ALLOWANCE, 10).run(10)
-    shared = [SharedCadence(run.state) for run in runs]
-    for one, wishes in zip(shared, [(3, 70), (9, 20)], strict=True):
-        assert len(one.payload()) == len(wishes)
-        one.merge_ranks({0: (3, 70), 1: (9, 20)})
-    assert [(run.cadence.common_n, run.state.steps_to_next_tick) for run in runs] == [(9, 70)] * 2
 
 
 def test_processes_that_agree_on_a_fixed_share_keep_it(monkeypatch):

@@ -9,8 +9,17 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 
+from monitorch.engine.parameters import ParameterBank
 from monitorch.errors import OptionError, UnsupportedModelError
-from monitorch.inspector.module_tree import LayersOf, aliases, averaging_processes, scripted, unwrap, walk
+from monitorch.inspector.module_tree import (
+    LayersOf,
+    aliases,
+    averaging_processes,
+    named_parameters,
+    scripted,
+    unwrap,
+    walk,
+)
 
 
 def tree():
@@ -99,6 +108,11 @@ def of_module(name, module, base=nn.Module):
     [
         (of_module("FullyShardedDataParallel", "torch.distributed.fsdp"), r"FullyShardedDataParallel .*fully_shard"),
         (of_module("DeepSpeedEngine", "deepspeed.runtime.engine"), "DeepSpeedEngine cannot be observed"),
+        (
+            of_module("DistributedDataParallel", "megatron.core.distributed.distributed_data_parallel"),
+            r"DistributedDataParallel cannot be observed: Megatron adds gradients up in main_grad",
+        ),
+        (of_module("FullyShardedDataParallel", "megatron.core.distributed.custom_fsdp"), "Megatron .*main_grad"),
         (of_module("_PipelineStageBase", "torch.distributed.pipelining", object), "the stage's own module"),
         (lambda: nn.DataParallel(nn.Linear(1, 1)), "DataParallel cannot be observed: use DistributedDataParallel"),
     ],
@@ -120,12 +134,23 @@ def test_class_of_the_same_name_from_elsewhere_is_fine():
     assert unwrap(model) is model
 
 
-@pytest.mark.parametrize("mark", ["ds_id", "_hp_mapping"])
-def test_a_model_whose_parameters_deepspeed_keeps_is_refused(mark):
+@pytest.mark.parametrize(
+    ("mark", "who"), [("ds_id", "DeepSpeed"), ("_hp_mapping", "DeepSpeed"), ("main_grad", "Megatron")]
+)
+def test_a_model_whose_numbers_are_kept_elsewhere_is_refused(mark, who):
     model = tree()
     setattr(model["head"].weight, mark, None)
-    with pytest.raises(UnsupportedModelError, match=r"trained by DeepSpeed cannot be observed: .*fully_shard"):
+    with pytest.raises(UnsupportedModelError, match=rf"trained by {who} cannot be observed: .*fully_shard"):
         unwrap(model)
+
+
+def test_a_bank_is_no_leaf_and_stands_beside_the_model_under_one_name():
+    bank = ParameterBank({"scale": torch.ones(1), "codes.left": torch.ones(2), "codes.right": torch.ones(2)})
+    assert walk(bank) == [("", bank, False), ("codes", bank.get_submodule("codes"), False)]
+    assert LayersOf(nn.Linear(1, 1), -1, "/", bank).names == ["", "parameters", "parameters/codes"]
+    model = tree()
+    assert LayersOf(model, 1, ".", bank).names == ["", "enc", "head", "parameters", "parameters.codes"]
+    assert [name for name, _ in bank.named_parameters()] == ["scale", "codes.left", "codes.right"]
 
 
 class Wrapper(nn.Module):
@@ -174,6 +199,45 @@ def test_no_layer_is_named_after_a_wrapper(wrap):
     model["enc"]._modules["ignored"] = None
     model["head"] = wrap(model["head"])
     assert [(layer.name, layer.module) for layer in walk(model)] == expected
+
+
+class TunedLayer(nn.Module):
+    """As PEFT builds a layer: its parts are in dictionaries by the names of adapters."""
+
+    def __init__(self, *adapters):
+        super().__init__()
+        self.base_layer = nn.Linear(1, 1)
+        self.lora_A = nn.ModuleDict({name: nn.Linear(1, 1, bias=False) for name in adapters})
+        self.lora_embedding_A = nn.ParameterDict()
+
+
+TunedLayer.__module__, TunedLayer.__name__ = "peft.tuners.tuners_utils", "BaseTunerLayer"
+
+
+@pytest.mark.parametrize(
+    ("adapters", "parts"),
+    [(["default"], ["lora_A"]), (["a", "b"], ["lora_A", "lora_A.a", "lora_A.b"]), ([], [])],
+    ids=["one", "two", "none"],
+)
+def test_an_adapter_is_named_only_where_there_are_several(adapters, parts):
+    model = nn.ModuleDict({"first": TunedLayer(*adapters)})
+    assert [layer.name for layer in walk(model)] == ["", "first", *(f"first.{part}" for part in ["base_layer", *parts])]
+
+
+def test_parameters_have_the_names_of_their_layers():
+    inner = nn.ModuleDict({"first": TunedLayer("default"), "last": nn.Linear(1, 1, bias=False)})
+    inner["tied"] = nn.Linear(1, 1, bias=False)
+    inner["tied"].weight = inner["last"].weight
+    found = dict(named_parameters(Tuned(inner)))
+    expected = ["first.base_layer.weight", "first.base_layer.bias", "first.lora_A.weight", "last.weight"]
+    assert list(found) == [*expected, "prompt_encoder.weight", "prompt_encoder.bias"]
+    assert found["first.lora_A.weight"] is inner["first"].lora_A["default"].weight
+
+
+def test_parameters_of_other_models_have_their_usual_names():
+    model = parametrizations.weight_norm(nn.Linear(1, 1))
+    wrapped = nn.Sequential(model, tree())
+    assert list(dict(named_parameters(wrapped))) == list(dict(wrapped.named_parameters()))
 
 
 @pytest.mark.parametrize("name", ["module", "_orig_mod", "base_model", "model", "_forward_module"])

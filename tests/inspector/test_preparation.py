@@ -205,13 +205,14 @@ def test_lenses_without_gradients_tell_nothing_of_frozen_parameters():
         train(model)
 
 
-def test_a_model_that_deepspeed_takes_over_after_it_was_watched_is_not_recorded():
+@pytest.mark.parametrize(("mark", "text"), [("ds_id", "DeepSpeed keeps"), ("main_grad", "Megatron adds")])
+def test_a_model_that_is_taken_over_after_it_was_watched_is_not_recorded(mark, text):
     model = small_model()
     with monitorch.watch(
         model, lenses=[OutputNorm(include=nn.Linear)], visualizer="dummy", every=1, tick_every=1
     ) as watched:
-        model[0].weight.ds_id = 0
-        with pytest.warns(MonitorchWarning, match="nothing is recorded any more: DeepSpeed keeps"):
+        setattr(model[0].weight, mark, 0)
+        with pytest.warns(MonitorchWarning, match=f"nothing is recorded any more: {text}"):
             train(model)
         assert watched.inspector.records() == []
 
@@ -231,6 +232,31 @@ def test_a_model_that_is_attached_after_one_that_could_not_be_recorded_is():
 def test_what_goes_wrong_while_looking_does_not_reach_training(monkeypatch):
     model = small_model()
     with monitorch.watch(model, visualizer="dummy", every=1):
-        monkeypatch.setattr("monitorch.inspector.preparation.is_partitioned", lambda _: 1 / 0)
+        monkeypatch.setattr("monitorch.inspector.preparation.taken_over", lambda _: 1 / 0)
         with pytest.warns(MonitorchWarning, match="how the model is trained failed: ZeroDivisionError"):
             train(model)
+
+
+FOREIGN_TRAINER = """
+def train(model, watch=None):
+    watched = None if watch is None else watch(model)
+    for _ in range(3):
+        model(torch.ones(4, 2)).square().mean().backward()
+    return watched
+"""
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_trainer_that_a_watch_cannot_see_into_is_told_of_unless_it_began_the_watch(is_inside):
+    names = {"__name__": "transformers.trainer", "torch": torch}
+    exec(FOREIGN_TRAINER, names)
+    model = small_model()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if is_inside:
+            names["train"](model, lambda one: monitorch.watch(one, visualizer="dummy")).close()
+        else:
+            with monitorch.watch(model, visualizer="dummy"):
+                names["train"](model)
+    texts = [str(one.message) for one in told]
+    assert [("callbacks=[MonitorchCallback()]" in text) for text in texts] == [True] * (not is_inside)

@@ -104,9 +104,13 @@ def only_the_first_ticks(rank):
 def one_ticks_more_often(rank):
     training, numbers = Training(), Numbers()
     watched = monitorch.watch(training.model, training.optimizer, every=1, tick_every=1 + rank, visualizer=numbers)
-    found = watching(training.run)
-    watched.close()
-    return found | {"bare": Training().run(), "lines": numbers.lines}
+
+    def train_and_close():  # a process that shows nothing is told of a tick some time after it
+        result = training.run()
+        watched.close()
+        return result
+
+    return watching(train_and_close) | {"bare": Training().run(), "lines": numbers.lines}
 
 
 def one_closes_earlier(rank):

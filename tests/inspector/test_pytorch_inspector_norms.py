@@ -38,6 +38,7 @@ def train(model, rank, lenses, **options):
         yield step + 1
         optimizer.step()
     inspector.tick()
+    inspector.records()  # waits for the tick
     yield inspector
 
 

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from monitorch import PyTorchInspector
 from monitorch.engine.meeting import Meeting
 from monitorch.errors import ExchangeError, MonitorchWarning
+from monitorch.inspector.agreements import LATENESS
 from monitorch.inspector.module_tree import unwrap
 from monitorch.lens import LossMetrics, OutputGradientGeometry, OutputNorm, ParameterNorm, ParameterUpdateGeometry
 from monitorch.visualizer import PlayerVisualizer, RecorderVisualizer
@@ -115,9 +116,9 @@ def shows_its_own(rank):
     lens = OutputNorm(include=nn.Linear)
     inspector = PyTorchInspector([lens], module=model, visualizer=Numbers(), per_rank=True, master_rank=1)
     model(batches(0)[rank])
-    gather, Meeting.gather = Meeting.gather, None
+    exchange, Meeting.exchange = Meeting.exchange, None
     inspector.tick_epoch()  # asks nobody
-    Meeting.gather = gather
+    Meeting.exchange = exchange
     ranks = sorted({record.rank for record in inspector.records()})
     return {"lines": inspector.visualizer.lines, "ranks": ranks}
 
@@ -137,10 +138,12 @@ def agrees_on_a_pace(rank):
     inspector = PyTorchInspector([OutputNorm()], module=model, visualizer="dummy", budget=0.1)
     state, cadence = inspector.state, inspector.state.cadence
     first = [cadence.common_n, cadence.has_agreed]
-    cadence.affordable_n = lambda steps: 5 + 2 * rank  # what their costs may come to
-    state.steps_to_next_tick = 40 - 10 * rank
-    inspector.tick_epoch()
-    agreed = [cadence.common_n, cadence.has_agreed, state.steps_to_next_tick]
+    cadence.affordable_n = lambda *_: 5 + 2 * rank  # what their costs may come to
+    state.wished_tick = 40 - 10 * rank
+    agreed = []
+    for _ in range(LATENESS + 1):
+        inspector.tick_epoch()
+        agreed.append([cadence.common_n, cadence.has_agreed, state.steps_to_next_tick])
     del cadence.affordable_n
     state.step = 77
     cadence.cost.spend(100.0 * rank)
@@ -156,6 +159,7 @@ def survives(rank, folder):
     for one in (strict, inspector):
         one.push_loss(1.0 + rank, train=True)
         one.tick_epoch()
+        one.records()  # waits until the tick is shown
     if rank:
         (folder / "result-1.json").write_text("null")
         os._exit(0)
@@ -195,6 +199,7 @@ def sketches_its_part(rank):
         model(torch.randn(8, 200, generator=stream)).pow(2).sum().backward()
         optimizer.step()
     inspector.tick_epoch()
+    inspector.records()  # waits until the tick is shown
     return [[record.value for record in lens.records(1) if record.statistic == "mean"] for lens in lenses]
 
 
@@ -313,7 +318,7 @@ def test_ranks_with_other_lenses_do_not_disturb_each_other(ranks):
 def test_all_ranks_observe_the_steps_that_the_slowest_can_afford(ranks):
     for pace in (result["pace"] for result in ranks):
         assert pace["first"] == [1, False]
-        assert pace["agreed"] == [7, True, 40]
+        assert pace["agreed"] == [[1, False, None]] * LATENESS + [[7, True, 40]]
 
 
 def test_all_ranks_observe_the_same_steps_also_after_a_checkpoint_whatever_each_has_spent(ranks):

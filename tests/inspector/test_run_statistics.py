@@ -138,6 +138,18 @@ def test_a_rate_that_is_a_tensor_is_not_waited_for_and_may_change_in_place(net, 
     assert inspector._logged.numbers.value["learning rate"].mean == 0.5
 
 
+@pytest.mark.parametrize("rate", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])
+def test_a_rate_is_the_one_that_the_step_had_until_another_step_is_read(net, rate):
+    steps = torch.optim.Adam(net.parameters(), lr=rate, foreach=False)
+    run_statistics = RunStatistics([steps], model=net)
+    run_statistics.end_step(3)
+    if isinstance(rate, torch.Tensor):
+        rate.fill_(0.25)
+    else:
+        steps.param_groups[0]["lr"] = 0.25
+    assert [float(run_statistics.read(step)["learning rate"]) for step in (3, 4)] == [0.5, 0.25]
+
+
 @pytest.mark.parametrize(("processes", "speed"), [(1, 2.5), (4, 10.0)])
 def test_speed_is_that_of_all_processes_since_the_last_reading(processes, speed):
     run_statistics = RunStatistics([], processes, clock=iter([0.0, 2.0, 4.0]).__next__)
@@ -153,6 +165,16 @@ def test_steps_per_second_are_those_since_the_last_reading_or_since_a_checkpoint
     assert run_statistics.read(step=3) == {}
     run_statistics.begin_at(1000)
     assert run_statistics.read(step=1002) == {"steps per second": 4.0}
+
+
+def test_learning_rates_are_those_that_the_step_has_used_if_it_was_told_of():
+    optimizer = SGD(nn.Linear(3, 1).parameters(), lr=0.5)
+    run_statistics = RunStatistics([optimizer])
+    run_statistics.end_step(7)
+    optimizer.param_groups[0]["lr"] = 0.25
+    assert [run_statistics.read(step)["learning rate"] for step in (7, 8)] == [0.5, 0.25]
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 0.1})  # after the step
+    assert sorted(v for name, v in run_statistics.read(7).items() if "rate" in name) == [0.1, 0.25]
 
 
 def test_peak_memory_is_that_of_the_device_of_the_model(monkeypatch):
@@ -190,8 +212,8 @@ def watched_numbers(**options):
 
 def test_an_inspector_that_knows_the_optimizer_logs_them_at_each_tick():
     first, second = watched_numbers(optimizer=True)
-    assert first["learning rate mean"] == pytest.approx(0.05)
-    assert second["learning rate mean"] == pytest.approx(0.005)
+    assert first["learning rate mean"] == pytest.approx(0.5)  # of the last step, not what the scheduler has set since
+    assert second["learning rate mean"] == pytest.approx(0.05)
     assert first["samples per second mean"] == pytest.approx(4 * first["steps per second mean"])
 
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from monitorch import PyTorchInspector
 from monitorch.errors import OptionError
-from monitorch.lens import OutputNorm, ParameterGradientGeometry
+from monitorch.lens import ActivationHealth, OutputNorm, ParameterGradientGeometry
 
 
 @pytest.fixture
@@ -136,3 +136,70 @@ def test_hooks_go_with_the_inspector(model, train, inspect, count_hooks):
 def test_what_is_no_optimizer_is_refused(given):
     with pytest.raises((OptionError, TypeError), match=r"optimizer|iterable"):
         PyTorchInspector([OutputNorm()], visualizer="dummy", optimizer=given)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (1, 1, 0)])
+def test_where_optimizers_take_turns_only_calls_end_a_step(model, inspect, order):
+    parts = model[0], model[-1]
+    optimizers = [sgd(part) for part in parts]
+    inspector = inspect(optimizer=optimizers)
+    inspector.end_steps_by_call()
+    for step in range(3):
+        for place in order:
+            model(X).sum().backward()
+            optimizers[place].step()
+            assert inspector.state.step == step
+        inspector.step()
+        assert inspector.state.step == step + 1
+
+
+class Block(nn.Module):
+    """Calls a function, which only a mode of torch sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return nn.functional.relu(self.linear(inputs))
+
+
+class Outer(Block):
+    """Calls a part that the model has, too."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return self.inner(super().forward(inputs))
+
+
+class Parts(nn.Module):
+    """Is not called itself."""
+
+    def __init__(self):
+        super().__init__()
+        inner = Block()
+        self.blocks = nn.ModuleList([Block(), Outer(inner), Block(), inner])
+
+    def step(self, inputs):
+        for block in self.blocks:
+            inputs = block(inputs)
+        return inputs.sum()
+
+
+def test_of_a_model_that_is_not_called_all_parts_show_their_calls():
+    model = Parts()
+    optimizer, shown = sgd(model), []
+    options = {"visualizer": "dummy", "on_error": "raise", "optimizer": optimizer}
+    inspector = PyTorchInspector([ActivationHealth(), OutputNorm(include=nn.Linear)], module=model, **options)
+    for _ in range(3):
+        model.step(X).backward()
+        optimizer.step()
+        inspector.tick()
+        shown.append({record.layer for record in inspector.records() if record.lens == "ActivationHealth"})
+    assert inspector.state.passes == inspector.state.step == 3
+    assert shown[-1] == {f"blocks.{part}.linear" for part in ("0", "1", "1.inner", "2")}
+    inspector.detach()
+    assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())

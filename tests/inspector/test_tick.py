@@ -8,8 +8,6 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.inspector.inspector_state import InspectorState
-from monitorch.inspector.tick import SharedCadence
 from monitorch.lens import LossMetrics, OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
 
@@ -134,22 +132,3 @@ def test_loss_is_that_of_the_last_tick_also_when_it_is_deferred():
     last = inspector.lenses[0].loss(train=True)
     inspector.push_loss(100.0, train=True)
     assert inspector.lenses[0].loss(train=True) == last
-
-
-def test_how_many_steps_must_be_paid_is_what_comes_until_the_next_tick_or_came_since_the_last():
-    state, asked = InspectorState(), []
-    state.cadence.affordable_n = lambda steps: asked.append(steps) or 3
-    shared = SharedCadence(state)
-    state.step = 500  # nobody says when the next tick comes, as with epochs
-    assert shared.payload() == (3, 500)
-    shared.merge_ranks({0: (3, 500), 1: (8, 500)})
-    assert (state.cadence.common_n, state.cadence.has_agreed, state.steps_to_next_tick) == (8, True, 500)
-    state.step, state.steps_to_next_tick = 1200, 50
-    assert shared.payload() == (3, 50)
-    state.steps_to_next_tick = 9000
-    assert shared.payload() == (3, 9000)
-    assert asked == [500, 700, 9000]
-
-
-def test_a_tick_at_the_very_beginning_asks_for_one_step():
-    assert SharedCadence(InspectorState()).payload() == (1, 1)

@@ -294,3 +294,20 @@ def test_samples_that_are_made_later_are_logged_at_the_step_that_they_belong_to(
     expected += [(7, "b", column, float(width + column)) for column in range(width)]
     expected += [(9, "c", column, 1.0) for column in range(width)]  # the present step, as nobody has said another
     assert sorted(log.samples) == expected
+
+
+def test_after_a_key_was_renamed_each_sample_is_logged_under_its_own_key():
+    series, log = Series(), Log()
+    series.log = log
+    for log.step in (1, 2):
+        series.add("validation", 10.0)
+        series.rename("validation", ("validation", 1))  # the second time there is such a key
+        series.add("training", float(log.step))
+        series.settle()
+    named = [(step, key[0] if isinstance(key, tuple) else key, sample) for step, key, _, sample in log.samples]
+    assert sorted(named) == [
+        (1, "training", 1.0),
+        (1, "validation", 10.0),
+        (2, "training", 2.0),
+        (2, "validation", 10.0),
+    ]

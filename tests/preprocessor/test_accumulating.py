@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from monitorch.engine.columns import ACTIVE, LARGEST, SIZE, SQUARES
+from monitorch.engine.ranks import merged
 from monitorch.numerical import RunningMeanVar
 from monitorch.numerical.waiting import PACK_AT, HostCopy
 from monitorch.preprocessor import (
@@ -209,16 +210,16 @@ def test_ranks_together_have_the_samples_of_all(build, hand_over, shape, statist
             for tensor in torch.randn(3, 3, 4):
                 hand_over(preprocessor, name, tensor)
     samples = [preprocessor.series(statistic) for preprocessor in ranks]
-    ranks[1].merge_ranks({rank: preprocessor.payload() for rank, preprocessor in enumerate(ranks)})
-    merged = ranks[1].series(statistic)
-    assert set(merged) == {"shared", "only on 0", "only on 1", "only on 2"}
-    assert merged["only on 2"] == samples[2]["only on 2"]
-    assert len(merged["shared"]) == sum(len(rank["shared"]) for rank in samples)
+    ranks[1].merge_ranks(merged({rank: preprocessor.payload() for rank, preprocessor in enumerate(ranks)}))
+    whole = ranks[1].series(statistic)
+    assert set(whole) == {"shared", "only on 0", "only on 1", "only on 2"}
+    assert whole["only on 2"] == samples[2]["only on 2"]
+    assert len(whole["shared"]) == sum(len(rank["shared"]) for rank in samples)
     if inplace:
         mean = sum(rank["shared"].mean for rank in samples) / 3
-        assert merged["shared"].mean == pytest.approx(mean)
+        assert whole["shared"].mean == pytest.approx(mean)
     else:
-        assert merged["shared"] == [sample for rank in samples for sample in rank["shared"]]
+        assert whole["shared"] == [sample for rank in samples for sample in rank["shared"]]
 
 
 @BOTH
@@ -227,7 +228,7 @@ def test_a_parameter_of_one_rank_only_is_kept(inplace):
     first.process_module("x", nn.Linear(2, 2, bias=False))
     second.process_module("x", nn.Linear(2, 2))
     expected = second.value["x"]["bias"]
-    first.merge_ranks({0: first.payload(), 1: second.payload()})
+    first.merge_ranks(merged({0: first.payload(), 1: second.payload()}))
     assert len(first.value["x"]["weight"]) == 2
     assert first.value["x"]["bias"] == expected
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.ranks import merged
 from monitorch.numerical.waiting import HostCopy
 from monitorch.preprocessor.counting import CountingStatistics
 
@@ -75,5 +76,5 @@ def test_a_tick_takes_its_counts_away(counting):
 def test_processes_add_up(counting):
     other = CountingStatistics(inplace=True)
     other._count("a", torch.tensor([0, 0, 0, 1]))
-    counting.merge_ranks({0: counting.payload(), 1: other.payload()})
+    counting.merge_ranks(merged({0: counting.payload(), 1: other.payload()}))
     assert plain(counting) == {**EXPECTED, "a": [2, 2, 5, 1]}

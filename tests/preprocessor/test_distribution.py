@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from monitorch.engine.distributed_tensors import OWN, SHARED
+from monitorch.engine.ranks import merged
 from monitorch.errors import SkippedSample
 from monitorch.numerical import batches
 from monitorch.numerical.waiting import HostCopy
@@ -330,7 +331,7 @@ def test_processes_add_up_except_for_copies_of_a_parameter(process, times, part)
     for one in ranks:
         process(one, normal(6, 2))
     payloads = {rank: one.payload() for rank, one in enumerate(ranks)}
-    ranks[0].merge_ranks(payloads)
+    ranks[0].merge_ranks(merged(payloads))
     assert list(ranks[0].counts()) == [("layer", part)]
     assert ranks[0].histograms()["layer"][:BINS].sum() == 12 * times
     assert ranks[0].quantiles() == histograms_of(*[normal(6, 2)] * times).quantiles()
@@ -340,13 +341,13 @@ def test_other_parts_of_a_parameter_add_up():
     ranks = [Histograms() for _ in range(4)]
     for rank, one in enumerate(ranks):
         one._take("layer", torch.zeros(5), part=rank % 2)  # two copies of two parts, which look the same
-    ranks[0].merge_ranks({rank: one.payload() for rank, one in enumerate(ranks)})
+    ranks[0].merge_ranks(merged({rank: one.payload() for rank, one in enumerate(ranks)}))
     assert ranks[0].specials()["layer"]["zero"] == 10
 
 
 def test_a_process_may_lack_a_layer():
     here, there = Histograms(), histograms_of(normal(5))
-    here.merge_ranks({0: here.payload(), 1: there.payload()})
+    here.merge_ranks(merged({0: here.payload(), 1: there.payload()}))
     assert here.quantiles() == there.quantiles()
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from monitorch.errors import SkippedSample
+from monitorch.engine.ranks import merged
 from monitorch.numerical.waiting import HostCopy
+from monitorch.preprocessor import data
 from monitorch.preprocessor.loss_inputs import MOST_CLASSES, LossInputs, class_dimension
 
 
@@ -127,12 +128,22 @@ def test_a_batch_without_targets_has_no_perplexity():
 
 
 def test_too_many_classes_are_left_out_and_the_rest_is_there():
-    inputs, size = LossInputs(), MOST_CLASSES + 1
-    with pytest.raises(SkippedSample, match=f"of {size} classes none is counted; up to {MOST_CLASSES} are"):
-        inputs.process_loss({"output": torch.zeros(2, size), "target": ints(2)})
-    assert set(inputs.value["output"]) == {"mean", "std", "range", "nonfinite", "row sum"}
-    inputs.process_loss({"output": torch.zeros(2, MOST_CLASSES), "target": ints(2)})
-    assert inputs.variety()["target"] == {"seen": 1, "perplexity": 1}
+    inputs = LossInputs()
+    inputs.process_loss({"output": torch.zeros(2, MOST_CLASSES + 1), "target": torch.tensor([0, 1])})
+    assert inputs.counts() == {}
+    assert inputs.value["output"]["row sum"].mean == 0
+    assert "perplexity" not in inputs.value["target"]
+
+
+def test_of_a_large_output_every_so_many_th_sample_is_read_with_its_target(monkeypatch):
+    monkeypatch.setattr(data, "MOST", 64)
+    inputs = LossInputs()
+    output, target = torch.rand(40, 5), torch.arange(40) % 5
+    inputs.process_loss({"output": output, "target": target})
+    kept = output[::4].double()
+    assert inputs.value["output"]["mean"].mean == pytest.approx(kept.mean().item(), rel=1e-6)
+    assert inputs.counts()["target"].tolist() == np.bincount(target[::4], minlength=5).tolist()
+    assert inputs.counts()["output"].tolist() == np.bincount(kept.argmax(1), minlength=5).tolist()
 
 
 def labelled(inputs, *labels, size=6):
@@ -186,7 +197,7 @@ def test_processes_add_their_counts_up():
     labelled(other, 1, 1)
     payloads = {0: one.payload(), 1: other.payload()}
     for inputs in (one, other):
-        inputs.merge_ranks(payloads)
+        inputs.merge_ranks(merged(payloads))
         assert inputs.variety()["target"] == {"seen": 2, "perplexity": pytest.approx(2)}
         assert inputs.value["target"]["perplexity"].count == 2
         assert inputs.value["target"]["perplexity"].max_ == 1

@@ -5,6 +5,7 @@ import math
 import torch
 
 from monitorch.engine.parameter_facts import Facts
+from monitorch.engine.ranks import merged
 from monitorch.preprocessor.parameter_facts import FactSeries
 
 NAN = math.nan
@@ -31,7 +32,7 @@ def test_processes_are_put_together():
     ranks = [FactSeries() for _ in range(2)]
     for rank, changed in zip(ranks, (0.0, 1.0), strict=True):
         rank.process_facts("weight", Facts(1.0, changed, 9.0, 0.1, 2.0, 1.0))
-    ranks[0].merge_ranks({number: rank.payload() for number, rank in enumerate(ranks)})
+    ranks[0].merge_ranks(merged({number: rank.payload() for number, rank in enumerate(ranks)}))
     assert ranks[0].means("changed") == {"weight": {"mean": 0.5}}
     assert ranks[0].last("checksum") == {"weight": {"last": 9.0}}
     assert ranks[0].last("group") == {"weight": {"last": 2.0}}

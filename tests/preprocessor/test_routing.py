@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.ranks import merged
 from monitorch.errors import SkippedSample
 from monitorch.preprocessor.routing import ExpertShares, chosen_experts
 
@@ -114,6 +115,6 @@ def test_counts_of_processes_add_up():
     for part, half in zip(parts, (slice(0, 6), slice(6, None)), strict=True):
         part.process_router("gate", [LOGITS[half], INDICES[half]], None)
     whole = ExpertShares()
-    whole.merge_ranks({rank: part.payload() for rank, part in enumerate(parts)})
+    whole.merge_ranks(merged({rank: part.payload() for rank, part in enumerate(parts)}))
     assert np.array_equal(whole.counts()["gate"], TWO)
     assert whole.value["gate"]["entropy"].count == 2

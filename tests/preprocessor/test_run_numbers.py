@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from monitorch.engine.ranks import merged
 from monitorch.numerical import RunningMeanVar
 from monitorch.preprocessor import ExplicitCall, LossModule, run_numbers
 from monitorch.preprocessor.run_numbers import RunNumbers
@@ -94,7 +95,7 @@ def test_ranks_together_know_the_numbers_of_each_step(numbers):
     numbers.push("a", 1.0, 3)
     other.push("a", 3.0, 3)
     other.push("b", 5.0, 4)
-    numbers.merge_ranks({0: numbers.payload(), 1: other.payload()})
+    numbers.merge_ranks(merged({0: numbers.payload(), 1: other.payload()}))
     assert (numbers.at(3), numbers.at(4)) == ({"a": moments(1.0, 3.0)}, {"b": moments(5.0)})
 
 
@@ -105,7 +106,7 @@ def test_losses_of_one_step_are_averaged_over_ranks_and_those_of_one_rank_alone_
     for rank, losses in zip(ranks, [(1.0, 5.0), (3.0,)], strict=True):
         for loss in losses:
             rank.push_loss(loss, train=True, running=running)
-    ranks[0].merge_ranks({0: ranks[0].payload(), 1: ranks[1].payload()})
+    ranks[0].merge_ranks(merged({0: ranks[0].payload(), 1: ranks[1].payload()}))
     expected = [2.0, 5.0]
     assert ranks[0].value["train_loss"] == (moments(*expected) if running else expected)
 
@@ -224,7 +225,7 @@ def test_ranks_together_keep_the_kind_of_each_name(call):
         each.push_running("moments", number)
         each.push_memory("list", number)
     other.push_memory("only there", 5.0)
-    call.merge_ranks({0: call.payload(), 1: other.payload()})
+    call.merge_ranks(merged({0: call.payload(), 1: other.payload()}))
     assert call.value == {"moments": RunningMeanVar(2, 2.0, 1.0, 1.0, 3.0), "list": [1.0, 3.0], "only there": [5.0]}
 
 
@@ -232,5 +233,5 @@ def test_a_name_that_ranks_keep_in_different_ways_has_moments(call):
     other = ExplicitCall("train_loss", "val_loss")
     call.push_memory("x", 1.0)
     other.push_running("x", 3.0)
-    call.merge_ranks({0: call.payload(), 1: other.payload()})
+    call.merge_ranks(merged({0: call.payload(), 1: other.payload()}))
     assert call.value == {"x": RunningMeanVar(2, 2.0, 1.0, 1.0, 3.0)}

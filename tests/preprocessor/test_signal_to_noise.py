@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from monitorch.engine.gradient_parts import PartsOfStep
+from monitorch.engine.ranks import merged
 from monitorch.preprocessor.signal_to_noise import GradientNoise
 
 
@@ -38,5 +39,5 @@ def test_processes_have_the_same_mean_and_together_all_parts():
     ranks = [GradientNoise() for _ in range(2)]
     for rank, own in zip(ranks, (2.0, 8.0), strict=True):
         rank.process_parts(step(2, own, 4.0))
-    ranks[0].merge_ranks({number: rank.payload() for number, rank in enumerate(ranks)})
+    ranks[0].merge_ranks(merged({number: rank.payload() for number, rank in enumerate(ranks)}))
     assert ranks[0].scale == pytest.approx(1 / 3)

@@ -108,7 +108,8 @@ ViT, Mixtral and Whisper, built from small configurations, are in `test_real_mod
 | products with the Hessian; gradients of an input alone while parameters train | are not recorded |
 | an optimizer whose `step()` calls the `step()` of its base class | makes one step |
 | an optimizer whose `step()` is never called (SAM with `first_step`) | a warning says to call `watched.step()` |
-| an optimizer that is not torch's | is refused; leave it out and call `watched.step()` |
+| an optimizer that is not torch's, or none at all | is measured from one call of `watched.step()` to the next |
+| tensors that no module has | `watch(parameters={"name": tensor})` shows them |
 | step hooks that change gradients | the changed gradients are shown, whenever the hook was registered |
 | a model whose layers are called but not the model itself (Lightning) | a pass begins with its first layer |
 | an optimizer that trains another model; a model none of whose layers is called | a warning |

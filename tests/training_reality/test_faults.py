@@ -80,10 +80,12 @@ class Calls:
         """By name: all functions that have one of the codes."""
         codes = self.inside - self.outside - GUARD_CODES
         found = {}
+        gc.unfreeze()  # what was frozen is not listed
         for thing in gc.get_objects():
             if type(thing) is FunctionType and thing.__code__ in codes and thing.__qualname__ not in TRACED:
                 name = f"{thing.__module__.removeprefix('monitorch.')}.{thing.__qualname__}"
                 found.setdefault((name, thing.__code__), []).append(thing)
+        gc.freeze()
         return {name: functions for (name, _), functions in sorted(found.items(), key=lambda item: item[0][0])}
 
 

@@ -40,9 +40,10 @@ from .module_tap import ModuleTap
 from .optimizers import OptimizerSteps
 from .origin import UNUSUAL, OriginFinder
 from .outputs import OutputTap
-from .parameters import ParameterTap
+from .parameters import ParameterBank, ParameterTap
 from .passes import TrainingBackward
-from .ranks import RankMerge, several_processes
+from .rank_rows import RankMerge
+from .ranks import several_processes
 from .recent_rows import RecentRows
 from .reports import tell
 from .rows import LastRows, Mask, Numbers, Rows, RowTable, are_broken
@@ -116,7 +117,8 @@ class Engine:
     @property
     def is_blind(self) -> bool:
         """Whether outputs are watched, but none was ever seen."""
-        meters = [meter for tap in self._outputs.values() for meter in tap.outputs]
+        taps = [tap for tap in self._outputs.values() if not isinstance(tap.module(), ParameterBank)]
+        meters = [meter for tap in taps for meter in tap.outputs]
         return bool(meters) and not any(meter.number in self._seen for meter in meters)
 
     @property
@@ -139,7 +141,7 @@ class Engine:
         if tap is None:
             tap = self._updates[id(optimizer)] = UpdateTap(self, optimizer)
             steps = self.steps(optimizer)
-            steps.before.append(tap.before_step)
+            steps.keeping.append(tap.before_step)
             steps.after.insert(0, tap.after_step)  # right after the step of the optimizer
         return tap
 
@@ -204,9 +206,9 @@ class Engine:
     def _leave(self, place: int) -> None:
         """Stop measuring the updates of this optimizer."""
         tap, steps = self._updates.pop(place), self._steps[place]
-        steps.before.remove(tap.before_step)
+        steps.keeping.remove(tap.before_step)
         steps.after.remove(tap.after_step)
-        if not steps.before and not steps.after:
+        if not steps.keeping and not steps.before and not steps.after:
             self._steps.pop(place).remove()
 
     def come_last(self) -> None:
@@ -316,7 +318,7 @@ class Engine:
             HostCopy(pending for chunk in chunks for pending in chunk.pending()).deliver()
             self.fold_chunks(chunks, ended)
         if self.ranks.waits and not self._waits_for_others():
-            self.ranks.merge_ranks({0: self.ranks.payload()})  # the other processes have left
+            self.ranks.hand_out_alone()
 
     def find_origin(self) -> None:
         """Look whether something was not finite in the rows so far, also in a step that may never end."""

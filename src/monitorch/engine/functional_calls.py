@@ -97,12 +97,13 @@ class FunctionalCalls:
     # while the model runs
 
     def begin(self, module: nn.Module) -> None:
-        """The model begins to run; the mode is on until it ends."""
+        """The model begins to run, or a part of it that is called by itself; the mode is on until it ends."""
         running = self._running.modules
         if running and not self._is_nested(running[0], module):  # something stronger than an exception has ended it
             self.end(everything=True)
         if running:
-            running.append(id(module))  # the model calls itself
+            if running[0] == id(module):
+                running.append(id(module))  # the model calls itself
         elif self._listeners and self.state.wants_data() and self._wants(module):
             self._hook(module)
             running.append(id(module))
@@ -132,7 +133,7 @@ class FunctionalCalls:
         """Whether a module is compiled, or a part of it, or what calls it."""
         if id(module) not in self._has_compiled:
             self._has_compiled[id(module)] = any(map(is_compiled_module, module.modules()))
-        return self._has_compiled[id(module)] or any(map(is_compiled_module, _calling_modules(sys._getframe())))
+        return self._has_compiled[id(module)] or any(map(is_compiled_module, calling_modules(sys._getframe())))
 
     def _all_listeners(self) -> Iterator[CallListener]:
         return (own for _, known in self._listeners.values() for own in known)
@@ -148,7 +149,7 @@ class FunctionalCalls:
 
     def _is_nested(self, running: int, module: nn.Module) -> bool:
         """Whether the module that was called first still runs, apart from the call that begins now."""
-        calls = [id(called) for called in _calling_modules(sys._getframe())]
+        calls = [id(called) for called in calling_modules(sys._getframe())]
         return calls.count(running) > (running == id(module))
 
     # calls
@@ -180,7 +181,7 @@ class FunctionalCalls:
 
     def _find(self, path: str) -> tuple[nn.Module | None, list[CallListener]]:
         """The innermost module that runs and that somebody listens to; ``path`` leads from there into its graph."""
-        for called in _calling_modules(sys._getframe()):
+        for called in calling_modules(sys._getframe()):
             if self._listeners_of(called):  # not a module that the compiler made
                 for module in (*_down(called, path), called):
                     if listeners := self._listeners_of(module):
@@ -253,7 +254,7 @@ class _EndHook(GraphHook):
         """Inside a larger graph the mode was not put on."""
 
 
-def _calling_modules(frame: FrameType | None) -> Iterator[nn.Module]:
+def calling_modules(frame: FrameType | None) -> Iterator[nn.Module]:
     """The modules that are running, innermost first."""
     while frame is not None:
         if frame.f_code is MODULE_CALL:

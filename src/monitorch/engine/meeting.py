@@ -16,15 +16,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from ..errors import ExchangeError
-from .ranks import several_processes
-from .torch_private import default_store
+from .ranks import Parcel, Plan, Result, alone, own_seat, several_processes
+from .reductions import Array, How, Seat, run
+from .torch_private import connect, default_store, reduce_in_place
 
 PATIENCE, LONG_PATIENCE = 10.0, 60.0
 """Seconds to wait for the others at the first meeting, when it is unknown whether they watch, too: at a tick, and
 if nothing can be measured without them."""
+
+AGREEING = 1.0
+"""Seconds to wait, once all have met, for what should be known since the last ticks."""
 
 CONNECTING = 30.0
 """Seconds that processes may take to connect after they have met."""
@@ -51,7 +54,7 @@ def agree(topic: str, decide: Callable[[], str]) -> str:
     """
     number, _asked[topic] = _asked[topic], _asked[topic] + 1
     try:
-        store = _c10d().PrefixStore(f"monitorch/agreed/{topic}/{number}", default_store())
+        store = _part_of_store(f"monitorch/agreed/{topic}/{number}", default_store())
         own = str(dist.get_rank())
         is_first = store.compare_set("who", "", own).decode() == own
         for _ in () if is_first else _looks(LONG_PATIENCE):
@@ -76,11 +79,10 @@ def _looks(patience: float) -> Iterator[None]:
         yield
 
 
-def _c10d() -> Any:
-    """The torch module for stores and groups; some builds of torch have none."""
-    from torch.distributed import distributed_c10d
+def _part_of_store(name: str, store: Any) -> Any:
+    from torch.distributed.distributed_c10d import PrefixStore  # some builds of torch have none
 
-    return distributed_c10d
+    return PrefixStore(name, store)
 
 
 class Meeting:
@@ -98,7 +100,11 @@ class Meeting:
     """
 
     def __init__(self, what: str = "") -> None:
-        self.what, self._place = what, 0
+        self.what, self._seat = what, Seat()
+        self._place: int | None = None
+        self._default: Any = None
+        self._patience, self._limit = PATIENCE, timedelta(seconds=CONNECTING)
+        """How long to wait for processes that will come."""
         self._store: Any = None
         self._base: Any = None
         self._round = self._tries = 0
@@ -112,18 +118,37 @@ class Meeting:
         return Meeting, (self.what,)  # a copy has not met the others
 
     @property
+    def has_met(self) -> bool:
+        """Whether all processes are connected."""
+        return self._group is not None
+
+    @property
+    def patience(self) -> float:
+        """How many seconds training may wait for an exchange that began some ticks ago."""
+        return AGREEING if self.has_met else max(AGREEING, self._patience)
+
+    @property
     def is_ending(self) -> bool:
         """Whether the next tick is the last one, to which not all processes may come."""
         return self._left is not None
 
-    def gather(self, own: Any, step: int) -> dict[int, Any]:
-        """What all processes send at a tick, by rank; raises an error if some are missing."""
+    def begin(self) -> None:
+        """Take a place among inspectors of this class of model; call it in the same order in all processes."""
+        if self._place is None and not self.is_over:
+            self._default, self._seat, self._patience = default_store(), own_seat(), PATIENCE
+            # shorter than the collectives of training wait for this process
+            self._limit = self._default.timeout * 0.75
+            self._place = next(place for place in count() if place not in _taken[self.what])
+            _taken[self.what].add(self._place)
+
+    def exchange(self, own: Parcel, plan: Plan, step: int) -> Result:
+        """Merge the numbers of all processes at a tick; raises an error if some are missing."""
         if self._left is not None:  # the end of training
             self._leave_behind(pickle.dumps(own))
-            return {dist.get_rank(): own, **self._left}
+            return alone({self._seat.rank: own, **self._left}, plan, self._seat)
         self.meet(step)
         try:
-            return dict(enumerate(self._all_gather(own)))
+            return run(plan(own, self._seat, False), self.reduce)
         except Exception as error:  # a process has left or died, or did not come within the time limit
             self._give_up(error)
             raise ExchangeError(self._reason) from error
@@ -142,7 +167,7 @@ class Meeting:
         if not self.is_over:
             try:
                 self._join()
-                how, self._reason = self._find_out(step, PATIENCE if patience is None else patience)
+                how, self._reason = self._find_out(step, self._patience if patience is None else patience)
                 if how == TOGETHER:
                     self._connect()
                 elif how == APART:
@@ -171,8 +196,8 @@ class Meeting:
 
     def _wait_for_the_rest(self, patience: float) -> dict[int, Any]:
         """The last numbers of the other processes, by rank; those that do not come in time are left out."""
-        store, own = self._store, dist.get_rank()
-        missing = {rank: f"end/{rank}" for rank in range(dist.get_world_size()) if rank != own}
+        store = self._store
+        missing = {rank: f"end/{rank}" for rank in range(self._seat.processes) if rank != self._seat.rank}
         found: dict[int, Any] = {}
         for _ in _looks(patience):
             for rank in [rank for rank, key in missing.items() if store.check([key])]:
@@ -184,19 +209,21 @@ class Meeting:
         return found
 
     def _leave_behind(self, left: bytes) -> None:
-        self._store.set(f"end/{dist.get_rank()}", left)
+        self._store.set(f"end/{self._seat.rank}", left)
 
     def leave(self) -> None:
         """Join no further tick, and tell the others."""
         self.is_over, self._group = True, None  # closes the connections
+        if self._place is not None:
+            _taken[self.what].discard(self._place)
+            self._place = None
         if self._store is None:
             return
-        _taken[self.what].discard(self._place)
         store, base, self._store, self._base = self._store, self._base, None, None
         if several_processes():
             try:
                 store.compare_set(f"{self._tries}/how", "", APART)
-                store.compare_set(f"end/{dist.get_rank()}", "", NOTHING.decode())
+                store.compare_set(f"end/{self._seat.rank}", "", NOTHING.decode())
                 base.compare_set("round", str(self._round), str(self._round + 1))
             except Exception:  # the store is gone, and so are the others
                 return
@@ -207,23 +234,21 @@ class Meeting:
 
     def _join(self) -> None:
         """Join the current round: all processes that have come since one left."""
+        self.begin()
         if self._store is not None:
             return
-        self._place = next(place for place in count() if place not in _taken[self.what])
-        name = f"monitorch/{self.what}/{self._place}"
-        self._base = _c10d().PrefixStore(name, default_store().clone())
+        self._base = _part_of_store(f"monitorch/{self.what}/{self._place}", self._default.clone())
         self._base.compare_set("round", "", "0")
         self._round = int(self._base.get("round"))
-        self._store = _c10d().PrefixStore(str(self._round), self._base)
-        _taken[self.what].add(self._place)
+        self._store = _part_of_store(str(self._round), self._base)
 
     def _find_out(self, step: int, patience: float) -> tuple[str, str]:
         """The outcome of this meeting, and why."""
-        store, number, rank = self._store, self._tries, dist.get_rank()
+        store, number = self._store, self._tries
         self._tries += 1
-        here = [f"{number}/{other}" for other in range(dist.get_world_size())]
+        here = [f"{number}/{other}" for other in range(self._seat.processes)]
         how = f"{number}/how"
-        store.set(here[rank], str(step))
+        store.set(here[self._seat.rank], str(step))
         patience = self._later_patience(number) if number else patience
         for _ in _looks(patience):
             if store.check(here):
@@ -236,37 +261,27 @@ class Meeting:
 
     def _later_patience(self, number: int) -> float:
         """Long enough for processes that came late to the last meeting; 0 if one did not come to it."""
-        before = [f"{number - 1}/{other}" for other in range(dist.get_world_size())]
+        before = [f"{number - 1}/{other}" for other in range(self._seat.processes)]
         if not self._store.check(before) or len({self._store.get(key) for key in before}) > 1:
             return 0.0
-        return self._limit().total_seconds()
-
-    def _limit(self) -> timedelta:
-        """How long to wait for processes that will come: shorter than their own collectives wait for this one."""
-        limit: timedelta = default_store().timeout * 0.75
-        return limit
+        return self._limit.total_seconds()
 
     def _connect(self) -> None:
-        store, limit = _c10d().PrefixStore("connections", self._store), timedelta(seconds=CONNECTING)
+        store, limit = _part_of_store("connections", self._store), timedelta(seconds=CONNECTING)
         try:
-            self._group = _c10d().ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), limit)
+            self._group = connect(store, *self._seat, limit)
         except Exception as error:
             cure = "set the environment variable GLOO_SOCKET_IFNAME to the network interface to use"
             raise ExchangeError(f"they could not connect ({error}); {cure}") from error
 
-    def _all_gather(self, own: Any) -> list[Any]:
-        data = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
-        sizes = [int(size) for size in self._gather_tensor(torch.tensor([len(data)], dtype=torch.int64, device="cpu"))]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8, device="cpu")
-        padded[: len(data)] = data
-        parts = zip(self._gather_tensor(padded), sizes, strict=True)
-        return [pickle.loads(part[:size].numpy().tobytes()) for part, size in parts]
-
-    def _gather_tensor(self, own: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        options = _c10d().AllgatherOptions()
-        options.timeout = self._limit()
-        self._group.allgather([found], [own], options).wait()
+    def reduce(self, numbers: Array, how: How) -> Array:
+        """Reduce an array over all processes, which must be connected."""
+        found: Array = numbers.copy()
+        group = self._group
+        if group is None:
+            raise ExchangeError("this process has left the others")
+        operation = dist.ReduceOp.MAX if how is How.LARGEST else dist.ReduceOp.SUM
+        reduce_in_place(group, torch.from_numpy(found), operation, self._limit)
         return found
 
 

@@ -1,9 +1,11 @@
 """The user's optimizers: the one inside the wrappers of other libraries, its parameters, and its steps."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import UnsupportedModelError
@@ -13,9 +15,24 @@ from .state import HookClock, QuietSteps
 from .torch_private import STEP_PRE_HOOKS, running_steps, step_pre_hooks
 
 DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use fully_shard (FSDP2) instead"
+MEGATRON = "Megatron adds gradients up in main_grad, and .grad stays empty; use fully_shard (FSDP2) instead"
+
+BY_HAND = "by hand"
+"""What is given in the place of an optimizer where there is no object for it."""
 
 INSIDE = ("optimizer", "_optimizer", "optim")
 """The attributes under which wrappers keep the optimizer inside them."""
+
+
+class MakesSteps(Protocol):
+    """An optimizer, of torch or not."""
+
+    def step(self) -> Any:
+        """Make a step."""
+
+
+Optimizers: TypeAlias = MakesSteps | Iterable[MakesSteps] | Mapping[str, MakesSteps] | str | None
+"""What may be given as ``optimizer=``; the only string is ``"by hand"``."""
 
 
 class Unwrapped(NamedTuple):
@@ -33,6 +50,8 @@ def unwrap_optimizer(given: Any, scaler: Any = None) -> Unwrapped:
     package = type(given).__module__
     if package.startswith("deepspeed.") and not package.startswith("deepspeed.ops."):  # ops: plain optimizers
         raise UnsupportedModelError(f"{type(given).__name__} cannot be observed: {DEEPSPEED}")
+    if package.startswith("megatron."):
+        raise UnsupportedModelError(f"{type(given).__name__} cannot be observed: {MEGATRON}")
     own = getattr(given, "scaler", None)
     scaler = scaler if own is None else own
     for name in INSIDE:
@@ -53,6 +72,48 @@ def _is_one(wrapper: Any, inner: Any) -> bool:
     """Whether it has step hooks of its own: then it is an optimizer, and does not only pass calls on."""
     own = vars(wrapper).get(STEP_PRE_HOOKS) if hasattr(wrapper, "__dict__") else None
     return own is not None and own is not step_pre_hooks(inner)
+
+
+class StandIn(Optimizer):
+    """Stands in for optimizers whose steps cannot be noticed, so that the user says when they have stepped.
+
+    Its parameter groups are theirs. If one of them has none, there is one group with all that is trained.
+
+    Args:
+        given: the optimizers; none if there is no object for them.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        self._given = given
+        self._models: list[weakref.ref[nn.Module]] = []
+        super().__init__([{"params": []}], {})
+
+    @property
+    def kind(self) -> str:
+        """What it stands in for."""
+        return " and ".join(type(one).__name__ for one in self._given) or BY_HAND
+
+    def trains(self, *models: nn.Module) -> None:
+        """Say what is trained."""
+        self._models = [weakref.ref(model) for model in models]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups as they are now."""
+        groups = [getattr(one, "param_groups", None) for one in self._given]
+        if groups and all(map(_are_groups, groups)):
+            return list(chain.from_iterable(groups))  # type: ignore[arg-type]
+        models = [model for known in self._models if (model := known()) is not None]
+        trained = {id(own): own for model in models for own in model.parameters() if own.requires_grad}
+        return [{"params": list(trained.values())}]
+
+    @param_groups.setter
+    def param_groups(self, _: Any) -> None:
+        """Torch sets them at first."""
+
+
+def _are_groups(given: Any) -> bool:
+    return isinstance(given, list) and all(isinstance(group, dict) and "params" in group for group in given)
 
 
 class Owned:
@@ -91,6 +152,8 @@ class OptimizerSteps:
     A ``step`` that calls the one of its base class is one step, though torch calls its hooks twice. Listeners are
     called after all other hooks, since these may still change the gradients that the optimizer gets.
 
+    Where no hook of the optimizer tells of its steps, :meth:`begin_by_hand` and :meth:`end_by_hand` do.
+
     Args:
         state: the state of the inspector, which reports errors.
         clock: measures how long the listeners take.
@@ -98,7 +161,10 @@ class OptimizerSteps:
 
     def __init__(self, optimizer: Optimizer, state: Reports, clock: HookClock | None = None) -> None:
         self.optimizer, self._state, self._clock = optimizer, state, clock
+        self.keeping: list[Listener] = []
+        """Keep parameters as they are before a step."""
         self.before: list[Listener] = []
+        """Look at the gradients of a step."""
         self.after: list[Listener] = []
         self.has_ended = False
         """Whether a step has ended since this was last set to False."""
@@ -114,7 +180,15 @@ class OptimizerSteps:
         self._leave_place()
         self._pre_hook.remove()
         self._post_hook.remove()
-        self.before, self.after = [], []
+        self.keeping, self.before, self.after = [], [], []
+
+    def begin_by_hand(self) -> None:
+        """The parameters are now as they are before a step that no hook will tell of."""
+        self._tell(self.keeping, (self.optimizer,), {})
+
+    def end_by_hand(self) -> None:
+        """Such a step has ended; its gradients are still there."""
+        self._tell([*self.before, *self.after], (self.optimizer,), {})
 
     @property
     def is_running(self) -> bool:
@@ -154,7 +228,7 @@ class OptimizerSteps:
             self._depth += 1
             if self._depth == 1 or self._is_outermost():
                 self._depth = 1
-                self._tell(self.before, args, kwargs)
+                self._tell([*self.keeping, *self.before], args, kwargs)
         except Exception as error:
             tell(self._state, "noticing that a step begins", error)
 

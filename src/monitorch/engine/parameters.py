@@ -1,7 +1,7 @@
 """Parameters: found by name, and measured together."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
@@ -62,6 +62,30 @@ def _trained_factor(module: nn.Module, name: str) -> Tensor | None:
         originals = parametrizations._modules[name]._parameters  # type: ignore[union-attr]
         return originals.get("original", originals.get("original1"))
     return module._parameters.get(f"{name}_orig", module._parameters.get(f"{name}_v"))
+
+
+class ParameterBank(nn.Module):
+    """Tensors that are trained, and that no module has; it is never called.
+
+    >>> tensors = {"scale": nn.Parameter(Tensor([1])), "codes.left": nn.Parameter(Tensor([1, 2]))}
+    >>> [name for name, _ in ParameterBank(tensors).named_parameters()]
+    ['scale', 'codes.left']
+
+    Args:
+        tensors: by name; the parts of a dotted name are banks inside banks.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        inside = dict[str, dict[str, Tensor]]()
+        for name, tensor in tensors.items():
+            first, _, rest = name.partition(".")
+            if rest:
+                inside.setdefault(first, {})[rest] = tensor
+            else:  # register_parameter refuses tensors that are no Parameters
+                self._parameters[name] = tensor  # type: ignore[assignment]
+        for name, own in inside.items():
+            self._modules[name] = ParameterBank(own)
 
 
 class Target(NamedTuple):

@@ -10,6 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from operator import attrgetter
 from types import CodeType
 from typing import Any, TypeVar
@@ -369,6 +370,26 @@ def default_store() -> Any:
     from torch.distributed import distributed_c10d  # some builds of torch have none
 
     return distributed_c10d._get_default_store()
+
+
+def connect(store: Any, rank: int, processes: int, limit: timedelta) -> Any:
+    """Connect processes that share a store, on the CPU and beside all groups that training knows.
+
+    ``dist.new_group`` is for all processes of a training: if only some call it, they wait for the others, and later
+    groups of the user fail.
+    """
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d.ProcessGroupGloo(store, rank, processes, limit)
+
+
+def reduce_in_place(group: Any, tensor: Tensor, operation: Any, limit: timedelta) -> None:
+    """Reduce a tensor over those who are connected; collectives of ``torch.distributed`` take only groups they know."""
+    from torch.distributed import distributed_c10d
+
+    options: Any = distributed_c10d.AllreduceOptions()
+    options.reduceOp, options.timeout = operation, limit
+    group.allreduce([tensor], options).wait()
 
 
 def running_parallel() -> Any:

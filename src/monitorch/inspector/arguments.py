@@ -7,10 +7,12 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..engine.gradients import AT_STEP, BEFORE_CLIP
-from ..engine.optimizers import Unwrapped, takes_steps, unwrap_optimizer
+from ..engine.optimizers import BY_HAND, StandIn, Unwrapped, takes_steps, unwrap_optimizer
+from ..engine.parameters import ParameterBank
 from ..errors import OptionError
 
 GRADIENTS = (AT_STEP, BEFORE_CLIP)
@@ -24,9 +26,6 @@ KINDS: dict[str, tuple[Any, str]] = {
     "per_rank": (bool, "True or False"),
 }
 """The type of each option, and how a message describes it."""
-
-
-FOREIGN = "Leave it out, and call watched.step() after each of its steps"
 
 
 class Trainer(NamedTuple):
@@ -46,6 +45,19 @@ def check(**given: Any) -> None:
             raise OptionError(f"{option} takes {wanted}, not {value!r}")
 
 
+def bank(tensors: Any) -> ParameterBank:
+    """Tensors that are trained without a module, by name."""
+    if not isinstance(tensors, Mapping) or not tensors:
+        raise OptionError(f"parameters takes tensors by name, such as {{'scale': scale}}, not {tensors!r}")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not all(name.split(".")):
+            raise OptionError(f"parameters: a name is a string such as 'scale' or 'codes.left', not {name!r}")
+        if not isinstance(tensor, Tensor) or not tensor.is_leaf:
+            what = "is computed from others" if isinstance(tensor, Tensor) else f"is {type(tensor).__name__}"
+            raise OptionError(f"parameters takes tensors that are trained themselves, but {name!r} {what}")
+    return ParameterBank(tensors)
+
+
 def positive(option: str, value: float | None) -> float | None:
     """A number above 0, or None."""
     if value is None:
@@ -56,26 +68,30 @@ def positive(option: str, value: float | None) -> float | None:
 
 
 def _optimizers(given: Any) -> list[Unwrapped]:
+    """The optimizers that take the steps; if the steps of one cannot be noticed, one object that stands in for all."""
+    if isinstance(given, str) and given == BY_HAND:
+        return [Unwrapped(StandIn())]
     given = given.values() if isinstance(given, Mapping) else given
     several = isinstance(given, Iterable) and not isinstance(given, (str, Optimizer))
     listed = () if given is None else tuple(given) if several else (given,)
-    return list(chain.from_iterable(map(_parts, listed)))
+    found = list(chain.from_iterable(map(_parts, listed)))
+    if all(takes_steps(one.optimizer) for one in found):
+        return found
+    return [Unwrapped(StandIn(*(one.optimizer for one in found)))]
 
 
 def _parts(given: Any) -> list[Unwrapped]:
-    """The optimizers of a container, or the single optimizer; anything else is refused."""
+    """The optimizers of a container, or the single one, which may be any object with a ``step()``."""
     found = unwrap_optimizer(given)
     several = getattr(found.optimizer, "optimizers", None)
     if isinstance(several, (list, tuple)) and several:
         # a container steps its optimizers one after the other; the step ends with the last one
         inside = [part for one in (several[-1], *several[:-1]) for part in _parts(one)]
         return [part if part.scaler else part._replace(scaler=found.scaler) for part in inside]
-    if not isinstance(found.optimizer, Optimizer):
-        raise OptionError(f"optimizer takes a torch.optim.Optimizer or a list of them, not {given!r}. {FOREIGN}")
-    if not takes_steps(found.optimizer):
-        raise OptionError(
-            f"{type(given).__name__} does not call Optimizer.__init__, so its steps cannot be noticed. {FOREIGN}"
-        )
+    is_one = callable(getattr(found.optimizer, "step", None)) and not isinstance(found.optimizer, (type, nn.Module))
+    if not is_one:
+        choices = f"optimizer takes a torch.optim.Optimizer or a list of them, not {given!r}"
+        raise OptionError(f"{choices}. If there is none, pass {BY_HAND!r} and call watched.step() after each step")
     return [found]
 
 
@@ -91,6 +107,9 @@ def trainer(optimizer: Any, grad_scaler: Any, gradient: Any) -> Trainer:
         raise OptionError(f"grad_scaler takes a torch.amp.GradScaler, not {grad_scaler!r}")
     if grad_scaler is not None and not found:
         raise OptionError("grad_scaler needs the optimizer that it steps: pass optimizer=, too")
-    if grad_scaler is None:
+    is_by_hand = any(isinstance(one, StandIn) for one in found)
+    if grad_scaler is not None and is_by_hand:
+        raise OptionError("grad_scaler is for optimizers of torch: which steps of others it skips cannot be noticed")
+    if grad_scaler is None and not is_by_hand:
         grad_scaler = next((one.scaler for one in unwrapped if isinstance(one.scaler, torch.amp.GradScaler)), None)
     return Trainer(found, grad_scaler, gradient)

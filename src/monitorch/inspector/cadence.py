@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -175,8 +175,13 @@ class Cadence:
         """Something unusual has happened: the first of its kind is worth a closer look. Any thread may call this."""
         self._unusual.add(kind)
 
-    def affordable_n(self, steps: int) -> int:
-        """With a budget: the smallest n so that observing every n-th of the next steps can be paid."""
+    def affordable_n(self, steps: int, promised: Sequence[int] = ()) -> int:
+        """With a budget: the smallest n so that observing every n-th of some steps can be paid.
+
+        Args:
+            steps: how many steps.
+            promised: every how many steps are observed before, each for as many steps.
+        """
         if self.budget is None:
             return self._n
         if self._unusual:
@@ -184,7 +189,8 @@ class Cadence:
         bare, price, pair = self.cost.bare_step, self.cost.price(Phase.OBSERVE), self._price_of_pair()
         if bare is None or price is None:
             return self._n
-        means = self._balance() + self.budget * bare * steps
+        means = self._balance() + self.budget * bare * steps * (1 + len(promised))
+        means -= sum(steps * (price if n == 1 else pair / n) for n in promised)
         if self._n == 1 and price * steps <= means:
             return 1
         n = math.ceil(pair * steps / means) if means > 0 else LARGEST

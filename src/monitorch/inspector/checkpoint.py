@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import LifecycleError, OptionError
 from ..lens.base import Lens
 
 VERSION = 3
@@ -36,11 +36,26 @@ def load(inspector: Any, saved: dict[str, Any]) -> None:
     inspector._call_preprocessor.load_state_dict(saved["pushed"])
     inspector._logged.load_state_dict(saved["logged"])
     inspector.state.load_state_dict(saved["state"])
+    _tell_of_step(inspector)
+    inspector._show_logged()
+
+
+def count_on(inspector: Any, step: int) -> None:
+    """Continue from this step, with nothing else known."""
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise OptionError(f"begin_at() takes the number of a step, at least 0, not {step!r}")
+    if inspector.state.passes:
+        raise LifecycleError("begin_at() comes before the first step")
+    inspector.state.begin_at(step)
+    _tell_of_step(inspector)
+
+
+def _tell_of_step(inspector: Any) -> None:
+    """Those who count, too."""
     if inspector._steps is not None:
         inspector._steps.run_statistics.begin_at(inspector.state.step)
     if hasattr(inspector.visualizer, "continue_from"):
         inspector.visualizer.continue_from(inspector.state.step)
-    inspector._show_logged()
 
 
 def _own_lenses(inspector: Any) -> list[Any]:

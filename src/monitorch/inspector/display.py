@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..store import open_run
-from ..visualizer.store_visualizer import StoreVisualizer
+from ..visualizer.store_visualizer import store_in
 
 
 class DisplaysRun:
@@ -15,11 +15,11 @@ class DisplaysRun:
 
 def displayed(visualizer: Any) -> dict[str, str]:
     """The stored run as HTML for a notebook; None while there is none."""
-    stores = [part for part in getattr(visualizer, "parts", (visualizer,)) if isinstance(part, StoreVisualizer)]
-    if not stores or stores[0].path is None:
+    store = store_in(visualizer)
+    if store is None or store.path is None:
         return {}
     from ..dashboard import report_html  # needed only in notebooks
 
-    stores[0].sync()
-    with open_run(stores[0].path) as run:
+    store.sync()
+    with open_run(store.path) as run:
         return {} if run.last_step is None else report_html(run)._repr_mimebundle_()

@@ -3,7 +3,7 @@
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from ..engine.torch_private import inside_backward
 from ..errors import ExchangeError, OptionError, users_line, warn
 from ..numerical.waiting import Pending
 from ..store.types import Event
+from .agreements import LATENESS, Agreement, Agreements
 from .cadence import Cadence
 from .events import Events
 from .hook_call import HookCall
@@ -34,6 +35,7 @@ TRAINING_LOSS, EVALUATION = "the loss of training", "an evaluation"
 """What may be reported beside numbers with a name: see ``InspectorState.report``."""
 
 STOP_NEEDS_ALL = "with several processes stop_on needs all of them to agree, and this one shows only its own numbers"
+BEHIND = "the other processes are behind by several ticks"
 ALL_OR_NONE = "The parameters of this model are spread over several processes: watch it in each of them"
 
 
@@ -92,8 +94,10 @@ class InspectorState:
         """Measures how long hooks and steps take."""
         self.tick_step = self.tick_time = math.inf
         """The step after which a tick is due, or the time on ``time.perf_counter``, whichever comes first."""
+        self.wished_tick: int | None = None
+        """With several processes, in how many steps this one wants the next tick."""
         self.steps_to_next_tick: int | None = None
-        """With several processes, in how many steps this one wants the next tick; after a tick what all agreed on."""
+        """After how many steps all of them tick; None while they have not agreed."""
         self._paused = self._is_stopped = False
         self.attached = False
         self.loss_share = 1.0
@@ -109,6 +113,8 @@ class InspectorState:
         """How often each problem has occurred: the user is told once."""
         self.meeting = Meeting()
         """The same inspector in the other processes."""
+        self.agreements = Agreements()
+        """What was agreed with it."""
         self.engine: Engine | None = None
         """What measures for all lenses, while a model is attached."""
         self.diagnosis: Diagnosis | None = None
@@ -117,6 +123,9 @@ class InspectorState:
         """What happened in this run."""
         self.first_not_finite: Origin | None = None
         """The first tensor that was not finite."""
+        self.newest: Mapping[str, float] = {}
+        """Losses and other numbers of the whole run from the last ticks that are done, by plot and curve. It is
+        replaced, never changed: whoever must not wait for a tick may read it at any time."""
         self.agreed_stop = False
         """Whether all processes know that training is to be stopped."""
         self._hook_call = HookCall()
@@ -129,8 +138,8 @@ class InspectorState:
         self.counter = 1
         self.ticks = 0
         self.step = 0
-        self.agreed_at = 0
-        """The step at which all processes last agreed on the steps to observe."""
+        self.wished_at = 0
+        """The step of the last tick with other processes."""
         self.observed = 0
         """How many training passes were in observed steps since the model was attached; a checkpoint adds none."""
         self.gaps = 0
@@ -187,12 +196,19 @@ class InspectorState:
         for name in COUNTS:
             setattr(self, name, state[name])
         self.cadence.load_state_dict(state["cadence"])
-        self.agreed_at = self.step
+        self.wished_at = self.step
         self._share_cadence()
         self.reported = set(state.get("reported", ()))  # older releases did not save it
         origin = state.get("first_not_finite")
         self.first_not_finite = None if origin is None else Origin(*origin)
         self._enter(*map(Phase, state["phases"]))
+
+    def begin_at(self, step: int) -> None:
+        """Count on from this step."""
+        self.step = self.agreed_at = step
+        self.cadence.restart()  # it has spoken of other steps
+        self._share_cadence()
+        self._enter(self.cadence.phase(step + 1))
 
     def finish_tick(self, tick: Callable[[], None], *, later: bool) -> None:
         """Show a tick, now or in another thread."""
@@ -218,6 +234,41 @@ class InspectorState:
             tell(self, "showing a tick", error)
         return True
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all ticks are shown."""
+        return self._finisher.is_done
+
+    def take_agreement(self) -> None:
+        """A tick with other processes begins: do from now on what all have agreed on some ticks ago.
+
+        If that is still not known, the others are far behind: then this process works alone.
+        """
+        has_come = True
+        try:
+            has_come = self._finisher.wait(LATENESS - 1, self.meeting.patience)
+        except Exception as error:
+            tell(self, "showing a tick", error)
+        if self.per_rank:
+            return
+        if not has_come:
+            self.meeting.leave()
+            self.work_alone()
+            if self.on_error == "raise":
+                raise ExchangeError(BEHIND)
+            warn(f"{BEHIND}. From now on this one shows only its own numbers", stacklevel=users_line())
+            return
+        agreement = self.agreements.due()
+        if agreement is not None:
+            self.apply(agreement)
+
+    def apply(self, agreement: Agreement) -> None:
+        """Do what all processes have agreed on."""
+        self.cadence.common_n, self.cadence.has_agreed = agreement.every, True
+        self.steps_to_next_tick = agreement.tick_in
+        if agreement.stop is not None:
+            self.events.stop, self.agreed_stop = agreement.stop, True
+
     def average_over(self, processes: int) -> None:
         """Set over how many processes gradients are averaged; 0 if they are not."""
         self.averages, self.loss_share = processes > 0, 1 / max(processes, 1)
@@ -231,7 +282,7 @@ class InspectorState:
                 processes must watch the model.
         """
         self.meeting.leave()
-        self.meeting, self._is_stopped = Meeting(what), False
+        self.meeting, self.agreements, self._is_stopped = Meeting(what), Agreements(), False
         self._refresh()
         if is_spread and several_processes():
             try:

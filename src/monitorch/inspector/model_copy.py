@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..engine.optimizers import StandIn
 from ..engine.torch_private import BatchNorm, tree_leaves, tree_map, without_compiler, without_graphs
 from ..errors import OptionError, UnsupportedModelError
 from ..preprocessor.loss_module import loss_in
@@ -161,6 +162,8 @@ class ModelCopy:
 
     def optimizer(self, given: Optimizer) -> Optimizer | None:
         """A new optimizer of the same class, with the same options; None if it trains nothing of the copy."""
+        if isinstance(given, StandIn):
+            raise OptionError(f"cannot make another optimizer like {given.kind!r} for a copy: it is not one of torch")
         groups = []
         for group in given.param_groups:
             options = {name: value for name, value in group.items() if name not in ("params", "param_names")}

@@ -3,6 +3,7 @@
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from ..engine.distributed_tensors import is_distributed
-from ..engine.optimizers import DEEPSPEED
-from ..engine.parameters import locate_parameter, own_parameters
+from ..engine.optimizers import DEEPSPEED, MEGATRON
+from ..engine.parameters import ParameterBank, locate_parameter, own_parameters
 from ..engine.torch_private import CHECKPOINTED_INSIDE, COMPILED_INSIDE, PIPELINE_STAGE, processes_sharding
 from ..errors import OptionError, UnsupportedModelError
 
@@ -25,6 +26,8 @@ UNSUPPORTED: dict[Names, str] = {
     ("torch", "DataParallel"): "use DistributedDataParallel instead",
     ("torch", PIPELINE_STAGE): "attach to the stage's own module instead",
     ("deepspeed", "DeepSpeedEngine"): DEEPSPEED,
+    ("megatron", "DistributedDataParallel"): MEGATRON,
+    ("megatron", "FullyShardedDataParallel"): MEGATRON,
 }
 """What to do instead."""
 
@@ -40,12 +43,27 @@ WRAPPERS: dict[Names, str] = {
 }
 """Modules that wrap another one, and the attribute that holds it; wrappers do not appear in layer names."""
 
+FITTED: dict[Names, str] = {
+    ("lightning", "LightningModule"): "lightning",
+    ("pytorch_lightning", "LightningModule"): "lightning",
+}
+"""Models that a Trainer fits, and the module of ``monitorch.integration`` that has a callback for it."""
+
 BYPASSING = {"peft"}
 """Packages whose wrappers may run the inner module without calling it, so that its hooks would not fire."""
 
-PARTITIONED = ("ds_id", "_hp_mapping")
-"""Attributes that DeepSpeed sets on parameters that it partitions, or has other copies of."""
+TUNED: Names = ("peft", "BaseTunerLayer")
+"""Layers that keep their parts in dictionaries by the names of adapters."""
 
+TAKEN_OVER = {
+    "ds_id": ("DeepSpeed", DEEPSPEED),
+    "_hp_mapping": ("DeepSpeed", DEEPSPEED),
+    "main_grad": ("Megatron", MEGATRON),
+}
+"""Attributes of parameters whose numbers are kept elsewhere: who has set them, and why nothing can be observed."""
+
+BESIDE = "parameters"
+"""What the names of tensors begin with that are trained beside a model; no submodule can have this name."""
 
 SCRIPTED = torch.jit.ScriptModule
 """Modules that torch.jit runs, without calling hooks."""
@@ -81,21 +99,29 @@ def unwrap(model: nn.Module) -> nn.Module:
         raise UnsupportedModelError(f"{type(model).__name__} cannot be observed: watch the model before torch.jit")
     if not isinstance(model, nn.Module):
         raise OptionError(f"a model is a torch.nn.Module, not {type(model).__name__}")
-    if is_partitioned(model):
-        raise UnsupportedModelError(f"a model trained by DeepSpeed cannot be observed: {DEEPSPEED}")
+    if taken := taken_over(model):
+        raise UnsupportedModelError(f"a model trained by {taken.name} cannot be observed: {taken.found}")
     while (inner := _inside(model)) is not None and not BYPASSING & _packages(model):
         model = inner
     return model
 
 
-def is_partitioned(model: nn.Module) -> bool:
-    """Whether DeepSpeed trains the model: it keeps the parameters elsewhere."""
-    return any(name in vars(parameter) for parameter in model.parameters() for name in PARTITIONED)
+def callback_for(model: nn.Module) -> str | None:
+    """The module with a callback for the Trainer that fits such models; None if no Trainer does."""
+    found = _looked_up(model, FITTED)
+    return None if found is None or getattr(model, "fabric", None) is not None else found.found
 
 
 class _Found(NamedTuple):
     name: str
     found: str
+
+
+def taken_over(model: nn.Module) -> _Found | None:
+    """Who keeps numbers of the parameters elsewhere, and why that is a problem; None if nobody does."""
+    names = (name for own in model.parameters() for name in TAKEN_OVER if name in getattr(own, "__dict__", ()))
+    found = next(names, None)
+    return None if found is None else _Found(*TAKEN_OVER[found])
 
 
 def _looked_up(module: Any, table: dict[Names, str]) -> _Found | None:
@@ -162,7 +188,7 @@ def _walk(module: nn.Module, name: str, depth: int, separator: str, seen: set[in
     if is_called:  # then the model is called through the wrapper
         yield NamedModule(name, module, is_leaf=False)
     if not is_called or inner._parameters:
-        yield NamedModule(name, inner, is_leaf=not children)
+        yield NamedModule(name, inner, is_leaf=not children and not isinstance(inner, ParameterBank))
     for child_name, child in children.items():
         yield from _walk(child, _joined(name, child_name, separator), depth - 1, separator, seen)
 
@@ -175,18 +201,34 @@ def _children(module: nn.Module) -> dict[str, nn.Module]:
     """The children of a module, and of what it wraps, that can have hooks.
 
     A parametrised layer is still one layer, so the modules of its parametrisations are left out; so are scripted
-    modules, which call no hooks.
+    modules, which call no hooks. The parts of a single adapter of PEFT have no name of that adapter.
     """
     inner, found = _inside(module), dict[str, nn.Module]()
     inside = {id(part) for part in _wrapped(module)}
+    is_tuned = _looked_up(module, {TUNED: "adapters"}) is not None
     for name, child in module._modules.items():
         if child is None or name == "parametrizations" or isinstance(child, SCRIPTED):
             continue
+        if is_tuned and isinstance(child, (nn.ModuleDict, nn.ParameterDict)) and not len(child):
+            continue  # a part that this kind of adapter does not have
+        if is_tuned and isinstance(child, nn.ModuleDict) and len(child) == 1:
+            child = next(iter(child.values()))
         if child is inner:
             found |= _children(child)
         elif id(child) not in inside:
             found[name] = child
     return found
+
+
+def called_parts(model: nn.Module) -> list[nn.Module]:
+    """The outermost parts of a model that can be called: of a list of modules, those in it.
+
+    >>> [type(part).__name__ for part in called_parts(nn.ModuleList([nn.Linear(1, 1), nn.Sequential(nn.ReLU())]))]
+    ['Linear', 'Sequential']
+    """
+    parts = [child for child in model.children() if not isinstance(child, SCRIPTED)]
+    inside = [[part] if type(part).forward is not nn.Module.forward else called_parts(part) for part in parts]
+    return list(chain.from_iterable(inside))
 
 
 def scripted(model: nn.Module) -> list[str]:
@@ -195,11 +237,28 @@ def scripted(model: nn.Module) -> list[str]:
     return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
 
 
-class LayersOf:
-    """What :func:`walk` finds in a model; holds the model only weakly, so that watching does not keep it alive."""
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """All parameters, under the names of the layers as :func:`walk` has them."""
+    names = {id(layer.module): layer.name for layer in walk(model)}
+    seen = set[int]()
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield _joined(names.get(id(module), path), name, "."), parameter
 
-    def __init__(self, model: nn.Module, depth: int = -1, separator: str = ".") -> None:
-        self._model, self._how = weakref.ref(model), (depth, separator)
+
+class LayersOf:
+    """What :func:`walk` finds in a model; holds the model only weakly, so that watching does not keep it alive.
+
+    Args:
+        bank: what is trained beside the model.
+    """
+
+    def __init__(
+        self, model: nn.Module, depth: int = -1, separator: str = ".", bank: ParameterBank | None = None
+    ) -> None:
+        self._model, self._how, self._bank = weakref.ref(model), (depth, separator), bank
         self._modules: list[weakref.ref[nn.Module]] = []
         self._children: list[tuple[int, ...]] = []
         self._known: dict[str, tuple[weakref.ref[nn.Module], bool]] = {}
@@ -207,7 +266,9 @@ class LayersOf:
 
     def __iter__(self) -> Iterator[NamedModule]:
         model = self._model()
-        return iter([] if model is None else walk(model, *self._how))
+        own = [] if model is None else walk(model, *self._how)
+        beside = () if self._bank is None else _walk(self._bank, BESIDE, *self._how, set())
+        return iter([*own, *beside])
 
     @property
     def names(self) -> list[str]:

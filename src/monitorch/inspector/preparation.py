@@ -1,19 +1,35 @@
 """Notices what is done to a model between watching it and training it."""
 
+import sys
 import weakref
+from types import FrameType
 
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..engine.engine import Engine
-from ..engine.optimizers import DEEPSPEED
 from ..engine.reports import tell
 from ..engine.torch_private import running_parallel
-from ..errors import warn
+from ..errors import users_line, warn
 from .inspector_state import InspectorState
-from .module_tree import averaging_processes, is_partitioned
+from .module_tree import averaging_processes, taken_over
 from .run_statistics import RunStatistics
+
+TRAINERS = {
+    "transformers.trainer": "Trainer(..., callbacks=[MonitorchCallback()]) with monitorch.integration.transformers"
+}
+"""Modules whose code trains models in a way that a watch does not see, and what to write instead."""
+
+
+def running_trainer() -> str | None:
+    """The module of this list whose code is running now; None if there is none."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") in TRAINERS:
+            return str(frame.f_globals["__name__"])
+        frame = frame.f_back
+    return None
 
 
 class Preparation:
@@ -28,6 +44,7 @@ class Preparation:
         self._model = weakref.ref(model)
         self.has_looked = False
         self._kind: type | None = None  # fully_shard gives a module another class
+        self._began_in = running_trainer()
 
     def look(self) -> None:
         """A training pass begins."""
@@ -43,6 +60,7 @@ class Preparation:
                 is_first, self._kind = self._kind is None, type(model)
                 if is_first:
                     self._look_at_parameters(model)
+                    self._look_for_a_trainer()
                 if not self._state.averages:
                     self._average_over(averaging_processes(model))
         except Exception as error:
@@ -67,10 +85,17 @@ class Preparation:
                 stacklevel=2,
             )
 
+    def _look_for_a_trainer(self) -> None:
+        """Whoever watches from inside of a Trainer, as our callback does, knows what it does."""
+        trainer = running_trainer()
+        if trainer is not None and trainer != self._began_in:
+            text = f"{trainer} trains this model, and computes losses and makes steps where this watch cannot see them"
+            warn(f"{text}; write {TRAINERS[trainer]} instead of watch()", stacklevel=users_line())
+
     def _look_at_parameters(self, model: nn.Module) -> None:
-        if is_partitioned(model):
+        if taken := taken_over(model):
             self._state.stop_recording()
-            warn(f"nothing is recorded any more: {DEEPSPEED}", stacklevel=2)
+            warn(f"nothing is recorded any more: {taken.found}", stacklevel=2)
             return
         watched = {id(parameter): parameter.requires_grad for parameter in self._engine.gradients.parameters}
         others = [parameter for parameter in model.parameters() if id(parameter) not in watched]

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch import nn
-from torch.optim import Optimizer
+from torch import Tensor, nn
 
 from .. import visualizer as visualizers
 from ..engine.compilation import drop_graphs, warn_if_blind
 from ..engine.engine import Engine
+from ..engine.optimizers import Optimizers, StandIn
 from ..engine.origin import Origin
 from ..engine.ranks import own_rank, several_processes
 from ..engine.reports import tell
@@ -31,7 +31,7 @@ from ..store import Event
 from ..visualizer.record import Record
 from ..visualizer.store_visualizer import StoreVisualizer
 from . import checkpoint
-from .arguments import check, positive, trainer
+from .arguments import bank, check, positive, trainer
 from .cadence import Cadence
 from .display import DisplaysRun
 from .events import check as check_event_options
@@ -39,7 +39,7 @@ from .inspector_state import STOP_NEEDS_ALL, TRAINING_LOSS, InspectorState
 from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
 from .probe import Probe, ProbeReport
 from .step_counter import StepCounter
-from .tick import Tick, collect
+from .tick import RankExchange, Tick
 
 Item = TypeVar("Item")
 
@@ -54,6 +54,7 @@ class PyTorchInspector(DisplaysRun):
         visualizer: where to show it: ``"print"``, ``"matplotlib"``, ``"tensorboard"``, ``"store"``, ``"dummy"``, an
             object, or a list of these.
         module: the model; may also be given to :meth:`attach` later.
+        parameters: tensors that are trained beside the model, by name.
         depth: how many levels of modules to go down; -1 is all.
         module_name_prefix: what separates the parts of a layer's name.
         train_loss_str: name of the training loss.
@@ -62,7 +63,8 @@ class PyTorchInspector(DisplaysRun):
         master_rank: the rank of the process that shows the numbers.
         on_error: when a layer cannot be observed, ``"warn"`` once and continue without it, or ``"raise"``.
         optimizer: the optimizer, or several. Then a step is a step of the first one, gradients are measured as the
-            optimizer uses them, and learning rates and speed are logged. Without one, a step is a training pass.
+            optimizer uses them, and learning rates and speed are logged. Without one, a step is a training pass. One
+            that is not from torch.optim, or ``"by hand"`` if there is no object for it, needs calls of :meth:`step`.
         grad_scaler: the GradScaler, if you use one: then all gradients are shown unscaled, and skipped steps are
             counted.
         gradient: ``"at_step"`` for gradients as the optimizer uses them, or ``"before_clip"`` for gradients as backward
@@ -102,7 +104,7 @@ class PyTorchInspector(DisplaysRun):
         is_active_fn: int | Callable[[int], bool] = 1,
         master_rank: int = 0,
         on_error: str = "warn",
-        optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        optimizer: Optimizers = None,
         grad_scaler: Any = None,
         gradient: str = "at_step",
         every: int | Callable[[int], bool] = 1,
@@ -112,6 +114,7 @@ class PyTorchInspector(DisplaysRun):
         on_event: Callable[[Event], object] | None = None,
         stop_on: str | None = None,
         peak_flops: float | None = None,
+        parameters: Mapping[str, Tensor] | None = None,
     ) -> None:
         check(lenses=lenses, depth=depth, module_name_prefix=module_name_prefix, master_rank=master_rank)
         check(per_rank=per_rank)
@@ -120,6 +123,7 @@ class PyTorchInspector(DisplaysRun):
         self.lenses = lenses if isinstance(lenses, Sequence) else list(lenses)
         self._trainer = trainer(optimizer, grad_scaler, gradient)
         self.optimizers = self._trainer.optimizers
+        self._bank = None if parameters is None else bank(parameters)
         self.state = InspectorState(is_active_fn, on_error, Cadence(every, budget, head_start))
         self.on_event, self.state.events.stop_on = on_event, stop_on
         self.state.events.call(self)
@@ -219,10 +223,11 @@ class PyTorchInspector(DisplaysRun):
         self._shown_step, self._last_records, self._model = 0, [], weakref.ref(model)
         self.state.first_not_finite = None
         self.state.average_over(averaging_processes(module))
+        self._tell_stand_ins(model)
         self._adopt_lenses()
         if not self._is_off:
             self.state.meet_as(type(model).__name__, is_spread=is_spread(model))
-            self._layers = LayersOf(model, self.depth, self.module_name_prefix)
+            self._layers = LayersOf(model, self.depth, self.module_name_prefix, self._bank)
             self.aliases = aliases(model, self.module_name_prefix)
             self._introduce_layers()
             self.state.engine = Engine.of(model, self.state)
@@ -268,15 +273,34 @@ class PyTorchInspector(DisplaysRun):
     def step(self) -> None:
         """Say that a step has ended, if no optimizer's ``step()`` does.
 
-        Call it after each step of an optimizer that is not from torch.optim, or that is stepped by another method.
-        Updates are then measured from one call to the next, and gradients are read now.
+        Call it after each step of an optimizer that is not from torch.optim, or that is stepped by another method, and
+        before gradients are set to zero: they are read now. Updates are measured from the first pass of the step until
+        now; if no pass was noticed, from the last call.
         """
         try:
             if self._steps is not None:
+                if not self.optimizers:
+                    self._follow_hand(self._steps)
                 self._steps.end_step()
             self.state.stop_if_asked()
         except Exception as error:
             tell(self.state, "ending a step", error)
+
+    def end_steps_by_call(self) -> None:
+        """Let only calls of :meth:`step` end a step, as for optimizers that take turns; before the first one."""
+        if self._steps is not None:
+            self._steps.ends_by_call = True
+
+    def forward(self) -> None:
+        """Say that a pass begins, if no call of the model does: from now on only these calls count.
+
+        Whether it is a pass of training is decided as ever: the model is in train mode and gradients are enabled.
+        """
+        try:
+            if self._steps is not None:
+                self._steps.begin_pass_by_hand()
+        except Exception as error:
+            tell(self.state, "beginning a pass", error)
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
@@ -375,6 +399,10 @@ class PyTorchInspector(DisplaysRun):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state as if there had been no interruption; attach the model first."""
         checkpoint.load(self, state)
+
+    def begin_at(self, step: int) -> None:
+        """Count on from this step, if there is no saved state to load; before the first step."""
+        checkpoint.count_on(self, step)
 
     def records(self) -> list[Record]:
         """The numbers of the last active tick, one by one; also after :meth:`detach`."""
@@ -571,25 +599,41 @@ class PyTorchInspector(DisplaysRun):
 
     def _end_tick(self, number: int, axis: str) -> None:
         """Show the tick; where the visualizer allows it, in another thread, so that training does not wait."""
-        self._settle()
+        state, is_joint = self.state, several_processes() and not self.state.per_rank
+        if is_joint:
+            state.take_agreement()
+            is_joint = not state.per_rank
+        if not is_joint or state.is_settled:
+            self._settle()
         self._last_records = []
         for name, value in self._run_statistics().items():
             if name not in self._logged.numbers:  # the user's own number of that name is meant
                 self._logged.numbers.push(name, value)
+        for lens in self._adopted:
+            if isinstance(lens, Lens):
+                lens.collect()
+        exchange = RankExchange(state, self.master_rank) if is_joint else None
+        if not is_joint:
+            self._show_logged()
         others = [lens for lens in self._adopted if lens is not self._logged]
-        collect([*others, self._logged], self._call_preprocessor, self.state, self.master_rank)
-        self._show_logged()
-        self.state.counter = number  # not earlier: lenses use the old number to decide whether to look at the model now
-        tick = Tick(self._adopted, self._call_preprocessor, self.state, axis)
+        lenses = [*others, self._logged] if is_joint else self._adopted
+        state.counter = number  # not earlier: lenses use the old number to decide whether to look at the model now
+        tick = Tick(lenses, self._call_preprocessor, state, axis, exchange, self._with_logged)
         self._shown_epoch, self._shown_step = tick.number, tick.step
-        can_wait = getattr(self.visualizer, "deferred", False) and not several_processes()
-        shows = self.is_main_process or self.state.per_rank
-        show = partial(tick.show, self.visualizer if shows else None)
+        shows = self.is_main_process or state.per_rank
+        can_wait = getattr(self.visualizer, "deferred", False) if shows else is_joint
         later = can_wait and all(map(_is_own, self._adopted))
-        self._ticks_to_check += self.state.observed > 0
-        self.state.finish_tick(show, later=later)
         if not later:
             self._settle()
+        self._ticks_to_check += state.observed > 0
+        state.finish_tick(partial(tick.show, self.visualizer if shows else None), later=later)
+        if not later:
+            self._settle()
+
+    def _with_logged(self) -> list[AbstractLens]:
+        """The lenses to show, after it is known what other processes have logged."""
+        self._show_logged()
+        return self._adopted
 
     def _settle(self) -> None:
         """Wait until the last tick is shown; after the first one, warn if it has seen nothing."""
@@ -597,6 +641,20 @@ class PyTorchInspector(DisplaysRun):
         if self._ticks_to_check == 1 and self.state.engine is not None:
             self._ticks_to_check = 2
             warn_if_blind(self.state.engine)
+
+    def _tell_stand_ins(self, model: nn.Module) -> None:
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, StandIn):
+                optimizer.trains(model, *([] if self._bank is None else [self._bank]))
+
+    def _follow_hand(self, steps: StepCounter) -> None:
+        """No optimizer was given, but the user says when a step has ended: read gradients at steps from now on."""
+        model, stand_in = None if self._model is None else self._model(), StandIn()
+        self.optimizers = (stand_in,)
+        if model is not None:
+            self._tell_stand_ins(model)
+        steps.follow(stand_in)
+        self._let_optimizers_step()
 
     def _let_optimizers_step(self) -> None:
         engine = self.state.engine

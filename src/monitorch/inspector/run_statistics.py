@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .flop_count import FlopCount
+from .module_tree import named_parameters
 
 RATE, UTILISATION = "learning rate", "model FLOP/s utilisation"
 GIB = 2**30
@@ -54,6 +55,7 @@ class RunStatistics:
         self._skipped: Any = None
         self._known: tuple[int, ...] = ()
         self._names: list[str] = []
+        self._ended: tuple[int, list[Any]] = 0, []
 
     def count(self, batch: Any) -> None:
         """Count a training batch: its size is the first dimension of a tensor; other objects are not counted."""
@@ -79,9 +81,14 @@ class RunStatistics:
         """Count from here: this many steps were done before."""
         self._begin(step, self._clock())
 
+    def end_step(self, step: int) -> None:
+        """Keep the learning rates of this step: a scheduler may change them before they are read."""
+        rates = [group.get("lr") for group in self._groups()]
+        self._ended = step, [rate.detach().clone() if isinstance(rate, Tensor) else rate for rate in rates]
+
     def read(self, step: int = 0) -> dict[str, Any]:
         """The numbers by name, after this many steps; counting starts again."""
-        found = self._rates()
+        found = self._rates(step)
         now = self._clock()
         steps, seconds = step - self._step, now - self._since
         if self._samples and seconds > 0:
@@ -105,16 +112,21 @@ class RunStatistics:
         first = None if model is None else next(model.parameters(), None)
         return None if first is None else first.device
 
-    def _rates(self) -> dict[str, Any]:
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def _rates(self, step: int) -> dict[str, Any]:
         """The learning rates by name; groups without a usable one are left out."""
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        groups = self._groups()
         sizes = tuple(len(group["params"]) for group in groups)
         if sizes != self._known:  # cached: groups are rarely added, and names cost time
             model = None if self._model is None else self._model()
-            named = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
+            named = {} if model is None else {id(parameter): name for name, parameter in named_parameters(model)}
             self._known, self._names = sizes, group_names(groups, named)
-        rates = zip(self._names, (group.get("lr") for group in groups), strict=True)
-        return {_title(name): rate for name, rate in rates if _is_number(rate)}
+        ended, of_step = self._ended
+        is_kept = ended == step and len(of_step) == len(groups)
+        rates = of_step if is_kept else [group.get("lr") for group in groups]
+        return {_title(name): rate for name, rate in zip(self._names, rates, strict=True) if _is_number(rate)}
 
 
 def group_names(groups: Sequence[Mapping[str, Any]], named: Mapping[int, str]) -> list[str]:

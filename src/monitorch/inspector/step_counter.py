@@ -1,5 +1,6 @@
 """Where steps begin and end."""
 
+import sys
 import weakref
 from time import perf_counter
 from typing import Any
@@ -11,10 +12,11 @@ from torch.optim import Optimizer
 
 from ..engine.compilation import inside_graph, outside_graph
 from ..engine.engine import Engine
+from ..engine.functional_calls import calling_modules
 from ..engine.graph import GraphCallback, GraphHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.module_tap import NamedTensors
-from ..engine.optimizers import Owned, has_closure
+from ..engine.optimizers import Owned, StandIn, has_closure
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
@@ -23,6 +25,7 @@ from ..errors import warn
 from .arguments import Trainer
 from .flop_count import FlopCount
 from .inspector_state import InspectorState
+from .module_tree import called_parts
 from .preparation import Preparation
 from .run_statistics import RunStatistics
 from .scaler_steps import ScalerSteps
@@ -31,9 +34,9 @@ STEPLESS = 4
 """After this many training passes without an optimizer step, changed parameters mean that another optimizer steps."""
 LONG = 256
 """After this many passes steps are being missed in any case: nobody accumulates gradients for so long."""
+TELL_OF_STEPS = "step() of the watch or inspector after each step"
 STEP_CURE = (
-    "if it is stepped in another way, call step() of the watch or inspector after each step, or pass the optimizer "
-    "inside it whose step() is called"
+    f"if it is stepped in another way, call {TELL_OF_STEPS}, or pass the optimizer inside it whose step() is called"
 )
 
 
@@ -84,11 +87,27 @@ class PassHook(GraphHook):
             self._callback.pass_outside(kind)
 
 
+class PartHook(GraphHook):
+    """Lets calls of functions be seen in a part of a model that is not called itself."""
+
+    def __init__(self, counter: "StepCounter", state: InspectorState) -> None:
+        super().__init__(state, "noticing that a part of the model runs")
+        self._counter = counter
+
+    def eager(self, module: nn.Module, *_: Any) -> None:
+        """Look at calls while it runs."""
+        self._counter.begin_calls(module)
+
+    def in_graph(self, *_: Any) -> None:
+        """Inside a graph they are not seen."""
+
+
 class StepCounter:
     """Counts the steps of the first optimizer, including skipped ones; without one, the training passes of the model.
 
     A pass begins when the model is called. If the model itself is never called, because a framework calls one of its
-    methods, a pass begins with the first layer that is called.
+    methods, a pass begins with the module that is called first. Once the user says when passes and steps begin and end,
+    by :meth:`begin_pass_by_hand` and :meth:`end_step`, only that counts.
 
     Args:
         model: the root of the watched modules.
@@ -115,22 +134,38 @@ class StepCounter:
         self._passes = RecomputationFilter()
         self._is_uncollected = True
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
+        self._is_by_hand = any(isinstance(optimizer, StandIn) for optimizer in self._optimizers)
+        """Whether the user says when steps have ended."""
+        self._has_begun = False
+        """Whether a pass of this step was noticed."""
+        self._is_announced: bool | None = None
+        """Whether the user has said that a pass begins, and nothing was called since; None if the user never does."""
         self._may_be_quiet = False
+        self.ends_by_call = False
+        """Whether only :meth:`end_step` ends a step, though steps of optimizers are noticed: several may take turns."""
         self._flops = FlopCount(engine.device, peak_flops, state.clock)
         self.run_statistics = RunStatistics(self._optimizers, 1 / state.loss_share, model, flops=self._flops)
         self._preparation = Preparation(state, engine, model, self.run_statistics)
         self._hook = PassHook(self, self._callback, state)
         self._handles: list[Any] = [model.register_forward_pre_hook(self._hook, with_kwargs=True)]
         engine.when_no_pass_has_begun = self._begin_passes_with
-        for optimizer in self._optimizers:
-            engine.steps(optimizer).before.append(self._before_step)
-            engine.steps(optimizer).after.append(self._after_step)
+        self._listen()
         if state.events.stop_on is not None and self._optimizers:  # after the hook that has noticed the end of the step
             self._handles.append(self._optimizers[0].register_step_post_hook(self._stop_after_step))
         if scaler is not None:
             self.run_statistics.count_skipped(0)
             steps = [engine.steps(optimizer) for optimizer in self._optimizers]
             self._handles.append(ScalerSteps(scaler, steps, self._skip_step, state))
+
+    def _listen(self) -> None:
+        for optimizer in self._optimizers:
+            self._engine.steps(optimizer).before.append(self._before_step)
+            self._engine.steps(optimizer).after.append(self._after_step)
+
+    def follow(self, stand_in: StandIn) -> None:
+        """There was no optimizer, and now the user says when steps end: this stands in for whatever makes them."""
+        self._optimizers = (stand_in,)
+        self._listen()
 
     def remove(self) -> None:
         """Remove the hooks on the model and the scaler; the engine removes those on the optimizers."""
@@ -140,26 +175,51 @@ class StepCounter:
 
     def end_step(self) -> None:
         """Count a step that no hook noticed, such as one of an optimizer that is not from torch.optim."""
-        if any(self._engine.steps(optimizer).has_ended for optimizer in self._optimizers):
+        if self.ends_by_call:
+            self._flops.end()
+            self._finish_step()
+            return
+        steps = [self._engine.steps(optimizer) for optimizer in self._optimizers]
+        if any(each.has_ended for each in steps):
             warn("step() is for optimizers whose steps are not noticed; steps of this one are counted. Remove the call")
             return
-        self._flops.end()
-        for optimizer in self._optimizers:
-            self._engine.gradients.take_step(optimizer)
-            self._engine.updates(optimizer).after_step()
+        self._is_by_hand, has_begun = True, self._has_begun
         if not self._state.steps_have_ends:  # from now on a step may have several passes
             self._state.steps_have_ends = True
             self._state.step -= self._state.passes
-        self._waits_for_a_step = False
-        self._finish_step()
-        for optimizer in self._optimizers:
-            self._engine.updates(optimizer).before_step()
+        for each in reversed(steps):  # the step is over with the first optimizer
+            each.end_by_hand()
+        self._has_begun = False
+        if not has_begun:  # no pass will tell when the next step begins
+            self._keep_parameters()
+
+    def begin_pass_by_hand(self) -> None:
+        """The user says that a pass begins; calls of layers do not begin one any more."""
+        model = self._model()
+        if model is None or inside_backward():
+            return
+        if self._is_announced is None:
+            self._may_be_quiet = self._state.has_quiet_steps = self._state.is_quiet = False
+            for optimizer in self._optimizers:
+                self._engine.steps(optimizer).quiet = None
+        kind = kind_of_pass(model)
+        self.act_on_events(kind)
+        begin = self.clock.enter()
+        self._begin_pass(kind, in_graph=False)
+        self._is_announced = True
+        self.clock.leave(begin)
 
     def _begin_passes_with(self, module: nn.Module) -> None:
-        """Let passes begin with this layer from now on: it is called first, and the model itself is not called."""
+        """Let passes begin with what calls this layer, from now on: it runs first, and the model is not called."""
         if inside_backward():  # activation checkpointing repeats a pass that began before the model was watched
             return
-        self._handles.append(module.register_forward_pre_hook(self._hook, with_kwargs=True))
+        model = self._model()
+        own = set() if model is None else {*model.modules()}
+        first = [called for called in calling_modules(sys._getframe()) if called in own][-1:] or [module]
+        self._handles.append(first[0].register_forward_pre_hook(self._hook, with_kwargs=True))
+        for part in () if model is None else called_parts(model):
+            if part is not first[0]:
+                self._handles.append(part.register_forward_pre_hook(PartHook(self, self._state), with_kwargs=True))
         self.act_on_events(kind_of_pass(module))
         self.begin_pass(kind_of_pass(module))
 
@@ -188,7 +248,16 @@ class StepCounter:
         self._engine.calls.begin(module)
 
     def begin_pass(self, kind: int, *, in_graph: bool = False) -> bool:
-        """Begin a pass, unless it is repeated, or a repetition; tells whether it is one."""
+        """Begin a pass, unless it is repeated, or a repetition; tells whether it is one.
+
+        If the user says when passes begin, it only tells whether this is the first call since then.
+        """
+        if self._is_announced is not None:
+            is_first, self._is_announced = self._is_announced, False
+            return is_first
+        return self._begin_pass(kind, in_graph=in_graph)
+
+    def _begin_pass(self, kind: int, *, in_graph: bool) -> bool:
         self._engine.when_no_pass_has_begun = None
         if not self._passes.counts(has_grad=kind >= 2):
             if not inside_backward():  # it will be repeated with gradients
@@ -207,6 +276,9 @@ class StepCounter:
                 self._state.next_step(begins=1, in_graph=in_graph)
             self._state.begin_pass()
             self._engine.gradients.begin_pass()
+            if self._is_by_hand and not self._has_begun:
+                self._keep_parameters()
+            self._has_begun = True
             if self._waits_for_a_step and not self._engine.steps(self._optimizers[0]).is_running:
                 self._miss_a_step()
         else:
@@ -231,7 +303,7 @@ class StepCounter:
 
     def _end_count(self, optimizer: Optimizer) -> None:
         """All operations of a step were seen; what the optimizer itself does is not counted."""
-        if optimizer is self._optimizers[0]:
+        if optimizer is self._optimizers[0] and not self.ends_by_call:
             self._flops.end()
 
     def _skip_step(self, optimizer: Optimizer) -> None:
@@ -245,20 +317,27 @@ class StepCounter:
             self._waits_for_a_step = False
             self._check_what_is_watched()
             self._look_for_a_scaler()
-            self._may_be_quiet = len(self._optimizers) == 1 and stepping_scaler() is None
+            is_noticed = not self._is_by_hand and self._is_announced is None
+            self._may_be_quiet = is_noticed and len(self._optimizers) == 1 and stepping_scaler() is None
         if self._may_be_quiet and not self._flops.is_wanted:
             self._may_be_quiet = False
             self._state.has_quiet_steps, self._engine.steps(optimizer).quiet = True, self._state
-        if optimizer is self._optimizers[0]:
+        if optimizer is self._optimizers[0] and not self.ends_by_call:
             self._finish_step()
         elif not inside_backward():  # there may be one optimizer for each parameter
             self._engine.collect()
 
+    def _keep_parameters(self) -> None:
+        """Let all that compare parameters keep them as they are, before a step that no hook will tell of."""
+        for optimizer in self._optimizers:
+            self._engine.steps(optimizer).begin_by_hand()
+
     def _finish_step(self) -> None:
         self._engine.collect()
         self._is_uncollected = False
+        self.run_statistics.end_step(self._state.step + 1)
         self._state.next_step()
-        if self._optimizers:
+        if self._optimizers and not isinstance(self._optimizers[0], StandIn):  # what others compute would count, too
             self._flops.begin()
 
     def _miss_a_step(self) -> None:
@@ -272,9 +351,11 @@ class StepCounter:
         is_missed = self._state.passes == STEPLESS and versions != self._versions
         if is_missed or self._state.passes == LONG:
             self._waits_for_a_step = False
-            kind = type(self._optimizers[0]).__name__
-            seen = f"{self._state.passes} training passes have been seen, but no call of {kind}.step()"
-            warn(f"{seen}, so nothing is counted or shown; {STEP_CURE}", stacklevel=4)
+            first, seen = self._optimizers[0], f"{self._state.passes} training passes have been seen"
+            missed, cure = f"no call of {type(first).__name__}.step()", STEP_CURE
+            if isinstance(first, StandIn):
+                missed, cure = "no step", f"call {TELL_OF_STEPS}: steps of {first.kind} are not noticed otherwise"
+            warn(f"{seen}, but {missed}, so nothing is counted or shown; {cure}", stacklevel=4)
 
     def _check_what_is_watched(self) -> None:
         """At the first step: warn if the optimizer trains something other than the watched model."""
@@ -286,7 +367,7 @@ class StepCounter:
             cure = "watch the model after it is wrapped or moved, and pass the optimizer that trains it"
             warn(f"the optimizer made a step, but has no parameter of the watched {kind}; {cure}", stacklevel=4)
         elif not self._state.passes and self._engine.is_blind:
-            cure = "watch the module whose layers are called in training"
+            cure = "watch the module whose layers are called in training, or call watched.forward() before each pass"
             seen = f"the optimizer made a step, but no layer of the watched {kind} was called since watching began"
             warn(f"{seen}; {cure}", stacklevel=4)
 

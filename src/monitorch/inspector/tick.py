@@ -1,15 +1,15 @@
 """The end of a tick: from devices through lenses to the visualizer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from typing import Any
 
-import torch.distributed as dist
-
-from ..engine.ranks import exchange, offer, several_processes
+from ..engine.engine import Engine
+from ..engine.rank_rows import RankMerge
+from ..engine.ranks import Participant, merge_all, own_seat
 from ..engine.reports import is_news
 from ..errors import ExchangeError, warn
 from ..lens.abstract_lens import AbstractLens
@@ -17,7 +17,8 @@ from ..lens.base import Lens
 from ..lens.pushed_lens import PushedLens
 from ..numerical.waiting import HostCopy
 from ..preprocessor import ExplicitCall
-from ..store.types import Event
+from ..preprocessor.accumulating import AccumulatingPreprocessor
+from .agreements import SharedEvents, Wishes
 from .inspector_state import InspectorState
 
 APART = "not all processes came"
@@ -29,91 +30,52 @@ CURE = (
 )
 
 
-def collect(lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState, master_rank: int) -> None:
-    """Collect what is measured only at ticks, and merge the numbers of several processes."""
-    for lens in lenses:
-        if isinstance(lens, Lens):
-            lens.collect()
-    if several_processes() and not state.per_rank:
+class RankExchange:
+    """The exchange of a tick with the same inspector in the other processes.
+
+    What it does is decided when the tick begins; it may be done later, by another thread.
+
+    Args:
+        state: that of the inspector.
+        master_rank: the rank of the process that shows the numbers.
+    """
+
+    def __init__(self, state: InspectorState, master_rank: int) -> None:
+        self._state, self._meeting, self._step = state, state.meeting, state.step
+        self._meeting.begin()
+        self._seat, self._number = own_seat(), state.agreements.begin()
+        self._agreements, self._wishes = state.agreements, Wishes(state)
+        self._events = SharedEvents(state, self._seat, is_main=self._seat.rank == master_rank)
+        self._master_rank = master_rank
+
+    def merge(self, preprocessors: Iterable[AccumulatingPreprocessor], engine: Engine | None) -> None:
+        """Put the numbers of all processes together; if they cannot be reached, warn once and keep one's own."""
+        state = self._state
+        participants: list[Participant | RankMerge] = [*{id(one): one for one in preprocessors}.values()]
+        participants += [self._wishes, self._events]
+        participants += [] if engine is None else [engine.ranks]
         try:
-            _synchronise([pushed, *lenses], state, master_rank)
+            merge_all(participants, partial(self._meeting.exchange, step=self._step), self._seat)
+            if self._wishes.agreement is not None:
+                self._agreements.reach(self._number, self._wishes.agreement._replace(stop=self._events.stop))
             state.told.pop(APART, None)
         except ExchangeError as error:
             if state.on_error == "raise":
                 raise
-            if state.meeting.is_over:
+            if self._meeting.is_over and self._meeting is state.meeting:
                 state.work_alone()
             if is_news(state, APART):
                 warn(f"{error}. {CURE}", stacklevel=4)
 
-
-def _synchronise(parts: Sequence[ExplicitCall | AbstractLens], state: InspectorState, master_rank: int) -> None:
-    own = [part for part in parts if isinstance(part, (ExplicitCall, Lens))]
-    foreign = [part for part in parts if not isinstance(part, (ExplicitCall, Lens))]
-    for part in own:
-        part.start_sync(dst_rank=master_rank)
-    offer(SharedCadence(state))
-    offer(SharedEvents(state, is_main=dist.get_rank() == master_rank))
-    if state.engine is not None:
-        state.engine.settle()
-        offer(state.engine.ranks)  # last: it adds to what the other lenses have merged
-    exchange(partial(state.meeting.gather, step=state.step))
-    for part in own:
-        part.finish_sync()
-    if state.meeting.is_ending:
-        return
-    for lens in foreign:  # they may use collectives, and only now we know that all processes are here
-        lens.start_sync(dst_rank=master_rank)
-    for lens in foreign:
-        lens.finish_sync()
-
-
-class SharedCadence:
-    """Makes all processes observe and tick at the same steps: as often as the slowest one can afford."""
-
-    def __init__(self, state: InspectorState) -> None:
-        self._state = state
-
-    def payload(self) -> tuple[int, int]:
-        """Every how many steps this process wants to observe one, and in how many it wants the next tick."""
-        state = self._state
-        since = max(1, state.step - state.agreed_at)
-        wanted = state.steps_to_next_tick or since
-        return state.cadence.affordable_n(max(wanted, since)), wanted
-
-    def merge_ranks(self, payloads: dict[int, tuple[int, int]]) -> None:
-        """Take the largest numbers of all processes."""
-        n, steps = (max(wishes) for wishes in zip(*payloads.values(), strict=True))
-        self._state.cadence.common_n, self._state.cadence.has_agreed = n, True
-        self._state.steps_to_next_tick, self._state.agreed_at = steps, self._state.step
-
-
-class SharedEvents:
-    """Shows the events of all processes in one of them, and lets all stop training at the same step.
-
-    Args:
-        is_main: whether this process shows them.
-    """
-
-    def __init__(self, state: InspectorState, *, is_main: bool) -> None:
-        self._state, self._is_main = state, is_main
-
-    def payload(self) -> tuple[list[Event], Event | None]:
-        """The new events of this process, and the one for which it wants to stop."""
-        events = self._state.events
-        return events.take_unsent(), events.stop
-
-    def merge_ranks(self, payloads: dict[int, tuple[list[Event], Event | None]]) -> None:
-        """Take the events of the others, and the first one for which any process wants to stop."""
-        own = dist.get_rank()
-        if self._is_main:
-            self._state.events.receive(
-                {rank: sent for rank, (sent, _) in payloads.items() if rank != own}, payloads[own][0]
-            )
-        wishes = [stop for _, stop in payloads.values() if stop is not None]
-        if wishes and len(payloads) == dist.get_world_size():  # otherwise those that are missing would go on
-            self._state.events.stop = min(wishes, key=lambda event: event.step)
-            self._state.agreed_stop = True
+    def merge_foreign(self, lenses: Iterable[AbstractLens]) -> None:
+        """Let lenses that are not ours meet; they may use collectives, and only now we know that all are here."""
+        if self._meeting.is_ending or not self._meeting.has_met:
+            return
+        others = [lens for lens in lenses if not isinstance(lens, Lens)]
+        for lens in others:
+            lens.start_sync(dst_rank=self._master_rank)
+        for lens in others:
+            lens.finish_sync()
 
 
 class Tick:
@@ -125,10 +87,21 @@ class Tick:
         lenses: the lenses that show something.
         pushed: the numbers that the user has pushed.
         axis: what ticks are counted in, ``"epoch"``, ``"step"`` or ``"tick"``.
+        exchange: that with other processes, if there are any.
+        adopt: called after that; other processes may have logged numbers, whose lens is then to be shown.
     """
 
-    def __init__(self, lenses: Sequence[AbstractLens], pushed: ExplicitCall, state: InspectorState, axis: str) -> None:
+    def __init__(
+        self,
+        lenses: Sequence[AbstractLens],
+        pushed: ExplicitCall,
+        state: InspectorState,
+        axis: str,
+        exchange: RankExchange | None = None,
+        adopt: Callable[[], Sequence[AbstractLens]] = list,
+    ) -> None:
         self._lenses, self._state, self._axis = list(lenses), state, axis
+        self._exchange, self._adopt = exchange, adopt
         self.step = state.step if state.attached else state.counter  # without a model, ticks are the only steps
         self._moment = self.step, time.time()
         self.number, self._ticks = state.counter, state.ticks
@@ -153,10 +126,16 @@ class Tick:
                 self._engine.fold_chunks(self._chunks, self.step)
             for preprocessor, _ in self._held:
                 preprocessor.finish()
+            if self._exchange is not None:
+                self._exchange.merge([preprocessor for preprocessor, _ in self._held], self._engine)
+                self._exchange.merge_foreign(self._lenses)
+                adopted = self._adopt()
+                self._lenses = [lens for lens in self._lenses if any(lens is known for known in adopted)]
             for lens in self._lenses:
                 lens.finalize_epoch()
                 if isinstance(lens, Lens):
                     lens.date(self._ticks, *self._moment)
+                    self._state.newest = {**self._state.newest, **lens.whole_run_numbers()}
             if visualizer is not None:
                 self._visualize(visualizer)
             if self._diagnosis is not None:

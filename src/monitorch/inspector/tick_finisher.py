@@ -1,18 +1,24 @@
 """Finishes ticks in a thread of its own, so that training goes on."""
 
+import atexit
 import os
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from ..errors import kept_warnings, warn
 
+AT_EXIT = 60.0
+"""Seconds to wait for the last ticks when Python exits."""
+
 
 class TickFinisher:
-    """Runs one tick at a time; :meth:`wait` returns when it is done.
+    """Runs ticks one after the other; :meth:`wait` returns when they are done.
 
-    Its thread must not wait for itself: what a tick reads is complete by then.
+    Its thread must not wait for itself: what a tick reads is complete by then. It does not keep a program from ending.
 
     Args:
         spend: is told how long its thread was busy, in seconds.
@@ -20,48 +26,101 @@ class TickFinisher:
 
     def __init__(self, spend: Callable[[float], None]) -> None:
         self._spend = spend
-        self._pool: ThreadPoolExecutor | None = None
-        self._running: Future[None] | None = None
-        self._thread = 0
-        self._process = os.getpid()
+        self._forget()
+        self._waits_at_exit = False
+
+    def _forget(self) -> None:
+        self._changed = threading.Condition()
+        self._process, self._thread = os.getpid(), 0
+        self._ticks: deque[Callable[[], None]] = deque()
+        self._unfinished = 0
+        self._is_busy = False
+        self._errors: list[Exception] = []
         self._warnings: list[str] = []
-        self._tick: Callable[[], None] | None = None
-        """What it runs; kept, so that pinned memory is not freed in its thread, where a CUDA graph may be captured."""
+        self._done: list[Callable[[], None]] = []
+        """Ticks that were run; kept, so that pinned memory is not freed in the thread, where a CUDA graph may be
+        captured."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TickFinisher, (self._spend,)  # a copy has nothing to run
 
     def start(self, tick: Callable[[], None]) -> None:
-        """Run this tick in the other thread."""
-        if self._pool is None or self._process != os.getpid():  # a forked process has no such thread
-            self._pool, self._process = ThreadPoolExecutor(1, "monitorch tick"), os.getpid()
-        try:
-            self._tick = tick
-            self._running = self._pool.submit(self._run, tick)
-        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
-            tick()
+        """Run this tick in the other thread, after those that wait there."""
+        if self._process != os.getpid():  # a forked process has no such thread
+            self._forget()
+        if not self._waits_at_exit:
+            self._waits_at_exit = True
+            _wait_at_exit(self)
+        with self._changed:
+            self._ticks.append(tick)
+            self._unfinished += 1
+            begins, self._is_busy = not self._is_busy, True
+        if begins:
+            try:
+                threading.Thread(target=self._work, name="monitorch tick", daemon=True).start()
+            except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+                self._work()
 
     @property
     def is_this_thread(self) -> bool:
         """Whether the caller is a tick that is being run."""
         return threading.get_ident() == self._thread
 
-    def wait(self) -> None:
-        """Wait for the tick; its warnings come now, and its error is raised."""
-        if self._process != os.getpid():
-            return
-        running, self._running = self._running, None
-        try:
-            if running is not None:
-                running.result()
-        finally:
-            self._tick = None
-            warnings, self._warnings = self._warnings, []
-            for text in warnings:
-                warn(text, stacklevel=4)
+    @property
+    def is_done(self) -> bool:
+        """Whether no tick waits or runs."""
+        return self._unfinished == 0 or self._process != os.getpid()
 
-    def _run(self, tick: Callable[[], None]) -> None:
-        self._thread, begin = threading.get_ident(), time.thread_time()
-        with kept_warnings() as texts:
-            try:
-                tick()
-            finally:
-                self._warnings += texts
-                self._spend(time.thread_time() - begin)
+    def wait(self, most: int = 0, patience: float | None = None) -> bool:
+        """Wait until at most so many ticks are not done; their warnings come now, and their first error is raised.
+
+        Returns:
+            False if that took longer than ``patience`` seconds.
+        """
+        if self._process != os.getpid():
+            return True
+        with self._changed:
+            came = self._changed.wait_for(lambda: self._unfinished <= most, patience)
+            errors, warnings, self._errors, self._warnings, self._done = self._errors, self._warnings, [], [], []
+        for text in warnings:
+            warn(text, stacklevel=4)
+        if errors:
+            raise errors[0]
+        return came
+
+    def _work(self) -> None:
+        self._thread = threading.get_ident()
+        while True:
+            with self._changed:
+                if not self._ticks:
+                    self._is_busy, self._thread = False, 0
+                    return
+                tick = self._ticks.popleft()
+            begin = time.thread_time()
+            with kept_warnings() as texts:
+                try:
+                    tick()
+                except Exception as error:
+                    self._errors.append(error)
+                finally:
+                    with self._changed:
+                        self._warnings += texts
+                        self._done.append(tick)
+                        self._unfinished -= 1
+                        self._spend(time.thread_time() - begin)
+                        self._changed.notify_all()
+            del tick
+
+
+def _wait_at_exit(finisher: TickFinisher) -> None:
+    """Wait for the last ticks when Python exits, for a limited time; there is nobody to tell of their errors."""
+    known = weakref.ref(finisher)
+
+    def wait() -> None:
+        found = known()
+        if found is not None and found._process == os.getpid():
+            with found._changed:
+                found._changed.wait_for(lambda: found.is_done, AT_EXIT)
+
+    atexit.register(wait)
+    weakref.finalize(finisher, atexit.unregister, wait).atexit = False

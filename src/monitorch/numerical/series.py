@@ -118,7 +118,8 @@ class Series:
             return
         if self.log is not None and steps is not None:
             known = steps != UNKNOWN
-            self.log.keep(list(self.places), column, places[known], steps[known], samples[known])
+            keys = sorted(self.places, key=self.places.__getitem__)  # those that got another name are last
+            self.log.keep(keys, column, places[known], steps[known], samples[known])
         if (places[1:] < places[:-1]).any():
             order = np.argsort(places, kind="stable")
             places, samples = places[order], samples[order]
@@ -222,7 +223,7 @@ class Series:
         self.settle()
         self.merge({to: self.view(key)})
         dropped = self.places.pop(key)
-        self.places[object()] = dropped  # its place is not used again
+        self.places["", object()] = dropped  # its place is not used again
         self._touched.discard(dropped)
         for number in self._numbers(dropped):
             self.lists.pop(number, None)

@@ -1,7 +1,7 @@
 """The life cycle that all preprocessors with accumulators share."""
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,11 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from ..engine.columns import Column
+from ..engine.rank_numbers import Merged, Payload
 from ..engine.ranks import exchange, offer
 from ..engine.rows import LastRows, Mask, Numbers, Rows, RowTable
 from ..errors import OptionError
 from ..numerical.batches import MOST_AT_ONCE, Batches
-from ..numerical.series import SampleLog, Series, SeriesColumn, pack, unpack
+from ..numerical.series import RunningMeanVar, SampleLog, Series, SeriesColumn, pack, unpack
 from ..numerical.waiting import HostCopy, Pending, Waiting
 from .abstract import AbstractPreprocessor
 
@@ -191,6 +192,13 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         self._present = self._new_kept()
         self._merge(values)
 
+    def _replace_kept(self) -> None:
+        """Begin with new accumulators, where this thread shows an earlier tick with those of that tick."""
+        if id(self) in _shown.kept:
+            _shown.kept[id(self)] = self._new_kept()
+        else:
+            self._present = self._new_kept()
+
     @property
     def _kept(self) -> Kept:
         return _shown.kept.get(id(self), self._present)
@@ -201,10 +209,14 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             self._handle(kept, keys, steps, columns, *common)
 
         batches = Batches(handle, self.bytes_at_once)
-        kept = self._kept_type(Series(self.inplace, self._width, self._places), batches)
+        kept = self._kept_type(Series(self.inplace, self._width, self._places_of_kept()), batches)
         kept.series.before_reading = lambda: self._bring(kept)
         kept.series.log = self._log
         return kept
+
+    def _places_of_kept(self) -> dict[Any, int]:
+        """The places of names in new accumulators."""
+        return self._places
 
     def _name_statistics(self, *names: str) -> None:
         """Name the statistics, unless the class of this object does it itself; before the accumulators are made."""
@@ -289,15 +301,31 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """Merge with the other ranks."""
         exchange()
 
-    def payload(self) -> Any:
+    def payload(self) -> Payload:
         """All accumulators, for the other ranks."""
-        return dict(self._kept.series.values())
+        found = Payload()
+        for key, value in self._kept.series.values().items():
+            for column, part in enumerate(value if isinstance(value, tuple) else (value,)):
+                if isinstance(part, RunningMeanVar):
+                    found.moments[key, column] = part.row()
+                else:
+                    found.lists[key, column] = list(part)
+        return found
 
-    def merge_ranks(self, payloads: dict[int, Any]) -> None:
-        """Merge the payloads of all ranks into this one; a name may be missing on some of them."""
-        self.reset()
-        for values in payloads.values():
-            self._merge(values)
+    def merge_ranks(self, merged: Merged) -> None:
+        """Take the accumulators of all ranks; a name may be missing on some of them."""
+        self._kept.series.settle()
+        self._replace_kept()
+        self._merge(self._by_key({place: RunningMeanVar.of_row(*row) for place, row in merged.moments.items()}))
+        for lists in merged.lists:
+            self._merge(self._by_key(lists))
+
+    def _by_key(self, accumulators: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Accumulators by key, as :meth:`_merge` takes them, from accumulators by key and column."""
+        found: dict[Any, tuple[Any, ...]] = {}
+        for (key, _), part in accumulators.items():
+            found[key] = (*found.get(key, ()), part)
+        return {key: parts if self._width > 1 else parts[0] for key, parts in found.items()}
 
     def _merge(self, values: dict[Any, Any]) -> None:
         """Add other accumulators to those of the same keys."""

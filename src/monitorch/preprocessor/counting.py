@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ..engine.rank_numbers import Merged, Payload, Vector
 from ..numerical.batches import numbers_on
 from ..numerical.precision import HOST
 from ..numerical.waiting import HostCopy, Pending
@@ -94,15 +95,16 @@ class CountingStatistics(SeparateStatistics):
         assert isinstance(kept, CountsKept)
         return [*super().pending(kept), *kept.take()]
 
-    def payload(self) -> Any:
-        """All accumulators, and the counts."""
-        return super().payload(), self.counts()
+    def payload(self) -> Payload:
+        """All accumulators, and the counts, which add up."""
+        found = super().payload()
+        found.vectors = {key: Vector(counts) for key, counts in self.counts().items()}
+        return found
 
-    def merge_ranks(self, payloads: dict[int, Any]) -> None:
-        """Merge the payloads of all ranks; counts add up."""
-        super().merge_ranks({rank: values for rank, (values, _) in payloads.items()})
-        for _, counts in payloads.values():
-            self._merge_counts(counts.items())
+    def merge_ranks(self, merged: Merged) -> None:
+        """Take the accumulators and counts of all ranks."""
+        super().merge_ranks(merged)
+        self._merge_counts((key, counts.round()) for key, counts in merged.vectors.items())
 
     def state_dict(self) -> dict[str, Any]:
         """Also the counts."""

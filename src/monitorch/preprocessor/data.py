@@ -1,6 +1,7 @@
 """What data look like: numbers of the tensors that enter a model or a loss. Nothing here waits for a device."""
 
 import math
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import torch
@@ -16,8 +17,24 @@ FEATURE_SPREAD, CONSTANT_FEATURES = "feature spread", "constant features"
 IMAGE = 4
 """With this many dimensions or more a tensor is a batch of images or films, ``[B, C, ...]``."""
 
+MOST = 1 << 22
+"""Elements of a tensor that are read; of a larger one every so-many-th sample."""
+
 Described: TypeAlias = list[tuple[str, Tensor]]
 """Statistics with a sample; one may have several samples."""
+
+
+def thinned(named: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Every so-many-th sample of tensors that go together: few enough that copies of them take little memory.
+
+    >>> [len(data) for data in thinned({"x": torch.zeros(5000, 1024), "y": torch.zeros(5000)}).values()]
+    [2500, 2500]
+    """
+    largest = max(named.values(), key=Tensor.numel, default=None)
+    if largest is None or largest.dim() < 2 or largest.numel() <= MOST:
+        return named
+    step, count = -(-largest.numel() // MOST), len(largest)
+    return {name: data[::step] if data.dim() and len(data) == count else data for name, data in named.items()}
 
 
 def described(data: Tensor) -> Described:
@@ -78,6 +95,6 @@ class DataStatistics(SeparateStatistics, AbstractTensorPreprocessor):
     @torch.no_grad()
     def process_tensor(self, name: str, tensor: Tensor) -> None:
         """Take one tensor."""
-        data = tensor.detach()
+        data = thinned({name: tensor.detach()})[name]
         for statistic, sample in (*described(data), *described_features(data)):
             self._kept.series.add((name, statistic), sample)

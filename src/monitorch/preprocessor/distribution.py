@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..engine.distributed_tensors import OWN, is_distributed, local_part, local_samples
+from ..engine.distributed_tensors import OWN, SHARED, is_distributed, local_part, local_samples
 from ..engine.passes import TRAINING, kind_of_pass
+from ..engine.rank_numbers import Payload, Vector
 from ..engine.tensors import samples_of
 from ..numerical.batches import numbers_on
 from ..numerical.norms import as_real
@@ -139,14 +140,13 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
         found = self.histograms().items()
         return {name: dict(zip(SPECIAL, map(float, counts[BINS:].tolist()), strict=True)) for name, counts in found}
 
-    def merge_ranks(self, payloads: dict[int, Any]) -> None:
-        """Merge the payloads of all ranks; copies of the same part count once."""
-        own, known = {}, set[Any]()
-        for rank, (values, counts) in payloads.items():
-            new = {key: part for key, part in counts.items() if key[1] == OWN or key not in known}
-            own[rank] = values, new
-            known |= new.keys()
-        super().merge_ranks(own)
+    def payload(self) -> Payload:
+        """All accumulators and counts; copies of the same part count once."""
+        found = super().payload()
+        found.vectors = {
+            (name, min(part, SHARED)): Vector(counts, part) for (name, part), counts in self.counts().items()
+        }
+        return found
 
 
 def spread(numbers: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from ..numerical.precision import wide_dtype
 from .accumulating import AccumulatingPreprocessor
 from .activations import deviations
 
-MOST = 1 << 16
-"""Elements of a sample that are looked at."""
+MOST = 1 << 19
+"""Elements of an output that are looked at."""
 
 
 def relative_spread(x: Tensor, dim: int) -> Tensor:
@@ -41,5 +41,5 @@ class LayerSpread(AccumulatingPreprocessor):
             return
         with torch.autocast(output.device.type, enabled=False):
             x = output.detach().flatten(1)
-            x = x[:, :: -(-x.shape[1] // MOST)]
+            x = x[:, :: -(-x.numel() // MOST)]
             self._record(name, relative_spread(x, 0).to(wide_dtype(x)))

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from ..engine.inputs import OUTPUT, TARGET
-from ..errors import SkippedSample
 from ..numerical.precision import wide_dtype
 from .counting import CountingStatistics, Counts
-from .data import MEAN, NONFINITE, RANGE, STD, Described, described, extremes
+from .data import MEAN, NONFINITE, RANGE, STD, Described, described, extremes, thinned
 
 ROW_SUM, PERPLEXITY, IGNORED = "row sum", "perplexity", "ignored"
 
 MOST_CLASSES = 4096
-"""The most classes that are counted."""
+"""The most classes that are counted; a vocabulary has more."""
 
 Lines: TypeAlias = dict[str, dict[str, float]]
 """Numbers by name, then by line."""
@@ -47,22 +46,21 @@ class LossInputs(CountingStatistics):
     @torch.no_grad()
     def process_loss(self, named: Mapping[str, Tensor], ignore_index: int | None = None) -> None:
         """Take the output and the target of one pass; targets of ``ignore_index`` do not count."""
+        named = thinned({name: tensor.detach() for name, tensor in named.items()})
         for name, tensor in named.items():
-            self._add(name, described(tensor.detach()))
-        output, target = (named[name].detach() if name in named else None for name in (OUTPUT, TARGET))
+            self._add(name, described(tensor))
+        output, target = named.get(OUTPUT), named.get(TARGET)
         if output is None or not output.is_floating_point():
             return
         dimension = None if target is None else class_dimension(output, target)
         rows = min(1, output.dim() - 1) if dimension is None else dimension
         if output.dim() and output.shape[rows] > 1:
             self._add(OUTPUT, extremes(ROW_SUM, output.sum(rows, dtype=wide_dtype(output))))
-        if target is not None and dimension is not None:
+        if target is not None and dimension is not None and output.shape[dimension] <= MOST_CLASSES:
             self._count_classes(output, target.to(torch.int64), dimension, ignore_index)
 
     def _count_classes(self, output: Tensor, target: Tensor, dimension: int, ignore_index: int | None) -> None:
         size = output.shape[dimension]
-        if size > MOST_CLASSES:
-            raise SkippedSample(f"of {size} classes none is counted; up to {MOST_CLASSES} are")
         matters = (target >= 0) & (target < size)
         if ignore_index is not None:
             matters &= target != ignore_index

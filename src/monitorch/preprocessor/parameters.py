@@ -13,6 +13,7 @@ from ..engine.distributed_tensors import is_distributed
 from ..engine.kernels import reference
 from ..engine.meter import Request
 from ..engine.parameters import find_parameter
+from ..engine.rank_numbers import Merged, Payload
 from ..engine.rows import Rows
 from ..errors import SkippedSample
 from .abstract import AbstractModulePreprocessor
@@ -50,15 +51,21 @@ class ParameterStatistics(SeparateStatistics, AbstractModulePreprocessor):
     def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
         """Record the number of a parameter, if it has one."""
 
-    def merge_ranks(self, payloads: dict[int, Any]) -> None:
-        """Merge the payloads of all ranks; copies of one parameter, which give the same numbers, count once."""
-        self.reset()
-        merged: dict[Any, list[Any]] = defaultdict(list)
-        for values in payloads.values():
-            for key, other in values.items():
-                if other not in merged[key]:
-                    self._merge({key: other})
-                    merged[key].append(other)
+    def payload(self) -> Payload:
+        """All accumulators; copies of one parameter, which give the same numbers, count once."""
+        found = super().payload()
+        found.counts_copies_once = True
+        return found
+
+    def merge_ranks(self, merged: Merged) -> None:
+        """Take the accumulators of all ranks."""
+        known: dict[Any, list[list[float]]] = defaultdict(list)
+        for lists in merged.lists:
+            for key, samples in list(lists.items()):
+                if samples in known[key]:
+                    del lists[key]
+                known[key].append(samples)
+        super().merge_ranks(merged)
 
 
 class ParameterNorm(ParameterStatistics):

@@ -2,15 +2,17 @@
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.rank_numbers import Merged, Payload, Vector
 from ..engine.ranks import several_processes
-from ..numerical.series import Accumulator, RunningMeanVar, Series
-from ..numerical.waiting import copied_sample
+from ..numerical.series import Accumulator, Series
+from ..numerical.waiting import Pending, copied_sample
 from .accumulating import AccumulatingPreprocessor, Kept
 
 MOST_OPEN = 256
@@ -52,11 +54,11 @@ def _by_step(parts: Iterable[Part]) -> dict[tuple[int, str], list[Part]]:
     return found
 
 
-class Payload(NamedTuple):
-    """What one process sends to the others: accumulators, and single samples in the order of their steps."""
+@dataclass
+class RunKept(Kept):
+    """Also samples of which each process has one per step, with several processes."""
 
-    values: dict[Any, Any]
-    in_step: dict[Any, list[float]]
+    in_step: Series = field(default_factory=lambda: Series(inplace=False))
 
 
 class RunNumbers(AccumulatingPreprocessor):
@@ -71,19 +73,33 @@ class RunNumbers(AccumulatingPreprocessor):
     (0.5, 0.75)
     """
 
+    _kept_type = RunKept
+
     def __init__(self, inplace: bool = True) -> None:
         self.open_step: Callable[[], int | None] | None = None
         """Returns the current step, if steps have an end; then all values of one step are one sample."""
         self._parts: list[Part] = []
         self._recent: dict[str, deque[tuple[int, Any]]] = {}
-        self._in_step = Series(inplace=False)  # with several processes: samples that each has once per step
         super().__init__(inplace)
 
-    def _new_kept(self) -> Kept:
-        self._places = {}  # names come and go
-        self._parts = []
-        self._in_step = Series(inplace=False)
-        return super()._new_kept()
+    def _places_of_kept(self) -> dict[Any, int]:
+        return {}  # names come and go
+
+    @property
+    def _in_step(self) -> Series:
+        kept = self._kept
+        assert isinstance(kept, RunKept)
+        return kept.in_step
+
+    def pending(self, kept: Kept) -> list[Pending]:
+        """Also the samples of steps."""
+        assert isinstance(kept, RunKept)
+        return [*super().pending(kept), *kept.in_step.pending()]
+
+    def finish(self) -> None:
+        """Fold what has arrived."""
+        super().finish()
+        self._in_step.finish()
 
     @property
     def value(self) -> dict[str, Any]:
@@ -126,7 +142,7 @@ class RunNumbers(AccumulatingPreprocessor):
 
     def clear(self) -> None:
         """Also forget the numbers of the last steps."""
-        self._recent = {}
+        self._recent, self._parts = {}, []
         super().clear()
 
     def release(self) -> Kept:
@@ -182,8 +198,8 @@ class RunNumbers(AccumulatingPreprocessor):
             self._in_step.add(key, sample)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has no other processes."""
-        return {**super().__getstate__(), "_in_step": None, "open_step": None}
+        """A copy has no model."""
+        return {**super().__getstate__(), "open_step": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Also the samples that other processes have, too."""
@@ -198,44 +214,23 @@ class RunNumbers(AccumulatingPreprocessor):
         return {key: list(samples) for key, samples in self._in_step.values().items()}
 
     def payload(self) -> Payload:
-        """All accumulators, and the samples of which every process has one per step."""
-        values, in_step = super().payload(), self._in_step_lists()
-        complete = {key: own for key, own in in_step.items() if len(own) == _number_of_samples(values.get(key))}
-        return Payload(values, complete)
+        """All accumulators; of a number that every process has once per step, the samples: their mean is one."""
+        found = super().payload()
+        for key, samples in self._in_step_lists().items():
+            row = found.moments.get((key, 0))
+            kept = len(found.lists.get((key, 0), ())) if row is None else row.finite + row.nonfinite
+            if kept == len(samples):  # otherwise others were added under the same name
+                found.vectors[key, row is not None] = Vector(np.array(samples), averages=True)
+                found.moments.pop((key, 0), None)
+                found.lists.pop((key, 0), None)
+        return found
 
-    def merge_ranks(self, payloads: dict[int, Payload]) -> None:
-        """Merge the payloads of all ranks; of a number that each has once per step, the mean is one sample."""
-        self.reset()
-        averaged = _means_in_step(payloads.values())
-        for payload in payloads.values():
-            for key, value in payload.values.items():
-                if key in averaged:
-                    self._kept.series.place(key, isinstance(value, RunningMeanVar))
-                else:
-                    self._merge({key: value})
-        for key, samples in averaged.items():
-            self._merge({key: samples})
-
-
-def _number_of_samples(accumulator: Any) -> int:
-    if isinstance(accumulator, RunningMeanVar):
-        return accumulator.count + accumulator.nonfinite
-    return 0 if accumulator is None else len(accumulator)
-
-
-def _means_in_step(payloads: Iterable[Payload]) -> dict[Any, list[float]]:
-    """For each key the means over processes, step by step, then the samples that only some processes have."""
-    found: dict[Any, list[float]] = {}
-    having = list(payloads)
-    for key in dict.fromkeys(key for payload in having for key in payload.in_step):
-        of_key = [payload for payload in having if _number_of_samples(payload.values.get(key))]
-        series = [np.array(payload.in_step[key]) for payload in of_key if key in payload.in_step]
-        if len(series) == len(of_key):  # otherwise some process has not kept all its samples
-            common = min(map(len, series))
-            rest = [samples[common:] for samples in series]
-            means = np.mean([samples[:common] for samples in series], axis=0)
-            found[key] = np.concatenate([means, *rest]).tolist()
-    return found
+    def merge_ranks(self, merged: Merged) -> None:
+        """Take the accumulators of all ranks, and for each step the mean of those that have a number."""
+        super().merge_ranks(merged)
+        for (key, inplace), means in merged.vectors.items():
+            self._kept.series.place(key, inplace)
+            self._merge({key: means.tolist()})
 
 
 class ExplicitCall(RunNumbers):

@@ -103,7 +103,9 @@ def test_second_moments_of_sharded_parameters_are_those_of_the_whole(started):
 @pytest.mark.parametrize("device", DEVICES)
 def test_collectives_of_a_tick_do_not_depend_on_layers_and_lenses(device, started):
     for found in started(2, device):
-        assert found["collectives"] == [[2, 0]] * 4
+        (own,) = {own for own, _ in found["collectives"]}
+        assert own <= 8  # also those that count parts, in the first tick
+        assert [of_training for _, of_training in found["collectives"]] == [0] * 4
 
 
 @pytest.mark.slow

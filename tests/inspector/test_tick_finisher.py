@@ -1,0 +1,77 @@
+"""Ticks that are finished by another thread: in order, with a limit for those who wait."""
+
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from monitorch.errors import MonitorchWarning, warn
+from monitorch.inspector.tick_finisher import TickFinisher
+
+
+@pytest.fixture
+def finisher():
+    return TickFinisher(float)
+
+
+def test_ticks_run_in_their_order_in_another_thread(finisher):
+    ran = []
+    for number in range(5):
+        finisher.start(lambda number=number: ran.append((number, threading.get_ident(), finisher.is_this_thread)))
+    assert finisher.wait()
+    assert [number for number, _, _ in ran] == list(range(5))
+    assert {(thread != threading.get_ident(), is_own) for _, thread, is_own in ran} == {(True, True)}
+    assert finisher.is_done
+    assert not finisher.is_this_thread
+
+
+def test_one_may_wait_for_all_but_the_last_ticks_and_not_for_ever(finisher):
+    may_end = [threading.Event() for _ in range(3)]
+    for event in may_end:
+        finisher.start(event.wait)
+    assert finisher.wait(3)
+    assert not finisher.wait(2, patience=0.01)
+    may_end[0].set()
+    assert finisher.wait(2, patience=60)
+    assert not finisher.is_done
+    for event in may_end:
+        event.set()
+    assert finisher.wait(patience=60)
+
+
+def test_warnings_and_the_first_error_come_to_whoever_waits(finisher):
+    def fail(text):
+        warn(f"warned of {text}", stacklevel=1)
+        raise OSError(text)
+
+    for text in ("one", "two"):
+        finisher.start(lambda text=text: fail(text))
+    with pytest.warns(MonitorchWarning, match="warned of") as found, pytest.raises(OSError, match="one"):
+        finisher.wait()
+    assert [str(one.message) for one in found] == ["warned of one", "warned of two"]
+    assert finisher.wait()
+
+
+def test_a_copy_has_nothing_to_run():
+    finisher = TickFinisher(print)
+    finisher.start(list)
+    assert pickle.loads(pickle.dumps(finisher)).is_done
+
+
+def test_ticks_end_before_the_program_does_but_it_does_not_wait_for_ever():
+    code = """
+import threading, sys
+from monitorch.inspector import tick_finisher
+finisher = tick_finisher.TickFinisher(float)
+finisher.start(lambda: threading.Event().wait(0.2) or print("shown", flush=True))
+if "hangs" in sys.argv:
+    tick_finisher.AT_EXIT = 0.5
+    finisher.start(threading.Event().wait)
+"""
+    for arguments in ([], ["hangs"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, "shown\n"), done.stderr
