@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from monitorch.diagnosis import Finding, Remedy, signals
-from monitorch.diagnosis.causes import ALWAYS, HARMFUL, LINGERING, NEVER, STATIC, ranked, strongest
+from monitorch.diagnosis.causes import ALWAYS, HARMFUL, LINGERING, NEVER, SILENT, STATIC, WEARING, ranked, strongest
 from monitorch.diagnosis.run import RunView
 from monitorch.diagnosis.symptoms import SYMPTOMS
 
@@ -31,7 +31,7 @@ def order(story):
 
 def test_the_tables_speak_of_symptoms_that_there_are():
     known = {symptom.id for symptom in SYMPTOMS}
-    assert STATIC | HARMFUL | LINGERING | {one for pair in NEVER | ALWAYS for one in pair} <= known
+    assert STATIC | HARMFUL | LINGERING | WEARING | {one for pair in NEVER | ALWAYS | SILENT for one in pair} <= known
 
 
 def test_nothing_is_nothing(order):
@@ -127,6 +127,19 @@ def test_what_is_over_may_have_done_harm_that_lasts(order):
 def test_or_not(order, over, harm):
     found = order(over, harm)
     assert found[0] == ("no_progress", None)
+
+
+@pytest.mark.parametrize(("end", "first"), [(45, "vanishing_gradient"), (20, "rank_collapse")])
+def test_what_lasted_for_most_of_the_run_may_have_worn_it_out(order, end, first):
+    found = order(finding("rank_collapse", 3, "error"), finding("vanishing_gradient", 2, resolved_at=end))
+    assert found[0] == (first, None)
+    assert found[1][1] == first
+
+
+def test_large_steps_kill_units_although_they_do_no_harm_by_themselves(order):
+    large = finding("step_too_large", 1, "info")
+    assert order(finding("dead_units", 7, layer="act0"), large)[0] == ("step_too_large", None)
+    assert order(finding("overfitting", 7), large)[0] == ("overfitting", None)
 
 
 def test_where_few_steps_are_observed_the_same_time_is_longer(order):

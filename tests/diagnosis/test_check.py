@@ -1,5 +1,6 @@
 """The diagnosis of a run on disk is that of the run while it trained."""
 
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -145,6 +146,23 @@ def test_what_was_repeated_counts_once(training, tmp_path):
     with open_run(tmp_path / "run") as run:
         losses = stored_history(run).loss()
     assert losses.steps.tolist() == list(range(1, 31))
+
+
+def test_a_run_that_has_forgotten_its_first_samples_did_not_see_the_start(training, tmp_path):
+    nn.init.constant_(training.model[0].weight, 0.1)  # alike at the start, and only there
+    nn.init.zeros_(training.model[0].bias)
+    nn.init.constant_(training.model[2].weight, 0.1)
+    with training.watch(tmp_path):
+        training.train(45)
+    assert "symmetric_units" in {one.symptom for one in check(tmp_path / "run")}
+    database = sqlite3.connect(tmp_path / "run" / "rank0.db")
+    with database:
+        database.execute("DELETE FROM samples WHERE id <= (SELECT (MIN(id) + MAX(id)) / 2 FROM samples)")
+    database.close()
+    with open_run(tmp_path / "run") as run:
+        left = stored_history(run)
+    assert left.facts.since >= left.loss().steps[0] - 1 > 0
+    assert "symmetric_units" not in {one.symptom for one in check(tmp_path / "run")}
 
 
 def test_thresholds_and_symptoms_of_ones_own(training, tmp_path):

@@ -15,7 +15,7 @@ from monitorch.diagnosis.history import TRAINING, VALIDATION
 from monitorch.diagnosis.symptoms import DeadUnits
 from monitorch.errors import MonitorchWarning, OptionError
 from monitorch.lens.diagnosis_signals import MOST_SPREADS, DiagnosisSignals
-from monitorch.store import open_run
+from monitorch.store import Writer, open_run
 
 
 class Divider(nn.Module):
@@ -237,6 +237,81 @@ def test_a_symptom_that_comes_and_goes_is_told_once(training):
             training.train(5)
             assert ("flapping" in {one.symptom for one in watched.findings}) == (watched.inspector.state.step % 10 == 5)
     assert [event.kind for event in watched.events()].count("flapping") == 1
+
+
+@dataclass(frozen=True)
+class Worsening(Symptom):
+    """One that becomes an error."""
+
+    id: ClassVar[str] = "worsening"
+
+    def look(self, run):
+        severity = "info" if run.step < 10 else "error" if 20 <= run.step < 25 else "warning"
+        yield self.finding(None, 1, 1, severity, "It is there. Now.", Remedy("Wait."))
+
+
+def test_one_that_gets_worse_is_told_again(training):
+    with training.watch(symptoms=[Worsening()]) as watched:
+        for _ in range(6):
+            training.train(5)
+            assert watched.findings
+    told = [(event.severity, event.step) for event in watched.events() if event.kind == "worsening"]
+    assert told == [("warning", 1), ("error", 20)]
+
+
+def test_what_the_store_did_not_take_comes_again(training, tmp_path, monkeypatch):
+    put, refused = Writer.put_samples, []
+
+    def full(self, signal, samples, **names):
+        if signal == signals.GRADIENT and len(refused) < 2:
+            refused.append(names["names"])
+            return False
+        return put(self, signal, samples, **names)
+
+    monkeypatch.setattr(Writer, "put_samples", full)
+    with training.watch(folder=tmp_path, run="run") as watched:
+        training.train(20)
+    assert refused[0] == refused[1] != ()
+    live = watched._diagnosis.history.table(signals.GRADIENT)
+    with open_run(tmp_path / "run") as run:
+        ((names, samples),) = run.samples()[signals.GRADIENT]
+    assert set(names) == set(live.places)
+    assert sorted(set(samples.steps.tolist())) == live.steps.tolist() == list(range(1, 21))
+
+
+def test_a_run_that_goes_on_without_its_state_did_not_begin_here(training, tmp_path):
+    with training.watch(folder=tmp_path, run="run"):
+        training.train(20)
+    training.scale = 300.0
+    with training.watch(folder=tmp_path, run="run", resume=True) as watched:
+        training.train(10)
+    assert watched._diagnosis.history.facts.since == 20
+    assert first(watched).symptom == "input_scale"
+    with open_run(tmp_path / "run") as run:
+        (stored,) = (one for one in run.meta["findings"] if one["symptom"] == "input_scale")
+    assert stored["step"] == 20 + first(watched).step
+    assert stored["evidence"][0]["steps"][0] == 21
+
+
+def test_a_generator_that_steps_rarely_gets_its_gradients():
+    torch.manual_seed(0)
+    make, judge = (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, size)) for size in (4, 1))
+    both = nn.ModuleList([make, judge])
+    optimizers = [torch.optim.Adam(part.parameters(), lr=1e-3) for part in both]
+    loss_fn = nn.BCEWithLogitsLoss()
+    with monitorch.watch(both, optimizers, loss_fn=loss_fn, every=1, tick_every=5, visualizer="dummy") as watched:
+        for step in range(60):
+            made = make(torch.randn(16, 4))
+            optimizers[1].zero_grad()
+            loss_fn(
+                judge(torch.cat([made.detach(), torch.randn(16, 4) + 1])), torch.arange(32)[:, None] / 16 // 1
+            ).backward()
+            optimizers[1].step()
+            if step % 25 == 24:
+                optimizers[0].zero_grad()
+                loss_fn(judge(make(torch.randn(16, 4))), torch.ones(16, 1)).backward()
+                optimizers[0].step()
+            assert "no_gradient" not in {one.symptom for one in watched.findings}
 
 
 def test_losses_of_every_step_and_of_evaluations_are_kept(training):

@@ -1,7 +1,7 @@
 """Which finding explains which: first causes come first, their consequences hang under them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -91,6 +91,12 @@ LINGERING = {
 }
 """What may have done harm that lasts although it is over itself."""
 
+WEARING = {"vanishing_gradient"}
+"""The same if it lasted for most of the run."""
+
+SILENT = {("step_too_large", "dead_units")}
+"""Pairs in which the first explains the second, although it does no harm by itself."""
+
 _ORDER = {symptom.id: number for number, symptom in enumerate(SYMPTOMS)}
 
 
@@ -104,11 +110,17 @@ def ranked(findings: Iterable[Finding], run: RunView) -> list[Finding]:
     late = {second for first, second in ALWAYS for one in found if one.symptom == first}
     moments = _moments([one.step for one in found], slack)
     ordered = sorted(
-        found, key=lambda one: (_is_calm(one, found, slack), one.symptom in late, *_key(one, run, moments[one.step]))
+        found,
+        key=lambda one: (
+            _is_calm(one, found, slack, run.step),
+            one.symptom in late,
+            *_key(one, run, moments[one.step], slack),
+        ),
     )
     placed: list[Finding] = []
     for one in ordered:
-        cause = next((other for other in placed if other.caused_by is None and _explains(other, one, slack)), None)
+        causes = (other for other in placed if other.caused_by is None and _explains(other, one, slack, run.step))
+        cause = next(causes, None)
         placed.append(one if cause is None else replace(one, caused_by=cause.id))
     roots = [one for one in placed if one.caused_by is None]
     return [each for root in roots for each in (root, *(one for one in placed if one.caused_by == root.id))]
@@ -136,34 +148,43 @@ def _moments(steps: Iterable[int], slack: int) -> dict[int, int]:
     return found
 
 
-def _is_calm(one: Finding, others: Iterable[Finding], slack: int) -> bool:
+def _is_calm(one: Finding, others: Iterable[Finding], slack: int, now: int) -> bool:
     """Whether it does no harm, nor did any just before something else began to."""
     if one.severity != SEVERITIES[0]:
         return False
-    end = one.resolved_at
-    harmful = [other.step for other in others if other.severity != SEVERITIES[0]]
-    is_past = end is not None and one.symptom in LINGERING
-    return not is_past or not any(one.step <= step <= (end or 0) + 2 * slack for step in harmful)
+    harmful = [other for other in others if other.severity != SEVERITIES[0]]
+    end = now if one.resolved_at is None else one.resolved_at + 2 * slack
+    due = [other for other in harmful if one.step - slack <= other.step <= end]
+    is_silent = any((one.symptom, other.symptom) in SILENT for other in due)
+    return not is_silent and not (due and _lingers(one, now))
 
 
-def _key(one: Finding, run: RunView, moment: int) -> tuple[object, ...]:
-    is_static = one.symptom in STATIC and one.step <= run.facts.since + _slack(run)
+def _lingers(one: Finding, now: int) -> bool:
+    """Whether it is over, but what it has done is not."""
+    if one.resolved_at is None:
+        return False
+    lasted_long = one.resolved_at - one.step > (now - one.step) / 2
+    return one.symptom in LINGERING or (one.symptom in WEARING and lasted_long)
+
+
+def _key(one: Finding, run: RunView, moment: int, slack: int) -> tuple[object, ...]:
+    is_static = one.symptom in STATIC and one.step <= run.facts.since + slack
     order = _ORDER.get(one.symptom, len(_ORDER))
     return one.confidence < VAGUE, not is_static, 0 if is_static else moment, order, run.place(one.layer)
 
 
-def _explains(cause: Finding, other: Finding, slack: int) -> bool:
+def _explains(cause: Finding, other: Finding, slack: int, now: int) -> bool:
     if (cause.symptom, other.symptom) in NEVER or other.symptom not in HARMFUL:
         return False
-    is_odd = cause.severity == SEVERITIES[0] and (cause.is_open or cause.symptom not in LINGERING)
-    if is_odd and other.severity != SEVERITIES[0]:
+    is_odd = cause.severity == SEVERITIES[0] and not _lingers(cause, now)
+    if is_odd and (cause.symptom, other.symptom) not in SILENT and other.severity != SEVERITIES[0]:
         return False
     is_later = other.step >= cause.step - slack or other.confidence < VAGUE or (cause.symptom, other.symptom) in ALWAYS
     is_over = cause.resolved_at is not None and other.step > cause.resolved_at + 2 * slack
     return is_later and not is_over
 
 
-def strongest(findings: Sequence[Finding]) -> str | None:
+def strongest(findings: Iterable[Finding]) -> str | None:
     """The worst severity of the open findings; None if there is none."""
     known = [SEVERITIES.index(one.severity) for one in findings if one.is_open]
     return SEVERITIES[max(known)] if known else None

@@ -23,9 +23,13 @@ def stored_history(run: Run) -> SampleHistory:
             "monitorch.watch(...), of this release or later, and without diagnose=False"
         )
     history = SampleHistory(RunFacts.from_json(facts))
-    for signal, parts in run.samples().items():
+    stored, had = run.samples(), dict(history.facts.first_steps)
+    for signal, parts in stored.items():
         for names, samples in parts:
             history.add(signal, names, samples.places, samples.steps, samples.values)
+        first = min(int(samples.steps.min(initial=history.step)) for _, samples in parts)
+        if first > had.get(signal, first):  # a run that may not grow has forgotten its first samples
+            history.facts.since = max(history.facts.since, first - 1)
     return history
 
 

@@ -1,7 +1,7 @@
 """What a diagnosis says: one problem, where it is, since when, and what to try."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import OptionError
@@ -160,6 +160,20 @@ def findings_of(facts: Mapping[str, Any]) -> list[Finding] | None:
         return [Finding.from_json(one) for one in facts["findings"]]
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def moved(finding: Finding, steps: int) -> Finding:
+    """The same finding for somebody who began to count so many steps earlier.
+
+    >>> moved(Finding("dead_units", "error", "fc1", 80, 100, "", Remedy("")), 1000).step
+    1080
+    """
+    if not steps:
+        return finding
+    shown = tuple(replace(one, steps=tuple(step + steps for step in one.steps)) for one in finding.evidence)
+    end = None if finding.resolved_at is None else finding.resolved_at + steps
+    begin, detected = finding.step + steps, finding.detected_at + steps
+    return replace(finding, step=begin, detected_at=detected, evidence=shown, resolved_at=end)
 
 
 def _plain(value: float) -> float | str:

@@ -59,6 +59,13 @@ class Table:
         found[known] = self.values[where[known]]
         return found
 
+    def at(self, steps: Steps, places: Sequence[str]) -> Numbers:
+        """The numbers of these places at these steps; NaN where there is none."""
+        found = np.full((len(steps), len(places)), np.nan)
+        known = [number for number, place in enumerate(places) if place in self.places]
+        found[:, known] = self.select(places).at_steps(steps)
+        return found
+
 
 class Samples:
     """The samples of one signal, in the order in which they came.
@@ -113,6 +120,10 @@ class Samples:
         first, self._named = self._named, len(self.names)
         samples = self.arrays() if parts is None else SampleArrays.joined(parts)
         return NewSamples(samples, first, tuple(self.names[first:]), parts is None)
+
+    def store_again(self) -> None:
+        """What was taken last was not stored: the next :meth:`take_new` has everything, with all names."""
+        self._unsaved, self._named = None, 0
 
     def _thin(self) -> None:
         steps = self.arrays().steps
@@ -213,6 +224,8 @@ class RunFacts:
     """How many there are; with several, losses of several aims are mixed, and need not fall."""
     since: int = 0
     """How many steps were done before watching began: what needs the first steps is off then."""
+    first_steps: dict[str, int] = field(default_factory=dict)
+    """The first step that each signal had a sample of: a stored run may have lost it since."""
     origin: Mapping[str, Any] | None = None
     """The first tensor that was not finite: step, where, what, layer, parameter, text."""
 
@@ -253,11 +266,19 @@ class SampleHistory:
             self.samples[signal] = Samples(MOST_LOSSES if signal == LOSS else MOST_KEPT)
         self.samples[signal].add(names, places, steps, values)
         self.step = max(self.step, int(steps.max(initial=0)))
+        if len(steps):
+            known = self.facts.first_steps
+            known[signal] = min(int(steps.min()), known.get(signal, self.step))
 
     def table(self, signal: str, **how: bool) -> Table:
         """A signal; empty if nothing is known of it."""
         found = self.samples.get(signal)
         return Samples().table() if found is None else found.table(**how)
+
+    def steps(self, signal: str) -> Steps:
+        """The steps of a signal, without making a table of it."""
+        found = self.samples.get(signal)
+        return np.unique((_NOTHING if found is None else found.arrays()).steps)
 
     def loss(self, kind: str = TRAINING) -> Loss:
         """The losses of one kind; of several at one step their mean."""

@@ -30,7 +30,7 @@ RECENT_TICKS = 60
 
 CALM_FACTOR = 3.0
 _ALL_TICKS = 10**9
-_FACT = "last"
+FACT = "last"
 """The line of a statistic that is a fact, not a size."""
 _FEWEST = 4
 _SHARE_OF_LIMITS = 0.01
@@ -103,7 +103,7 @@ def severities(
     history = np.sort(np.where(earlier, np.abs(numbers), np.nan), axis=1)  # NaN goes to the end
     count = earlier.sum(axis=1)
     median = _median(history, count)
-    floor = np.zeros(len(numbers)) if limits is None else np.full(len(numbers), abs(limits[1] - limits[0]))
+    floor = np.zeros(len(numbers)) if limits is None else np.full(len(numbers), float(abs(limits[1] - limits[0])))
     floor *= _SHARE_OF_LIMITS
     changes_sign = (numbers < 0).any(axis=1, where=finite) & (numbers > 0).any(axis=1, where=finite)
     floor = np.where(changes_sign, np.maximum(floor, np.nan_to_num(_pick(history, count - 1))), floor)
@@ -175,7 +175,7 @@ def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
     found: dict[str, LayerHealth] = {}
     for lens in _lenses_of_layers(run, layers):
         for statistic in central(lens):
-            if statistic.line == _FACT:
+            if statistic.line == FACT:
                 continue
             window = recent(run, lens, statistic)
             judged = severities(window.mean, window.nonfinite, statistic.limits)

@@ -96,9 +96,7 @@ class RunView:
     @cached_property
     def first_loss(self) -> float:
         """Where training began: the median of the first finite losses; NaN if that is not known."""
-        finite = self.loss.values[:EARLY]
-        finite = finite[np.isfinite(finite)]
-        return float(np.median(finite)) if len(finite) and self.saw_the_start else math.nan
+        return median(self.loss.values[:EARLY]) if self.saw_the_start else math.nan
 
     @cached_property
     def last_loss(self) -> float:
@@ -108,9 +106,7 @@ class RunView:
     def loss_before(self, step: int) -> float:
         """Where it was at some step."""
         known = self.loss.values[: np.searchsorted(self.loss.steps, step, "right")]
-        newest = known[-min(100, max(EARLY, len(known) // 10)) :]
-        newest = newest[np.isfinite(newest)]
-        return float(np.median(newest)) if len(newest) else math.nan
+        return median(known[-min(100, max(EARLY, len(known) // 10)) :])
 
     @cached_property
     def trivial_loss(self) -> float:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..diagnosis import Finding, RunFacts, SampleHistory, diagnose, signals
+from ..diagnosis import Finding, RunFacts, SampleHistory, diagnose, signals, verdict
 from ..diagnosis.check import FACTS
+from ..diagnosis.finding import moved
 from ..diagnosis.history import LOSS, TRAINING, VALIDATION, Numbers, Parameter, Steps
 from ..diagnosis.symptoms import Symptom
 from ..diagnosis.symptoms.gradients import NotFinite
@@ -22,6 +23,7 @@ from ..engine.optimizers import Owned
 from ..engine.reports import tell
 from ..inspector import PyTorchInspector
 from ..inspector.inspector_state import InspectorState
+from ..inspector.module_tree import named_parameters, walk
 from ..lens.base import Lens
 from ..numerical.waiting import Pending, Waiting
 from ..preprocessor import activations, attention, data, loss_inputs, routing
@@ -35,8 +37,8 @@ from ..preprocessor.parameter_difference_geometry import ParameterDifferenceRati
 from ..preprocessor.parameter_facts import FactSeries
 from ..preprocessor.parameters import ParameterNorm
 from ..preprocessor.run_numbers import ExplicitCall, RunNumbers
-from ..store.types import FINDING, Event
-from ..visualizer.store_visualizer import StoreVisualizer
+from ..store.types import FINDING, SEVERITIES, Event
+from ..visualizer.store_visualizer import store_in
 
 PAUSE = 50
 """A diagnosis comes after so many times as long as the last one took."""
@@ -52,8 +54,6 @@ SIGNALS: dict[type[AccumulatingPreprocessor], dict[str, str]] = {
         activations.ZEROS: signals.ZEROS,
         activations.SATURATION: signals.SATURATION,
         activations.DEATH: signals.DEATH,
-        activations.BATCH_SPREAD: signals.BATCH_SPREAD,
-        activations.UNIT_SPREAD: signals.UNIT_SPREAD,
     },
     LayerSpread: {"batch spread": signals.LAYER_BATCH_SPREAD},
     FactSeries: {
@@ -84,8 +84,20 @@ SIGNALS: dict[type[AccumulatingPreprocessor], dict[str, str]] = {
 """What a diagnosis takes from preprocessors: the signal of each statistic."""
 
 
-class SignalLog:
-    """Takes the samples of one preprocessor for the history.
+class StepLog:
+    """Takes samples for the history, with the steps that they belong to."""
+
+    def __init__(self, history: SampleHistory, state: InspectorState) -> None:
+        self._history, self._state = history, state
+
+    def now(self) -> int:
+        """The step that a sample belongs to which comes now."""
+        step = self._state.open_step()
+        return self._state.step if step is None else step
+
+
+class SignalLog(StepLog):
+    """Takes the samples of one preprocessor.
 
     Args:
         named: the signal of each statistic.
@@ -98,16 +110,12 @@ class SignalLog:
         preprocessor: AccumulatingPreprocessor,
         named: dict[str, str],
     ) -> None:
-        self._history, self._state, self._named = history, state, named
+        super().__init__(history, state)
+        self._named = named
         self._statistics = preprocessor.statistics
         self._has_keys = isinstance(preprocessor, SeparateStatistics)
         # rows know how many steps had ended before; of parameters, which are read between steps, that is the step
         self._is_before = hasattr(preprocessor, "request") and not isinstance(preprocessor, ParameterNorm)
-
-    def now(self) -> int:
-        """The step that a sample belongs to which comes now."""
-        step = self._state.open_step()
-        return self._state.step if step is None else step
 
     def keep(self, keys: list[Any], column: int, places: Steps, steps: Steps, samples: Numbers) -> None:
         """Add samples to the history."""
@@ -129,20 +137,16 @@ class SignalLog:
             self._history.add(signal, names, places, steps, samples)
 
 
-class LossLog:
-    """Takes losses for the history; those that a module computes before those that are pushed."""
+class LossLog(StepLog):
+    """Takes losses; those that a module computes before those that are pushed."""
 
     seen: bool = False
 
     def __init__(
         self, history: SampleHistory, state: InspectorState, kinds: dict[str, str], rival: "LossLog | None"
     ) -> None:
-        self._history, self._state, self._kinds, self._rival = history, state, kinds, rival
-
-    def now(self) -> int:
-        """The step that a loss belongs to which comes now."""
-        step = self._state.open_step()
-        return self._state.step if step is None else step
+        super().__init__(history, state)
+        self._kinds, self._rival = kinds, rival
 
     def keep(self, keys: list[Any], column: int, places: Steps, steps: Steps, samples: Numbers) -> None:
         """Add losses to the history."""
@@ -176,10 +180,12 @@ class LiveDiagnosis:
         self.history = SampleHistory(_facts(model, optimizers, loss_fn, inspector))
         self._model = weakref.ref(model)
         self._findings: list[Finding] = []
+        self.last_verdict: str | None = None
+        """The verdict when it last looked; None before the first time. Reading it waits for nothing."""
         self._looked_at, self._due = -1, 0.0
         self._noted: dict[str, Any] = {}
-        self._told = set[str]()
-        """The ids of findings that were events: one that comes and goes is told once."""
+        self._told: dict[str, int] = {}
+        """How severe findings were as events, by id: one that comes and goes is told once, unless it gets worse."""
         self._id = uuid4().hex
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
         preprocessors = [part for lens in known for part in lens._preprocessors]
@@ -233,22 +239,21 @@ class LiveDiagnosis:
         begin = time.perf_counter()
         known = {one.id: one for one in self._findings}
         self._findings = diagnose(self.history, self._symptoms, known.values(), self._report)
-        self._looked_at = self.history.step
+        self._looked_at, self.last_verdict = self.history.step, verdict(self._findings)
         for one in self._findings:
-            if one.severity != "info" and one.is_open and one.id not in self._told:
+            if one.is_open and SEVERITIES.index(one.severity) > self._told.get(one.id, 0):
                 self._tell(one)
         self._note()
         took = time.perf_counter() - begin
         self._due = time.perf_counter() + PAUSE * took
 
     def _tell(self, one: Finding) -> None:
-        self._told.add(one.id)
+        is_worse, self._told[one.id] = one.id in self._told, SEVERITIES.index(one.severity)
         if one.symptom == NotFinite.id and self.history.facts.origin is not None:
             return  # whoever has found the first tensor has said so
         body = {"text": one.explanation, "numbers": {"since": one.step}, FINDING: one.id}
-        self._state.events.put(
-            Event(one.detected_at, one.title, one.severity, time=time.time(), layer=one.layer, body=body)
-        )
+        step = self.history.step if is_worse else one.detected_at
+        self._state.events.put(Event(step, one.title, one.severity, time=time.time(), layer=one.layer, body=body))
 
     def close(self) -> None:
         """Look a last time, so that a stored run has all findings."""
@@ -259,34 +264,44 @@ class LiveDiagnosis:
             tell(self._state, DIAGNOSING, error)
 
     def _note(self) -> None:
-        """Store findings and facts where they have changed."""
-        for part in self._stores():
-            for name, known in (("findings", [one.to_json() for one in self._findings]), (FACTS, self._known_facts())):
-                if self._noted.get(name) != known:
-                    self._noted[name] = known
-                    part.note(**{name: known})
+        """Show findings, and store them and facts where they have changed."""
+        for part in getattr(self._visualizer, "parts", (self._visualizer,)):
+            if hasattr(part, "show_findings"):
+                part.show_findings(self._findings)
+        store = store_in(self._visualizer)
+        if store is None:
+            return
+        shown = [moved(one, store.first_step).to_json() for one in self._findings]
+        for name, known in (("findings", shown), (FACTS, self._known_facts())):
+            if self._noted.get(name) != known:
+                self._noted[name] = known
+                store.note(**{name: known})
 
     def _known_facts(self) -> dict[str, Any]:
         return copy.deepcopy(self.history.facts.to_json())
 
     def _store_samples(self) -> None:
-        for part in self._stores():
-            for signal, samples in self.history.samples.items():
-                new = samples.take_new()
-                if new is not None:
-                    names = {"first": new.first, "names": new.names, "replaces": new.replaces}
-                    part.keep_samples(signal, new.samples, writer=self._id, **names)
+        store = store_in(self._visualizer)
+        for signal, samples in self.history.samples.items() if store is not None else ():
+            new = samples.take_new()
+            if new is not None and store is not None:
+                names = {"first": new.first, "names": new.names, "replaces": new.replaces}
+                if not store.keep_samples(signal, new.samples, writer=self._id, **names):
+                    samples.store_again()
 
-    def _stores(self) -> list[StoreVisualizer]:
+    @property
+    def _visualizer(self) -> Any:
         inspector = self._known_inspector()
-        visualizer = None if inspector is None else inspector.visualizer
-        return [part for part in getattr(visualizer, "parts", (visualizer,)) if isinstance(part, StoreVisualizer)][:1]
+        return None if inspector is None else inspector.visualizer
 
     def _report(self, symptom: str, error: Exception) -> None:
         tell(self._state, f"looking for {symptom}", error)
 
     def _take_facts(self) -> None:
         facts, origin = self.history.facts, self._state.first_not_finite
+        store = store_in(self._visualizer)
+        if store is not None:
+            facts.since = facts.since or store.first_step  # a stored run that goes on, without the state of its watch
         if origin is not None and facts.origin is None:
             between = None if origin.between is None else list(origin.between)
             facts.origin = {**origin._asdict(), "between": between}
@@ -296,7 +311,7 @@ class LiveDiagnosis:
             if target is not None:
                 facts.classes = len(target)
                 facts.target_counts = _added(facts.target_counts, target)
-                batches = len(self.history.table(signals.PERPLEXITY).steps)
+                batches = len(self.history.steps(signals.PERPLEXITY))
                 facts.batch = sum(facts.target_counts) / max(batches, 1)
             predicted = counts.get(OUTPUT)
             if predicted is not None:
@@ -327,7 +342,7 @@ class FirstStep:
             return
         self._step = diagnosis._state.step + 1
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
+            for name, parameter in named_parameters(model):
                 if parameter.dim() < 2 or type(parameter.data) is not Tensor:
                     continue
                 self._names.append((signals.WEIGHT, name))
@@ -368,7 +383,7 @@ def _facts(
     model: nn.Module, optimizers: Sequence[Optimizer], loss_fn: nn.Module | None, inspector: PyTorchInspector
 ) -> RunFacts:
     owned = Owned(*optimizers)
-    layers = {name: type(module).__name__ for name, module in model.named_modules() if not len(list(module.children()))}
+    layers = {name: type(module).__name__ for name, module, is_leaf in walk(model) if is_leaf}
     parameters = {
         name: Parameter(
             name.rpartition(".")[0],
@@ -377,7 +392,7 @@ def _facts(
             parameter.requires_grad,
             not optimizers or parameter in owned,
         )
-        for name, parameter in model.named_parameters()
+        for name, parameter in named_parameters(model)
     }
     for own in parameters.values():
         if own.layer:

@@ -28,7 +28,11 @@ class TestDeadUnits:
         told.add(signals.ZEROS, act0=change(0.4, 1.0, 7), act1=change(0.4, 0.9, 9))
         found = told.one(DeadUnits())
         assert (found.layer, found.step, found.detected_at) == ("act0", 7, 10)
-        assert (found.severity, found.remedy.action) == ("warning", "scale_lr")
+        assert (found.severity, found.remedy.action, found.remedy.arguments) == (
+            "warning",
+            "reinit",
+            {"layers": ["fc0"]},
+        )
         assert found.explanation.startswith("100 % of the units of act0 output 0 for every sample and in act1.")
         assert found.evidence[0].place == "act0"
 
@@ -37,12 +41,17 @@ class TestDeadUnits:
         found = told.one(DeadUnits())
         assert (found.layer, found.step, found.detected_at) == ("act1", 1, 4)
         assert found.remedy.action == "reinit"
-        assert found.remedy.arguments == {"layers": ["act1"]}
+        assert found.remedy.arguments == {"layers": ["fc1"]}
+
+    def test_units_that_large_steps_have_killed_would_die_again(self, story):
+        told = story().add(signals.DEATH, act0=change(0.1, 1.0, 10)).add(signals.ZEROS, act0=change(0.4, 1.0, 8))
+        told.weights(signals.UPDATE_RATIO, 0.05, 0.06, 0.2)
+        assert told.one(DeadUnits()).remedy.action == "scale_lr"
 
     def test_a_relu_that_was_half_zero_before_it_died_was_alive(self, story):
         told = story().add(signals.DEATH, act0=change(0.1, 1.0, 10)).add(signals.ZEROS, act0=change(0.6, 1.0, 8))
         found = told.one(DeadUnits())
-        assert (found.step, found.remedy.action) == (8, "scale_lr")
+        assert (found.step, found.remedy.action) == (8, "reinit")
 
     def test_half_of_the_units_may_be_dead(self, story):
         assert story().add(signals.DEATH, act0=0.5, act1=0.4).find(DeadUnits()) == []
@@ -75,13 +84,26 @@ class TestSaturatedActivation:
         told = story(SIGMOIDS).add(signals.SATURATION, act0=0.1, act1=0.98)
         found = told.one(SaturatedActivation())
         assert (found.layer, found.step, found.detected_at) == ("act1", 1, 5)
-        assert found.remedy.action == "reinit"
+        assert (found.remedy.action, found.remedy.arguments) == ("reinit", {"layers": ["fc1"]})
+
+    @pytest.mark.parametrize(
+        ("norms", "action", "arguments"),
+        [
+            ((8.0, 80.0, 90.0), "reinit", {"layers": ["fc1", "fc2"]}),  # all weights that are too large
+            ((8.0, 8.0, 8.0), "replace_activation", {"layers": ["act1"], "by": "ELU"}),
+        ],
+    )
+    def test_what_to_try_depends_on_the_size_of_weights(self, story, norms, action, arguments):
+        told = story(SIGMOIDS).add(signals.SATURATION, act0=0.1, act1=0.98)
+        found = told.weights(signals.WEIGHT, *norms, steps=[0]).one(SaturatedActivation())
+        assert (found.remedy.action, found.remedy.arguments) == (action, arguments)
 
     def test_one_that_becomes_so_later(self, story):
         told = story(SIGMOIDS).add(signals.SATURATION, act0=change(0.1, 0.9), act1=0.0)
         found = told.one(SaturatedActivation())
         assert (found.layer, found.step, found.detected_at) == ("act0", 10, 12)
-        assert found.remedy.action == "scale_lr"
+        assert found.remedy.arguments == {"layers": ["fc0"]}
+        assert told.weights(signals.UPDATE_RATIO, 0.1, 0.1, 0.1).one(SaturatedActivation()).remedy.action == "scale_lr"
 
     def test_the_output_of_a_model_may_be_saturated(self, story):
         assert story(SIGMOIDS).add(signals.SATURATION, act0=0.1, out=1.0).find(SaturatedActivation()) == []
@@ -106,6 +128,26 @@ class TestExplodingSignal:
         found = told.one(ExplodingSignal())
         assert (found.layer, found.step, found.detected_at) == ("fc2", 1, 1)
         assert (found.severity, found.remedy.action) == ("warning", "reinit")
+        assert found.remedy.arguments == {"layers": ["fc0", "fc1", "fc2"]}
+
+    @pytest.mark.parametrize(
+        ("act1", "norms", "action", "arguments"),
+        [
+            ("ReLU", (8.0, 8.0, 300.0), "reinit", {"layers": ["fc2"]}),
+            ("ReLU", (8.0, 8.0, 8.0), "reinit", {"layers": ["fc0", "fc1", "fc2"], "gain": 0.5}),
+            ("Exp", (8.0, 8.0, 8.0), "replace_activation", {"layers": ["act1"], "by": "ELU"}),
+            ("Dropout", (8.0, 8.0, 8.0), "reinit", {"layers": ["fc0", "fc1", "fc2"], "gain": 0.5}),
+        ],
+    )
+    def test_what_to_try_depends_on_the_size_of_weights(self, story, act1, norms, action, arguments):
+        layers = {"fc0": "Linear", "act0": "ReLU", "fc1": "Linear", "act1": act1, "fc2": "Linear"}
+        told = story(layers).add(signals.OUTPUT, fc0=1.0, fc1=2.0, fc2=3000.0)
+        found = told.weights(signals.WEIGHT, *norms, steps=[0]).one(ExplodingSignal())
+        assert (found.remedy.action, found.remedy.arguments) == (action, arguments)
+
+    def test_what_the_first_steps_have_done_is_another_symptom(self, story):
+        grows = np.array([1.0, 300.0, 3e3, 3e4, 3e5, 3e6])
+        assert story().add(signals.OUTPUT, fc0=1.0, fc1=np.full(6, 2.0), fc2=grows).find(ExplodingSignal()) == []
 
     def test_it_may_be_the_first_layer_if_inputs_are_known(self, story):
         told = story().add(signals.OUTPUT, fc0=200.0, fc1=200.0, fc2=200.0)

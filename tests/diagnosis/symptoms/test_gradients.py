@@ -25,6 +25,19 @@ class TestNonFinite:
         assert (found.layer, found.step) == ("act1", 8)
         assert found.explanation.startswith("Act1 has a NaN. ")
 
+    def test_a_layer_that_was_seen_only_after_everything_was_nan_is_not_named(self, story):
+        told = story().losses([2.0, 2.0] + [np.nan] * 8)
+        told.facts.origin = {
+            "step": 9,
+            "where": "backward",
+            "what": "gradient",
+            "layer": "fc2",
+            "text": "fc2 has a NaN",
+        }
+        found = told.one(NotFinite())
+        assert (found.layer, found.step) == (None, 3)
+        assert "since step 3; that step was not observed" in found.explanation
+
     def test_an_input_is_a_bad_batch(self, story):
         told = story()
         told.facts.origin = {"step": 8, "where": "forward", "what": "input", "layer": "fc0", "text": "the input"}
@@ -60,8 +73,23 @@ class TestVanishingGradient:
         layers = {"fc0": "Linear", "act0": "Sigmoid", "fc1": "Linear", "act1": "Tanh", "fc2": "Linear"}
         told = story(layers).weights(signals.GRADIENT, 1e-6, 0.1, 1.0).losses(flat())
         found = told.one(VanishingGradient())
-        assert found.remedy.arguments == {"layers": ["act0", "act1"], "by": "ReLU"}
+        assert found.remedy.arguments == {"layers": ["act0"], "by": "ELU"}
         assert (found.layer, found.severity) == ("fc0", "error")
+
+    @pytest.mark.parametrize(("norm", "action"), [(8.0, "replace_activation"), (0.5, "reinit")])
+    def test_small_weights_are_made_larger(self, story, flat, norm, action):
+        layers = {"fc0": "Linear", "act0": "Tanh", "fc1": "Linear", "act1": "Tanh", "fc2": "Linear"}
+        told = story(layers).weights(signals.GRADIENT, 1e-6, 0.1, 1.0).losses(flat())
+        found = told.weights(signals.WEIGHT, norm, norm, norm, steps=[0]).one(VanishingGradient())
+        assert found.remedy.action == action
+        assert found.remedy.arguments.get("gain") == (1.0 if action == "reinit" else None)
+
+    def test_it_is_not_over_as_long_as_gradients_are_near_the_limit(self, story, flat):
+        ratio = np.where(np.arange(60) < 30, 1e-4, 3e-3)
+        told = story().weights(signals.GRADIENT, ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))
+        assert told.one(VanishingGradient()).resolved_at is None
+        told = story().weights(signals.GRADIENT, 10 * ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))
+        assert told.find(VanishingGradient()) == []
 
     def test_a_run_that_learns_is_fine(self, story, falling):
         assert story().weights(signals.GRADIENT, 1e-6, 0.1, 1.0).losses(falling()).find(VanishingGradient()) == []

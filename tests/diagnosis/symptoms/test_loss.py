@@ -52,6 +52,16 @@ class TestLossSpike:
         assert story().losses(for_good).find(LossSpike()) == []
         assert story().losses(slowly).find(LossSpike()) == []
 
+    def test_a_rise_that_a_higher_rate_has_made(self, story):
+        losses = noisy(np.concatenate([np.ones(120), np.geomspace(1.0, 3.0, 8), np.geomspace(3.0, 1.0, 72)]))
+        steps = np.arange(10, 201, 10)
+        told = story().losses(losses).weights(signals.RATE, None, None, np.where(steps == 130, 0.1, 0.01), steps=steps)
+        found = told.one(LossSpike())
+        assert 120 <= found.step <= 128
+        assert "halfway back" in found.explanation
+        warm = story().losses(losses).weights(signals.RATE, None, None, steps / 100, steps=steps)
+        assert warm.find(LossSpike()) == []
+
     @pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0])
     def test_losses_without_a_logarithm_are_left_alone(self, story, bad):
         losses = self.jump(self.jump(np.ones(200), 130, 8.0), 5, bad)
@@ -115,7 +125,7 @@ class TestOverfitting:
     def test_validation_rises_while_training_falls(self, story, falling):
         checks = [1.5, 1.2, 1.0, 1.05, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2]
         found = story().losses(falling(500)).checks(checks, self.CHECKS).one(Overfitting())
-        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 150, 300, "warning")
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 150, 350, "warning")
         assert "lowest at step 150" in found.explanation
 
     def test_it_cannot_be_known_right_after_the_lowest(self, story, falling):
@@ -128,6 +138,8 @@ class TestOverfitting:
             ([1.5, 1.2, 1.0, 0.9, 0.92, 0.91, 0.9, 0.93, 0.9, 0.91], 2.0, 0.1),  # a gap alone
             ([1.5, 1.2, 1.0, 1.4, 1.6, 1.8, 2.0, 2.2, 2.4, 2.6], 1.0, 3.0),  # training rises, too
             ([1.5, 1.2, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0], 2.0, 0.1),  # it came back
+            ([1.5, 1.2, 1.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 2.0], 2.0, 0.1),  # the last one alone may be noise
+            ([1.5, 1.2, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0], 2.0, 0.1),  # noise
             ([1.5, 1.2, 1.0, math.nan, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5], 2.0, 0.1),
         ],
     )

@@ -50,7 +50,10 @@ class TestNoUpdate:
         told.weights(signals.GRADIENT, *[changed + 1.0] * 3).weights(signals.RATE, rate, rate + 0.1, rate + 0.1)
         found = told.one(NoUpdate())
         assert (found.layer, found.step) == ("fc0", 20)
-        assert (found.remedy.action, found.remedy.arguments) == ("set_group_lr", {"parameters": ["fc0.weight"]})
+        assert (found.remedy.action, found.remedy.arguments) == (
+            "set_group_lr",
+            {"parameters": ["fc0.weight"], "lr": 0.1},
+        )
 
     def test_updates_that_are_lost_in_rounding(self, story):
         told = self.steps(story, changed=(0, 1, 1), rates=(1e-3,) * 3).weights(signals.UPDATE_RATIO, 0.0, 1e-3, 1e-3)
@@ -216,7 +219,13 @@ class TestNoProgress:
     def test_steps_that_are_too_small(self, story, flat):
         found = self.small(story, flat).one(NoProgress())
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "error")
-        assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 1000.0})
+        assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 10000.0})
+
+    @pytest.mark.parametrize("factor", [1e6, 1e3])
+    def test_a_rate_that_fell_at_once_goes_back(self, story, flat, factor):
+        rate = np.where(np.arange(100) < 5, 0.1, 0.1 / factor)
+        found = self.small(story, flat, rate=rate).one(NoProgress())
+        assert found.remedy.arguments == {"factor": factor}
 
     def test_a_rate_that_warms_up_is_meant_to_be_small(self, story, flat):
         assert self.small(story, flat, rate=np.linspace(1e-9, 1e-7, 100)).find(NoProgress()) == []

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from .. import signals
+from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Table
-from ..run import FEWEST, RunView, median, nan_median
+from ..run import FEWEST, RunView, largest, median, nan_median
 from .base import Stretch, Symptom, evidence, lasting, others, share, short, stretches
 
 LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
@@ -17,9 +17,8 @@ LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
 
 
 def first_in_order(found: list[Stretch], table: Table, run: RunView) -> list[Stretch]:
-    """Those that came first, then by place in the model: others may be their consequences."""
-    open_first = sorted(found, key=lambda one: (one.resolved_at is not None, one.step))
-    return sorted(open_first, key=lambda one: (one.resolved_at is not None, run.place(table.places[one.place])))
+    """Those that last, then by place in the model, then by time: others may be consequences of the first."""
+    return sorted(found, key=lambda one: (one.resolved_at is not None, run.place(table.places[one.place]), one.step))
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,7 @@ class DeadUnits(Symptom):
         began = self._beginning(run, layer, first, values[table.steps == first.detected_at][0])
         zeros = run.table(signals.ZEROS)
         since_birth = bool(zeros) and began <= zeros.steps[0]
-        remedy = (
-            Remedy(
-                "Initialise the layer before it again: its biases are far too negative.", "reinit", {"layers": [layer]}
-            )
-            if since_birth
-            else Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
-        )
+        remedy = self._remedy(run, began, layer, since_birth)
         text = (
             f"{share(level)} of the units of {layer} output 0 for every sample{others(layers)}. "
             "No gradient passes through them, so the weights before them stop learning."
@@ -62,6 +55,17 @@ class DeadUnits(Symptom):
         shown = evidence(table, signals.DEATH, layer, self.share)
         yield self.finding(
             layer, began, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
+        )
+
+    def _remedy(self, run: RunView, began: int, layer: str, since_birth: bool) -> Remedy:
+        """Units that large steps have killed would die again; those that were born so, or broken, need new weights."""
+        if not since_birth and remedies.were_large(run, began):
+            return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
+        source = remedies.feeding(run, layer)
+        return Remedy(
+            f"Initialise {source} again: what it makes is always negative. LeakyReLU or GELU would let it recover.",
+            "reinit",
+            {"layers": [source]},
         )
 
     def _beginning(self, run: RunView, layer: str, found: Stretch, dead: float) -> int:
@@ -105,23 +109,33 @@ class SaturatedActivation(Symptom):
         layer = table.places[first.place]
         layers = [table.places[one.place] for one in found if one.resolved_at is None]
         values = table.column(layer)
-        early = values[np.isfinite(values)][:FEWEST]
-        level = float(np.median(values[np.isfinite(values)][-FEWEST:]))
-        is_born = run.saw_the_start and float(np.median(early)) > self.at_birth
+        known = values[np.isfinite(values)]
+        level = median(known[-FEWEST:])
+        is_born = run.saw_the_start and median(known[:FEWEST]) > self.at_birth
         text = (
             f"{share(level)} of the outputs of {layer} are at the bounds of its activation{others(layers)}. "
             "Its slope is near 0 there, so gradients before it nearly vanish."
         )
-        remedy = Remedy(
-            "Make the weights or inputs before it smaller, normalise them, or use ReLU.", "reinit", {"layers": [layer]}
-        )
-        if not is_born:
-            remedy = Remedy("Lower the learning rate, or normalise what enters the layer.", "scale_lr", {"factor": 0.1})
+        remedy = self._remedy(run, first.step, layers or [layer], is_born)
         shown = evidence(table, signals.SATURATION, layer, self.share)
         severity = run.harm("warning" if is_born else "info")
         yield self.finding(
             layer, first.step, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
         )
+
+    def _remedy(self, run: RunView, began: int, layers: list[str], is_born: bool) -> Remedy:
+        """New weights where they are too large; other activations where they are not; smaller steps if these did it."""
+        if not is_born and remedies.were_large(run, began):
+            return Remedy("Lower the learning rate, or normalise what enters the layer.", "scale_lr", {"factor": 0.1})
+        sizes = remedies.gains(run, at_first=is_born)
+        large = [name for name, gain in sizes.items() if gain > remedies.LARGE_GAIN]
+        sources = list(dict.fromkeys(remedies.feeding(run, layer) for layer in layers))
+        modules = [layer for layer in layers if run.facts.layers.get(layer) in remedies.SQUASHERS]
+        if set(large) & set(sources) or not sizes or not modules:
+            text = "Initialise the weights before it smaller, normalise what enters it, or use ReLU."
+            return Remedy(text, "reinit", {"layers": large or sources})
+        text = "Use ELU, GELU or ReLU, or normalise what enters the layer."
+        return Remedy(text, "replace_activation", {"layers": modules, "by": remedies.SAFE_ACTIVATION})
 
 
 def _is_last(run: RunView, layer: str) -> bool:
@@ -160,6 +174,9 @@ class ExplodingSignal(Symptom):
         names = [*([None] if before is not None else []), *(ordered[place] for place in known)]
         if len(levels) < 2 or levels.max() / levels[0] <= self.growth or self._came_later(run, int(table.steps[0])):
             return
+        at_first = table.values[0, known]
+        if largest(at_first) / (levels[0] if before is not None else at_first[0]) <= self.growth:
+            return  # the first steps have done it
         ratios = levels[1:] / levels[:-1]
         bad = np.flatnonzero((ratios > self.per_layer) & (levels[1:] > levels[0] * self.per_layer))
         place = int(bad[0]) + 1 if len(bad) else int(np.argmax(levels / levels[0] > self.growth))
@@ -169,12 +186,24 @@ class ExplodingSignal(Symptom):
             f"Outputs grow {short(factor)} times from the first layer to {top}, and {layer} is the first to add much. "
             "Weights are initialised too large, so losses and gradients start far too large as well."
         )
-        remedy = Remedy(
-            "Initialise weights smaller (He or Xavier), or normalise between layers.", "reinit", {"layers": [layer]}
-        )
         step = int(table.steps[0])
         severity = run.harm("warning")
-        yield self.finding(layer, step, step, severity, text, remedy, evidence(table, signals.OUTPUT, str(top)))
+        shown = evidence(table, signals.OUTPUT, str(top))
+        yield self.finding(layer, step, step, severity, text, self._remedy(run), shown)
+
+    def _remedy(self, run: RunView) -> Remedy:
+        """All weights that are too large; if none is, activations that nobody knows, or else all weights."""
+        sizes = remedies.gains(run)
+        large = [name for name, gain in sizes.items() if gain > remedies.LARGE_GAIN]
+        usual = (*remedies.RECTIFIERS, *remedies.SQUASHERS)
+        odd = [name for name, kind in remedies.hidden_activations(run).items() if kind not in usual]
+        if sizes and not large and odd:
+            text = "Weights have a usual size, so use activations that do not grow faster than what they get."
+            return Remedy(text, "replace_activation", {"layers": odd, "by": remedies.SAFE_ACTIVATION})
+        text = "Initialise weights smaller (He or Xavier), or normalise between layers."
+        if large or not sizes:
+            return Remedy(text, "reinit", {"layers": large or [run.layer_of(name) or name for name in run.weights]})
+        return Remedy(text, "reinit", {"layers": list(sizes), "gain": 0.5})
 
     def _came_later(self, run: RunView, observed: int) -> bool:
         """Whether steps before the first that was observed may have done it: weights have grown since the beginning."""
@@ -222,7 +251,10 @@ class SymmetricUnits(Symptom):
             f"All units of {layers[0]} start with the same weights and get the same gradients{others(layers)}. "
             "They will always compute the same, as if the layer had one unit."
         )
-        remedy = Remedy("Initialise the weights at random.", "reinit", {"layers": layers})
+        # weights that are alike get different gradients where what comes after them is not alike
+        same = [name for name in names if weights.column(name)[0] < self.spread]
+        meant = list(dict.fromkeys(run.layer_of(name) or name for name in (*alike, *same)))
+        remedy = Remedy("Initialise the weights at random.", "reinit", {"layers": sorted(meant, key=run.place)})
         step = int(weights.steps[0])
         shown = evidence(gradients, signals.GRADIENT_ALIKE, alike[0], self.spread)
         yield self.finding(layers[0], step, step, "warning" if run.learns else "error", text, remedy, shown)
@@ -254,13 +286,13 @@ class RankCollapse(Symptom):
         if not is_last:
             return
         earliest = min(found, key=lambda one: one.place)
-        layer, last = table.places[earliest.place], table.places[-1]
+        layer, last = table.places[earliest.place] or None, table.places[-1]
         level = median(table.column(last)[-FEWEST:])
         text = (
-            f"The outputs of {last} differ by {share(level)} of their size between samples, and collapse in {layer}. "
-            "Whatever comes after cannot tell samples apart."
+            f"The outputs of {last or 'the model'} differ by {share(level)} of their size between samples, and "
+            f"collapse in {layer or 'its last layers'}. Whatever comes after cannot tell samples apart."
         )
-        remedy = Remedy("Add skip connections or normalisation, or initialise larger.", "reinit", {"layers": [layer]})
+        remedy = remedies.let_through(run)
         shown = evidence(table, signals.LAYER_BATCH_SPREAD, last, self.spread)
         when = is_last[0]
         yield self.finding(

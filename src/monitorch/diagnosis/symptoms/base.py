@@ -114,11 +114,15 @@ def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> lis
     return found
 
 
-def lasting(table: Table, is_bad: Mask, window: int = FEWEST) -> list[Stretch]:
-    """The same where more than half of ``window`` observed steps must be bad."""
+def lasting(table: Table, is_bad: Mask, window: int = FEWEST, still_bad: Mask | None = None) -> list[Stretch]:
+    """The same where more than half of ``window`` observed steps must be bad.
+
+    ``still_bad`` says where it is not over yet, if that takes more than numbers that are just not bad.
+    """
     share = np.where(np.isfinite(table.values), is_bad, np.nan)
     known = np.isfinite(rolling_median(table.values, window))
-    return stretches(table.steps, table.values, is_bad, known & (rolling_median(share, window) > 0.5))
+    sure = known & (rolling_median(share, window) > 0.5)
+    return stretches(table.steps, table.values, is_bad if still_bad is None else still_bad, sure)
 
 
 def evidence(table: Table, signal: str, place: str, threshold: float | None = None) -> Evidence:

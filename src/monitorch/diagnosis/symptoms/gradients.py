@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import signals
+from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Table
 from ..run import FEWEST, RunView, largest, median, nan_median
@@ -30,9 +30,14 @@ class NotFinite(Symptom):
         lately = ~np.isfinite(losses.values[-FEWEST:])
         if origin is None and (not lately.any() or lately.mean() < 0.5):
             return  # the step of a single one may be skipped, as a GradScaler does
-        step = int(losses.steps[broken[0]]) if origin is None else int(origin["step"])
+        first_loss = int(losses.steps[broken[0]]) if len(broken) else run.step
+        if origin is not None and len(broken) and lately.all() and first_loss < int(origin["step"]):
+            origin = None  # it came from a step that was not observed, and everything is NaN since
+        step = first_loss if origin is None else int(origin["step"])
         layer = None if origin is None else self._culprit(run, origin)
         what = "The loss is not finite." if origin is None else f"{origin['text'].rstrip('.')}."
+        if origin is None and run.facts.origin is not None:
+            what = f"The loss is not finite since step {step:,}; that step was not observed, so the layer is not known."
         text = f"{what[0].upper()}{what[1:]} Everything that is computed from it is lost, and so are the weights."
         is_input = origin is not None and origin["what"] == "input"
         remedy = (
@@ -87,7 +92,8 @@ class VanishingGradient(Symptom):
             ratios = table.values / table.values[:, -1:]
         ratios[~np.isfinite(ratios)] = np.nan
         relative = Table(table.steps, table.places, ratios)
-        found = {one.place: one for one in lasting(relative, (ratios < self.ratio) & (table.values > 0))}
+        is_bad, still_bad = ((ratios < limit) & (table.values > 0) for limit in (self.ratio, 10 * self.ratio))
+        found = {one.place: one for one in lasting(relative, is_bad, still_bad=still_bad)}
         first = found.get(0)
         if first is None:
             return
@@ -102,14 +108,16 @@ class VanishingGradient(Symptom):
             f"The gradient of {table.places[0]} is {short(level)} times that of {table.places[-1]}; it falls below "
             f"{short(self.ratio)} in {layer}. The first layers hardly learn, and the loss has not halved yet."
         )
-        remedy = Remedy(
-            "Use ReLU or GELU, normalisation, skip connections, or He initialisation.",
-            "replace_activation",
-            {"layers": [name for name, kind in run.facts.layers.items() if kind in ("Sigmoid", "Tanh")], "by": "ReLU"},
-        )
         shown = evidence(relative, "gradient relative to the last layer", table.places[0], self.ratio)
         yield self.finding(
-            layer, first.step, first.detected_at, run.harm(), text, remedy, shown, resolved_at=first.resolved_at
+            layer,
+            first.step,
+            first.detected_at,
+            run.harm(),
+            text,
+            remedies.let_through(run),
+            shown,
+            resolved_at=first.resolved_at,
         )
 
 
@@ -132,6 +140,8 @@ class NoGradient(Symptom):
         if len(observed) < self.steps or run.last_loss == 0:
             return
         outputs, left = run.table(signals.OUTPUT), run.left_optimizer
+        rates = run.table(signals.RATE).at_steps(observed) if run.facts.optimizers > 1 else None
+        rated = run.table(signals.RATE).places
         ran = set(outputs.places)
         names = [
             name
@@ -148,6 +158,8 @@ class NoGradient(Symptom):
             layer = run.facts.parameters[name].layer
             if layer in outputs.places:  # where it did not run, no gradient is missing
                 is_bad[:, number] &= np.isfinite(outputs.select([layer]).at_steps(observed)[:, 0])
+            if rates is not None and name in rated:  # steps of other optimizers say nothing
+                is_bad[:, number] &= np.isfinite(rates[:, rated.index(name)])
         everybody = is_bad.all(axis=1)
         values = np.where(is_bad, 0.0, 1.0)
         counted = np.cumsum(is_bad, axis=0)
@@ -167,11 +179,21 @@ class NoGradient(Symptom):
         what = "No parameter gets a gradient." if is_all else f"No gradient arrives in {layers[0]}{others(layers)}."
         text = f"{what} It cannot learn: something between it and the loss cuts the graph, or outputs a constant."
         severity = "error" if is_all or run.is_stuck else "warning"
+        if not is_all and all(self._is_spare(run, name) for name in weights) and not run.is_stuck:
+            severity = "info"
         remedy = Remedy("Look for detach(), no_grad(), .data, or an activation after it that is constant.")
         shown = points(signals.GRADIENT, starved[0], observed, values[:, found[0].place] * 0.0)
         yield self.finding(
             None if is_all else layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.95
         )
+
+    def _is_spare(self, run: RunView, name: str) -> bool:
+        """Whether it may be meant for later: it stands by itself in a larger module, and never got a gradient.
+
+        A mask token that is not used in this run, for instance. Whether such a module uses it is not known.
+        """
+        is_alone = not run.facts.layers.get(run.facts.parameters[name].layer)
+        return is_alone and name not in run.table(signals.GRADIENT).places
 
 
 @dataclass(frozen=True)

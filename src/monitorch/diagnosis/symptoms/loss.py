@@ -9,11 +9,17 @@ import numpy as np
 
 from .. import signals
 from ..finding import Evidence, Finding, Remedy
-from ..run import CROSS_ENTROPY, EARLY, FEWEST, RunView, largest, median, nan_median
+from ..history import Numbers, Steps
+from ..run import CROSS_ENTROPY, EARLY, FEWEST, RunView, largest, median, nan_median, rolling_median
 from .base import Symptom, points, short
 
 RECENT = 10
 """A spike is a jump from the median of so many losses before it."""
+
+SMOOTH, SETBACK = 5, 1.25
+"""A setback is a rise of the median of so many losses, within as many steps, by this factor,"""
+RATE_JUMP = 3.0
+"""after the learning rate was so many times as high as ever before."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,20 @@ class LossSpike(Symptom):
             back = np.flatnonzero(after < typical[place] + 0.3 * (ahead[place] - typical[place]))
             if len(back):
                 found.append((float(scores[place]), place + size, int(back[0]) + 1))
+        is_slow = not found
+        if is_slow:
+            found = self._setback(run, typical, spread, size, self.jump * scale)
         if not found:
             return
         _, place, length = max(found)
         step = int(losses.steps[place])
         cause, culprit = self._culprit(run, step)
-        before, top = float(typical[place - size]), float(values[place])
+        if is_slow:
+            cause = "The learning rate was far higher than ever before just then."
+        before, top = float(typical[place - size]), float(values[place : place + length].max())
         text = (
-            f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was back {length} later. "
+            f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was "
+            f"{'halfway ' * is_slow}back {length} later. "
             f"{cause}"
         )
         gradients = run.table(signals.ALL_GRADIENTS)
@@ -73,6 +85,28 @@ class LossSpike(Symptom):
         )
         shown = points("loss", None, losses.steps[place - size :], values[place - size :])
         yield self.finding(None, step, step, "warning", text, remedy, shown, *culprit)
+
+    def _setback(
+        self, run: RunView, typical: Numbers, spread: Numbers, size: int, jump: float
+    ) -> list[tuple[float, int, int]]:
+        """A rise within a few steps after a jump of the learning rate, until losses are halfway back.
+
+        Without such a jump it would be the edge of stability, or a harder part of the data.
+        """
+        values, steps, jumps = run.loss.values, run.loss.steps, _rate_jumps(run)
+        later = rolling_median(values[:, None], SMOOTH)[size + 2 * SMOOTH - 1 :, 0]  # from 5 to 10 steps later
+        before, spread = typical[: len(later)], spread[: len(later)]
+        scores = 2 * np.log(later / before) / np.maximum(spread, 0.02)  # medians have half of the noise
+        is_up = (scores > self.z) & (later > SETBACK * before) & (later - before > jump)
+        for place in np.flatnonzero(is_up).tolist():
+            if not (np.abs(jumps - steps[place + size]) <= 2 * RECENT).any():
+                continue
+            half = (before[place] + later[place]) / 2
+            first = int(np.argmax(values[place + size :] > half))
+            back = np.flatnonzero(later[place + 1 :] < half)
+            if len(back):
+                return [(float(scores[place]), place + size + first, int(back[0]) + 1)]
+        return []
 
     def _culprit(self, run: RunView, step: int) -> tuple[str, list[Evidence]]:
         """Whether the batch was unusual, if that step was observed."""
@@ -85,6 +119,17 @@ class LossSpike(Symptom):
                 shown = points(signals.INPUT_STD, table.places[0], table.steps, table.values[:, 0])
                 return f"The batch of that step was {short(ratio)} times as large as usual.", [shown]
         return "A single batch can do that, or a step into a steep place.", []
+
+
+def _rate_jumps(run: RunView) -> Steps:
+    """The observed steps in which learning rates were far above all before."""
+    rates = run.table(signals.RATE)
+    if not rates:
+        return np.zeros(0, np.int64)
+    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1)
+    known = np.maximum.accumulate(highest)
+    found: Steps = rates.steps[1:][(highest[1:] > RATE_JUMP * known[:-1]) & (known[:-1] > 0)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -148,8 +193,9 @@ class Overfitting(Symptom):
         best = int(np.argmin(values))
         scale = abs(run.first_loss) if math.isfinite(run.first_loss) else abs(float(values[0]))
         limit = self.rise * values[best] + self.share * scale
-        over = np.flatnonzero((values > limit) & (np.arange(len(values)) > best))
-        if not len(over) or values[-1] <= limit or len(values) - best < 3:
+        is_over = (values > limit) & (np.arange(len(values)) > best)
+        over = np.flatnonzero(is_over[1:] & is_over[:-1]) + 1  # one alone may be noise
+        if not len(over) or not is_over[-2:].all():
             return
         then, now = run.loss_before(int(checks.steps[best])), run.last_loss
         if not now < then:
@@ -161,7 +207,7 @@ class Overfitting(Symptom):
         )
         remedy = Remedy("Stop there, use more data, or regularise: weight decay, dropout, augmentation.")
         shown = points("validation loss", None, checks.steps, values, float(limit))
-        step, detected = int(checks.steps[best]), int(checks.steps[max(over[0], best + 2)])
+        step, detected = int(checks.steps[best]), int(checks.steps[over[0]])
         yield self.finding(None, step, detected, "warning", text, remedy, shown)
 
 

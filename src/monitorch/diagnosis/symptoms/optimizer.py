@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .. import signals
+from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Numbers, Table
 from ..run import FEWEST, RunView, largest, median, nan_median, rolling_median
@@ -39,12 +39,8 @@ class NoUpdate(Symptom):
         if not names:
             return
         sizes = np.sqrt([run.size(name) for name in names])
-        gradients = run.table(signals.GRADIENT)
-        missing = [name for name in names if name not in gradients.places]
-        rms = np.full(changed.values.shape, np.nan)
-        present = [number for number, name in enumerate(names) if name not in missing]
-        rms[:, present] = gradients.select(names).at_steps(changed.steps) / sizes[present]
-        rates = self._rates(run, names, changed)
+        rms = run.table(signals.GRADIENT).at(changed.steps, names) / sizes
+        rates = run.table(signals.RATE).at(changed.steps, names)
         with np.errstate(all="ignore"):
             floor = self.gradient * nan_median(rms)[:, None]
         moves = (rms > floor) & (rms > 0)
@@ -65,6 +61,7 @@ class NoUpdate(Symptom):
         known = run.facts.parameters
         outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
+        usual_rate = median(np.where(rates > 0, rates, np.nan))
         ratios = nan_median(_ratios(run).values[-FEWEST:])
         if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < 3e-5).all()):
             return  # steps are too small for all of them, which is another symptom
@@ -80,7 +77,7 @@ class NoUpdate(Symptom):
                 "Give it to the optimizer, after the model is complete.", "add_to_optimizer", {"parameters": outside}
             )
             if outside
-            else Remedy("Give its group a learning rate.", "set_group_lr", {"parameters": idle})
+            else Remedy("Give its group a learning rate.", "set_group_lr", {"parameters": idle, "lr": usual_rate})
             if idle
             else Remedy("Raise the learning rate, or keep the weights in float32.", "scale_lr", {"factor": 10.0})
         )
@@ -89,13 +86,6 @@ class NoUpdate(Symptom):
         shown = evidence(changed, signals.CHANGED, frozen[0])
         severity = "error" if len(frozen) == len(names) else "warning"
         yield self.finding(layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.98)
-
-    def _rates(self, run: RunView, names: list[str], changed: Table) -> Numbers:
-        table, found = run.table(signals.RATE), np.full(changed.values.shape, np.nan)
-        known = [number for number, name in enumerate(names) if name in table.places]
-        if known:
-            found[:, known] = table.select(names).at_steps(changed.steps)
-        return found
 
 
 @dataclass(frozen=True)
@@ -183,7 +173,11 @@ class StepTooLarge(Symptom):
         severity = "error" if has_diverged or run.is_stuck else run.harm()
         if not has_diverged and not run.is_long:
             severity = "info"  # first steps may be large, as long as the loss falls
-        remedy = Remedy("Lower the learning rate, warm it up, or clip gradients.", "scale_lr", {"factor": 0.1})
+        begin = middle[table.steps >= step] if table else middle
+        update = next(
+            iter(begin[np.isfinite(begin)].tolist()), math.nan
+        )  # later ones depend on what the first has done
+        remedy = remedies.lower_rate(run, update, "Lower the learning rate, warm it up, or clip gradients.")
         shown = [points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)] if table else []
         shown.append(points("loss", None, run.loss.steps, run.loss.values))
         yield self.finding(None, step, detected_at, severity, " ".join(says[:3]), remedy, *shown)
@@ -289,12 +283,11 @@ class NoProgress(Symptom):
         if np.mean(highest < self.ratio) < 0.5:
             return None  # rates that go to 0 at the end are meant to
         level = median(middle[-FEWEST:])
-        factor = float(np.clip(10.0 ** round(math.log10(1e-3 / max(level, 1e-9))), 10, 1e4))
         text = (
             f"A step changes weights by {short(level)} of their size, and gradients always point the same way. "
             f"The loss is still {share(run.last_loss / run.first_loss)} of the first: the learning rate is too low."
         )
-        remedy = Remedy("Raise the learning rate until updates are about 1e-3.", "scale_lr", {"factor": factor})
+        remedy = remedies.raise_rate(run, level, "Raise the learning rate until a step changes weights by about 1 %.")
         shown = points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)
         step = int(table.steps[0])
         severity = "error" if run.is_stuck else "warning"
@@ -308,6 +301,8 @@ class NoProgress(Symptom):
         if not run.is_stuck:
             return None
         recent = values[-max(self.plateau, len(values) // 2) :]
+        if np.nanmin(rolling_median(values[:, None], 10)) < 0.9 * run.last_loss:
+            return None  # it was better before, so it can learn
         slope, error = _slope(recent)
         if slope + 2 * error < 0 and slope * len(recent) < -0.02 * abs(float(np.mean(recent))):
             return None  # it falls, if slowly
@@ -318,11 +313,10 @@ class NoProgress(Symptom):
             f"After {len(values):,} steps the loss is {short(run.last_loss)}; it was {short(run.first_loss)}{against}. "
             "It has stopped falling before anything was learned."
         )
-        remedy = Remedy(
-            "Try another learning rate, fit a single batch first, and look at the loss and the last activation.",
-            "scale_lr",
-            {"factor": 10.0},
-        )
+        advice = "Try another learning rate, fit a single batch first, and look at the loss and the last activation."
+        update = median(nan_median(_ratios(run).values[-FEWEST:]))
+        is_high = update > remedies.LARGE_UPDATE
+        remedy = (remedies.lower_rate if is_high else remedies.raise_rate)(run, update, advice)
         shown = points("loss", None, losses.steps, losses.values, None)
         level, spread = float(np.median(recent)), float(np.std(recent))
         first = int(np.argmax(values <= level + spread))  # the median itself is, so there is one

@@ -1,0 +1,1 @@
+"""Makes the pictures in the documents, and what the pages of symptoms take from the code."""

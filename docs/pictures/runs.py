@@ -1,0 +1,80 @@
+"""Runs to draw: programs of the public benchmark, watched and stored, with a fault and without."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import monitorch
+from bench.diagnosis.case import Case
+from monitorch.diagnosis import Finding
+from monitorch.diagnosis.check import check, stored_history
+from monitorch.diagnosis.run import RunView
+from monitorch.store import open_run
+
+SEED = 0
+
+
+class Seen(NamedTuple):
+    """A run as symptoms see it, and what they say of it."""
+
+    view: RunView
+    findings: list[Finding]
+
+
+class Pair(NamedTuple):
+    """A program that is fine, and the same with a fault."""
+
+    healthy: Seen
+    sick: Seen
+
+    @property
+    def finding(self) -> Finding:
+        """What is wrong with the second one."""
+        return self.sick.findings[0]
+
+
+class WrongFindingError(RuntimeError):
+    """A run does not show what its picture is about."""
+
+
+def pair(symptom: str, case: Case, folder: Path) -> Pair:
+    """Both runs of a case; those that are in the folder already are not trained again."""
+    found = Pair(*(_seen(case, is_faulty, folder / f"{symptom}-{name}") for name, is_faulty in _KINDS.items()))
+    said = [one.symptom for one in found.sick.findings]
+    if said[:1] != [symptom]:
+        raise WrongFindingError(f"{case.name} should show {symptom} first, but has {said or 'no findings'}")
+    if said := [one.line for one in found.healthy.findings]:
+        raise WrongFindingError(f"nothing should be found in the healthy twin of {case.name}, but there is {said}")
+    return found
+
+
+_KINDS = {"healthy": False, "sick": True}
+
+
+def _seen(case: Case, is_faulty: bool, path: Path) -> Seen:
+    if not path.exists():
+        _train(case, is_faulty, path)
+    with open_run(path) as run:
+        return Seen(RunView(stored_history(run)), check(run))
+
+
+def _train(case: Case, is_faulty: bool, path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the same numbers on any number of cores
+    program = case.build(SEED, is_faulty)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")  # a program with a fault is full of them
+            # norms of weights are read at ticks, which must not depend on how fast the machine is
+            options = {"loss_fn": program.loss_fn, "every": 1, "tick_every": 5, "folder": path.parent, "run": path.name}
+            with monitorch.watch(program.model, program.optimizer, capture=False, **options):
+                for _ in program.run():
+                    pass
+    finally:
+        torch.set_num_threads(threads)

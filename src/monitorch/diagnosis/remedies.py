@@ -1,0 +1,147 @@
+"""What to try, worked out from a run: which layers to initialise again, and by what to multiply learning rates."""
+
+import math
+
+import numpy as np
+
+from . import signals
+from .finding import Remedy
+from .run import FEWEST, RunView, median, nan_median
+
+USUAL_UPDATE = 1e-2
+"""|update| / |weight| in the first steps of a run that learns; later it is smaller."""
+
+LARGE_UPDATE = 0.03
+"""Steps of this size may have killed what is dead now."""
+
+LARGE_GAIN, SMALL_GAIN = 3.0, 0.25
+"""Weights beyond these are larger, or smaller, than any usual initialisation makes them."""
+
+RECTIFIERS = (
+    "ReLU",
+    "LeakyReLU",
+    "PReLU",
+    "RReLU",
+    "GELU",
+    "SiLU",
+    "Mish",
+    "ELU",
+    "SELU",
+    "CELU",
+    "Hardswish",
+    "ReLU6",
+)
+SQUASHERS = ("Sigmoid", "Tanh", "Softsign", "Hardtanh", "Hardsigmoid", "LogSigmoid")
+"""Activations of modules: those that let large numbers through, and those that do not."""
+
+SAFE_ACTIVATION = "ELU"
+"""What to use instead: its slope is 1 for most of what it gets, and its units cannot die, however narrow a layer is."""
+
+NO_ACTIVATIONS = ("Dropout", "Identity", "Flatten", "Pool", "Upsample", "Pad", "Shuffle", "Softmax", "Fold", "Loss")
+"""What is in the names of other modules without parameters."""
+
+
+def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
+    """How large the weights of each layer are, or were at first: root mean square times the root of their inputs.
+
+    Layers begin with 0.6 in torch, with 1 as Xavier has it, with 1.4 as He has it. Embeddings have no inputs.
+    """
+    table = run.table(signals.WEIGHT).select(run.weights)
+    found: dict[str, float] = {}
+    if not table or (at_first and not run.saw_the_start):
+        return found
+    for name in table.places:
+        known = table.column(name)[np.isfinite(table.column(name))]
+        layer, shape = run.facts.parameters[name].layer, run.facts.parameters[name].shape
+        if len(known) and layer and "Embedding" not in run.facts.layers.get(layer, ""):
+            gain = float(known[0 if at_first else -1]) / math.sqrt(run.size(name) / math.prod(shape[1:]))
+            found[layer] = max(gain, found.get(layer, 0.0))
+    return dict(sorted(found.items(), key=lambda one: run.place(one[0])))
+
+
+def feeding(run: RunView, activation: str) -> str:
+    """The layer whose weights make what an activation gets; calls of functions have the name of that layer already."""
+    here, layers = run.place(activation), {own.layer for own in run.facts.parameters.values() if own.is_weight}
+    before = [name for name in layers if run.place(name) <= here]
+    return max(before, key=run.place, default=activation)
+
+
+def hidden_activations(run: RunView) -> dict[str, str]:
+    """The kinds of the modules that may be activations between layers with weights, by name."""
+    own = {one.layer for one in run.facts.parameters.values()}
+    places = [run.place(one.layer) for one in run.facts.parameters.values() if one.is_weight]
+    return {
+        name: kind
+        for name, kind in run.facts.layers.items()
+        if places
+        and name not in own
+        and min(places) < run.place(name) < max(places)
+        and not any(part in kind for part in NO_ACTIVATIONS)
+    }
+
+
+def usual_gain(run: RunView) -> float:
+    """The gain that suits the activations of the model."""
+    kinds = list(hidden_activations(run).values())
+    return 1.0 if any(kind in SQUASHERS for kind in kinds) else round(math.sqrt(2), 2)
+
+
+def let_through(run: RunView) -> Remedy:
+    """Other activations instead of sigmoids; new weights where they are too small, or nothing else can be done."""
+    sizes, kinds = gains(run), hidden_activations(run)
+    squashing = [name for name, kind in kinds.items() if kind in SQUASHERS]
+    is_small = bool(sizes) and float(np.median(list(sizes.values()))) < SMALL_GAIN
+    if is_small or not squashing:
+        text = "Initialise weights larger (He or Xavier), normalise between layers, or add skip connections."
+        layers = list(sizes) or [run.layer_of(name) or name for name in run.weights]
+        return Remedy(text, "reinit", {"layers": layers, "gain": usual_gain(run)})
+    text = "Use ELU, GELU or ReLU, normalisation, skip connections, or He initialisation."
+    sigmoids = [name for name in squashing if "igmoid" in kinds[name]]
+    return Remedy(text, "replace_activation", {"layers": sigmoids or squashing, "by": SAFE_ACTIVATION})
+
+
+def were_large(run: RunView, step: int) -> bool:
+    """Whether steps were large just before this one."""
+    table = run.table(signals.UPDATE_RATIO).select(run.weights)
+    before = table.values[table.steps <= step][-FEWEST:]
+    return bool(len(before)) and median(nan_median(before)) > LARGE_UPDATE
+
+
+def rate_before(run: RunView, *, is_higher: bool) -> float | None:
+    """What to multiply learning rates by to undo a jump, of a factor of ten or more; None if there was none."""
+    rates = run.table(signals.RATE)
+    if not rates:
+        return None
+    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1)
+    with np.errstate(all="ignore"):
+        jumps = highest[:-1] / highest[1:]
+    jumps[~np.isfinite(jumps) | (jumps == 0)] = 1.0  # from or to a rate of 0
+    if not len(jumps):
+        return None
+    factor = float(jumps.max() if is_higher else jumps.min())
+    return factor if factor >= 10 or factor <= 0.1 else None
+
+
+def lower_rate(run: RunView, update: float, text: str) -> Remedy:
+    """Lower learning rates: to what they were, or to a tenth, or further if one step replaces weights."""
+    factor = rate_before(run, is_higher=False)
+    if factor is None:
+        factor = max(0.1 / update, 1e-3) if update > 1 else 0.1
+    return Remedy(text, "scale_lr", {"factor": rounded(factor)})
+
+
+def raise_rate(run: RunView, update: float, text: str) -> Remedy:
+    """Raise learning rates: to what they were, or until updates have a usual size."""
+    factor = rate_before(run, is_higher=True)
+    if factor is None:
+        factor = min(max(USUAL_UPDATE / update, 10.0), 1e6) if update > 0 else 10.0
+    return Remedy(text, "scale_lr", {"factor": rounded(factor)})
+
+
+def rounded(value: float) -> float:
+    """With one digit.
+
+    >>> rounded(0.00512), rounded(357.0)
+    (0.005, 400.0)
+    """
+    return float(f"{value:.1g}") if value > 0 else value
