@@ -42,10 +42,10 @@ def test_json_is_strict_and_has_every_finding(folder, capsys):
     facts = json.loads(run_check(folder, capsys, "sick", "--json"), parse_constant=pytest.fail)
     with open_run(folder / "sick") as run:
         found = check(run)
-    assert list(facts) == ["run", "verdict", "findings"]
-    assert (facts["run"], facts["verdict"]) == ("sick", "1 problem since step 1")
+    assert (facts["name"], facts["verdict"], facts["last_step"]) == ("sick", "1 problem since step 1", 20)
     assert [Finding.from_json(one) for one in facts["findings"]] == found
-    assert json.loads(run_check(folder, capsys, "--json")) == {"run": "fine", "verdict": "healthy", "findings": []}
+    fine = json.loads(run_check(folder, capsys, "--json"))
+    assert (fine["name"], fine["verdict"], fine["findings"]) == ("fine", "healthy", [])
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])

@@ -204,3 +204,36 @@ def test_relative_difference_is_a_share_of_the_larger_number():
     expected = [abs(x - y) / max(abs(x), abs(y)) for x, y in zip(a, b, strict=True)]
     np.testing.assert_allclose(relative_difference(a, b), expected, rtol=1e-12)
     assert relative_difference(np.zeros(1), np.zeros(1)) == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "settings", "line"),
+    [
+        ({"config": {"lr": 0.1}}, {"config": {"lr": 0.1}}, {}, None),
+        ({"config": {"lr": float("nan")}}, {"config": {"lr": float("nan")}}, {}, None),
+        ({"config": {"lr": 0.1}}, {"config": {"lr": 0.2}}, {"config.lr": [0.1, 0.2]}, "config.lr 0.1 and 0.2"),
+        (
+            {"optimizers": [{"kind": "SGD", "betas": [0.9, 0.99]}]},
+            {"optimizers": [{"kind": "Adam", "betas": [0.9, 0.99]}, {"kind": "SGD"}]},
+            {"optimizers.0.kind": ["SGD", "Adam"], "optimizers.1.kind": [None, "SGD"]},
+            'optimizers.0.kind "SGD" and "Adam", optimizers.1.kind null and "SGD"',
+        ),
+        ({"script": "\x1b[2J", "heartbeat": 1.0}, {"heartbeat": 2.0}, {"script": ["\x1b[2J", None]}, "script"),
+        ({"config": {"lr": float("nan")}}, {"config": {"lr": 5}}, {"config.lr": ["nan", 5]}, "config.lr"),
+        ({"config": {}}, {"config": 7}, {"config": [{}, 7]}, "config {} and 7"),
+    ],
+)
+def test_settings_that_differ_are_told_and_are_no_difference(
+    write_run, capsys, monkeypatch, ours, theirs, settings, line
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = write_run("a", numbers(), meta=ours).parent
+    write_run("b", numbers(), meta=theirs)
+    assert cli.main(["compare", "a", "b", "--runs", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == settings
+    assert cli.main(["compare", "a", "b", "--runs", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + bool(settings)
+    if line is not None:
+        assert lines[1].startswith(f"settings that differ: {line}")
+        assert "\x1b" not in lines[1]

@@ -36,7 +36,9 @@ def test_a_report_is_one_file(runs, arguments, file, capsys):
 def test_for_programs_it_says_what_it_has_written(runs, capsys):
     assert cli.main(["report", "first", "second", "-o", "both.html", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts == {"path": "both.html", "size": (runs / "both.html").stat().st_size, "runs": ["first", "second"]}
+    assert (facts["path"], facts["size"]) == ("both.html", (runs / "both.html").stat().st_size)
+    told = [(one["name"], one["verdict"], one["findings"]) for one in facts["runs"]]
+    assert told == [("first", "not diagnosed", None), ("second", "not diagnosed", None)]
 
 
 def test_nothing_in_the_name_of_a_run_is_obeyed(runs, capsys):
@@ -69,4 +71,7 @@ def test_what_was_found_is_said(runs, capsys):
     assert capsys.readouterr().out.splitlines()[1:] == ["", "1 problem since step 80", problem]
     assert cli.main(["report", "sick", "first", "fine"]) == 0
     below = capsys.readouterr().out.splitlines()[1:]
+    assert cli.main(["report", "sick", "fine", "--json"]) == 0
+    told = [(one["verdict"], one["findings"]) for one in json.loads(capsys.readouterr().out)["runs"]]
+    assert told == [("1 problem since step 80", [dead.to_json()]), ("healthy", [])]
     assert below == ["", "sick:", "1 problem since step 80", problem, "", "fine:", "healthy"]

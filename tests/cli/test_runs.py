@@ -85,11 +85,14 @@ def test_every_run_says_what_it_is(states, capsys):
         assert lines[place].split()[1] == status
         assert lines[place + 1].strip().startswith(why)
     assert cli.main(["runs", str(states), "--json"]) == 0
-    found = {info["name"]: info for info in json.loads(capsys.readouterr().out)}
+    found = {info["name"]: info for info in json.loads(capsys.readouterr().out)["runs"]}
     assert {name: found[name]["status"] for name in STATES} == {name: status for name, (status, _) in STATES.items()}
     assert found["crashed_too"]["error"]["type"] == "ValueError"
     assert (found["crashed"]["error"], found["crashed"]["problem"]) == (None, None)
     assert found["newer"]["problem"].startswith("was written by")
+    assert {name: info["verdict"] for name, info in found.items()} == {
+        name: "not diagnosed" if info["problem"] is None else None for name, info in found.items()
+    }
 
 
 def test_what_cannot_be_read_is_never_pruned(states):
@@ -115,7 +118,7 @@ def test_a_folder_with_nothing_readable_says_why(tmp_path, capsys):
 
 def test_json_tells_the_same_as_the_store(folder, capsys):
     assert cli.main(["runs", str(folder), "--json"]) == 0
-    found = {info["name"]: info for info in json.loads(capsys.readouterr().out)}
+    found = {info["name"]: info for info in json.loads(capsys.readouterr().out)["runs"]}
     assert found.keys() == {"good", "bad", "odd", "live", "link"}
     for info in list_runs(folder):
         known = {key: getattr(info, key) for key in ("status", "ticks", "last_step", "size", "dropped")}
@@ -135,7 +138,7 @@ def test_without_runs_it_says_how_to_get_some(tmp_path, capsys, monkeypatch):
     assert cli.main(["runs"]) == 0
     assert 'no runs in monitorch_runs; train with visualizer="store"' in capsys.readouterr().out
     assert cli.main(["runs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(capsys.readouterr().out)["runs"] == []
 
 
 @pytest.mark.parametrize(
@@ -208,6 +211,6 @@ def test_prune_leaves_other_files_of_the_folder_alone(folder, capsys):
 
 def test_prune_in_json_tells_what_it_removed(folder, capsys):
     assert cli.main(["runs", str(folder), "--prune", "--yes", "--json"]) == 0
-    assert [info["name"] for info in json.loads(capsys.readouterr().out)] == ["bad"]
+    assert [info["name"] for info in json.loads(capsys.readouterr().out)["removed"]] == ["bad"]
     assert cli.main(["runs", str(folder), "--prune", "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(capsys.readouterr().out)["removed"] == []

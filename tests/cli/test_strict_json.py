@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitorch.cli.strict_json import json_text
+from monitorch.cli.strict_json import SCHEMA, answer, plain, print_answer
 from monitorch.store import Layer, is_absent
 from monitorch.store.tiles import absent
 
@@ -28,18 +28,27 @@ def test_value(value, expected):
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
 
-    assert json.loads(json_text(value), parse_constant=refuse) == expected
+    text = json.dumps(plain(value), allow_nan=False)
+    assert json.loads(text, parse_constant=refuse) == expected
 
 
 def test_numbers_come_back_as_the_same_float32():
     bits = np.random.default_rng(0).integers(0, 2**32, 2000, np.uint32)
     numbers = bits.view(np.float32)
-    back = np.array([float(number) for number in json.loads(json_text(numbers))], np.float32)
+    back = np.array([float(number) for number in plain(numbers)], np.float32)
     finite = np.isfinite(numbers)
     assert np.array_equal(back[finite], numbers[finite])
     assert np.array_equal(np.isnan(back), np.isnan(numbers))
     assert not is_absent(numbers).any()
 
 
-def test_names_are_escaped():
-    assert json_text("\x1b[31m\udcff") == r'"\u001b[31m\udcff"'
+def test_an_answer_says_first_which_schema_it_follows(capsys):
+    print_answer(loss=np.float32(np.nan), schema_of="x")
+    text = capsys.readouterr().out
+    assert list(json.loads(text).items()) == [("schema", SCHEMA), ("loss", "nan"), ("schema_of", "x")]
+    assert json.loads(text) == answer(loss=float("nan"), schema_of="x")
+
+
+def test_names_are_escaped(capsys):
+    print_answer(name="\x1b[31m\udcff")
+    assert r'"\u001b[31m\udcff"' in capsys.readouterr().out

@@ -302,3 +302,14 @@ def page(chromium):
     chromium.close()
     chromium.switch_to.window(first)
     assert (complaints, foreign) == ([], [])
+
+
+@pytest.fixture
+def window(page):
+    """Give the window a size; it goes with the tab."""
+
+    def resize(width, height=900):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 800}
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    return resize

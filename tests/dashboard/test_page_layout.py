@@ -31,17 +31,6 @@ def wordy(tmp_path_factory, serving):
         yield client.url
 
 
-@pytest.fixture
-def window(page):
-    """Give the window a size; it goes with the tab."""
-
-    def resize(width, height=900):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 800}
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-    return resize
-
-
 @pytest.mark.parametrize(
     "width", [360, 2560, *(pytest.param(one, marks=pytest.mark.slow) for one in (390, 768, 1024, 1440))]
 )
@@ -118,6 +107,23 @@ def test_a_long_exception_leaves_the_bar_in_one_line(page, wordy, window):
     )
     assert line <= status
     assert bar < 2 * status + 20
+
+
+def test_facts_of_a_run_do_not_run_into_the_options(page, tmp_path, make_run, serving, window):
+    for name in ("first", "second"):
+        make_run(tmp_path / name, findings=[], overhead=0.1234, overhead_at_least=True)
+    apart = (
+        "const facts = document.querySelector('.facts');"
+        "const [a, b] = [facts, document.querySelector('.view-options')].map((e) => e.getBoundingClientRect());"
+        "return [facts.title === facts.textContent, a.bottom < b.top || a.right <= b.left]"
+    )
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=first&compare=second")
+        found = {}
+        for width in range(1200, 1500, 50):
+            page.redraw(lambda width=width: window(width))
+            found[width] = page.run(apart)
+    assert found == {width: [True, True] for width in found}
 
 
 def test_a_heat_map_that_comes_into_view_has_the_columns_that_fit_it(page, wordy, window):

@@ -60,17 +60,6 @@ def ward(tmp_path_factory, serving):
         yield client.url
 
 
-@pytest.fixture
-def window(page):
-    """Give the window a size; it goes with the tab."""
-
-    def resize(width, height=900):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 800}
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-    return resize
-
-
 @pytest.mark.parametrize(
     ("run", "verdict", "tone"),
     [

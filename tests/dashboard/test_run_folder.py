@@ -80,7 +80,7 @@ def test_the_page_has_the_runs_that_the_terminal_lists(tmp_path, make_run, capsy
         (folder / name / "rank0.db").write_bytes(content)
     (folder / "notes").mkdir()
     assert cli.main(["runs", str(folder), "--json"]) == 0
-    listed = {info["name"]: info["status"] for info in json.loads(capsys.readouterr().out)}
+    listed = {info["name"]: info["status"] for info in json.loads(capsys.readouterr().out)["runs"]}
     assert listed == {"good": "finished", "link": "finished", "empty": "empty", "text": "damaged"}
     run_folder = RunFolder(folder)
     assert {info.name: info.status for info in run_folder.infos()} == listed

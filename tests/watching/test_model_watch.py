@@ -18,9 +18,9 @@ from torch._dynamo.utils import counters
 
 import monitorch
 from monitorch.engine import allocation
-from monitorch.errors import MonitorchWarning, OptionError, TrainingStopped
+from monitorch.errors import LifecycleError, MonitorchWarning, OptionError, TrainingStopped
 from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
-from monitorch.store import open_run
+from monitorch.store import open_run, read_flight_record
 from monitorch.visualizer.record_sink import RecordSink
 from monitorch.watching import model_watch
 
@@ -557,11 +557,81 @@ def test_steps_of_a_foreign_optimizer_are_told_by_hand(training, micro_batches):
     assert found[-2:] == [(end, pytest.approx(mean)) for end, mean in zip(ends[1:], expected, strict=True)]
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_tick_waits_for_reports_that_were_announced(training, saves):
+    """As for frameworks that tell the loss after the step: it is in the tick of its step, also of the first one."""
+    losses = []
+    with training.watch(training.optimizer, tick_every=1) as watch:
+        watch.wait_for_reports()
+        for _ in range(4):
+            x = torch.randn(4, 3)
+            loss = training.model(x).square().mean()
+            loss.backward()
+            training.optimizer.step()
+            watch.push_loss(loss)
+            losses.append(loss.item())
+            if saves:
+                assert watch.state_dict()["ticked_at"] == len(losses)  # nobody else will show it
+    found = training.shown.run_line("Loss", "train_loss mean")
+    assert found == [(step, pytest.approx(loss)) for step, loss in enumerate(losses, 1)]
+
+
 def test_loss_in_the_output_needs_no_loss_fn():
     model, shown = OwnLoss(), Collector()
     with monitorch.watch(model, visualizer=shown):
         loss = model(torch.ones(2, 3))["loss"]
     assert shown.line("Loss", "Loss", "train_loss mean") == pytest.approx({1: loss.item()})
+
+
+def test_a_pushed_loss_is_meant_where_the_output_has_another(tmp_path):
+    model = OwnLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with monitorch.watch(model, optimizer, run="run", folder=tmp_path, tick_every=2) as watched:
+        for number in range(3):
+            model(torch.ones(2, 3))["loss"].backward()
+            watched.push_loss(10.0 + number)
+            optimizer.step()
+        record = read_flight_record(watched.dump())
+    steps, losses = record.losses["train_loss"]
+    assert (list(steps), list(losses)) == ([1, 2, 3], [10.0, 11.0, 12.0])
+
+
+@pytest.mark.parametrize("begin", [0, 7])
+def test_steps_are_counted_on_from_a_given_one(training, begin):
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=2) as watched:
+        watched.begin_at(begin)
+        training.run(5)
+    losses = training.losses
+    expected = [(begin + 2, np.mean(losses[:2])), (begin + 4, np.mean(losses[2:4])), (begin + 5, losses[4])]
+    assert training.shown.run_line("Loss", "train_loss mean") == [(at, pytest.approx(loss)) for at, loss in expected]
+
+
+def test_a_stored_run_begins_at_the_step_that_is_counted_on_from(training, tmp_path):
+    options = {"visualizer": None, "run": "run", "folder": tmp_path, "tick_every": 1}
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, **options) as watched:
+        watched.begin_at(100)
+        training.run(3)
+        assert watched.run == "run"
+    with open_run(tmp_path / "run") as run:
+        assert run.series("run", "Loss/train_loss mean", "run").axis.step.tolist() == [101, 102, 103]
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True, "3", None])
+def test_what_is_no_step_to_begin_at_is_refused(training, step):
+    with training.watch() as watched, pytest.raises(OptionError, match="at least 0"):
+        watched.begin_at(step)
+
+
+def test_counting_on_comes_before_the_first_step(training):
+    with training.watch() as watched:
+        training.run(1)
+        with pytest.raises(LifecycleError, match="before the first step"):
+            watched.begin_at(3)
+
+
+def test_a_watch_that_stores_nothing_has_no_run(training):
+    with training.watch() as watched:
+        assert watched.run is None
 
 
 STANDARD = (

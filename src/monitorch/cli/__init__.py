@@ -9,7 +9,7 @@ from typing import Protocol
 from .. import __doc__ as promise
 from .. import __version__
 from ..errors import MonitorchError, OptionError
-from . import check, compare, demo, export, report, runs, show, top, ui
+from . import check, compare, demo, export, mcp, report, runs, show, top, ui
 from .wording import printable
 
 
@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": report,
     "compare": compare,
     "export": export,
+    "mcp": mcp,
 }
 
 

@@ -24,16 +24,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Judge the stored numbers of a run again, and print what was found."""
-    from ..diagnosis import check, verdict
+    from ..diagnosis import check
     from .reading import find_run
 
     with find_run(options, options.run) as found:
         findings = check(found)
         if options.json:
-            from .strict_json import json_text
+            from .run_facts import headline
+            from .strict_json import print_answer
 
-            facts = {"run": found.name, "verdict": verdict(findings), "findings": [one.to_json() for one in findings]}
-            print(json_text(facts))
+            print_answer(**headline(found, findings))
         else:
             from .finding_sheet import print_findings
             from .run_facts import headline
@@ -47,5 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def is_as_bad(findings: "Iterable[Finding]", severity: str) -> bool:
     """Whether a finding lasts that is at least this bad, a consequence or not."""
-    worse = SEVERITIES[SEVERITIES.index(severity) :]
-    return any(finding.is_open and finding.severity in worse for finding in findings)
+    from ..diagnosis.causes import strongest
+
+    worst = strongest(findings)
+    return worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(severity)

@@ -16,16 +16,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare and print."""
+    from ..diagnosis import findings_of, verdict
     from .reading import find_run
     from .run_difference import compare_runs
 
     with find_run(options, options.a) as a, find_run(options, options.b) as b:
         difference = compare_runs(a, b, options)
+        verdicts = {f"verdict_{name}": verdict(findings_of(one.meta)) for name, one in (("a", a), ("b", b))}
         names = (a.name, b.name) if a.name != b.name else (str(a.path.parent), str(b.path.parent))
     if options.json:
-        from .strict_json import json_text
+        from .strict_json import print_answer
 
-        print(json_text({"a": names[0], "b": names[1], "same": difference.same, **difference._asdict()}))
+        print_answer(a=names[0], b=names[1], **verdicts, same=difference.same, **difference._asdict())
     else:
         from .difference_sheet import print_difference
 

@@ -1,6 +1,8 @@
 """The difference of two runs on a page of text."""
 
+import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -36,6 +38,7 @@ def print_difference(difference: RunDifference, a: str, b: str, tolerance: float
             if found:
                 console.print(words(f"only in {name}: {kind} {_listed(found)}"))
     _print_ticks(console, difference, a, b)
+    _print_settings(console, difference.settings)
 
 
 def percent_text(share: float) -> str:
@@ -91,3 +94,9 @@ def _print_ticks(console: Console, difference: RunDifference, a: str, b: str) ->
         extra = " and ".join(f"{number:,} only in {name}" for number, name in counts if number)
         text = f"{count_text(ticks.both, 'tick')} compared, {extra}: {_listed(lenses)}"
         console.print(words(text, QUIET))
+
+
+def _print_settings(console: Console, settings: Mapping[str, tuple[Any, Any]]) -> None:
+    if settings:
+        told = [f"{name} {json.dumps(one)} and {json.dumps(other)}" for name, (one, other) in settings.items()]
+        console.print(words(f"settings that differ: {_listed(told)}"))

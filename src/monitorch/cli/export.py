@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> None:
         for piece in tables(found, options):
             numbers += sink.write(piece)
     if options.json:
-        from .strict_json import json_text
+        from .strict_json import print_answer
 
-        print(json_text({"path": options.out, "format": options.to, "numbers": numbers}))
+        print_answer(path=options.out, format=options.to, numbers=numbers)
     elif not to_stdout:
         from .wording import printable
 

@@ -28,6 +28,7 @@ def run(options: argparse.Namespace) -> None:
     from ..dashboard.notebook import report_html
     from ..diagnosis import findings_of
     from .reading import find_run
+    from .run_facts import headline
 
     if options.out is not None and options.out.is_dir():
         raise MonitorchError(f"{options.out} is a folder: name a file, such as {options.out / 'report.html'}")
@@ -37,11 +38,12 @@ def run(options: argparse.Namespace) -> None:
         names = [one.path.absolute().parent.name for one in runs]
         path = report.save(options.out or f"{names[0]}.html")
         findings = {name: findings_of(one.meta) for name, one in zip(names, runs, strict=True)}
+        heads = [headline(one) for one in runs]
     size = path.stat().st_size
     if options.json:
-        from .strict_json import json_text
+        from .strict_json import print_answer
 
-        print(json_text({"path": path, "size": size, "runs": names}))
+        print_answer(path=path, size=size, runs=heads)
     else:
         from .finding_sheet import problem_lines
         from .screen import open_console, words

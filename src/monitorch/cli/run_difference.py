@@ -2,17 +2,21 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnosis.ranking import central
 from ..statistic import Role
-from ..store import Run
+from ..store import WHOLE_RUN, Run
 from .reading import Choice, Numbers, choose, every_tick, pieces
 
 Places = tuple[NDArray[np.intp], NDArray[np.intp]]
+
+SETTINGS = ("config", "model", "optimizers", "script", "git", "machine", "versions")
+"""The facts of a run that say how it was trained."""
 
 _SPEED = re.compile("per second")
 """Never the same in two runs, so compared only on request."""
@@ -49,12 +53,18 @@ class Ticks(NamedTuple):
 
 
 class RunDifference(NamedTuple):
-    """All differences of two runs; names that only one of them has are ``lens``, ``lens/statistic`` or layers."""
+    """All differences of two runs; names that only one of them has are ``lens``, ``lens/statistic`` or layers.
+
+    ``settings`` are those that differ, such as ``config.lr``, with the value of each run; None where one has none.
+    ``newest`` has the same for the newest losses and other numbers of the whole run, different or not.
+    """
 
     statistics: list[StatisticDifference]
     only_a: dict[str, list[str]]
     only_b: dict[str, list[str]]
     ticks: dict[str, Ticks]
+    settings: dict[str, tuple[Any, Any]]
+    newest: dict[str, tuple[Any, Any]]
 
     @property
     def same(self) -> bool:
@@ -78,7 +88,41 @@ def compare_runs(a: Run, b: Run, options: argparse.Namespace) -> RunDifference:
         if key in theirs:
             statistic, ticks[key[0]] = _compare(a, b, ours[key], theirs[key], options.tolerance)
             statistics.append(statistic)
-    return RunDifference(statistics, _only(ours, theirs), _only(theirs, ours), ticks)
+    settings = differing_settings(a.meta, b.meta)
+    one, other = _newest(a), _newest(b)
+    newest = {name: (one.get(name), other.get(name)) for name in one | other}
+    return RunDifference(statistics, _only(ours, theirs), _only(theirs, ours), ticks, settings, newest)
+
+
+def _newest(run: Run) -> dict[str, np.float32]:
+    lens, frame = run.lenses.get(WHOLE_RUN), run.newest().get(WHOLE_RUN)
+    if lens is None or frame is None:
+        return {}
+    return {one.name: frame.values[frame.statistics.index(one.name), 0] for one in central(lens)}
+
+
+def differing_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two runs differ, from the facts of each.
+
+    >>> differing_settings({"config": {"lr": 0.1, "depth": 4}}, {"config": {"lr": 0.2, "depth": 4}, "script": "t.py"})
+    {'config.lr': (0.1, 0.2), 'script': (None, 't.py')}
+    """
+    one, other = (dict(_flat("", {name: facts.get(name) for name in SETTINGS})) for facts in (a, b))
+    pairs = {name: (one.get(name), other.get(name)) for name in one | other}
+    return {name: pair for name, pair in pairs.items() if repr(pair[0]) != repr(pair[1])}  # NaN is not equal to itself
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The single values inside of a value, with their paths."""
+    if isinstance(value, Mapping) and value:
+        inside: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        inside = enumerate(value)
+    else:
+        yield path, value
+        return
+    for name, item in inside:
+        yield from _flat(f"{path}.{name}" if path else str(name), item)
 
 
 def relative_difference(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:

@@ -2,26 +2,42 @@
 
 import argparse
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..diagnosis import findings_of, verdict
-from ..store import Frame, Run
+from ..diagnosis import Finding, findings_of, verdict
+from ..errors import StoreError
+from ..store import Frame, Run, RunInfo, open_run
 from .reading import Choice, choose
 from .wording import status_text
 
 
-def headline(run: Run) -> dict[str, Any]:
-    """Name, status, the newest step, what observing costs, and what was found."""
+def listed(info: RunInfo) -> dict[str, Any]:
+    """A run in a list of runs, and how it is; None if it cannot be read."""
+    told = None
+    if info.problem is None:
+        with suppress(StoreError, OSError), open_run(info.path) as run:  # it may just have been removed
+            told = verdict(findings_of(run.meta))
+    return {**info._asdict(), "status": status_text(info.status, info.age), "verdict": told}
+
+
+def headline(run: Run, findings: Sequence[Finding] | None = None) -> dict[str, Any]:
+    """Name, status, the newest step, what observing costs, and what was found.
+
+    Args:
+        run: the run.
+        findings: what a diagnosis of the stored run says; None for what was found while it trained.
+    """
     meta, lenses = run.meta, run.lenses
-    found = findings_of(meta)
+    found = findings_of(meta) if findings is None else findings
     age = max(time.time() - float(meta.get("heartbeat", 0.0)), 0.0)
     return {
         "name": run.name,
-        "path": run.path,
+        "path": run.path.parent,
         "status": status_text(run.status, age),
         "error": run.error,
         "ticks": max((lens.ticks for lens in lenses.values()), default=0),
@@ -34,6 +50,11 @@ def headline(run: Run) -> dict[str, Any]:
         "verdict": verdict(found),
         "findings": None if found is None else [finding.to_json() for finding in found],
     }
+
+
+def settings_and_facts(run: Run) -> dict[str, Any]:
+    """What was noted in the run, without its findings and what a diagnosis has kept for itself."""
+    return {name: value for name, value in run.meta.items() if name not in ("findings", "diagnosis")}
 
 
 def _size(path: Path) -> int:
@@ -63,7 +84,7 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
     steps = {lens: frame.step for lens, frame in newest.items()}
     return {
         **headline(run),
-        "meta": run.meta,
+        "meta": settings_and_facts(run),
         "lenses": [{**lens._asdict(), "newest_step": steps.get(lens.name)} for lens in run.lenses.values()],
         "layers": run.layers,
         "newest": numbers,

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorchError, OptionError
 from .arguments import add_json, age
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     if options.prune:
         _prune(folder, options)
     elif options.json:
-        _print_json(list_runs(folder))
+        _print_json(runs=_facts(list_runs(folder)))
     else:
         _print_table(folder, list_runs(folder))
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
 def _prune(folder: Path, options: argparse.Namespace) -> None:
     found = _useless(folder, options.older_than)
     if not found:
-        _print_json([]) if options.json else print("nothing to prune")
+        _print_json(removed=[]) if options.json else print("nothing to prune")
         return
     if not options.json:
         _print_table(folder, found)
@@ -57,9 +57,10 @@ def _prune(folder: Path, options: argparse.Namespace) -> None:
     # a run may have been resumed before the answer
     chosen = {info.path for info in found}
     removed = [info for info in _useless(folder, options.older_than) if info.path in chosen]
+    facts = _facts(removed) if options.json else []  # read before the files are gone
     kept = [path for info in removed for path in _remove(info)]
     if options.json:
-        _print_json(removed)
+        _print_json(removed=facts)
     else:
         from .wording import count_text, printable, size_text
 
@@ -102,11 +103,16 @@ def _agreed(number: int) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _print_json(runs: "list[RunInfo]") -> None:
-    from .strict_json import json_text
-    from .wording import status_text
+def _facts(runs: "list[RunInfo]") -> list[dict[str, Any]]:
+    from .run_facts import listed
 
-    print(json_text([info._replace(status=status_text(info.status, info.age)) for info in runs]))
+    return [listed(info) for info in runs]
+
+
+def _print_json(**facts: list[dict[str, Any]]) -> None:
+    from .strict_json import print_answer
+
+    print_answer(**facts)
 
 
 def _print_table(folder: Path, runs: "list[RunInfo]") -> None:

@@ -20,9 +20,9 @@ def run(options: argparse.Namespace) -> None:
     with find_run(options, options.run) as found:
         if options.json:
             from .run_facts import facts
-            from .strict_json import json_text
+            from .strict_json import print_answer
 
-            print(json_text(facts(found, options)))
+            print_answer(**facts(found, options))
         else:
             from .run_sheet import print_sheet
 

@@ -1,4 +1,4 @@
-"""JSON that every program can read.
+"""What commands answer to programs: JSON that every program can read.
 
 JSON has no NaN and no infinity. They are the strings ``"nan"``, ``"inf"`` and ``"-inf"``; what was not measured is
 ``null``. A number has as many digits as it takes to be the same float32 again.
@@ -12,19 +12,22 @@ import numpy as np
 
 from ..store import is_absent
 
+SCHEMA = 1
+"""The version of all answers: greater when a field is removed or means something else, not when one is added."""
 
-def json_text(value: Any) -> str:
-    """A value as JSON.
 
-    >>> print(json_text({"loss": [np.float32(0.1), float("nan")]}))
-    {
-      "loss": [
-        0.1,
-        "nan"
-      ]
-    }
+def answer(**facts: Any) -> dict[str, Any]:
+    """An answer, made of JSON types only.
+
+    >>> answer(loss=[np.float32(0.1), float("nan")])
+    {'schema': 1, 'loss': [0.1, 'nan']}
     """
-    return json.dumps(plain(value), indent=2, allow_nan=False)
+    return {"schema": SCHEMA, **plain(facts)}
+
+
+def print_answer(**facts: Any) -> None:
+    """Print an answer as JSON."""
+    print(json.dumps(answer(**facts), indent=2, allow_nan=False))
 
 
 def plain(value: Any) -> Any:

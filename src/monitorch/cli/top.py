@@ -28,10 +28,10 @@ def run(options: argparse.Namespace) -> None:
 
     with find_run(options, options.run) as found:
         if options.json:
-            from .strict_json import json_text
+            from .strict_json import print_answer
             from .top_rows import facts
 
-            print(json_text(facts(found, options)))
+            print_answer(**facts(found, options))
         elif options.once or not sys.stdout.isatty():
             from .screen import open_console
             from .top_screen import Screen

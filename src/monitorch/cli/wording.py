@@ -4,6 +4,7 @@ import shutil
 import sys
 
 from ..visualizer.names import printable
+from ..visualizer.table import overhead_text
 
 __all__ = ["age_text", "command", "count_text", "overhead_text", "printable", "size_text", "status_text"]
 
@@ -44,15 +45,6 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}"
         size /= 1000
     return f"{size:,.1f} GB"
-
-
-def overhead_text(overhead: float, *, at_least: bool = False) -> str:
-    """What observing costs, as a share of the time that training takes without it.
-
-    >>> overhead_text(0.0312), overhead_text(0.35, at_least=True)
-    ('3.1 % overhead', 'at least 35.0 % overhead')
-    """
-    return f"{'at least ' * at_least}{overhead:.1%} overhead".replace("%", " %")
 
 
 def count_text(number: int, noun: str) -> str:

@@ -60,12 +60,13 @@ class TagAttributes:
 class AbstractVisualizer(ABC):
     """Receives tags once and their numbers at every active tick.
 
-    Subclass it to write your own visualizer. Six more methods are called if they exist:
+    Subclass it to write your own visualizer. Seven more methods are called if they exist:
     ``introduce_layers(names)`` with all layers of a model in its order, ``begin_tick(epoch, step, axis)`` before the
     numbers of a tick, with the step they belong to and the unit of ticks, ``"epoch"``, ``"step"`` or
     ``"tick"``, ``count_nonfinite(epoch, main_tag, counts)`` before the numbers of a tag that leave out NaN or infinite
     samples, with how many by layer, ``flush()`` when all lenses have shown their part of a tick,
-    ``show_event(event)`` with an event, by the thread that found it, and ``reset_fig()`` when the inspector detaches.
+    ``show_event(event)`` with an event, by the thread that found it, ``show_findings(findings)`` with all findings so
+    far of a run that is diagnosed, and ``reset_fig()`` when the inspector detaches.
     """
 
     deferred = False

@@ -75,6 +75,11 @@ class TagFrame:
         """Whether the numbers are shares of a whole, of which each layer has one."""
         return self.type is TagType.RELATIONS
 
+    @property
+    def is_total(self) -> bool:
+        """Whether the numbers are those of the whole run."""
+        return self.layers == (self.tag,) and not self.is_share
+
     def is_measured(self) -> Mask:
         """Where there is a number."""
         return np.ones(self.values.shape, np.bool_) if self.measured is None else self.measured

@@ -155,10 +155,16 @@ class StoreVisualizer(RecordSink):
         if self._writer is not None and not self._closed:
             self._writer.note(**facts)
 
-    def keep_samples(self, signal: str, samples: SampleArrays, **names: Any) -> None:
-        """Store single samples, if the run exists: see :meth:`monitorch.store.Writer.put_samples`."""
-        if self._writer is not None and not self._closed:
-            self._writer.put_samples(signal, samples._replace(steps=samples.steps + self._first_step), **names)
+    @property
+    def first_step(self) -> int:
+        """How many steps the stored run had before this process began to count at 0."""
+        return self._first_step
+
+    def keep_samples(self, signal: str, samples: SampleArrays, **names: Any) -> bool:
+        """Store single samples, see :meth:`monitorch.store.Writer.put_samples`; False if they were not taken."""
+        if self._writer is None or self._closed:
+            return False
+        return self._writer.put_samples(signal, samples._replace(steps=samples.steps + self._first_step), **names)
 
     def show_event(self, event: Event) -> None:
         """Store an event, from any thread; after :meth:`close` it is left out."""
@@ -305,7 +311,7 @@ class StoreVisualizer(RecordSink):
 
     def _keep(self, lens: str, frame: TagFrame) -> None:
         layers = frame.layers
-        if layers == (frame.tag,) and not frame.is_share:
+        if frame.is_total:
             lens, layers = WHOLE_RUN, (WHOLE_RUN,)
         grid = self._grids.get(lens)
         if grid is None:
@@ -316,6 +322,12 @@ class StoreVisualizer(RecordSink):
             self.writer.introduce_statistics(lens, new)
         if frame.bins is not None:
             self._binned.append((lens, frame, frame.bins))
+
+
+def store_in(visualizer: Any) -> StoreVisualizer | None:
+    """The visualizer that stores the run, if it is one or has one among its parts."""
+    parts = getattr(visualizer, "parts", (visualizer,))
+    return next((part for part in parts if isinstance(part, StoreVisualizer)), None)
 
 
 class GridPlan(NamedTuple):

@@ -41,6 +41,15 @@ def number_text(value: float, nonfinite: int = 0) -> str:
     return (f"{value:.{3 - power}f}" if -3 <= power <= 3 else f"{mantissa}e{power}") + mark
 
 
+def overhead_text(overhead: float, *, at_least: bool = False) -> str:
+    """What observing costs, as a share of the time that training takes without it.
+
+    >>> overhead_text(0.0312), overhead_text(0.35, at_least=True)
+    ('3.1 % overhead', 'at least 35.0 % overhead')
+    """
+    return f"{'at least ' * at_least}{overhead:.1%} overhead".replace("%", " %")
+
+
 def percent_text(share: float, nonfinite: int = 0) -> str:
     """A share in percent, with one digit after the point.
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..engine.optimizers import StandIn
 from .settings import settings
 
 GIT_SECONDS = 2.0
@@ -51,7 +52,8 @@ def _git(folder: Path, *command: str) -> str | None:
 def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
     """The class and the options of an optimizer, without those that are None."""
     options = {name: value for name, value in getattr(optimizer, "defaults", {}).items() if value is not None}
-    return {"kind": type(optimizer).__name__, **settings(options)}
+    kind = optimizer.kind if isinstance(optimizer, StandIn) else type(optimizer).__name__
+    return {"kind": kind, **settings(options)}
 
 
 def _devices() -> list[str]:

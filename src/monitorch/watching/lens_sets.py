@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from ..engine.parameters import own_parameters
+from ..engine.parameters import ParameterBank, own_parameters
 from ..errors import OptionError
 from ..inspector.module_tree import walk
 from ..lens import (
@@ -77,12 +77,14 @@ def standard_lenses(
     leaves = [layer.module for layer in layers if layer.is_leaf]
     # of any class: outputs of layers with own parameters are shown beside outputs of activations
     weighted = dict.fromkeys(type(layer.module) for layer in layers if own_parameters(layer.module))
+    called = [kind for kind in weighted if kind is not ParameterBank]
     chosen: list[AbstractLens] = [LossMetrics(loss_fn=loss_fn), *([GradientNorm(), NonFinite()] if weighted else [])]
-    if weighted or any(map(isactivation, leaves)):
-        chosen.append(OutputNorm(include=weighted))
+    if called or any(map(isactivation, leaves)):
+        chosen.append(OutputNorm(include=called))
     if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):
         chosen.append(OutputActivation())
-    chosen.append(ActivationHealth(in_graphs=in_graphs))  # also of functions, which are seen when they are called
+    if not isinstance(model, ParameterBank):
+        chosen.append(ActivationHealth(in_graphs=in_graphs))  # also of functions, which are seen when they are called
     if any(map(isnotactivation, leaves)):
         chosen.append(OutputGradientGeometry(correlation=correlation))
     if weighted:
@@ -92,7 +94,7 @@ def standard_lenses(
             chosen.append(ParameterUpdateGeometry(optimizer, **options))
             chosen.append(UpdateRatio(optimizer, parameters=ALL, updates=correlation))
         chosen.append(ParameterNorm(parameters=ALL))
-    chosen.append(InputStatistics())
+    chosen += [] if isinstance(model, ParameterBank) else [InputStatistics()]
     chosen += [] if loss_fn is None else [TargetStatistics(loss_fn)]
     chosen += [ParameterFacts(optimizers)] if weighted and optimizers else []
     modules = [layer.module for layer in layers]

@@ -8,43 +8,48 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
+from torch import Tensor, nn
 
 from ..diagnosis import Finding, Symptom
 from ..diagnosis.diagnose import chosen as chosen_symptoms
 from ..engine.gradients import AT_STEP
+from ..engine.optimizers import BY_HAND, Optimizers
+from ..engine.parameters import ParameterBank
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..engine.torch_private import is_traced
 from ..errors import OptionError, TrainingStopped, users_line, warn
 from ..inspector import ProbeReport, PyTorchInspector
-from ..inspector.arguments import trainer
+from ..inspector.arguments import bank, trainer
 from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
-from ..inspector.module_tree import unwrap
+from ..inspector.module_tree import callback_for, unwrap
 from ..lens import AbstractLens
 from ..lens.diagnosis_signals import DiagnosisSignals
 from ..store import DEFAULT_FOLDER, Event, Failure
 from ..store.status import uncaught
 from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
-from ..visualizer.store_visualizer import StoreVisualizer
+from ..visualizer.several import Several
+from ..visualizer.store_visualizer import StoreVisualizer, store_in
+from ..visualizer.trackers import Tracker, TrackerVisualizer, trackers_from
 from .diagnosing import LiveDiagnosis
 from .flight_recorder import DUMPING, FlightRecorder
 from .lens_sets import STANDARD, checked, expanded
+from .live_view import LiveView
 from .run_options import RunOptions
+from .tracking import begin_tracking, beside, end_tracking
 
 FEW, OFTEN, DEAR = 10, 40, 0.5
 """Steps per tick by default at the beginning, which is a tenth of all steps so far later; for how many ticks; and until
@@ -62,14 +67,20 @@ NO_LOSS = (
     "or call watched.push_loss(loss)"
 )
 
-CLOSING = "closing the watch"
+NO_UPDATES = (
+    "monitorch: updates of parameters are not measured: pass the optimizer to watch(), of whatever kind it is, or "
+    '"by hand" if there is none'
+)
+
+CLOSING, LIVE = "closing the watch", "drawing the live view"
 COUNTS = ("ticks", "ticked_at", "due_after", "reported_at")
 
 
 def watch(
-    model: nn.Module,
-    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    model: nn.Module | None = None,
+    optimizer: Optimizers = None,
     *,
+    parameters: Mapping[str, Tensor] | None = None,
     loss_fn: nn.Module | None = None,
     lenses: str | Iterable[str | AbstractLens] = STANDARD,
     every: int | Callable[[int], bool] | None = None,
@@ -77,6 +88,7 @@ def watch(
     head_start: float | None = None,
     tick_every: int | None = None,
     visualizer: Any = None,
+    trackers: str | Tracker | Iterable[str | Tracker] | None = None,
     run: str | None = None,
     folder: str | os.PathLike[str] = DEFAULT_FOLDER,
     config: Any = None,
@@ -97,7 +109,11 @@ def watch(
 
     Args:
         model: what to watch.
-        optimizer: the optimizer, or a list of them; if you use a GradScaler, pass it as ``grad_scaler=``.
+        optimizer: the optimizer, or a list of them; if you use a GradScaler, pass it as ``grad_scaler=``. One that is
+            not from torch.optim, or ``"by hand"`` if there is no object for it, needs a call of :meth:`Watch.step`
+            after each step.
+        parameters: tensors that are trained without belonging to the model, by name; without a model only these are
+            watched, until the watch is closed, and :meth:`Watch.step` ends a step unless an optimizer of torch does.
         loss_fn: the module that computes the loss; without it, the ``loss`` field of the model's output, or what you
             pass to :meth:`Watch.push_loss`.
         lenses: what to look at: ``"standard"``; ``"all"`` for the standard lenses and every other signal that costs
@@ -112,6 +128,8 @@ def watch(
             later, and from the beginning if only a budget is given, by time, at least 0.25 seconds apart, so that ticks
             take at most one percent of it.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
+        trackers: where to write a digest of them, too: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, ``"trackio"``, an
+            object such as ``WandbTracker(project="gpt")`` from ``monitorch.visualizer.trackers``, or a list of these.
         run: name of the run; the date and time if None. A name that is taken gets a number.
         folder: the folder that holds all runs.
         config: settings to keep with the run: a dictionary, parsed arguments, a dataclass, or any object.
@@ -131,7 +149,11 @@ def watch(
     ...     watched
     Watch(Sequential, tick_every=2, ticks=2)
     """
-    _check_options(inspector_options)
+    check_options(inspector_options)
+    if model is None:
+        if parameters is None:
+            raise OptionError("a model is a torch.nn.Module, not None; without one pass parameters={'name': tensor}")
+        model, parameters, optimizer = bank(parameters), None, BY_HAND if optimizer is None else optimizer
     training = trainer(
         optimizer, inspector_options.pop("grad_scaler", None), inspector_options.get("gradient", AT_STEP)
     )
@@ -143,6 +165,7 @@ def watch(
         raise OptionError(
             "run, folder, config, capture, resume and max_size are for a stored run: leave them or visualizer= out"
         )
+    tracked = [TrackerVisualizer(tracker) for tracker in trackers_from(trackers)]
     chosen = checked(lenses)
     has_set = any(isinstance(lens, str) for lens in chosen)
     if loss_fn is not None and not has_set:
@@ -158,18 +181,28 @@ def watch(
     is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)
     if visualizer is None:
         visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
-    options = {"optimizer": trained_by, "grad_scaler": training.grad_scaler}
+    options: dict[str, Any] = {"optimizer": trained_by, "grad_scaler": training.grad_scaler, "parameters": parameters}
     if every is None and budget is None:
         budget, head_start = BUDGET, HEAD_START if head_start is None else head_start
     options |= {"every": 1 if every is None else every, "budget": budget}
     options["head_start"] = 0.0 if head_start is None else head_start
-    options["visualizer"] = visualizer
+    options["visualizer"] = beside(visualizer, tracked)
     inspector = PyTorchInspector(chosen, module=model, **options, **inspector_options)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
-    hints = has_set and is_stored and inspector.is_main_process
+    begin_tracking(tracked, inspector, config)
+    is_advised = not _is_callback(sys._getframe(1)) and _advise_callback(root)
+    hints = has_set and is_stored and inspector.is_main_process and not is_advised
     diagnosis = LiveDiagnosis(inspector, root, trained_by, loss_fn, looked_for) if diagnose else None
-    return Watch(inspector, root, tick_every, owns_visualizer=owns_visualizer, hints=hints, diagnosis=diagnosis)
+    return Watch(
+        inspector,
+        root,
+        tick_every,
+        owns_visualizer=owns_visualizer,
+        trackers=tracked,
+        hints=hints,
+        diagnosis=diagnosis,
+    )
 
 
 class Watch(DisplaysRun):
@@ -187,6 +220,7 @@ class Watch(DisplaysRun):
         root: the model itself, without wrappers.
         tick_every: steps per tick; None for few at first, and by time later.
         owns_visualizer: whether to close the visualizer at the end.
+        trackers: those of its parts that write to trackers; they are closed in any case.
         hints: whether to print hints, such as how to show the loss.
         diagnosis: what looks for problems.
     """
@@ -198,12 +232,16 @@ class Watch(DisplaysRun):
         tick_every: int | None,
         *,
         owns_visualizer: bool = False,
+        trackers: Sequence[TrackerVisualizer] = (),
         hints: bool = False,
         diagnosis: LiveDiagnosis | None = None,
     ) -> None:
         self.inspector = inspector
         self._diagnosis = inspector.state.diagnosis = diagnosis
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
+        self._bank = root if isinstance(root, ParameterBank) else None
+        """What is watched, if nobody else has it."""
+        self._trackers = tuple(trackers)
         self._ticks, self._ticked_at = 0, 0
         self._began = self._last_tick = perf_counter()
         self._pause, self._timed_ticks, self._plans_for_all = PAUSE, 0, False
@@ -213,10 +251,12 @@ class Watch(DisplaysRun):
         """The last step after which something was reported."""
         self._reported_before = set[str]()
         """What was reported after that step."""
+        self._waits_for_reports = False
         known = [part for lens in inspector.lenses for part in getattr(lens, "_preprocessors", ())]
         self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
         self._known_overhead: tuple[float | None, bool] = None, False
         self._closed, self._was_told, self._hints = False, False, hints
+        self._tells_of_updates = hints
         if not inspector.state.paused:  # MONITORCH=off pauses it from the start
             inspector.state.follow(self)
         self._plan_tick()
@@ -225,6 +265,7 @@ class Watch(DisplaysRun):
         self._with_model = weakref.finalize(root, _close_with_model, self)
         self._with_model.atexit = False
         self._recorder = self._new_recorder()
+        self._live_view: LiveView | None = None
         self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
         self._call_off = _close_at_exit(self)
 
@@ -245,6 +286,12 @@ class Watch(DisplaysRun):
         """Where numbers are shown."""
         return self.inspector.visualizer
 
+    @property
+    def run(self) -> str | None:
+        """The name of the stored run; None if there is none."""
+        store = store_in(self.visualizer)
+        return None if store is None or store.path is None else store.name
+
     def tick(self) -> None:
         """Show what was recorded since the last tick, and begin a new tick."""
         try:
@@ -255,12 +302,30 @@ class Watch(DisplaysRun):
             tell(self.inspector.state, "a tick", error)
 
     def step(self) -> None:
-        """Say that a step has ended: for optimizers that are not from torch.optim, whose steps are not noticed."""
+        """Say that a step has ended: for optimizers that are not from torch.optim, whose steps are not noticed.
+
+        Call it after the step, while its gradients are still there. If the watch knows from the beginning that steps
+        end like this, because it was given such an optimizer or ``"by hand"``, it also measures updates.
+        """
         try:
             if self._is_open("step"):
+                if self._tells_of_updates and not self.inspector.optimizers:
+                    print(NO_UPDATES)
+                self._tells_of_updates = False
                 self.inspector.step()
         except Exception as error:
             tell(self.inspector.state, "ending a step", error)
+
+    def forward(self) -> None:
+        """Say that a pass begins: for models that are not called themselves, and for parameters without a model.
+
+        Call it before each pass, of training or evaluation. From the first call on only these calls begin a pass.
+        """
+        try:
+            if self._is_open("forward"):
+                self.inspector.forward()
+        except Exception as error:
+            tell(self.inspector.state, "beginning a pass", error)
 
     def log(self, values: Any = None, /, *, step: int | None = None, **named: Any) -> None:
         """Log numbers by name, from a dictionary, as keywords, or both; the next tick shows them.
@@ -287,6 +352,45 @@ class Watch(DisplaysRun):
     def records(self) -> list[Record]:
         """The numbers of the last tick, one by one; also after the watch is closed."""
         return self.inspector.records()
+
+    def postfix(self) -> dict[str, float | str]:
+        """A few words for a progress bar: ``bar.set_postfix(watched.postfix())``.
+
+        Waits for nothing, neither for the GPU nor for a tick that is being shown. What is not known yet is left out.
+
+        Returns:
+            ``loss`` and ``grad_norm`` of the last tick that is done, ``overhead``, the share of time that observing has
+            cost recently, and ``verdict``, such as ``"healthy"`` or ``"1 problem since step 80"``.
+        """
+        try:
+            by_curve = {plot.rpartition("/")[2]: value for plot, value in self.inspector.state.newest.items()}
+            known = {
+                "loss": by_curve.get(self.inspector._call_preprocessor.train_loss_str),
+                "grad_norm": by_curve.get("gradient_norm"),
+                "overhead": self.inspector.overhead,
+                "verdict": None if self._diagnosis is None else self._diagnosis.last_verdict,
+            }
+            return {name: value for name, value in known.items() if value is not None}
+        except Exception as error:
+            tell(self.inspector.state, "the text for a progress bar", error)
+            return {}
+
+    def live(self, every: float = 1.0) -> None:
+        """Show how the run is, here, and keep it up to date while it trains: verdict, loss, gradient norm, problems.
+
+        In a notebook this is a picture below the cell; elsewhere a line of text, at most every ten seconds. It is drawn
+        from the stored run in a thread of its own, so training does not wait for it. The last one comes when the watch
+        closes.
+
+        Args:
+            every: the fewest seconds between two pictures.
+        """
+        try:
+            if self._is_open("live"):
+                self._end_live_view()
+                self._live_view = LiveView.of(self.visualizer, every)
+        except Exception as error:
+            tell(self.inspector.state, LIVE, error)
 
     def dump(self, reason: str = "asked for") -> Path | None:
         """Write the rows of the last observed steps and the last losses into the folder of the run.
@@ -316,6 +420,8 @@ class Watch(DisplaysRun):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the run; save it with your checkpoint."""
+        if self._waits_for_reports and self._is_due and not (self._is_joint or self._closed):
+            self._complete_step()  # else both this run and the one that goes on would show it
         own = {name: getattr(self, f"_{name}") for name in COUNTS}
         return {"inspector": self.inspector.state_dict(), "reported_before": sorted(self._reported_before), **own}
 
@@ -328,6 +434,25 @@ class Watch(DisplaysRun):
             setattr(self, f"_{name}", state[name])
         self._timed_ticks = 0  # the time of earlier ticks is not saved
         self._reported_before = set(state.get("reported_before", ()))  # older releases did not save it
+        self._plan_tick()
+
+    def wait_for_reports(self) -> None:
+        """Say that numbers such as the loss are reported after each step, by every process that trains.
+
+        From now on the tick of a step comes when the next step begins. Without this call a watch finds out by itself,
+        but the loss of the first step comes too late for its tick, and with several processes that of each step does.
+        """
+        self._waits_for_reports = True
+
+    def begin_at(self, step: int) -> None:
+        """Count on from this step: training continues from a checkpoint that has no state of a watch.
+
+        Call it before the first step.
+        """
+        self.inspector.begin_at(step)
+        if self._diagnosis is not None:
+            self._diagnosis.resume()
+        self._due_after = self._ticked_at = step
         self._plan_tick()
 
     def close(self) -> None:
@@ -359,7 +484,7 @@ class Watch(DisplaysRun):
                 self._plan_tick()
             if self._is_due:
                 is_report_expected = self._reported_at == self._now - 1 and not self._is_joint
-                if is_report_expected:
+                if is_report_expected or self._waits_for_reports:
                     self.inspector.state.is_quiet = False  # this tick wants to know when the next step begins
                 else:
                     self._regular_tick()
@@ -382,7 +507,8 @@ class Watch(DisplaysRun):
         if not self.inspector.state.reported and not self._is_due:
             return
         reported, is_usual = set(self.inspector.state.reported), self._reported_at == self._now - 1
-        rare = reported - {TRAINING_LOSS} - (self._reported_before if is_usual else set())
+        is_late = self._is_joint and self._ticked_at == self._now  # all processes have shown this step already
+        rare = reported - {TRAINING_LOSS} - (self._reported_before if is_usual and not is_late else set())
         if reported:
             self._reported_at, self._reported_before = self._now, reported
         if self._is_due:
@@ -445,7 +571,7 @@ class Watch(DisplaysRun):
 
     def _tick(self) -> None:
         self.inspector.state.reported.clear()
-        self.inspector.state.steps_to_next_tick = self._steps_to_next_tick()
+        self.inspector.state.wished_tick = self._steps_to_next_tick()
         self._ticked_at = self._now
         self.inspector.show_tick()
         self._last_tick = perf_counter()
@@ -454,7 +580,8 @@ class Watch(DisplaysRun):
         self._pause = max(PAUSE, of_ticks, (self._last_tick - self._began) / MOST_TICKS)
         self._plan_tick()
         self._note_overhead()
-        if self._hints and self._now > 1:  # the loss of the first step may be pushed after its tick
+        # the loss of the first step may be pushed after its tick
+        if self._hints and self._now > 1 and (self.inspector.state.is_settled or not self._is_joint):
             self._hints = False
             _hint_at_loss(self.inspector)
 
@@ -468,11 +595,11 @@ class Watch(DisplaysRun):
 
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
-        overhead, visualizer = self.inspector.overhead, self.inspector.visualizer
+        overhead, store = self.inspector.overhead, store_in(self.inspector.visualizer)
         known = None if overhead is None else round(overhead, 3), self.inspector.overhead_is_lower_bound
-        if overhead is not None and known != self._known_overhead and isinstance(visualizer, StoreVisualizer):
+        if overhead is not None and known != self._known_overhead and store is not None:
             self._known_overhead = known
-            visualizer.note(overhead=known[0], overhead_at_least=known[1])
+            store.note(overhead=known[0], overhead_at_least=known[1])
 
     def _is_open(self, method: str) -> bool:
         """Whether the watch is open; if not, warn once."""
@@ -494,12 +621,13 @@ class Watch(DisplaysRun):
             if error is not None:
                 self._dump(error)
             self._closed = True
-            self._leave(error)
+            try:
+                self._leave(error)
+            finally:
+                self._end_live_view()
 
     def _new_recorder(self) -> FlightRecorder | None:
-        stores = getattr(self.visualizer, "parts", (self.visualizer,))
-        store = next((part for part in stores if isinstance(part, StoreVisualizer)), None)
-        engine = self.inspector.state.engine
+        store, engine = store_in(self.visualizer), self.inspector.state.engine
         return None if store is None or engine is None else FlightRecorder(self.inspector, engine, store)
 
     def _dump(self, error: BaseException) -> None:
@@ -516,6 +644,7 @@ class Watch(DisplaysRun):
         if alone or self._now > self._ticked_at:  # all processes count the same steps
             return not alone
         # but maybe only one process has evaluated
+        self.inspector.state.settle()
         return self.inspector.state.meeting.end(has_more=self._has_reports, shows=self.inspector.is_main_process)
 
     def _leave(self, error: BaseException | None) -> None:
@@ -526,6 +655,7 @@ class Watch(DisplaysRun):
         if self._diagnosis is not None:
             self._diagnosis.close()
         self.inspector.state.call_back()
+        self._bank = None
         if left := self._with_model.detach():
             _watches.pop(left[0], None)
         visualizer = self.inspector.visualizer
@@ -535,10 +665,18 @@ class Watch(DisplaysRun):
                 self.inspector.detach()
             finally:
                 self.inspector._visualizer = visualizer
-        if self._owns_visualizer and isinstance(visualizer, StoreVisualizer):
-            visualizer.close("finished" if error is None else "crashed", error)
-        elif self._owns_visualizer and hasattr(visualizer, "close"):
-            visualizer.close()
+        status = "finished" if error is None else "crashed"
+        shown = visualizer[0] if self._trackers and isinstance(visualizer, Several) else visualizer
+        if self._owns_visualizer and isinstance(shown, StoreVisualizer):
+            shown.close(status, error)
+        elif self._owns_visualizer and hasattr(shown, "close"):
+            shown.close()
+        end_tracking(self._trackers, store_in(visualizer), status)
+
+    def _end_live_view(self) -> None:
+        view, self._live_view = self._live_view, None
+        if view is not None and (failure := view.close()) is not None:
+            tell(self.inspector.state, LIVE, failure)
 
 
 _watches: WeakKeyDictionary[nn.Module, Watch] = WeakKeyDictionary()
@@ -567,13 +705,28 @@ def failure_in(error: BaseException | None) -> BaseException | None:
     return None if is_fine or (isinstance(error, SystemExit) and error.code in (None, 0)) else error
 
 
-def _check_options(given: Mapping[str, Any]) -> None:
+def check_options(given: Mapping[str, Any]) -> None:
     """Refuse options that neither ``watch`` nor an inspector has, and suggest the name that was probably meant."""
     known = signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()
     for name in given.keys() - known:
         near = get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]}=?" if near else f"; the options are {', '.join(sorted(known))}"
         raise TypeError(f"watch() has no option {name!r}{hint}")
+
+
+def _is_callback(caller: FrameType) -> bool:
+    """Whether one of our callbacks for a framework calls."""
+    return str(caller.f_globals.get("__name__", "")).startswith(f"{__package__.partition('.')[0]}.integration.")
+
+
+def _advise_callback(model: nn.Module) -> bool:
+    """If a Trainer fits such models, say what to use there; returns whether it was said."""
+    framework = callback_for(model)
+    if framework is not None:
+        cure = f"pass it callbacks=[MonitorchCallback()] of monitorch.integration.{framework}, and do not call watch()"
+        reason = "a watch alone does not see the loss, accumulated batches and the sanity check as what they are"
+        warn(f"if a Trainer fits this {type(model).__name__}, {cure}: {reason}", stacklevel=users_line())
+    return framework is not None
 
 
 def _hint_at_loss(inspector: PyTorchInspector) -> None:

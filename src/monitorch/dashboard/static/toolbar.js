@@ -180,7 +180,7 @@ class Badge {
     if (typeof head.overhead === "number") {
       facts.push(`${head.overhead_at_least ? "at least " : ""}${(100 * head.overhead).toFixed(1)} % overhead`);
     }
-    this.facts.textContent = facts.join(" · ");
+    this.facts.textContent = this.facts.title = facts.join(" · "); // what is cut is shown under the mouse
     const error = this.app.runError();
     this.error.hidden = !error;
     const what = error ? `${error.type}: ${error.message}` : "";

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from ...diagnosis import Finding
 from ...engine.gradients import AT_STEP
+from ...engine.optimizers import StandIn
 from ...engine.torch_private import tree_leaves
 from ...errors import OptionError
 from ...inspector.arguments import trainer
@@ -76,7 +77,10 @@ def preflight(
         raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {loss_fn!r}")
     own = unwrap(model)
     check_can_be_copied(own)
-    facts = ModelFacts(own, _parts_of(batch), loss_fn, trainer(optimizer, None, AT_STEP).optimizers, int(fit_steps))
+    optimizers = trainer(optimizer, None, AT_STEP).optimizers
+    if foreign := [one.kind for one in optimizers if isinstance(one, StandIn)]:
+        raise OptionError(f"preflight trains copies with optimizers of torch, not with {foreign[0]!r}: leave it out")
+    facts = ModelFacts(own, _parts_of(batch), loss_fn, optimizers, int(fit_steps))
     found = [finding for check in CHECKS for finding in check(facts)]
     return Preflight(ranked(found), facts.notes)
 

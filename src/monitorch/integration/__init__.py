@@ -1,0 +1,1 @@
+"""Programs that monitorch works with: one module each, which needs the package of that program."""

@@ -1,0 +1,232 @@
+"""A callback for PyTorch Lightning: one line in the Trainer watches the model."""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..engine.ranks import several_processes
+from ..engine.reports import tell
+from ..errors import MissingExtraError, OptionError
+from ..watching.model_watch import Watch, check_options, failure_in, watch
+
+
+def _callback_class() -> type[Any]:
+    """The base class of callbacks, from whichever of its two packages the program uses, or has."""
+    packages = sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules)
+    for package in packages:
+        try:
+            found: type[Any] = import_module(package).Callback
+        except ImportError:
+            continue
+        return found
+    raise MissingExtraError.needed_by("MonitorchCallback", "lightning", extra="lightning")
+
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    Callback = _callback_class()
+
+FROM_TRAINER = ("model", "optimizer", "grad_scaler")
+"""Arguments of ``watch`` that the Trainer knows."""
+
+
+class MonitorchCallback(Callback):
+    """Watches the model that a Trainer fits: ``Trainer(callbacks=[MonitorchCallback()])``.
+
+    A step is a step of the optimizer, as counted by ``trainer.global_step``; of several optimizers, a batch in which
+    they made steps. The loss is what ``training_step`` returns, or passes to ``manual_backward``. What the model logs
+    is logged here, too, at the last step. The sanity check is not recorded. A fit that goes on from a checkpoint goes
+    on with the same run.
+
+    Args:
+        validation_loss: the name under which the model logs its validation loss. None: of the names with "loss" in
+            them that validation logs, the shortest; if there is none, what ``validation_step`` returns.
+        **options: options of :func:`monitorch.watch`; model, optimizers and GradScaler come from the Trainer.
+
+    >>> MonitorchCallback(every=10, run="first try")
+    MonitorchCallback(every=10, run='first try')
+    """
+
+    def __init__(self, *, validation_loss: str | None = None, **options: Any) -> None:
+        super().__init__()
+        if given := [name for name in FROM_TRAINER if name in options]:
+            raise OptionError(f"MonitorchCallback gets {given[0]} from the Trainer: leave {given[0]}= out")
+        check_options(options)
+        self.watched: Watch | None = None
+        """What watches the model, from the beginning of the first training epoch on; stays after the fit."""
+        self._options, self._validation_loss = options, validation_loss
+        self._open: Watch | None = None
+        self._ends_steps, self._begins_passes, self._trainer_steps = False, False, 0
+        self._saved: dict[str, Any] = {}
+        self._known: dict[str, Tensor] = {}
+        self._returned: list[Tensor] = []
+
+    def __repr__(self) -> str:
+        named = {} if self._validation_loss is None else {"validation_loss": self._validation_loss}
+        given = ", ".join(f"{name}={value!r}" for name, value in (named | self._options).items())
+        return f"MonitorchCallback({given})"
+
+    def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Watch the model: it is wrapped, its optimizers are restored, and the sanity check is over."""
+        options, saved = dict(self._options), self._saved if trainer.global_step else {}
+        if options.get("visualizer") is None:
+            options.setdefault("config", dict(pl_module.hparams) or None)
+            if saved.get("run") is not None and options.get("resume", True):
+                options |= {"run": saved["run"], "resume": True}
+        model, scaler = trainer.strategy.model, getattr(trainer.precision_plugin, "scaler", None)
+        model = pl_module if model is None else model
+        self.watched = self._open = watch(model, trainer.optimizers, grad_scaler=scaler, **options)
+        self._known, self._returned, self._begins_passes = {}, [], False
+        self._go_on(self.watched, trainer, saved.get("watch"))
+        self._ends_steps, self._trainer_steps = len(trainer.optimizers) > 1, trainer.global_step
+        if self._ends_steps:  # they take turns in an order that only training_step knows
+            self.watched.inspector.end_steps_by_call()
+
+    def on_train_batch_start(
+        self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
+    ) -> None:
+        """Log what came after the last batch, such as averages over an epoch."""
+        self._log_of_step(trainer, pl_module)
+        if self._open is not None and self._begins_passes:
+            self._open.forward()
+
+    def on_before_backward(self, trainer: "Trainer", pl_module: "LightningModule", loss: Tensor) -> None:
+        """Take the loss, without the division by micro-batches and the scale that it has here."""
+        if self._open is None:
+            return
+        state = self._open.inspector.state
+        if state.is_between_steps:  # training_step runs in a compiled graph, or calls one, so that no pass was noticed
+            self._begins_passes = True
+            self._open.forward()
+        micro_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        unit = micro_batches if state.loss_scale is None else state.loss_scale.unit() * micro_batches
+        self._open.push_loss(loss.detach() * unit)
+
+    def on_train_batch_end(
+        self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """End the step, if nobody else does, and log what the training step has logged."""
+        if self._open is not None and self._ends_steps and trainer.global_step > self._trainer_steps:
+            self._trainer_steps = trainer.global_step
+            self._open.step()
+        self._log_of_step(trainer, pl_module)
+
+    def on_validation_batch_start(
+        self,
+        trainer: "Trainer",
+        pl_module: "LightningModule",
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """An evaluation begins."""
+        if self._open is not None and self._begins_passes:
+            self._open.forward()
+
+    def on_validation_batch_end(
+        self,
+        trainer: "Trainer",
+        pl_module: "LightningModule",
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep the loss of the batch."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if self._open is not None and isinstance(loss, Tensor) and loss.numel() == 1:
+            self._returned.append(loss.detach().flatten())
+
+    def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Log what validation has logged."""
+        if self._open is None:
+            return
+        new, returned, self._returned = self._log_new(trainer), self._returned, []
+        named = [name for name in new if "loss" in name.lower()]
+        name = self._validation_loss or min(named, key=len, default="")
+        if name in new:
+            self._open.push_loss(new[name], train=False)
+        elif returned:
+            self._open.push_loss(torch.cat(returned).mean(), train=False)
+
+    def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """The fit is over."""
+        self._log_new(trainer)
+        self._close(None)
+
+    def on_exception(self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException) -> None:
+        """The fit has failed, or was interrupted."""
+        self._close(exception)
+
+    def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
+        """The Trainer is done."""
+        self._close(None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the run, for a checkpoint."""
+        if self._open is None:
+            return self._saved
+        state = self._open.inspector.state
+        try:
+            if state.is_between_steps and not several_processes():
+                self._open.tick()  # what waits for its tick would be shown a second time by a run that goes on
+            self._saved = {"run": self._open.run, "watch": self._open.state_dict()}
+        except Exception as error:
+            tell(state, "saving the position of the run", error)
+        return self._saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there when training starts."""
+        self._saved = state_dict
+
+    def _go_on(self, watched: Watch, trainer: "Trainer", position: dict[str, Any] | None) -> None:
+        """Count on from a saved position, or without one that fits from the Trainer's count."""
+        if position is not None:
+            try:
+                watched.load_state_dict(position)
+                return
+            except Exception as error:
+                tell(watched.inspector.state, "going on from the checkpoint", error)
+        if trainer.global_step:
+            watched.begin_at(trainer.global_step // max(len(trainer.optimizers), 1))
+
+    def _log_of_step(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Log what is new, as a logger gets it: not between the micro-batches of a step."""
+        if self._open is None:
+            return
+        if self._open.inspector.state.is_between_steps or not pl_module.automatic_optimization:
+            self._log_new(trainer)
+
+    def _log_new(self, trainer: "Trainer") -> dict[str, Tensor]:
+        """Log what the model has logged since the last call."""
+        if self._open is None:
+            return {}
+        try:
+            new = {name: value for name, value in trainer.logged_metrics.items() if not self._is_known(name, value)}
+            self._known |= new
+            self._open.log(new)
+        except Exception as error:
+            tell(self._open.inspector.state, "reading what the model has logged", error)
+            return {}
+        return new
+
+    def _is_known(self, name: str, value: Tensor) -> bool:
+        """Whether it was there before: the Trainer keeps old numbers, and those kept here cannot be overwritten."""
+        known = self._known.get(name)
+        return known is not None and known.data_ptr() == value.data_ptr()
+
+    def _close(self, error: BaseException | None) -> None:
+        watched = self._open
+        if watched is None:
+            return
+        self.state_dict()  # checkpoints may come later
+        self._open, self._known, self._returned = None, {}, []
+        if error is None:
+            watched.close()
+        else:
+            watched.end(failure_in(error))
