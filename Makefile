@@ -10,7 +10,7 @@ export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all test-page browser check check-page format bench bench-gpu bench-diagnosis clean
+.PHONY: demo test test-all test-page browser check check-page format bench bench-gpu bench-diagnosis pictures clean
 
 demo: $(READY)
 	$(BIN)/monitorch demo
@@ -62,6 +62,10 @@ bench-gpu: $(READY)
 # how well problems of training are named; BENCH_OPTIONS="--seeds 3 --write", or --quick
 bench-diagnosis: $(READY)
 	$(TEST_ENV) $(BIN)/python -m bench.diagnosis $(BENCH_OPTIONS)
+
+# of the documents, from runs that are trained for it; NAMES="dead_units dashboard" makes only these
+pictures: $(READY) browser
+	$(TEST_ENV) $(BIN)/python -m docs.pictures $(NAMES)
 
 clean:
 	rm -rf $(VENV) node_modules build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

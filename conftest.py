@@ -1,13 +1,20 @@
 """What all tests share: names that every doctest may use, and a fixed random stream."""
 
+import gc
 import signal
 from collections.abc import Iterator
 
+import hypothesis  # noqa: F401 - asks who holds its random streams, which frozen objects do not say
 import pytest
 import torch
 from torch import nn
 
 from monitorch import errors
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and modules stay to the end: collecting garbage need not look at them again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

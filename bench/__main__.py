@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from . import idle, kernels, report, ticks, user, workers
+from . import idle, kernels, processes, report, ticks, user, workers
 from .cases import Case, plan
 from .measure import Effort
 
 SECTIONS = {
-    "cpu": ["small", "ticks", "idle"],
-    "cuda": ["small", "gpt2-eager", "gpt2-compiled", "kernels", "ticks", "idle", "scaling"],
+    "cpu": ["small", "ticks", "idle", "processes"],
+    "cuda": ["small", "gpt2-eager", "gpt2-compiled", "kernels", "ticks", "idle", "processes", "scaling"],
 }
 FOLDER = Path(__file__).parent.parent / "build" / "bench"
 
@@ -90,6 +90,7 @@ def describe(options: argparse.Namespace, peers: Path) -> dict[str, Any]:
         "kernels": [],
         "ticks": [],
         "idle": [],
+        "processes": [],
     }
 
 
@@ -135,6 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file.write_text(json.dumps(run, indent=1), encoding="utf-8")
     if "idle" in options.sections:
         run["idle"] = idle.measure(options.device, *([[2], 2] if options.quick else []))
+        file.write_text(json.dumps(run, indent=1), encoding="utf-8")
+    if "processes" in options.sections:
+        run["processes"] = processes.measure(*([[2], [64], 6] if options.quick else []))
         file.write_text(json.dumps(run, indent=1), encoding="utf-8")
     print("", *report.tables(run, report.text), f"figures in {file}", sep="\n\n")
 

@@ -114,6 +114,15 @@ IDLE: dict[str, Callable[[Row], str]] = {
 }
 
 
+PROCESSES: dict[str, Callable[[Row], str]] = {
+    "processes": lambda row: str(row["processes"]),
+    "": lambda row: row["how"],
+    "CPU ms": number("cpu_ms", 1),
+    "wall ms": number("wall_ms", 1),
+    "sent kB": number("sent_kb", 0),
+}
+
+
 def cells(rows: Iterable[Row], columns: dict[str, Callable[[Row], str]]) -> list[list[str]]:
     """A head and a line per row; a column that says nothing at all is left out."""
     lines = [list(columns), *([show(row) for show in columns.values()] for row in rows)]
@@ -165,7 +174,7 @@ def user_rows(run: Row) -> list[Row]:
 def tables(run: Row, form: Callable[[Sequence[Sequence[str]]], str]) -> list[str]:
     """All tables of a run."""
     found = [(user_rows(run), USER), (run["cases"], CASES), (run["kernels"], KERNELS)]
-    found += [(run.get("ticks", []), TICKS), (run.get("idle", []), IDLE)]
+    found += [(run.get("ticks", []), TICKS), (run.get("idle", []), IDLE), (run.get("processes", []), PROCESSES)]
     return [form(cells(rows, columns)) for rows, columns in found if rows]
 
 

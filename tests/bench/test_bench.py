@@ -71,8 +71,18 @@ def test_bad_arguments(arguments, message, capsys):
 
 
 def test_scaling_is_added():
-    assert program.parse(["--scaling"]).sections == ["small", "ticks", "idle", "scaling"]
-    assert program.parse([]).sections == ["small", "ticks", "idle"]
+    assert program.parse(["--scaling"]).sections == ["small", "ticks", "idle", "processes", "scaling"]
+    assert program.parse([]).sections == ["small", "ticks", "idle", "processes"]
+
+
+def test_what_travels_does_not_depend_on_the_number_of_processes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "FOLDER", tmp_path)
+    program.main(["--quick", "--only", "processes"])
+    measured, simulated = json.loads((tmp_path / "cpu.json").read_text())["processes"]
+    assert (measured["processes"], simulated["processes"]) == (2, 64)
+    assert measured["sent_kb"] - simulated["sent_kb"] < 0.2  # numbers beside rows, which this tick has none of
+    assert all(math.isfinite(row[figure]) for row in (measured, simulated) for figure in ("cpu_ms", "wall_ms"))
+    assert "simulated" in capsys.readouterr().out
 
 
 def test_idle_steps_are_measured_without_peers(tmp_path, monkeypatch, capsys):

@@ -274,7 +274,7 @@ def test_numbers_are_those_of_numpy(case, compiled, watch, shown):
         counters.clear()
         model = torch.compile(model, backend="aot_eager")
     run(model, batches, watch)
-    assert not counters["graph_break"]
+    assert not (compiled and counters["graph_break"])
     computed = [compute(twin, array(batch)) for batch in batches]
     for layer, (units, is_saturated) in expected.items():
         check(shown, layer, oracle([found[layer] for found in computed], units, is_saturated))

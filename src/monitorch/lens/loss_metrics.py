@@ -80,7 +80,9 @@ class LossMetrics(PushedLens):
         """The training losses of the last steps, each with its step, where steps are known; waits for the device."""
         name = self._loss_names()[0]
         pushed = [] if self._call is None else self._call.recent(name)
-        return [(step, float(loss)) for step, loss in self._losses.recent(name) or pushed]
+        seen = self._losses.recent(name)
+        chosen = (pushed or seen) if self._loss_fn is None else (seen or pushed)  # as where losses are shown
+        return [(step, float(loss)) for step, loss in chosen]
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
         """Receive the pushed numbers and the names of the losses, and watch ``loss_fn``."""

@@ -24,7 +24,9 @@ class TargetStatistics(DataLens):
     ones, those with the largest output: the share of each, how many were seen, the ratio of the most frequent to the
     least frequent one that was seen, and the perplexity exp(-sum p ln p), which is the number of classes if all are as
     frequent. It is computed for each batch, and for the whole tick. Targets below 0, and those of the loss's
-    ``ignore_index``, are ignored; their share is shown. More than 4,096 classes are not counted, and a warning says so.
+    ``ignore_index``, are ignored; their share is shown. More than 4,096 classes are not counted.
+
+    Of more than four million elements every so-many-th sample is read, so that no copy takes much memory.
 
     How to read it: a perplexity of batches far below that of the tick means that data are not shuffled. Predictions of
     a low perplexity beside targets of a high one mean that the model always says the same. Row sums that are all 1 mean
