@@ -1,7 +1,10 @@
 """What processes agree on, and when it takes effect."""
 
+import pytest
+
 from monitorch.engine.ranks import merged
-from monitorch.inspector.agreements import LATENESS, Agreement, Agreements, Wishes, wishes
+from monitorch.engine.reductions import Seat
+from monitorch.inspector.agreements import LATENESS, Agreement, Agreements, SharedEvents, Wishes, wishes
 from monitorch.inspector.inspector_state import InspectorState
 from monitorch.store import Event
 
@@ -57,3 +60,27 @@ def test_what_is_agreed_on_is_done():
     assert not state.agreed_stop
     state.apply(Agreement(8, 500, STOP))
     assert (state.agreed_stop, state.events.stop) == (True, STOP)
+
+
+@pytest.fixture
+def several(monkeypatch):
+    monkeypatch.setattr("monitorch.inspector.events.several_processes", lambda: True)
+
+
+def test_events_of_later_steps_wait_for_the_next_tick_however_long_this_one_takes(several):
+    state = InspectorState()
+    state.events.stop_on = "error"
+    state.events.add(2, "before")
+    state.step = 3
+    tick = SharedEvents(state, Seat(), is_main=True)
+    state.events.add(4, "bad", "error")  # training goes on while the tick is put together
+    state.events.add(3, "found in its rows")
+    events, stop = tick.payload().facts
+    assert ([event.kind for event in events], stop) == (["before", "found in its rows"], None)
+    state.step = 6
+    events, stop = SharedEvents(state, Seat(), is_main=True).payload().facts
+    assert ([event.kind for event in events], stop.kind) == (["bad"], "bad")
+
+
+def test_a_tick_without_events_sends_none(several):
+    assert SharedEvents(InspectorState(), Seat(), is_main=True).payload().facts is None

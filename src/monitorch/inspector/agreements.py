@@ -95,13 +95,18 @@ class SharedEvents:
     """
 
     def __init__(self, state: "InspectorState", seat: Seat, *, is_main: bool) -> None:
-        self._state, self._seat, self._is_main = state, seat, is_main
+        self._state, self._seat, self._is_main, self._step = state, seat, is_main, state.step
         self.stop: Event | None = None
 
     def payload(self) -> Payload:
-        """The new events of this process, and the one for which it wants to stop."""
+        """The new events of this process, and the one for which it wants to stop.
+
+        Those of later steps wait for the next tick. Training goes on while a tick is put together, and when it stops
+        must not depend on how long that takes.
+        """
         events = self._state.events
-        new, stop = events.take_unsent(), events.stop
+        new, stop = events.take_unsent(self._step), events.stop
+        stop = stop if stop is not None and stop.step <= self._step else None
         return Payload(facts=(new[:MOST_EVENTS], stop) if new or stop is not None else None)
 
     def merge_ranks(self, merged: Merged) -> None:

@@ -148,12 +148,11 @@ class Events:
                     numbers = {**event.numbers, "rank": rank}
                     self._put(event._replace(body={**event.body, "numbers": numbers}))
 
-    def take_unsent(self) -> list[Event]:
-        """The events of this process that the others do not know."""
-        taken = []
-        while self._unsent:
-            taken.append(self._unsent.popleft())
-        return taken
+    def take_unsent(self, until: int) -> list[Event]:
+        """The events of this process, up to this step, that the others do not know."""
+        waiting = [self._unsent.popleft() for _ in range(len(self._unsent))]  # any thread may add more
+        self._unsent.extend(event for event in waiting if event.step > until)
+        return [event for event in waiting if event.step <= until]
 
     @property
     def _state(self) -> Reports | None:
