@@ -10,7 +10,7 @@ from torch import nn
 from monitorch import PyTorchInspector
 from monitorch.engine import engine
 from monitorch.engine.torch_private import number_of_graphs
-from monitorch.lens import OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
+from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
 
 EVERY = 4
 LAYERS = (nn.Linear, nn.ReLU)
@@ -64,6 +64,21 @@ def test_hooks_keep_their_places(model, inspector):
         step(model)
     assert next(iter(model[0]._forward_hooks.values())) is tap
     assert len(calls) == 2 * EVERY
+
+
+def test_hooks_that_only_look_where_channels_are_rest_until_something_is_observed(model):
+    lens = OutputActivation(dropout=False, inplace=False)
+    options = {"every": lambda number: number == 4, "visualizer": "dummy", "on_error": "raise"}
+    inspector = PyTorchInspector([lens], module=model, **options)
+    for _ in range(2):
+        step(model)
+        assert hooks(model) == [0, 0, 0]
+    for _ in range(3):
+        step(model)
+    assert hooks(model) == [0, 0, 0]
+    active = model[0](torch.ones(2, 3)).relu() > 0
+    assert lens._preprocessors[0].value["1"] == ([active.float().mean()], [1 - active.any(dim=0).float().mean()])
+    inspector.detach()
 
 
 def test_an_evaluation_in_an_idle_step_changes_nothing(model, inspector):

@@ -24,18 +24,20 @@ class Told:
 
     def __init__(self, model, *optimizers, **options):
         self.facts, lens = [], ParameterFacts(optimizers)
-        lens._preprocessors[0].process_facts = lambda name, facts: self.facts.append((name, plain(facts)))
+        lens._preprocessors[0].process_fact = self.take
         known = {"optimizer": list(optimizers), "visualizer": "dummy", "on_error": "raise"} | options
         self.inspector = PyTorchInspector([lens], module=model, **known)
 
+    def take(self, fact, names, numbers):
+        step = self.inspector.state.step
+        for name, number in zip(names, map(float, numbers), strict=True):
+            self.facts.append((step, name, fact, number))
+
     def of(self, name, fact):
         """One fact of a parameter, step by step; None where it was not known."""
-        numbers = [getattr(facts, fact) for known, facts in self.facts if known == name]
-        return [None if math.isnan(number) else number for number in numbers]
-
-
-def plain(facts):
-    return Facts(*(float(number) for number in facts))
+        steps = [step for step, known, what, _ in self.facts if (known, what) == (name, Facts._fields[-1])]
+        found = {step: number for step, known, what, number in self.facts if (known, what) == (name, fact)}
+        return [None if math.isnan(found.get(step, math.nan)) else found[step] for step in steps]
 
 
 def loss(model):

@@ -93,6 +93,7 @@ from monitorch.engine.torch_private import (
     will_execute,
     without_compiler,
     without_graphs,
+    without_modes,
     without_overrides,
 )
 
@@ -316,6 +317,27 @@ def test_a_mode_is_removed_from_among_others_which_keep_their_order(removed):
     while torch._C._len_torch_function_stack():
         left.insert(0, torch._C._pop_torch_function_stack())
     assert left == others
+
+
+class NotesFunctions(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_see_nothing_inside_and_everything_again_outside():
+    outer, inner = NotesFunctions(), NotesFunctions()
+    with outer:
+        with without_modes():
+            torch.relu(X)
+            inner.__enter__()  # one that is put on there is on afterwards
+        torch.sin(X)
+        inner.__exit__(None, None, None)
+    assert (outer.names, inner.names) == (["sin"], ["sin"])
 
 
 class NotesOperators(OperatorMode):

@@ -6,7 +6,7 @@ from torch import nn
 
 from monitorch import PyTorchInspector
 from monitorch.engine.gradient_parts import GradientParts
-from monitorch.engine.parameter_facts import Facts, FactsTap
+from monitorch.engine.parameter_facts import FactsTap
 from monitorch.engine.second_moments import SecondMomentTap
 from monitorch.gatherer.step_gatherers import FactsGatherer, SecondMomentGatherer
 from monitorch.preprocessor import GradientGeometry
@@ -52,7 +52,7 @@ def test_facts_come_under_the_name_of_the_gatherer_until_it_is_detached(setting)
     gatherer.rename("layer.weight")
     train(model, optimizer)
     assert series.means("was_empty") == {"layer.weight": {"mean": 1.0}}
-    gatherer(Facts(0.0, 0.0, 1.0, 0.1, 0.0, 0.0))
+    gatherer("was_empty", 0.0)
     assert series.means("was_empty") == {"layer.weight": {"mean": 0.5}}
     gatherer.detach()
     train(model, optimizer)

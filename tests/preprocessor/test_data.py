@@ -31,8 +31,8 @@ def expected_of(array):
 
 def numbers_of(tensor):
     found = {}
-    for statistic, sample in (*described(tensor), *described_features(tensor)):
-        found.setdefault(statistic, []).append(sample.item())
+    for statistic, samples in (*described(tensor[None]), *described_features(tensor[None])):
+        found.setdefault(statistic, []).append(samples.item())
     return {statistic: samples if statistic == "range" else samples[0] for statistic, samples in found.items()}
 
 
@@ -49,6 +49,16 @@ ARRAYS = {
     "one feature": stream.normal(size=(9, 1)),
     "far from zero": stream.normal(size=(50, 4)) + 1e4,
 }
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_stacked_tensors_have_the_numbers_of_each(name):
+    tensors = torch.tensor(ARRAYS[name]), torch.tensor(ARRAYS[name]) * 3 - 1
+    together = torch.stack(tensors)
+    for number, tensor in enumerate(tensors):
+        for describe in (described, described_features):
+            pairs = zip(describe(together), describe(tensor[None]), strict=True)
+            assert all(all_of[number] == alone[0] for (_, all_of), (_, alone) in pairs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ from .meter import (
     find_meter,
     request_of,
 )
-from .module_tap import ModuleTap
 from .optimizers import OptimizerSteps
 from .origin import UNUSUAL, OriginFinder
 from .outputs import OutputTap
@@ -52,6 +51,20 @@ from .step_checks import StepCheck
 from .step_norms import StepNorms
 from .torch_private import number_of_graphs
 from .updates import UpdateTap
+
+
+class Resting(Protocol):
+    """Something with hooks on modules, which are taken off while nothing is recorded."""
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether modules are called, instead of being parts of compiled graphs."""
+
+    def rest(self) -> None:
+        """Take the hooks off."""
+
+    def wake(self) -> None:
+        """Put them back."""
 
 
 class Engine:
@@ -91,8 +104,8 @@ class Engine:
         self.parameters = ParameterTap(self)
         self.calls = FunctionalCalls(self)
         self.inputs = InputTap(state)
-        self.module_taps: list[ModuleTap] = []
-        """The taps that hand tensors over instead of measuring them."""
+        self.module_taps: list[Resting] = []
+        """What else has hooks on modules: taps that hand tensors over instead of measuring them, and others."""
         self.backward = TrainingBackward(model, state, lambda: self.gradients.followed)
         self.step_scales = StepScales()
         self._outputs: dict[int, OutputTap] = {}
@@ -102,7 +115,7 @@ class Engine:
         """Called with the first layer that runs, if no pass of the model was noticed before."""
         self.is_awake = True
         """Whether hooks are where they measure; on idle steps they are not."""
-        self._resting: set[OutputTap | ModuleTap] = set()
+        self._resting: set[Resting] = set()
         self._checks_steps = False
         self.norms = StepNorms(self)
 
@@ -250,12 +263,12 @@ class Engine:
         self.calls.rest()
         for updates in self._updates.values():
             updates.rest()
-        taps: list[OutputTap | ModuleTap] = [*self._outputs.values(), *self.module_taps]
+        taps: list[Resting] = [*self._outputs.values(), *self.module_taps]
         for tap in taps:
             if tap.is_eager:
                 self.send_to_rest(tap)
 
-    def send_to_rest(self, tap: OutputTap | ModuleTap) -> None:
+    def send_to_rest(self, tap: Resting) -> None:
         """Take the hook of one module off; not once torch.compile is used, which would make a graph without it."""
         if not number_of_graphs():
             self._resting.add(tap)
@@ -272,7 +285,7 @@ class Engine:
             self._resting.pop().wake()
         self.gradients.wake()
 
-    def forget(self, tap: OutputTap | ModuleTap) -> None:
+    def forget(self, tap: Resting) -> None:
         """A tap was closed: do not wake it."""
         self._resting.discard(tap)
 

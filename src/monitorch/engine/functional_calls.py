@@ -53,7 +53,7 @@ class CallListener(Protocol):
     """Whether compiled graphs are to hand over calls, too."""
 
     def take_call(self, content: Content) -> None:
-        """The module has made a call; no error may leave this method."""
+        """The module has made a call in an observed step; no error may leave this method."""
 
 
 class FunctionalCalls:
@@ -169,8 +169,8 @@ class FunctionalCalls:
         self.state.clock.leave(begin)
 
     def _deliver(self, content: Content, *, has_grad: bool, path: str = "") -> None:
-        """Hand a call over; what backward repeats, and baselines, do not count."""
-        if inside_backward() or not is_observed(self.state):
+        """Hand a call over; what backward repeats, baselines, and tensors without numbers do not count."""
+        if inside_backward() or not is_observed(self.state) or any(x is not None and x.is_meta for x in content[1]):
             return
         module, listeners = self._find(path)
         if module is not None:

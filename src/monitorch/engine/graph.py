@@ -22,7 +22,7 @@ from torch import Tensor
 from .compilation import HookOnModule, inside_graph, is_compiled
 from .distributed_tensors import OWN, gradient_here, samples_here
 from .reports import Reports, tell
-from .torch_private import is_traced, mark_static
+from .torch_private import is_traced, mark_static, without_modes
 
 Receiver = Callable[..., None]
 """Takes a tensor, the kind of the pass and, except outside of CUDA graphs, which part of it this process has.
@@ -117,7 +117,9 @@ class GraphHook(HookOnModule):
         if is_compiled():
             return self.in_graph(*args)
         try:
-            return None if is_traced() else self.eager(*args)
+            if not is_traced():
+                with without_modes():  # neither ours nor the user's is there to see what hooks do
+                    return self.eager(*args)
         except Exception as error:
             tell(self._reports, self._what, error)
         return None

@@ -3,9 +3,9 @@
 import math
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -48,20 +48,34 @@ class Facts(NamedTuple):
     """The number of the optimizer."""
 
 
-Receive: TypeAlias = Callable[[Facts], None]
+Column: TypeAlias = Tensor | Sequence[float]
+"""One fact of several parameters."""
+
+
+class FactReceiver(Protocol):
+    """Gets the facts about many parameters at once."""
+
+    def process_fact(self, fact: str, names: Sequence[str], numbers: Column) -> None:
+        """Take one of the fields of :class:`Facts` for these parameters; what is not known is NaN, or left out."""
+
+
+class FactListener(Protocol):
+    """Listens to the facts about one parameter."""
+
+    name: str
+    """The name that they are passed on with."""
+    receiver: FactReceiver
 
 
 class _Watched:
     """One parameter, looked up by name at each step."""
 
-    def __init__(self, module: nn.Module, name: str, receive: Receive) -> None:
-        self._module, self._name, self.receive = weakref.ref(module), name, receive
+    def __init__(self, module: nn.Module, name: str, listener: FactListener) -> None:
+        self._module, self._name, self.listener = weakref.ref(module), name, listener
         self._empties: list[Number] = []
         """Whether its gradient was empty, at each time when backward has added to it since the last step."""
         self._grown = 0
         """The id of the parameter then."""
-        self.checksum: Tensor | None = None
-        """That of the last observed step."""
 
     def find(self) -> Tensor | None:
         """The parameter as it is now."""
@@ -87,14 +101,16 @@ class FactsTap:
     def __init__(self, engine: "Engine", optimizers: Sequence[Optimizer]) -> None:
         self._engine, self._optimizers = engine, tuple(optimizers)
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
+        self._sums: dict[tuple[int, torch.device], _Sums] = {}
+        """Those of the last observed step, by number of the optimizer and device."""
         self._intervals = [
             StepInterval(engine, optimizer, partial(self._end_step, number))
             for number, optimizer in enumerate(self._optimizers)
         ]
 
-    def watch(self, module: nn.Module, parameter: str, receive: Receive) -> list[RemovableHandle]:
+    def watch(self, module: nn.Module, parameter: str, listener: FactListener) -> list[RemovableHandle]:
         """Tell the facts about a parameter, until both handles are removed."""
-        watched, handle = _Watched(module, parameter, receive), RemovableHandle(self._watched)
+        watched, handle = _Watched(module, parameter, listener), RemovableHandle(self._watched)
         self._watched[handle.id] = watched
         return [handle, self._engine.gradients.listen(module, parameter, watched.grows)]
 
@@ -102,7 +118,7 @@ class FactsTap:
         """Look at nothing any more."""
         for interval in self._intervals:
             interval.remove()
-        self._watched = OrderedDict()
+        self._watched, self._sums = OrderedDict(), {}
 
     @torch.no_grad()
     def _end_step(self, number: int, observed: bool) -> None:
@@ -117,39 +133,74 @@ class FactsTap:
         empties = [watched.was_empty(tensor) for watched, tensor in own]
         if not observed:
             return
+        listeners = [watched.listener for watched, _ in own]
+        places = [groups.get(id(tensor)) for _, tensor in own]
+        rates = [_rate(group) for group in optimizer.param_groups]
         if not self._intervals[number].is_whole:
             empties = [math.nan] * len(own)
-        works = self._engine.step_scales.of(optimizer).works
-        rates = [_rate(group) for group in optimizer.param_groups]
-        bits = self._checksums(own, works)
-        for (watched, tensor), empty, (changed, checksum) in zip(own, empties, bits, strict=True):
-            group = groups.get(id(tensor))
-            place = (math.nan, IN_NONE, IN_NONE) if group is None else (rates[group], float(group), float(number))
-            watched.receive(Facts(empty, changed, checksum, *place))
+        _tell("was_empty", listeners, empties)
+        _tell("rate", listeners, [math.nan if place is None else rates[place] for place in places])
+        _tell("group", listeners, [IN_NONE if place is None else float(place) for place in places])
+        _tell("optimizer", listeners, [IN_NONE if place is None else float(number) for place in places])
+        self._tell_checksums(number, own, self._engine.step_scales.of(optimizer).works)
 
-    def _checksums(
-        self, own: Sequence[tuple[_Watched, Tensor]], works: Tensor | None
-    ) -> Iterable[tuple[Number, Number]]:
-        """Whether each parameter has changed, and its checksum."""
-        found: list[tuple[Number, Number]] = [(math.nan, math.nan)] * len(own)
-        by_device = defaultdict[torch.device, list[int]](list)
-        local = [as_dense(local_part(tensor)[0]) for _, tensor in own]
-        for place, tensor in enumerate(local):
-            if tensor.numel() and not tensor.is_meta:
-                by_device[tensor.device].append(place)
-        for places in by_device.values():
-            sums = checksums([local[place] for place in places])
-            shown, wide = as_float(sums).unbind(), wide_dtype(sums)
-            known = [own[place][0].checksum for place in places]
-            before = torch.stack([now if last is None else last for now, last in zip(sums, known, strict=True)])
-            changed = (sums != before).to(wide)
+    def _tell_checksums(self, number: int, own: Sequence[tuple[_Watched, Tensor]], works: Tensor | None) -> None:
+        """Tell whether each parameter has changed, and its checksum."""
+        by_device = defaultdict[torch.device, list[tuple[_Watched, Tensor, bool]]](list)
+        for watched, tensor in own:
+            local = as_dense(local_part(tensor)[0])
+            if local.numel() and not local.is_meta:
+                by_device[local.device].append((watched, local, not is_distributed(tensor)))
+        for device, found in by_device.items():
+            sums = checksums([local for _, local, _ in found])
+            listeners = [watched.listener for watched, _, _ in found]
+            _tell(
+                "checksum", listeners, as_float(sums), [is_whole for _, _, is_whole in found]
+            )  # of parts it is no use
+            last = self._last_sums((number, device), [watched for watched, _, _ in found], sums)
+            changed = (sums != last.sums).to(wide_dtype(sums))
             if works is not None:  # a step that the optimizer has skipped says nothing
                 changed = changed.where(works.to(changed.device) != 0, torch.nan)
-            for place, now, last, moved, number in zip(places, sums, known, changed.unbind(), shown, strict=True):
-                own[place][0].checksum = now
-                is_part = is_distributed(own[place][1])  # its sum is of no use to others
-                found[place] = math.nan if last is None else moved, math.nan if is_part else number
-        return found
+            _tell("changed", listeners, changed, last.are_known)
+
+    def _last_sums(self, place: tuple[int, torch.device], watched: list[_Watched], sums: Tensor) -> "_Sums":
+        """The checksums of the last observed step, in the same order; from now on these are the last ones."""
+        last, self._sums[place] = self._sums.get(place), _Sums(watched, sums, [True] * len(watched))
+        if last is None or last.watched == watched:  # nearly always
+            return last or _Sums(watched, sums, [False] * len(watched))
+        known = dict(zip(map(id, last.watched), last.sums.unbind(), strict=True))
+        each = [known.get(id(own), now) for own, now in zip(watched, sums.unbind(), strict=True)]
+        return _Sums(watched, torch.stack(each), [id(own) in known for own in watched])
+
+
+class _Sums(NamedTuple):
+    """The checksums of parameters, and which of them are known."""
+
+    watched: list[_Watched]
+    sums: Tensor
+    are_known: list[bool]
+
+
+def _tell(
+    fact: str, listeners: Sequence[FactListener], numbers: Column | Sequence[Number], are_known: Sequence[bool] = ()
+) -> None:
+    """Tell one fact about several parameters, as far as it is known: one call for all that have the same receiver."""
+    if not listeners:
+        return
+    is_column = isinstance(numbers, Tensor) or all(isinstance(number, float) for number in numbers)
+    if is_column and all(are_known) and len({id(one.receiver) for one in listeners}) == 1:  # nearly always
+        listeners[0].receiver.process_fact(fact, [one.name for one in listeners], numbers)  # type: ignore[arg-type]
+        return
+    each = numbers.unbind() if isinstance(numbers, Tensor) else numbers
+    told: dict[tuple[int, torch.device | None], list[tuple[FactListener, Number]]] = defaultdict(list)
+    for listener, number, is_known in zip(listeners, each, are_known or [True] * len(each), strict=True):
+        if is_known:
+            device = number.device if isinstance(number, Tensor) else None
+            told[id(listener.receiver), device].append((listener, number))
+    for (_, device), own in told.items():
+        alike: Any = [number for _, number in own]
+        column = alike if device is None else torch.stack(alike)
+        own[0][0].receiver.process_fact(fact, [listener.name for listener, _ in own], column)
 
 
 def _is_empty(gradient: Tensor | None) -> Number:

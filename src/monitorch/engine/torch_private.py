@@ -134,6 +134,13 @@ def remove_mode(mode: TorchFunctionMode) -> None:
             modes._push_mode(other)
 
 
+without_modes = torch._C.DisableTorchFunction
+"""Inside a ``with`` block no mode of ``torch.overrides`` sees what is called.
+
+Public is only taking a mode off and putting it back, which takes ten times as long.
+"""
+
+
 OperatorMode = _python_dispatch.TorchDispatchMode
 """Base of modes that see every operator that runs, also in backward; those of ``torch.overrides`` do not see that."""
 

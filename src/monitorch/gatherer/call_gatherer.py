@@ -23,7 +23,7 @@ class CallGatherer(Gatherer):
         self, module: nn.Module, preprocessors: Sequence[Any], name: str, inspector_state: GathererState
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
-        (preprocessor,) = preprocessors
+        (preprocessor,) = self._preprocessors
         self.readers, self.kinds, self.passes = preprocessor.readers, preprocessor.kinds, preprocessor.passes()
         self.in_graphs: bool = getattr(preprocessor, "in_graphs", True)
         engine = getattr(inspector_state, "engine", None)
@@ -34,7 +34,13 @@ class CallGatherer(Gatherer):
         """Pass on one call."""
         self._hand_over(content)
 
-    take_call = __call__
+    def take_call(self, content: Content) -> None:
+        """The same in as few steps as possible, from where it is known that this step is observed."""
+        if not self._failed and self.inspector_state is not None:
+            try:
+                self._process(self._preprocessors[0], content)
+            except Exception as error:
+                self.report(error, content)
 
     def _process(self, preprocessor: Any, content: Content) -> None:
         preprocessor.process_call(self.name, content)

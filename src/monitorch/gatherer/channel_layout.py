@@ -1,6 +1,7 @@
 """Which dimension of an activation holds the channels, judged by the layer that made its input."""
 
-from typing import Any
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -9,6 +10,9 @@ from ..engine.compilation import HookedMethod, inside_graph, is_compiled
 from ..engine.parameters import own_parameters
 from ..engine.tensors import pick_tensor
 from ..engine.torch_private import Convolution, Normalization
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
 
 CHANNELS_IN_DIM_1 = (Convolution, Normalization, nn.GroupNorm)
 CHANNELS_LAST = (
@@ -28,31 +32,44 @@ class ChannelLayout:
     layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph no hook can see which
     module ran: there the last weighted module defined before the layer decides, and the hooks stay, because removing
     them would cause a recompilation.
+
+    With an engine hooks are off while nothing is recorded, as those of taps are.
     """
 
     def __init__(self) -> None:
+        self._engine: Engine | None = None
         self._last_dim = self._last_built = False
         self._ran = self._has_graphs = False
         self._guesses: dict[str, bool] = {}
         self._decided: dict[str, bool] = {}
         self._undecided: set[str] = set()
         self._handles: dict[int, Any] = {}
+        self._hooks: dict[int, tuple[weakref.ref[nn.Module], HookedMethod]] = {}
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether modules are called, instead of being parts of compiled graphs."""
+        return self._ran
 
     def expect(self, name: str) -> None:
         """Announce a layer that will need an answer."""
         self._undecided.add(name)
         self._guesses[name] = self._last_built
 
-    def watch(self, module: nn.Module) -> None:
+    def watch(self, module: nn.Module, engine: "Engine | None" = None) -> None:
         """Notice when ``module`` runs, if it has weights of its own, parametrised ones included."""
+        if engine is not None and self._engine is None:
+            self._engine = engine
+            engine.module_taps.append(self)
         if isinstance(module, (torch.jit.ScriptModule, nn.PReLU)):  # a PReLU does not move channels
             return
-        if id(module) not in self._handles and own_parameters(module):
+        if id(module) not in self._hooks and own_parameters(module):
             in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
             self._last_built = not in_dim_1
             in_last = isinstance(module, CHANNELS_LAST)
             note = self._note_dim_1 if in_dim_1 else self._note_last if in_last else self._note_own
-            self._handles[id(module)] = module.register_forward_hook(HookedMethod(note))
+            self._hooks[id(module)] = weakref.ref(module), HookedMethod(note)
+            self._handles[id(module)] = module.register_forward_hook(self._hooks[id(module)][1])
 
     def __call__(self, name: str) -> bool:
         """Whether the channels of layer ``name`` are its last dimension."""
@@ -74,15 +91,33 @@ class ChannelLayout:
         self._remove_hooks()
         self.__init__()  # type: ignore[misc]
 
+    def rest(self) -> None:
+        """Take the hooks off until :meth:`wake`."""
+        for handle in self._handles.values():
+            handle.remove()
+
+    def wake(self) -> None:
+        """Put them back."""
+        for place, (known, hook) in self._hooks.items():
+            module = known()
+            if module is not None:
+                self._handles[place] = module.register_forward_hook(hook)
+
+    def _note(self, last_dim: bool) -> None:
+        self._last_dim, self._ran = last_dim, True
+        engine = self._engine
+        if engine is not None and not engine.is_awake:  # the first pass was idle
+            engine.send_to_rest(self)
+
     @inside_graph
     def _note_dim_1(self, *_: Any) -> None:
         if not is_compiled():
-            self._last_dim, self._ran = False, True
+            self._note(False)
 
     @inside_graph
     def _note_last(self, *_: Any) -> None:
         if not is_compiled():
-            self._last_dim, self._ran = True, True
+            self._note(True)
 
     @inside_graph
     def _note_own(self, _: nn.Module, __: Any, output: Any) -> None:
@@ -90,13 +125,14 @@ class ChannelLayout:
             return
         try:
             found = pick_tensor(output)
-            if found is None or found.dim() < IMAGE:
-                self._last_dim = True
-            self._ran = True
+            self._note(self._last_dim or found is None or found.dim() < IMAGE)
         except Exception:  # an output that cannot be looked at says nothing about channels
             return
 
     def _remove_hooks(self) -> None:
-        for handle in self._handles.values():
-            handle.remove()
-        self._handles.clear()
+        self.rest()
+        self._handles, self._hooks = {}, {}
+        if self._engine is not None:
+            self._engine.forget(self)
+            self._engine.module_taps.remove(self)
+            self._engine = None

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..engine.gradient_parts import GradientParts
-from ..engine.parameter_facts import Facts, FactsTap
+from ..engine.parameter_facts import FactsTap
 from ..engine.second_moments import SecondMomentTap
 from .abstract_gatherer import Gatherer, GathererState
 
@@ -49,7 +49,7 @@ class FactsGatherer(Gatherer):
     """Passes on the facts about one parameter.
 
     Args:
-        preprocessors: have a method ``process_facts(name, facts)``.
+        preprocessors: one, with a method ``process_fact(fact, names, numbers)``, which gets those of all parameters.
         facts: tells the facts.
 
     The others are those of every gatherer.
@@ -65,11 +65,12 @@ class FactsGatherer(Gatherer):
         facts: FactsTap,
     ) -> None:
         super().__init__(preprocessors, name, inspector_state)
+        (self.receiver,) = self._preprocessors
         self._handles += facts.watch(module, parameter, self)
 
-    def __call__(self, facts: Facts) -> None:
-        """Pass on the facts after a step."""
-        self._hand_over(facts)
+    def __call__(self, fact: str, number: float) -> None:
+        """Pass on one fact."""
+        self._hand_over(fact, number)
 
-    def _process(self, preprocessor: Any, facts: Facts) -> None:
-        preprocessor.process_facts(self.name, facts)
+    def _process(self, preprocessor: Any, fact: str, number: float) -> None:
+        preprocessor.process_fact(fact, [self.name], [number])

@@ -72,13 +72,13 @@ class OutputActivation(OutputLens):
         if self._layout is not None:
             for name, part in module.named_modules():
                 if not isactivation(part) and "parametrizations" not in name.split("."):
-                    self._layout.watch(part)
+                    self._layout.watch(part, getattr(inspector_state, "engine", None))
         super().register_leaf_module(module, module_name, inspector_state)
 
     def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """The same for a module with children, such as attention with its own weights."""
         if self._layout is not None:
-            self._layout.watch(module)
+            self._layout.watch(module, getattr(inspector_state, "engine", None))
         super().register_non_leaf_module(module, module_name, inspector_state)
 
     def detach_from_module(self) -> None:

@@ -95,14 +95,26 @@ class Series:
         for number, part in zip(self._numbers(self.place(key, inplace)), sample, strict=True):
             self._waiting.add(number, as_sample(part), step)
 
-    def add_all(self, keys: Sequence[Hashable], samples: Tensor, steps: Sequence[int] | None = None) -> None:
-        """Add one sample to each key: the elements of a tensor or, if samples have several numbers, its rows.
+    def add_all(
+        self, keys: Sequence[Hashable], samples: Tensor | Sequence[float], steps: Sequence[int] | None = None
+    ) -> None:
+        """Add one sample to each key: numbers, the elements of a tensor or, if samples have several numbers, its rows.
 
-        The tensor has no graph, and must not be changed afterwards. ``steps``: that of each, if it is not the present.
+        A tensor has no graph, and must not be changed afterwards. ``steps``: that of each, if it is not the present.
         """
         numbers = [number for key in keys for number in self._numbers(self.place(key))]
-        all_steps = np.repeat([self.now()] * len(keys) if steps is None else steps, self.width)
-        self._waiting.add_all(numbers, samples.reshape(-1).to(wide_dtype(samples)), all_steps.tolist())
+        each = [self.now()] * len(keys) if steps is None else list(steps)
+        all_steps = each if self.width == 1 else [step for step in each for _ in range(self.width)]
+        if isinstance(samples, Tensor):
+            samples = samples.reshape(-1).to(wide_dtype(samples))
+        self._waiting.add_all(numbers, samples, all_steps)
+
+    def add_column(self, keys: Sequence[Hashable], column: int, samples: Tensor | Sequence[float]) -> None:
+        """Add one number of a sample of several to each key, as :meth:`add_all` does with all of them."""
+        numbers = [self._numbers(self.place(key))[column] for key in keys]
+        if isinstance(samples, Tensor):
+            samples = samples.to(wide_dtype(samples))
+        self._waiting.add_all(numbers, samples, [self.now()] * len(keys))
 
     def now(self) -> int:
         """The step that a sample belongs to which comes now."""

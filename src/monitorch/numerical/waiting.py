@@ -154,17 +154,20 @@ class Waiting:
         if len(queue.samples) >= PACK_AT:
             queue.pack()
 
-    def add_all(self, places: Sequence[int], samples: Tensor, steps: Sequence[int] | None = None) -> None:
-        """Add the elements of a tensor with one dimension, one for each place, and the step of each if it is known."""
-        queue = self._queue(samples.device)
+    def add_all(
+        self, places: Sequence[int], samples: Tensor | Sequence[float], steps: Sequence[int] | None = None
+    ) -> None:
+        """Add one number for each place, maybe as a tensor with one dimension, and the step of each if it is known."""
+        is_there = isinstance(samples, Tensor)
+        queue = self._queue(samples.device if isinstance(samples, Tensor) else None)
         queue.pack()
         queue.orders.extend(range(self._added, self._added + len(places)))
         queue.places.extend(places)
         queue.steps.extend([UNKNOWN] * len(places) if steps is None else steps)
-        queue.packed.append(samples)
+        queue.packed.append(samples if is_there else np.array(samples))
         self._added += len(places)
         if len(queue.packed) >= PACK_AT:
-            queue.packed[:] = [torch.cat(queue.packed)]
+            queue.packed[:] = [torch.cat(queue.packed) if is_there else np.concatenate(queue.packed)]
 
     def _queue(self, device: torch.device | None) -> "_Queue":
         queue = self._queues.get(device)

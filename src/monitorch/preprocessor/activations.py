@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
-from typing import Any, TypeAlias
+from functools import lru_cache, reduce
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,7 +15,8 @@ from ..engine.functional_calls import Content, Reader
 from ..engine.passes import ALL_PASSES, TRAINING_PASSES
 from ..errors import SkippedSample
 from ..numerical.precision import HOST, wide_dtype
-from .accumulating import SeparateStatistics
+from ..numerical.spread import Array, device_deviations, host_numbers, host_spreads, norms_of_each
+from .accumulating import Kept, SeparateStatistics
 
 ZEROS, SATURATION, DEATH = "zeros", "saturation", "death"
 BATCH_SPREAD, UNIT_SPREAD = "batch spread", "unit spread"
@@ -28,6 +30,9 @@ POSITIONS, STEPS = 16_384, 4
 
 MOST = 1 << 20
 """Elements of a call that are looked at: of larger results evenly spread entries and positions, others in each step."""
+
+SMALL = 1 << 14
+"""Elements of a call on the CPU whose result is copied, to be measured together with others."""
 
 NEAR = 0.01
 """How near to its bound a function that never reaches it counts as saturated."""
@@ -160,19 +165,55 @@ def saturated(x: Tensor, low: float, high: float, near: float) -> dict[str, Tens
 
 def spreads(x: Tensor, units: int) -> dict[str, Tensor]:
     """The norm, and the mean standard deviations over the batch and over units, where there are several."""
-    x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
     found = {NORM: torch.linalg.vector_norm(x, dtype=wide_dtype(x))}
     for statistic, dim in ((BATCH_SPREAD, 0), (UNIT_SPREAD, units)):
         if x.shape[dim] > 1:
-            found[statistic] = deviations(x, dim).mean(dtype=wide_dtype(x))
+            found[statistic] = device_deviations(x[None], dim + 1)[0]
     return found
 
 
-def deviations(x: Tensor, dim: int) -> Tensor:
-    """The standard deviations along a dimension."""
-    if x.device != HOST:
-        return x.std(dim, correction=0)
-    return (x - x.mean(dim, keepdim=True)).square_().mean(dim).sqrt_()  # ten times as fast there
+@lru_cache
+def rounded(bound: float, dtype: torch.dtype) -> float:
+    """A bound as results of this dtype reach it."""
+    return float(torch.tensor(bound, dtype=dtype, device=HOST))
+
+
+@np.errstate(all="ignore")
+def measured_here(
+    x: Tensor, units: int, low: float | None, high: float | None, near: float
+) -> tuple[dict[str, Array], Tensor]:
+    """The samples of stacked results on the CPU, and which of their units were active."""
+    numbers = host_numbers(x)
+    flat = numbers.reshape(len(x), -1)
+    active, size = numbers != 0, flat.shape[1]
+    found = {ZEROS: 1 - np.count_nonzero(active.reshape(len(x), -1), 1) / size}
+    sides = [] if low is None else [flat <= rounded(low + near, x.dtype)]
+    sides += [] if high is None else [flat >= rounded(high - near, x.dtype)]
+    if sides:
+        found[SATURATION] = np.count_nonzero(reduce(np.logical_or, sides), 1) / size
+    norms = norms_of_each(numbers)
+    for statistic, dim in ((BATCH_SPREAD, 1), (UNIT_SPREAD, units + 1)):
+        if numbers.shape[dim] > 1:
+            found[statistic] = host_spreads(numbers, dim, norms)
+    for dim in reversed(range(1, numbers.ndim)):
+        active = active if dim == units + 1 else np.logical_or.reduce(active, dim)
+    return found, torch.from_numpy(active)
+
+
+class Whole(NamedTuple):
+    """What results that wait as a whole have in common: where units are, and their bounds; None if there is none."""
+
+    units: int
+    low: float | None
+    high: float | None
+    near: float
+
+
+class Parts(NamedTuple):
+    """What results of which only some sums wait have in common."""
+
+    elements: int
+    statistics: tuple[str, ...]
 
 
 @dataclass
@@ -240,30 +281,58 @@ class Activations(SeparateStatistics):
             raise SkippedSample(f"activations in a {type(result).__name__} or a nested tensor are not measured")
         if not result.numel():
             return
-        with torch.no_grad(), torch.autocast(result.device.type, enabled=False):
-            x = result.detach()
-            x = x[:, None] if x.dim() == 1 else x
-            units = x.dim() - 1 if channel_last else 1
-            x = thinned(x, units, step)
+        x = result.detach()
+        x = x[:, None] if x.dim() == 1 else x
+        units = x.dim() - 1 if channel_last else 1
+        x = thinned(x, units, step) if x.numel() > MOST else x
+        if x.device == HOST:
+            low, high, near = bounds
+            common = Whole(units, None if low != low else low, None if high != high else high, near)
+            if x.numel() <= SMALL:
+                self._gather((name, step), x.clone(), common=(common,))
+            else:
+                self._take_here(self._kept, [(name, step)], [self._kept.series.now()], x[None], common)
+            return
+        with torch.autocast(x.device.type, enabled=False):
             active = active_counts(x, units)
             found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
-            self._gather(name, *found.values(), common=(x.numel(), *found))
-            self._note_alive(name, x, active, step)
+        self._gather(name, *found.values(), common=(Parts(x.numel(), tuple(found)),))
+        window = self._note_alive(name, active, step, len(x), x.numel() // len(active))
+        if window is not None:
+            self._gather(name, window, common=(Parts(x.numel(), (DEATH,)),))
 
-    def _note_alive(self, name: str, x: Tensor, active: Tensor, step: int) -> None:
+    def _note_alive(self, name: str, active: Tensor, step: int, entries: int, positions: int) -> Tensor | None:
+        """Remember which units were active; if that was enough to tell the dead ones, how active all were."""
         window = self._windows.get(name)
         if window is None or window.alive.shape != active.shape:
             window = self._windows[name] = AliveUnits(torch.zeros_like(active))
-        window.add(active, step, len(x), x.numel() // len(active))
-        if window.is_full:
-            del self._windows[name]
-            self._gather(name, window.alive, common=(x.numel(), DEATH))
+        window.add(active, step, entries, positions)
+        return self._windows.pop(name).alive if window.is_full else None
+
+    def _take_here(
+        self, kept: Kept, calls: Sequence[tuple[str, int]], steps: Sequence[int], x: Tensor, common: Whole
+    ) -> None:
+        """Make the samples of stacked results on the CPU."""
+        samples, active = measured_here(x, *common)
+        names = [name for name, _ in calls]
+        for statistic, numbers in samples.items():
+            kept.series.add_all([(name, statistic) for name in names], numbers.tolist(), steps)
+        entries, positions = x.shape[1], x[0].numel() // active.shape[1]
+        for (name, step), logged, own in zip(calls, steps, active.unbind(), strict=True):
+            window = self._note_alive(name, own, step, entries, positions)
+            if window is not None:
+                dead = 1 - int(window.count_nonzero()) / len(window)
+                kept.series.add((name, DEATH), dead, step=logged)
 
     def _handle(
-        self, kept: Any, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
+        self, kept: Kept, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
     ) -> None:
-        """Make the samples of several calls; those that a window has closed for come alone."""
-        elements, *statistics = common
+        """Make the samples of several calls; on other devices those that a window has closed for come alone."""
+        (what,) = common
+        if isinstance(what, Whole):
+            self._take_here(kept, keys, steps, columns[0], what)
+            return
+        elements, statistics = what
         wide, found = wide_dtype(columns[0]), dict(zip(statistics, columns, strict=True))
         norms = found.pop(NORM, columns[0])  # with spreads there is one
         for statistic, column in found.items():
@@ -284,8 +353,8 @@ class Activations(SeparateStatistics):
 
     def state_dict(self) -> dict[str, Any]:
         """Also the windows that are not full."""
-        windows = {name: asdict(window) for name, window in self._windows.items()}
-        return {**super().state_dict(), "windows": windows}
+        found = super().state_dict()  # first: what still waits belongs to windows, too
+        return {**found, "windows": {name: asdict(window) for name, window in self._windows.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""

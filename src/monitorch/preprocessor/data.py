@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..numerical.precision import wide_dtype
 from .abstract import AbstractTensorPreprocessor
-from .accumulating import SeparateStatistics
+from .accumulating import Kept, SeparateStatistics
 
 MEAN, STD, RANGE, NONFINITE = "mean", "std", "range", "nonfinite"
 FEATURE_SPREAD, CONSTANT_FEATURES = "feature spread", "constant features"
@@ -20,8 +20,11 @@ IMAGE = 4
 MOST = 1 << 22
 """Elements of a tensor that are read; of a larger one every so-many-th sample."""
 
+SMALL = 1 << 16
+"""Elements of tensors that are copied, to be read together with those of other steps."""
+
 Described: TypeAlias = list[tuple[str, Tensor]]
-"""Statistics with a sample; one may have several samples."""
+"""Statistics with one sample for each of several tensors; one may come several times."""
 
 
 def thinned(named: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -38,14 +41,18 @@ def thinned(named: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 def described(data: Tensor) -> Described:
-    """Mean, standard deviation and range of floating data, and how many are not finite; of integers the range only."""
+    """Mean, standard deviation and range of floating data, and how many are not finite; of integers the range only.
+
+    This and the other functions get tensors of one shape, stacked.
+    """
+    flat = data.reshape(len(data), -1)
     if not data.is_floating_point():
-        return extremes(RANGE, data.to(torch.int64))
-    x, wide = data.float() if data.dtype.itemsize < torch.float32.itemsize else data, wide_dtype(data)
-    mean = x.mean(dtype=wide)
-    mean_square = torch.linalg.vector_norm(x, dtype=wide).square() / x.numel()
+        return extremes(RANGE, flat.to(torch.int64))
+    x, wide = flat.float() if flat.dtype.itemsize < torch.float32.itemsize else flat, wide_dtype(flat)
+    mean = x.mean(1, dtype=wide)
+    mean_square = torch.linalg.vector_norm(x, dim=1, dtype=wide).square() / x.shape[1]
     std = (mean_square - mean.square()).clamp(min=0).sqrt()
-    nonfinite = (x - x).ne_(0).sum()  # 0, unless it is not finite; isfinite() takes ten times as long
+    nonfinite = (x - x).ne_(0).sum(1)  # 0, unless it is not finite; isfinite() takes ten times as long
     return [(MEAN, mean), (STD, std), *extremes(RANGE, x), (NONFINITE, nonfinite)]
 
 
@@ -55,33 +62,34 @@ def described_features(data: Tensor) -> Described:
     Features are the last dimension, of images the channels. Those whose elements are all equal are constant: they are
     left out of the first number, which is 1 if no others are there.
 
-    >>> spread, constant = described_features(torch.tensor([[0.0, 0.0, 7.0], [1.0, 100.0, 7.0]]))
+    >>> spread, constant = described_features(torch.tensor([[[0.0, 0.0, 7.0], [1.0, 100.0, 7.0]]]))
     >>> spread[1].item(), constant[1].item()
     (100.0, 1)
     """
-    if not data.is_floating_point() or data.dim() < 2:
+    if not data.is_floating_point() or data.dim() < 3:
         return []
     stds, is_constant = feature_deviations(data)
-    largest = stds.masked_fill(is_constant, -math.inf).amax()
-    smallest = stds.masked_fill(is_constant, math.inf).amin()
+    largest = stds.masked_fill(is_constant, -math.inf).amax(1)
+    smallest = stds.masked_fill(is_constant, math.inf).amin(1)
     spread = (largest / smallest).masked_fill(largest == -math.inf, 1.0)
-    return [(FEATURE_SPREAD, spread), (CONSTANT_FEATURES, is_constant.sum())]
+    return [(FEATURE_SPREAD, spread), (CONSTANT_FEATURES, is_constant.sum(1))]
 
 
 def feature_deviations(data: Tensor) -> tuple[Tensor, Tensor]:
     """The standard deviation of each feature of floating data, and a flag for each: whether it is constant."""
     x = data.float() if data.dtype.itemsize < torch.float32.itemsize else data
-    x = x.movedim(1, -1) if x.dim() >= IMAGE else x
-    others = tuple(range(x.dim() - 1))
-    is_constant = x.amin(others) == x.amax(others)
-    centred = x - x.mean(others)
-    rest = centred.mean(others)  # what rounding took from the mean; much, if that is far from 0
-    return (centred.square_().mean(others) - rest.square()).clamp(min=0).sqrt(), is_constant
+    x = x.movedim(2, -1) if x.dim() > IMAGE else x
+    x = x.reshape(len(x), -1, x.shape[-1])
+    is_constant = x.amin(1) == x.amax(1)
+    centred = x - x.mean(1, keepdim=True)
+    rest = centred.mean(1)  # what rounding took from the mean; much, if that is far from 0
+    return (centred.square_().mean(1) - rest.square()).clamp(min=0).sqrt(), is_constant
 
 
 def extremes(statistic: str, x: Tensor) -> Described:
     """The smallest and the largest number as two samples: the range of a tick is from the smallest to the largest."""
-    return [(statistic, x.amin()), (statistic, x.amax())]
+    flat = x.reshape(len(x), -1)
+    return [(statistic, flat.amin(1)), (statistic, flat.amax(1))]
 
 
 class DataStatistics(SeparateStatistics, AbstractTensorPreprocessor):
@@ -94,7 +102,16 @@ class DataStatistics(SeparateStatistics, AbstractTensorPreprocessor):
 
     @torch.no_grad()
     def process_tensor(self, name: str, tensor: Tensor) -> None:
-        """Take one tensor."""
+        """Take one tensor; it may be changed afterwards."""
         data = thinned({name: tensor.detach()})[name]
-        for statistic, sample in (*described(data), *described_features(data)):
-            self._kept.series.add((name, statistic), sample)
+        if data.numel() > SMALL:
+            self._handle(self._kept, (name,), (self._kept.series.now(),), [data[None]])
+        elif data.numel():
+            self._gather(name, data.clone())
+
+    def _handle(
+        self, kept: Kept, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *_: Any
+    ) -> None:
+        """Describe tensors of one shape."""
+        for statistic, samples in (*described(columns[0]), *described_features(columns[0])):
+            kept.series.add_all([(name, statistic) for name in keys], samples, steps)

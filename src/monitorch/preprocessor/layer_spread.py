@@ -1,29 +1,15 @@
-"""How much samples, or units, differ: numbers that tell whether a layer can tell anything apart."""
+"""How much samples differ: a number that tells whether a layer can tell anything apart."""
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..numerical.precision import wide_dtype
-from .accumulating import AccumulatingPreprocessor
-from .activations import deviations
+from ..numerical.spread import relative_spreads
+from .accumulating import AccumulatingPreprocessor, Kept
 
-MOST = 1 << 19
-"""Elements of an output that are looked at."""
-
-
-def relative_spread(x: Tensor, dim: int) -> Tensor:
-    """The mean standard deviation along a dimension, over the root mean square of all elements; 0 if all are 0.
-
-    >>> relative_spread(torch.tensor([[1.0, -1.0], [1.0, -1.0]]), 0)
-    tensor(0.)
-    """
-    x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
-    norm = torch.linalg.vector_norm(x)
-    scale = (norm / math.sqrt(x.numel())).clamp_min(torch.finfo(torch.float32).tiny)
-    spread: Tensor = deviations(x, dim).mean() / scale
-    return spread
+MOST, SMALL = 1 << 19, 1 << 14
+"""Elements of an output that are looked at; and those of one that is copied, to be looked at together with others."""
 
 
 class LayerSpread(AccumulatingPreprocessor):
@@ -35,11 +21,20 @@ class LayerSpread(AccumulatingPreprocessor):
 
     @torch.no_grad()
     def process_output(self, name: str, output: Tensor) -> None:
-        """Take one output, whose first dimension is the batch."""
+        """Take one output, whose first dimension is the batch; it may be changed afterwards."""
         self.computes_in_half |= output.dtype is torch.float16
-        if output.dim() < 2 or len(output) < 2 or not output.is_floating_point():
+        if output.dim() < 2 or len(output) < 2 or not output.is_floating_point() or not output.numel():
             return
-        with torch.autocast(output.device.type, enabled=False):
-            x = output.detach().flatten(1)
-            x = x[:, :: -(-x.numel() // MOST)]
-            self._record(name, relative_spread(x, 0).to(wide_dtype(x)))
+        x = output.detach()
+        if x.numel() <= SMALL:
+            self._gather(name, x.clone())
+            return
+        x = x.flatten(1)
+        x = x[:, :: -(-x.numel() // MOST)]
+        self._handle(self._kept, (name,), (self._kept.series.now(),), [x[None]])
+
+    def _handle(
+        self, kept: Kept, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *_: Any
+    ) -> None:
+        """Look at outputs of one shape."""
+        kept.series.add_all(keys, relative_spreads(columns[0], 1), steps)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..engine.inputs import OUTPUT, TARGET
 from ..numerical.precision import wide_dtype
-from .counting import CountingStatistics, Counts
-from .data import MEAN, NONFINITE, RANGE, STD, Described, described, extremes, thinned
+from .accumulating import Kept
+from .counting import CountingStatistics, Counts, CountsKept
+from .data import MEAN, NONFINITE, RANGE, SMALL, STD, Described, described, extremes, thinned
 
 ROW_SUM, PERPLEXITY, IGNORED = "row sum", "perplexity", "ignored"
 
@@ -46,33 +47,46 @@ class LossInputs(CountingStatistics):
     @torch.no_grad()
     def process_loss(self, named: Mapping[str, Tensor], ignore_index: int | None = None) -> None:
         """Take the output and the target of one pass; targets of ``ignore_index`` do not count."""
-        named = thinned({name: tensor.detach() for name, tensor in named.items()})
-        for name, tensor in named.items():
-            self._add(name, described(tensor))
-        output, target = named.get(OUTPUT), named.get(TARGET)
-        if output is None or not output.is_floating_point():
-            return
-        dimension = None if target is None else class_dimension(output, target)
-        rows = min(1, output.dim() - 1) if dimension is None else dimension
-        if output.dim() and output.shape[rows] > 1:
-            self._add(OUTPUT, extremes(ROW_SUM, output.sum(rows, dtype=wide_dtype(output))))
-        if target is not None and dimension is not None and output.shape[dimension] <= MOST_CLASSES:
-            self._count_classes(output, target.to(torch.int64), dimension, ignore_index)
+        named = thinned({name: tensor.detach() for name, tensor in named.items() if tensor.numel()})
+        common = tuple(named), ignore_index
+        if sum(tensor.numel() for tensor in named.values()) > SMALL:
+            stacked = [tensor[None] for tensor in named.values()]
+            self._handle(self._kept, (None,), (self._kept.series.now(),), stacked, *common)
+        elif named:
+            self._gather(None, *(tensor.clone() for tensor in named.values()), common=common)
 
-    def _count_classes(self, output: Tensor, target: Tensor, dimension: int, ignore_index: int | None) -> None:
+    def _handle(self, kept: Kept, keys: Any, steps: tuple[int, ...], columns: list[Tensor], *common: Any) -> None:
+        """Look at outputs and targets of one shape, stacked."""
+        names, ignore_index = common
+        named = dict(zip(names, columns, strict=True))
+        found = [(name, described(tensor)) for name, tensor in named.items()]
+        output, target = named.get(OUTPUT), named.get(TARGET)
+        if output is not None and output.is_floating_point():
+            dimension = None if target is None else class_dimension(output[0], target[0])
+            rows = min(1, output.dim() - 2) if dimension is None else dimension
+            if output.dim() > 1 and output.shape[rows + 1] > 1:
+                found.append((OUTPUT, extremes(ROW_SUM, output.sum(rows + 1, dtype=wide_dtype(output)))))
+            if target is not None and dimension is not None and output.shape[dimension + 1] <= MOST_CLASSES:
+                found += self._count_classes(kept, output, target.to(torch.int64), dimension + 1, ignore_index)
+        for name, samples in found:
+            for statistic, numbers in samples:
+                kept.series.add_all([(name, statistic)] * len(steps), numbers, steps)
+
+    def _count_classes(
+        self, kept: Kept, output: Tensor, target: Tensor, dimension: int, ignore_index: int | None
+    ) -> list[tuple[str, Described]]:
+        assert isinstance(kept, CountsKept)
         size = output.shape[dimension]
         matters = (target >= 0) & (target < size)
         if ignore_index is not None:
             matters &= target != ignore_index
+        ignored = 1 - matters.reshape(len(matters), -1).mean(1, dtype=wide_dtype(output))
+        found: list[tuple[str, Described]] = [(TARGET, [(IGNORED, ignored)])]
         for name, classes in ((TARGET, target), (OUTPUT, output.argmax(dimension))):
             counts = class_counts(classes.where(matters, size), size)
-            self._count(name, counts)
-            self._add(name, [(PERPLEXITY, perplexity(counts))])
-        self._add(TARGET, [(IGNORED, 1 - matters.mean(dtype=wide_dtype(output)))])
-
-    def _add(self, name: str, samples: Described) -> None:
-        for statistic, sample in samples:
-            self._kept.series.add((name, statistic), sample)
+            kept.add((name,), counts.sum(0, keepdim=True))
+            found.append((name, [(PERPLEXITY, perplexity(counts))]))
+        return found
 
     # the classes of a whole tick
 
@@ -145,14 +159,14 @@ def class_dimension(output: Tensor, target: Tensor) -> int | None:
 
 
 def class_counts(classes: Tensor, size: int) -> Tensor:
-    """How often each class comes; the number ``size`` stands for none."""
-    counts = torch.zeros(size + 1, dtype=torch.int64, device=classes.device)
-    flat = classes.reshape(-1)
-    return counts.scatter_add_(0, flat, torch.ones_like(flat))[:size]
+    """How often each class comes in each of some stacked tensors; the number ``size`` stands for none."""
+    flat = classes.reshape(len(classes), -1)
+    counts = torch.zeros(len(classes), size + 1, dtype=torch.int64, device=classes.device)
+    return counts.scatter_add_(1, flat, torch.ones_like(flat))[:, :size]
 
 
 def perplexity(counts: Tensor) -> Tensor:
-    """How many classes there would be if all were as frequent: the exponential of the entropy."""
-    shares = counts.to(wide_dtype(counts)) / counts.sum()
-    entropy: Tensor = torch.special.entr(shares).sum()
+    """How many classes there would be in each row if all were as frequent: the exponential of the entropy."""
+    shares = counts.to(wide_dtype(counts)) / counts.sum(1, keepdim=True)
+    entropy: Tensor = torch.special.entr(shares).sum(1)
     return entropy.exp()

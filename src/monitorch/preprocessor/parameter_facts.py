@@ -1,10 +1,10 @@
 """Facts about parameters, step by step."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..engine.parameter_facts import Facts
+from ..engine.parameter_facts import Column, Facts
 from .accumulating import AccumulatingPreprocessor
 
 
@@ -12,7 +12,8 @@ class FactSeries(AccumulatingPreprocessor):
     """Keeps the facts about each parameter; what was not known in a step is no sample.
 
     >>> series = FactSeries()
-    >>> series.process_facts("layer.weight", Facts(1.0, 0.0, 77.0, 0.1, 0.0, 0.0))
+    >>> series.process_fact("changed", ["layer.weight"], [0.0])
+    >>> series.process_fact("checksum", ["layer.weight"], [77.0])
     >>> series.means("changed"), series.last("checksum")
     ({'layer.weight': {'mean': 0.0}}, {'layer.weight': {'last': 77.0}})
     """
@@ -22,9 +23,9 @@ class FactSeries(AccumulatingPreprocessor):
     def __init__(self) -> None:
         super().__init__(inplace=True)
 
-    def process_facts(self, name: str, facts: Facts) -> None:
-        """Take the facts after one step."""
-        self._record(name, *facts)
+    def process_fact(self, fact: str, names: Sequence[str], numbers: Column) -> None:
+        """Take one fact about several parameters after a step."""
+        self._kept.series.add_column(names, self.statistics.index(fact), numbers)
 
     def means(self, fact: str) -> dict[str, dict[str, float]]:
         """The mean over the steps in which it was known, by parameter."""

@@ -48,7 +48,7 @@ class ExpertShares(CountingStatistics):
     def process_router(self, name: str, tensors: Sequence[Tensor], top_k: int | None) -> None:
         """Take the tensors that a router has returned, in their order; does not wait for the device."""
         choice = chosen_experts(tensors, top_k)
-        counts = class_counts(choice.indices, choice.experts)
+        counts = class_counts(choice.indices[None], choice.experts)[0]
         self._count(name, counts)
         shares = counts.to(wide_dtype(counts)) / counts.sum()
         self._kept.series.add((name, ENTROPY), torch.special.entr(shares).sum() / math.log(choice.experts))

@@ -25,13 +25,14 @@ from ..inspector import PyTorchInspector
 from ..inspector.inspector_state import InspectorState
 from ..inspector.module_tree import named_parameters, walk
 from ..lens.base import Lens
+from ..numerical.spread import relative_spreads
 from ..numerical.waiting import Pending, Waiting
 from ..preprocessor import activations, attention, data, loss_inputs, routing
 from ..preprocessor.accumulating import AccumulatingPreprocessor, SeparateStatistics
 from ..preprocessor.batch_norm import BatchNormShifts
 from ..preprocessor.geometry import GradientGeometry
 from ..preprocessor.global_norm import GlobalNorm
-from ..preprocessor.layer_spread import LayerSpread, relative_spread
+from ..preprocessor.layer_spread import LayerSpread
 from ..preprocessor.outputs import OutputNorm
 from ..preprocessor.parameter_difference_geometry import ParameterDifferenceRatio
 from ..preprocessor.parameter_facts import FactSeries
@@ -356,7 +357,7 @@ class FirstStep:
     def _take(self, signal: str, name: str, tensor: Tensor) -> None:
         if tensor.is_floating_point() and not tensor.is_meta:
             self._names.append((signal, name))
-            spread = relative_spread(tensor.flatten(1), 0).to(torch.float64)
+            (spread,) = relative_spreads(tensor.detach().flatten(1)[None], 1)
             self._waiting.add(len(self._names) - 1, spread, self._step)
 
     def pending(self) -> list[Pending]:

@@ -166,14 +166,6 @@ def test_threads_do_not_share_buffers(exact, assert_row):
             assert_row(row, exact(x, x, 0.5), PRECISION)
 
 
-def test_squares_by_row_without_vecdot(monkeypatch):
-    rows = np.random.default_rng(0).standard_normal((5, 7), dtype=np.float32)
-    monkeypatch.delattr(np, "vecdot", raising=False)
-    squares = np.empty(5)
-    host._squares_by_row(rows, squares)
-    assert np.allclose(squares, (rows.astype(np.float64) ** 2).sum(axis=1))
-
-
 def test_sketch_is_that_of_the_reference(cases):
     for name, pair in cases().items():
         rows, states = assert_same_sketches(pair)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...numerical.norms import as_dense
 from ...numerical.precision import difference
+from ...numerical.spread import squares_by_row
 from ..columns import (
     ACTIVE,
     ALL,
@@ -235,7 +236,7 @@ def _output(x: Tensor, channel_dim: int | None, eps: float, wanted: int) -> list
             samples[sample] += piece.dot(piece)
         else:
             rows = piece.reshape(-1, group)
-            _squares_by_row(rows, samples[sample : sample + len(rows)])
+            squares_by_row(rows, samples[sample : sample + len(rows)])
         low = math.nan
         if largest:
             low = piece.item(piece.argmin())
@@ -288,14 +289,6 @@ def _product(first: Array, second: Array) -> float:
     if LOW_PRODUCT < abs(fast) < HIGH or (fast == 0 and not (first.any() and second.any())):
         return fast
     return float(np.multiply(first, second, dtype=np.float64).sum())
-
-
-def _squares_by_row(rows: Array, out: Array) -> None:
-    """Sum of squares of every row."""
-    if hasattr(np, "vecdot"):
-        np.vecdot(rows, rows, out)
-    else:
-        np.einsum("ij,ij->i", rows, rows, out=out)
 
 
 def _active(piece: Array, eps: float, low: float) -> tuple[Array, int]:

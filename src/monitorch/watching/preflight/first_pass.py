@@ -323,7 +323,7 @@ def _scale(data: Tensor) -> DataScale | None:
     wide = data.to(wide_dtype(data))
     apart = 1.0
     if data.dim() > 1 and data.numel() >= FEW * data.shape[-1]:
-        stds, is_constant = feature_deviations(wide)
+        stds, is_constant = feature_deviations(wide[None])
         stds = stds[~is_constant]
         apart = float(stds.amax() / stds.median()) if len(stds) else 1.0
     return DataScale(float(wide.mean()), float(wide.std(correction=0)), apart)
