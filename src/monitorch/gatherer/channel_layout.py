@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..engine.compilation import HookedMethod, inside_graph, is_compiled
+from ..engine.graph import GraphHook
 from ..engine.parameters import own_parameters
 from ..engine.tensors import pick_tensor
 from ..engine.torch_private import Convolution, Normalization
@@ -21,6 +21,28 @@ CHANNELS_LAST = (
 )
 IMAGE = 4
 """Dimensions of a batch of images, at least."""
+
+
+class LayoutHook(GraphHook):
+    """Notices that a module with weights has run.
+
+    Args:
+        last_dim: whether its channels are the last dimension; None if that depends on what it returns.
+    """
+
+    def __init__(self, layout: "ChannelLayout", last_dim: bool | None, engine: "Engine | None") -> None:
+        super().__init__(None if engine is None else engine.state, "looking where channels are")
+        self._layout, self._last_dim = layout, last_dim
+
+    def eager(self, _: nn.Module, __: Any, output: Any) -> None:
+        """It has run."""
+        if self._last_dim is None:
+            self._layout.note_own(output)
+        else:
+            self._layout.note(self._last_dim)
+
+    def in_graph(self, *_: Any) -> None:
+        """Inside a graph nobody can see which module ran."""
 
 
 class ChannelLayout:
@@ -44,7 +66,7 @@ class ChannelLayout:
         self._decided: dict[str, bool] = {}
         self._undecided: set[str] = set()
         self._handles: dict[int, Any] = {}
-        self._hooks: dict[int, tuple[weakref.ref[nn.Module], HookedMethod]] = {}
+        self._hooks: dict[int, tuple[weakref.ref[nn.Module], LayoutHook]] = {}
 
     @property
     def is_eager(self) -> bool:
@@ -64,11 +86,10 @@ class ChannelLayout:
         if isinstance(module, (torch.jit.ScriptModule, nn.PReLU)):  # a PReLU does not move channels
             return
         if id(module) not in self._hooks and own_parameters(module):
-            in_dim_1 = isinstance(module, CHANNELS_IN_DIM_1)
+            in_dim_1, in_last = isinstance(module, CHANNELS_IN_DIM_1), isinstance(module, CHANNELS_LAST)
             self._last_built = not in_dim_1
-            in_last = isinstance(module, CHANNELS_LAST)
-            note = self._note_dim_1 if in_dim_1 else self._note_last if in_last else self._note_own
-            self._hooks[id(module)] = weakref.ref(module), HookedMethod(note)
+            hook = LayoutHook(self, in_last if in_dim_1 or in_last else None, engine)
+            self._hooks[id(module)] = weakref.ref(module), hook
             self._handles[id(module)] = module.register_forward_hook(self._hooks[id(module)][1])
 
     def __call__(self, name: str) -> bool:
@@ -103,31 +124,20 @@ class ChannelLayout:
             if module is not None:
                 self._handles[place] = module.register_forward_hook(hook)
 
-    def _note(self, last_dim: bool) -> None:
+    def note(self, last_dim: bool) -> None:
+        """A module with weights has run."""
         self._last_dim, self._ran = last_dim, True
         engine = self._engine
         if engine is not None and not engine.is_awake:  # the first pass was idle
             engine.send_to_rest(self)
 
-    @inside_graph
-    def _note_dim_1(self, *_: Any) -> None:
-        if not is_compiled():
-            self._note(False)
-
-    @inside_graph
-    def _note_last(self, *_: Any) -> None:
-        if not is_compiled():
-            self._note(True)
-
-    @inside_graph
-    def _note_own(self, _: nn.Module, __: Any, output: Any) -> None:
-        if is_compiled():
-            return
+    def note_own(self, output: Any) -> None:
+        """The same for one of a class that nobody knows."""
         try:
             found = pick_tensor(output)
-            self._note(self._last_dim or found is None or found.dim() < IMAGE)
         except Exception:  # an output that cannot be looked at says nothing about channels
             return
+        self.note(self._last_dim or found is None or found.dim() < IMAGE)
 
     def _remove_hooks(self) -> None:
         self.rest()
