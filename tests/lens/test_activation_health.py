@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from monitorch import MonitorchWarning
 from monitorch.errors import OptionError
 from monitorch.lens import ActivationHealth, Attention
+from monitorch.preprocessor import activations
 from monitorch.preprocessor.activations import FREE as NO_BOUNDS
 from monitorch.preprocessor.activations import MOST, Activations, thinned
 
@@ -262,8 +263,29 @@ EVERY_WAY = [
 ]
 
 
+def measure_as_elsewhere(monkeypatch):
+    """Measure tensors as on devices other than the CPU."""
+    monkeypatch.setattr(activations, "is_here", lambda x: False)
+
+
+@pytest.fixture(params=["on the CPU", "as elsewhere"])
+def place(request, monkeypatch):
+    if request.param == "as elsewhere":
+        measure_as_elsewhere(monkeypatch)
+
+
 @pytest.mark.parametrize(("case", "compiled"), EVERY_WAY)
 def test_numbers_are_those_of_numpy(case, compiled, watch, shown):
+    compare(case, watch, shown, compiled=compiled)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_are_the_same_on_other_devices(case, watch, shown, monkeypatch):
+    measure_as_elsewhere(monkeypatch)
+    compare(case, watch, shown)
+
+
+def compare(case, watch, shown, *, compiled=False):
     build, shape, compute, expected = CASES[case]
     torch.manual_seed(0)
     model = build()
@@ -323,6 +345,7 @@ def test_a_unit_that_is_zero_in_all_batches_but_one_is_not_dead(watch, shown):
     assert shown.values(ZEROS)["fc"]["mean"] == pytest.approx(1 - 1 / (4 * 64 * 8))
 
 
+@pytest.mark.usefixtures("place")
 def test_windows_follow_each_other(watch, shown):
     model = with_dead_units(2)
     inspector = run(model, [draw(128, 6, seed=seed) for seed in range(5)], watch)
@@ -344,6 +367,7 @@ def test_a_batch_of_one_calls_no_unit_dead_before_there_were_enough(watch, shown
     assert 0.2 < shown.values(ZEROS)["fc"]["mean"] < 0.8
 
 
+@pytest.mark.usefixtures("place")
 def test_a_layer_that_changes_its_width_begins_a_new_window(watch, shown):
     model = nn.Sequential(nn.ReLU())
     inspector = watch(model, ActivationHealth())
@@ -356,6 +380,7 @@ def test_a_layer_that_changes_its_width_begins_a_new_window(watch, shown):
     assert shown.values(DEAD) == {"0": {"mean": 1.0}}
 
 
+@pytest.mark.usefixtures("place")
 def test_a_window_goes_on_after_a_checkpoint(watch, shown):
     model = with_dead_units(3)
     first = watch(model, ActivationHealth())
@@ -455,6 +480,7 @@ def test_a_single_row_is_one_unit(watch, shown):
     assert shown.values(BATCH_SPREAD)["fc"]["mean"] > 0
 
 
+@pytest.mark.usefixtures("place")
 def test_a_layer_of_zeros_has_no_spread_and_nan_is_not_dead(watch, shown):
     model = nn.Sequential(nn.ReLU())
     run(model, [torch.full((256, 4), value, requires_grad=True) for value in (-1.0, torch.nan)], watch)

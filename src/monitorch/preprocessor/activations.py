@@ -200,6 +200,11 @@ def measured_here(
     return found, torch.from_numpy(active)
 
 
+def is_here(x: Tensor) -> bool:
+    """Whether a tensor is on the CPU, where NumPy measures it."""
+    return x.device == HOST
+
+
 class Whole(NamedTuple):
     """What results that wait as a whole have in common: where units are, and their bounds; None if there is none."""
 
@@ -285,7 +290,7 @@ class Activations(SeparateStatistics):
         x = x[:, None] if x.dim() == 1 else x
         units = x.dim() - 1 if channel_last else 1
         x = thinned(x, units, step) if x.numel() > MOST else x
-        if x.device == HOST:
+        if is_here(x):
             low, high, near = bounds
             common = Whole(units, None if low != low else low, None if high != high else high, near)
             if x.numel() <= SMALL:
