@@ -11,7 +11,7 @@ from torch import nn
 from monitorch import PyTorchInspector
 from monitorch.engine.meeting import Meeting
 from monitorch.errors import MonitorchWarning
-from monitorch.lens import OutputActivation, OutputNorm, ParameterNorm
+from monitorch.lens import ActivationHealth, OutputActivation, OutputNorm, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -123,8 +123,22 @@ def has_exact_deaths(rank):
     return [record.value for record in inspector.records() if record.statistic == "death_rate"]
 
 
+def has_units_that_live_elsewhere(rank, exact):
+    """Each process has one active unit of its own of four, in two windows; in the second tick there is none."""
+    model, found = nn.Sequential(nn.Identity(), nn.ReLU()), []
+    inspector, _ = watching(model, [ActivationHealth(exact_death=exact)])
+    for steps in (2, 0):
+        for _ in range(steps):
+            model(torch.eye(4)[rank].expand(256, 4))
+            inspector.optimizers[0].step()
+        inspector.tick_epoch()
+        found.append([r.value for r in inspector.records() if r.tag == "Activation Dead Units"])
+    return found
+
+
 def scenarios(rank, folder):
     return {
+        "units": [has_units_that_live_elsewhere(rank, exact) for exact in (True, False)],
         "experts": has_other_experts(rank),
         "dropped": drops_a_layer(rank),
         "micro-batches": accumulates(rank),
@@ -217,6 +231,13 @@ def test_micro_batches_that_only_some_processes_have_count_as_passes_of_these(ti
 def test_channels_are_dead_if_no_process_that_ran_the_layer_has_them_active(ranks):
     for found in ranks:
         assert found["deaths"] == pytest.approx([np.mean([1 / 4, 2 / 4])])
+
+
+def test_units_are_dead_if_no_process_has_seen_them_active_or_on_average(ranks):
+    for found in ranks:
+        exact, mean = found["units"]
+        assert exact == [[1 - RANKS / 4] * 3, []]  # mean, least and most
+        assert mean == [[3 / 4] * 3, []]
 
 
 def test_those_who_survive_a_death_in_the_middle_of_a_tick_show_their_own_numbers(run_ranks):

@@ -15,7 +15,7 @@ PARAMETERS = "parameters=('weight', 'bias')"
 
 SIGNATURES = {
     "ActivationHealth": f"{OUTPUTS}, channel_last='auto', line_aggregation='mean', range_aggregation='min-max', "
-    "in_graphs=True",
+    "in_graphs=True, exact_death=False",
     "Attention": f"{OUTPUTS}, log_scale=False, {LINES}, in_graphs=True",
     "Attribute": "attributes, reducer=None, map_=None, difference=False, *, inplace=True, record_eval=False, "
     f"log_scale=False, {LINES}",

@@ -40,7 +40,8 @@ class ActivationHealth(Lens):
     further ones before the next such layer get numbers: ``fc``, ``fc 2``. Seen are the activation modules and functions
     of torch, methods and in-place ones too, and clamp; softmax and dropout are none. A formula written by hand shows
     the functions it is made of. The first dimension is the batch. With several processes the samples of all are put
-    together: dead units are then the mean of their shares, which is at least the share that is dead in all.
+    together: dead units are then the mean of their shares, which is at least the share that is dead in all. With
+    ``exact_death=True`` it is the latter: one sample for each tick, over all windows of all processes in it.
 
     Compiled models are seen, without a graph break. Not seen **inside compiled graphs** are hardsigmoid, hardswish and
     what is checkpointed, nor, with a warning, a model that is called inside a larger compiled function, or that is a
@@ -59,6 +60,7 @@ class ActivationHealth(Lens):
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
         in_graphs: look into compiled graphs, too; these then have operators that hand over activations. False leaves
             them as they are, as the standard lens does: nothing is shown of a compiled model.
+        exact_death: with several processes, count a unit as dead only if it was never active in any of them.
     """
 
     def __init__(
@@ -70,11 +72,12 @@ class ActivationHealth(Lens):
         line_aggregation: Strings = "mean",
         range_aggregation: Strings | None = "min-max",
         in_graphs: bool = True,
+        exact_death: bool = False,
     ) -> None:
         lines = options.points("line_aggregation", line_aggregation, inplace)
         bands = options.ranges("range_aggregation", range_aggregation, inplace)
         self._calls = ActivationLayers(None if options.channel_last(channel_last) == "auto" else bool(channel_last))
-        health = Activations(inplace, record_eval, evaluation_from_grad, in_graphs)
+        health = Activations(inplace, record_eval, evaluation_from_grad, in_graphs, exact_death)
         shares = {"Activation Zeros": ZEROS, "Activation Saturation": SATURATION, "Activation Dead Units": DEATH}
         spreads = {"Activation Batch Spread": BATCH_SPREAD, "Activation Unit Spread": UNIT_SPREAD}
         views = [LayerLines(tag, Source(health, name), lines, bands, ylim=(0, 1)) for tag, name in shares.items()]
@@ -92,6 +95,8 @@ class ActivationHealth(Lens):
     def finalize_epoch(self) -> None:
         """Read every view, also for calls with numbers."""
         self._layers = {name: None for layer in self._layers for name in self._calls.names(layer)}
+        for health in self._preprocessors:
+            health.take_deaths()
         super().finalize_epoch()
 
     def detach_from_module(self) -> None:

@@ -16,7 +16,8 @@ from ..engine.passes import ALL_PASSES, TRAINING_PASSES
 from ..errors import SkippedSample
 from ..numerical.precision import HOST, wide_dtype
 from ..numerical.spread import Array, device_deviations, host_numbers, host_spreads, norms_of_each
-from .accumulating import Kept, SeparateStatistics
+from .accumulating import Kept
+from .counting import CountingStatistics, CountsKept
 
 ZEROS, SATURATION, DEATH = "zeros", "saturation", "death"
 BATCH_SPREAD, UNIT_SPREAD = "batch spread", "unit spread"
@@ -244,7 +245,7 @@ class AliveUnits:
         return self.entries >= ENTRIES or (self.positions >= POSITIONS and self.steps >= STEPS)
 
 
-class Activations(SeparateStatistics):
+class Activations(CountingStatistics):
     """Zeros, saturation, spread and dead units, of the results of activation functions.
 
     Args:
@@ -252,6 +253,7 @@ class Activations(SeparateStatistics):
         record_eval: record evaluation passes too, not only those of training.
         evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
         in_graphs: whether compiled graphs are to hand over activations, too.
+        exact_death: with several processes, count a unit as dead only if it was never active in any of them.
 
     >>> health = Activations()
     >>> health.process_activation("relu", torch.tensor([[0.0, 3.0], [0.0, 0.0]]), FREE, channel_last=True, step=0)
@@ -268,10 +270,11 @@ class Activations(SeparateStatistics):
         record_eval: bool = False,
         evaluation_from_grad: bool | None = None,
         in_graphs: bool = True,
+        exact_death: bool = False,
     ) -> None:
         super().__init__(inplace)
         self.record_eval, self.evaluation_from_grad = record_eval, evaluation_from_grad
-        self.in_graphs = in_graphs
+        self.in_graphs, self.exact_death = in_graphs, exact_death
         self._windows: dict[str, AliveUnits] = {}
 
     def passes(self) -> frozenset[int]:
@@ -303,7 +306,9 @@ class Activations(SeparateStatistics):
             found = {ZEROS: active, **saturated(x, *bounds), **spreads(x, units)}
         self._gather(name, *found.values(), common=(Parts(x.numel(), tuple(found)),))
         window = self._note_alive(name, active, step, len(x), x.numel() // len(active))
-        if window is not None:
+        if window is not None and self.exact_death:
+            self._keep_for_all(self._kept, name, window)
+        elif window is not None:
             self._gather(name, window, common=(Parts(x.numel(), (DEATH,)),))
 
     def _note_alive(self, name: str, active: Tensor, step: int, entries: int, positions: int) -> Tensor | None:
@@ -325,9 +330,21 @@ class Activations(SeparateStatistics):
         entries, positions = x.shape[1], x[0].numel() // active.shape[1]
         for (name, step), logged, own in zip(calls, steps, active.unbind(), strict=True):
             window = self._note_alive(name, own, step, entries, positions)
-            if window is not None:
+            if window is not None and self.exact_death:
+                self._keep_for_all(kept, name, window)
+            elif window is not None:
                 dead = 1 - int(window.count_nonzero()) / len(window)
                 kept.series.add((name, DEATH), dead, step=logged)
+
+    def _keep_for_all(self, kept: Kept, name: str, window: Tensor) -> None:
+        """Keep which units were active in a window until the tick; the last number says that there was one."""
+        assert isinstance(kept, CountsKept)
+        kept.add((name,), functional.pad((window != 0).to(torch.int64), (0, 1), value=1)[None])
+
+    def take_deaths(self) -> None:
+        """With ``exact_death``: at the end of a tick, take the units that no process has seen active in its windows."""
+        for name, counts in self.counts().items() if self.exact_death else ():
+            self._kept.series.add((name, DEATH), float(np.mean(counts[:-1] == 0)))
 
     def _handle(
         self, kept: Kept, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any

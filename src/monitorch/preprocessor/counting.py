@@ -114,7 +114,7 @@ class CountingStatistics(SeparateStatistics):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         super().load_state_dict(state)
-        self._merge_counts((key, own.numpy()) for key, own in state["counts"].items())
+        self._merge_counts((key, own.numpy()) for key, own in state.get("counts", {}).items())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "counts": self.counts()}
