@@ -32,14 +32,13 @@ def rate(layer, step, shift=0.0):
 def fill(writer, steps, shift=0.0, layers=LAYERS):
     """Store a statistic from 0 to 1, one that spans decades, and losses."""
     for step in steps:
+        moment = {"epoch": step // 6, "time": 1000.0 + step}
         rates = [rate(index, step, shift) for index in range(len(layers))]
-        writer.put(
-            "Rates", step, [rates], layers=layers, statistics=["Rate/value"], epoch=step // 6, time=1000.0 + step
-        )
+        writer.put("Rates", step, [rates], layers=layers, statistics=["Rate/value"], **moment)
         norms = [10.0 ** (index % 5 - 2) * (1 + step / 10) for index in range(len(layers))]
-        writer.put("Norms", step, [norms], layers=layers, statistics=["Norm/mean"], epoch=step // 6, time=1000.0 + step)
+        writer.put("Norms", step, [norms], layers=layers, statistics=["Norm/mean"], **moment)
         loss = [[1 / (1 + step) + shift]]
-        writer.put("run", step, loss, layers=["run"], statistics=["Loss/train_loss mean"], epoch=step // 6)
+        writer.put("run", step, loss, layers=["run"], statistics=["Loss/train_loss mean"], **moment)
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,29 @@ def test_a_run_that_is_not_finite_hides_no_other(page, tmp_path, serving):
         page.driver.get("about:blank")
 
 
+def test_the_whole_loss_is_shown_where_layers_have_numbers_of_some_steps_only(page, tmp_path, serving, written):
+    with Writer(tmp_path / "first", meta={"started": 1000.0}) as writer:
+        for step in range(100):
+            writer.put("run", step, [[1.0 + step]], layers=["run"], statistics=["Loss/train_loss mean"])
+            if 40 <= step < 50:
+                writer.put("Rates", step, [[0.5]], layers=["fc"], statistics=["Rate/value"])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#{RATE}&theme=light")
+        inked = np.flatnonzero(page.run(INKED, "Loss"))
+        assert {"20", "80"} <= set(written("Loss"))
+        assert len(inked) > 0.85 * (inked[-1] - inked[0])  # the curve goes from end to end
+        row = page.run(
+            "const canvas = document.querySelector('.heat-canvas'), copy = document.createElement('canvas');"
+            "[copy.width, copy.height] = [canvas.width, canvas.height];"
+            "const context = copy.getContext('2d'); context.drawImage(canvas, 0, 0);"
+            "return Array.from(context.getImageData(0, Math.floor(copy.height / 2), copy.width, 1).data)"
+        )
+        colours = np.array(row).reshape(-1, 4)
+        measured = np.flatnonzero((colours != colours[0]).any(axis=1)) / len(colours)
+        assert measured[[0, -1]] == pytest.approx([0.4, 0.5], abs=0.02)
+        page.driver.get("about:blank")
+
+
 def test_axes_have_names_and_no_two_labels_are_equal(page, trained, written):
     page.open(f"{trained}#x=time&layer=half")
     rates = written("learning rate")

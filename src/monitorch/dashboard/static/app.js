@@ -76,6 +76,8 @@ export class App {
     this.axisBlock = null;
     /** @type {Float64Array | null} */
     this.axisPlaces = null;
+    /** @type {Ruler | null} The visible part of the axis, of all that is shown. */
+    this.ruler = null;
     /** @type {unknown[]} */
     this.modelParts = [];
     /** @type {HeatModel | null} */
@@ -268,10 +270,9 @@ export class App {
     this.heatBar.show();
     const block = heat[0]?.[0]?.columns ? heat[0][0] : null;
     const model = block ? this.model(block, state.difference ? (heat[1]?.[0] ?? null) : null) : null;
-    this.axisBlock = block ?? strip[0]?.[0] ?? null;
-    this.axisPlaces = this.axisBlock?.columns ? places(this.axisBlock, state.x, this.started(state.run)) : null;
+    this.measure(block, strip[0]?.[0] ?? null);
     this.heat.show(model, head.lenses.length ? "No layer has numbers in these steps." : "This run has no numbers yet.");
-    const ruler = model ? this.heat.ruler : this.ownRuler();
+    const { ruler } = this;
     this.findings.show();
     this.overview.root.hidden = !ruler || !strip[0]?.length;
     if (ruler) this.overview.show(this.data.specs(state.run, WHOLE_RUN), this.sources(strip), ruler);
@@ -323,11 +324,23 @@ export class App {
     return Number(this.heads.get(run)?.meta.started ?? 0);
   }
 
-  /** The axis where no heat map has one. */
-  ownRuler() {
-    const all = this.axisPlaces;
-    if (!all?.length) return null;
-    return new Ruler(edges(all), this.state.x, this.state.logx);
+  /**
+   * Find the axis of what is shown: layers may have numbers of a part of the run only.
+   * @param {Block | null} layers
+   * @param {Block | null} whole
+   */
+  measure(layers, whole) {
+    const { x, logx, run } = this.state;
+    const [own, all] = [layers, whole].map((block) => (block?.columns ? places(block, x, this.started(run)) : null));
+    const ends = own ? [...edges(own)] : all ? [...edges(all)] : [];
+    const isLonger = own && all && (all[0] < own[0] || all[all.length - 1] > ends[own.length]);
+    if (isLonger) {
+      ends.unshift(Math.min(all[0], own[0]));
+      ends.push(Math.max(edges(all)[all.length], ends[ends.length - 1]));
+    }
+    this.axisBlock = own && !isLonger ? layers : whole;
+    this.axisPlaces = own && !isLonger ? own : all;
+    this.ruler = ends.length ? new Ruler(ends, x, logx) : null;
   }
 
   /** @param {number} step */

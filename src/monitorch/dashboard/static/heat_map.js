@@ -1,6 +1,6 @@
 // The model as a picture: a row for each layer, a column for each point in time.
 
-import { convert, Ruler } from "page/axis.js";
+import { Ruler } from "page/axis.js";
 import { upperBound } from "page/blocks.js";
 import { table } from "page/colours.js";
 import { contextOf, cssColour, element } from "page/dom.js";
@@ -99,7 +99,7 @@ export class HeatMap {
   /** The visible part of the axis. */
   get ruler() {
     const { x, logx } = this.app.state;
-    return new Ruler(this.model?.edges ?? [0, 1], x, logx);
+    return this.app.ruler ?? new Ruler([0, 1], x, logx);
   }
 
   /**
@@ -123,6 +123,8 @@ export class HeatMap {
       logx,
       themeKey,
       healthStamp,
+      this.ruler.low,
+      this.ruler.high,
     ]);
     if (model && model === this.model && looks === this.looks) return;
     this.looks = looks;
@@ -321,9 +323,7 @@ export class HeatMap {
    */
   xOf(step) {
     if (!this.model) return 0;
-    const { block, xs, edges } = this.model;
-    const place = step > block.step[block.columns - 1] ? edges[block.columns] : convert(step, block.step, xs);
-    return this.ruler.share(place) * this.width;
+    return this.ruler.share(this.app.placeOf(step)) * this.width;
   }
 
   drawCursor() {
