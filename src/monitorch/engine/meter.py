@@ -53,9 +53,9 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse columns that are asked for in another way."""
-        choices = [column.name for column in Column if column.of in (ON_REQUEST, OF_UPDATES)]
         for column in self.columns:
-            if column.name not in choices:
+            if column.of not in (ON_REQUEST, OF_UPDATES):
+                choices = [known.name for known in Column if known.of in (ON_REQUEST, OF_UPDATES)]
                 rule = f"choose from {', '.join(choices)}; {column.name} is in rows of: {column.of}"
                 raise OptionError(f"columns={column.name} is not filled on request; {rule}")
 

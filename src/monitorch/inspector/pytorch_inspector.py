@@ -36,7 +36,7 @@ from .cadence import Cadence
 from .display import DisplaysRun
 from .events import check as check_event_options
 from .inspector_state import STOP_NEEDS_ALL, TRAINING_LOSS, InspectorState
-from .module_tree import LayersOf, aliases, averaging_processes, description, is_spread, scripted, unwrap
+from .module_tree import LayersOf, NamedModule, aliases, averaging_processes, description, is_spread, scripted, unwrap
 from .probe import Probe, ProbeReport
 from .step_counter import StepCounter
 from .tick import RankExchange, Tick
@@ -232,9 +232,10 @@ class PyTorchInspector(DisplaysRun):
             self._introduce_layers()
             self.state.engine = Engine.of(model, self.state)
             self.state.engine.norms.layers = self._layers
+            layers = list(self._layers)
             try:
                 for lens in self._adopted:
-                    self._show_model(lens)
+                    self._show_model(lens, layers)
             except Exception:
                 _release(self._adopted, self._handles, self.state)  # never leave a model half watched
                 raise
@@ -494,7 +495,7 @@ class PyTorchInspector(DisplaysRun):
         if self._is_off:
             lens.detach_from_module()
         elif self.state.attached:
-            self._show_model(lens)
+            self._show_model(lens, self._layers or ())
 
     def _show_logged(self) -> None:
         """Show logged numbers from now on, if this or another process has logged any."""
@@ -559,8 +560,8 @@ class PyTorchInspector(DisplaysRun):
             self._busy_seconds = busy
             state.end_tick(begin, max(0.0, busy - before))
 
-    def _show_model(self, lens: AbstractLens) -> None:
-        for layer in self._layers or ():
+    def _show_model(self, lens: AbstractLens, layers: Iterable[NamedModule]) -> None:
+        for layer in layers:
             self._show_layer(lens, *layer)
         lens.finish_attach()
         self._let_optimizers_step()
