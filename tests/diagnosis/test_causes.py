@@ -4,16 +4,28 @@ import numpy as np
 import pytest
 
 from monitorch.diagnosis import Finding, Remedy, signals
-from monitorch.diagnosis.causes import ALWAYS, HARMFUL, LINGERING, NEVER, SILENT, STATIC, WEARING, ranked, strongest
+from monitorch.diagnosis.causes import (
+    ACTING,
+    ALWAYS,
+    EXACT,
+    HARMFUL,
+    LINGERING,
+    NEVER,
+    SEEN_AT_ONCE,
+    SILENT,
+    STATIC,
+    WEARING,
+    ranked,
+    strongest,
+)
 from monitorch.diagnosis.run import RunView
 from monitorch.diagnosis.symptoms import SYMPTOMS
 
 
-def finding(symptom, step=1, severity="warning", layer=None, confidence=0.9, resolved_at=None):
-    severity = severity if resolved_at is None else "info"
-    return Finding(
-        symptom, severity, layer, step, step, "Why.", Remedy("Try."), confidence=confidence, resolved_at=resolved_at
-    )
+def finding(symptom, step=1, severity="warning", layer=None, confidence=0.9, resolved_at=None, detected_at=None):
+    severity, detected_at = severity if resolved_at is None else "info", step if detected_at is None else detected_at
+    own = {"confidence": confidence, "resolved_at": resolved_at}
+    return Finding(symptom, severity, layer, step, detected_at, "Why.", Remedy("Try."), **own)
 
 
 @pytest.fixture
@@ -31,7 +43,8 @@ def order(story):
 
 def test_the_tables_speak_of_symptoms_that_there_are():
     known = {symptom.id for symptom in SYMPTOMS}
-    assert STATIC | HARMFUL | LINGERING | WEARING | {one for pair in NEVER | ALWAYS | SILENT for one in pair} <= known
+    pairs = {one for pair in NEVER | ALWAYS | SILENT for one in pair}
+    assert STATIC | HARMFUL | LINGERING | WEARING | ACTING | EXACT | SEEN_AT_ONCE | pairs <= known
 
 
 def test_nothing_is_nothing(order):
@@ -53,8 +66,14 @@ def test_what_began_long_before_is_no_consequence(order):
 
 
 def test_at_the_same_time_the_symptom_that_explains_others_is_first(order):
-    found = order(finding("no_progress", 30), finding("vanishing_gradient", 31), finding("step_too_large", 38))
-    assert [symptom for symptom, _ in found] == ["step_too_large", "vanishing_gradient", "no_progress"]
+    found = order(finding("loss_spike", 30), finding("vanishing_gradient", 31), finding("step_too_large", 38))
+    assert [symptom for symptom, _ in found] == ["step_too_large", "vanishing_gradient", "loss_spike"]
+
+
+def test_a_plateau_explains_nothing_but_steps_that_are_too_small_do(order):
+    plateau, small = finding("no_progress", 30, confidence=0.6), finding("no_progress", 30)
+    assert order(plateau, finding("rank_collapse", 31))[0] == ("rank_collapse", None)
+    assert order(small, finding("rank_collapse", 31))[0] == ("no_progress", None)
 
 
 def test_what_was_set_up_wrong_comes_before_what_happened_in_the_first_steps(order):
@@ -93,8 +112,50 @@ def test_what_may_not_cause_another_does_not(order):
     ]
     assert order(finding("dead_units", 5, layer="act0"), finding("nonfinite", 9)) == [
         ("nonfinite", None),
+        ("dead_units", None),  # the step of the first number that was not finite is known exactly
+    ]
+    assert order(finding("dead_units", 9, layer="act0"), finding("nonfinite", 9)) == [
+        ("nonfinite", None),
         ("dead_units", "nonfinite"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "other", "step"),
+    [
+        (finding("step_too_large", 38), finding("vanishing_gradient", 31), 31),  # both began about then
+        (finding("step_too_large", 31), finding("vanishing_gradient", 38), 31),
+        (finding("expert_collapse", 93), finding("no_gradient", 13), 13),  # one expert after the other
+        (finding("nonfinite", 31), finding("loss_spike", 38), 31),
+        # since when nothing is learned is not known so well
+        (finding("step_too_large", 62), finding("no_progress", 3, confidence=0.6, detected_at=152), 62),
+    ],
+)
+def test_no_consequence_is_older_than_its_cause(story, cause, other, step):
+    told = story().add(signals.GRADIENT, range(1, 50), fc0__weight=1.0)
+    first, second = ranked([other, cause], RunView(told.history))
+    assert (first.symptom, first.step) == (cause.symptom, step)
+    assert (second.symptom, second.caused_by) == (other.symptom, first.id)
+    assert second.step >= first.step
+
+
+@pytest.mark.parametrize("severity", ["info", "warning"])
+def test_steps_do_not_explain_what_the_first_pass_shows(order, severity):
+    large = finding("step_too_large", 1, severity)
+    assert ("no_gradient", None) in order(large, finding("no_gradient", 1, layer="fc0"))
+    assert order(large, finding("no_gradient", 2, layer="fc0"))[1] == ("no_gradient", "step_too_large")
+    first, _ = order(finding("step_too_large", 1, "info"), finding("no_gradient", 1, layer="fc0"))
+    assert first == ("no_gradient", None)
+
+
+def test_gradients_that_are_small_but_there_are_not_due_to_dead_units(order):
+    found = order(finding("dead_units", 1, "error", layer="act0"), finding("vanishing_gradient", 2, "error", "fc1"))
+    assert found == [("vanishing_gradient", None), ("dead_units", "vanishing_gradient")]
+
+
+def test_large_steps_explain_a_spike(order):
+    found = order(finding("loss_spike", 30), finding("step_too_large", 30, "info"))
+    assert found == [("step_too_large", None), ("loss_spike", "step_too_large")]
 
 
 def test_what_follows_from_nothing_stands_alone(order):
@@ -108,8 +169,10 @@ def test_some_explain_others_whichever_was_seen_first(order, first, second):
 
 
 def test_a_vague_one_explains_nothing_as_long_as_there_are_others(order):
-    found = order(finding("no_progress", 1, confidence=0.5), finding("dead_units", 90, layer="act0"))
+    found = order(finding("no_progress", 95, confidence=0.5), finding("dead_units", 99, layer="act0"))
     assert found == [("dead_units", None), ("no_progress", "dead_units")]
+    found = order(finding("no_progress", 1, confidence=0.5), finding("dead_units", 90, layer="act0"))
+    assert found == [("dead_units", None), ("no_progress", None)]  # it was there long before
 
 
 def test_what_is_over_may_have_done_harm_that_lasts(order):

@@ -1,10 +1,6 @@
 """The diagnosis of a run on disk is that of the run while it trained."""
 
 import sqlite3
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 import torch
@@ -97,9 +93,8 @@ def test_a_run_that_is_still_written_can_be_checked(training, tmp_path):
 
 CRASH = """
 import os, sys
-sys.path.insert(0, sys.argv[2])
-from test_check import Training
 from pathlib import Path
+from tests.diagnosis.test_check import Training
 
 training = Training()
 watched = training.watch(Path(sys.argv[1]))
@@ -110,9 +105,8 @@ os._exit(3)
 """
 
 
-def test_after_a_crash_everything_that_was_stored_can_be_checked(tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(CRASH), str(tmp_path), str(Path(__file__).parent)]
-    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 3
+def test_after_a_crash_everything_that_was_stored_can_be_checked(run_program, tmp_path):
+    assert run_program(CRASH, tmp_path).returncode == 3
     found = check(tmp_path / "run")
     assert {"no_update:2", "dead_units:3"} <= {one.id for one in found}
     assert told(stored_findings(tmp_path / "run")) == told(found)

@@ -10,7 +10,7 @@ from monitorch.cli.demo import FAULTS
 from monitorch.diagnosis import SYMPTOMS
 from monitorch.store.types import SEVERITIES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "gallery"
 HEADINGS = ["The rule", "How to read it", "First things to try", "Caveats"]
 each_symptom = pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.id)
 

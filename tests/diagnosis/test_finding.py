@@ -64,7 +64,9 @@ def test_an_unknown_severity_is_refused_with_the_right_ones(severity):
         ),
         ([finding("a", step=2), finding("b", caused_by="a:fc1", resolved_at=90)], "1 problem since step 2"),
         # a cause that is over has left something behind
-        ([finding("a", "info", step=2, resolved_at=9), finding("b", caused_by="a:fc1")], "1 problem since step 80"),
+        ([finding("a", "info", step=2, resolved_at=9), finding("b", caused_by="a:fc1")], "1 problem since step 2"),
+        # the step is that of the first card
+        ([finding("a", step=90), finding("b", caused_by="a:fc1")], "1 problem since step 90"),
         ([finding("a", caused_by="gone:fc1")], "1 problem since step 80"),
         ([finding("a", caused_by="a:fc1")], "1 problem since step 80"),
     ],

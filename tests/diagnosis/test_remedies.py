@@ -52,7 +52,13 @@ class TestGains:
     [("act0", "fc0"), ("act1", "fc1"), ("fc1", "fc1"), ("unknown", "fc2")],  # calls are named like their layer
 )
 def test_the_layer_that_feeds_an_activation(story, activation, layer):
-    assert remedies.feeding(view(story()), activation) == layer
+    assert remedies.feeding(view(story()), activation) == [layer]
+
+
+def test_a_norm_between_them_feeds_it_too(story):
+    told = story({"fc0": "Linear", "norm": "BatchNorm1d", "act0": "ReLU", "fc1": "Linear"})
+    told.facts.parameters["norm.bias"] = Parameter("norm", (8,), "float32")
+    assert remedies.feeding(view(told), "act0") == ["fc0", "norm"]
 
 
 def test_activations_are_between_layers_and_have_no_parameters(story):
@@ -63,17 +69,17 @@ def test_activations_are_between_layers_and_have_no_parameters(story):
 @pytest.mark.parametrize(
     ("rates", "update", "lower", "higher"),
     [
-        ([0.1] * 20, 0.5, 0.1, 10.0),
-        ([0.1] * 20, 5.0, 0.02, 10.0),
+        ([0.1] * 20, 0.5, 0.02, 10.0),
+        ([0.1] * 20, 5.0, 0.008, 10.0),
         ([0.1] * 20, 1e6, 1e-3, 10.0),
-        ([0.1] * 20, 1e-6, 0.1, 10000.0),
+        ([0.1] * 20, 1e-6, 0.1, 20000.0),
         ([0.1] * 20, NAN, 0.1, 10.0),
         ([0.1] * 20, 1e-12, 0.1, 1e6),
         ([0.1] * 5 + [1e-5] * 15, 1e-6, 0.1, 10000.0),  # back to what it was
         ([0.1] * 5 + [20.0] * 15, 0.5, 0.005, 10.0),
-        (np.geomspace(0.1, 0.05, 20), 0.5, 0.1, 10.0),  # a schedule is no jump
-        ([0.0] * 5 + [0.1] * 15, 0.5, 0.1, 10.0),
-        ([NAN] * 20, 0.5, 0.1, 10.0),
+        (np.geomspace(0.1, 0.05, 20), 0.5, 0.02, 10.0),  # a schedule is no jump
+        ([0.0] * 5 + [0.1] * 15, 0.5, 0.02, 10.0),
+        ([NAN] * 20, 0.5, 0.02, 10.0),
     ],
 )
 def test_by_what_to_multiply_learning_rates(story, rates, update, lower, higher):
@@ -86,7 +92,7 @@ def test_by_what_to_multiply_learning_rates(story, rates, update, lower, higher)
 
 def test_a_rate_that_fell_stays_low_if_steps_are_large(story):
     told = story().weights(signals.RATE, [0.1] * 5 + [1e-5] * 15, None, None)
-    assert remedies.lower_rate(view(told), 5.0, "Try.").arguments == {"factor": 0.02}
+    assert remedies.lower_rate(view(told), 5.0, "Try.").arguments == {"factor": 0.008}
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.01, False), (0.05, True), (NAN, False)])

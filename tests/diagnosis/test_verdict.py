@@ -28,7 +28,7 @@ OVER = {"resolved_at": 9}
             "1 problem since step 7",
         ),
         # a cause that is over has left something behind
-        ([finding("a", 2, **OVER), finding("b", 5, caused_by="a:fc")], "1 problem since step 5"),
+        ([finding("a", 2, **OVER), finding("b", 5, caused_by="a:fc")], "1 problem since step 2"),
         ([finding("a", 2), finding("b", 5, caused_by="a:fc", **OVER)], "1 problem since step 2"),
         ([finding("a", 2, caused_by="gone:fc")], "1 problem since step 2"),
         ([finding("a", 2, caused_by="a:fc")], "1 problem since step 2"),

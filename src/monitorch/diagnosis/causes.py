@@ -71,8 +71,13 @@ ALWAYS = {
     ("train_eval_mismatch", "overfitting"),
     ("no_label_signal", "overfitting"),
     ("over_regularised", "step_too_large"),
+    ("step_too_large", "saturated_activation"),
+    ("expert_collapse", "no_gradient"),
 }
 """Pairs in which the first explains the second, whichever was seen first."""
+
+EXACT = {"nonfinite"}
+"""Symptoms of which the very step is known: what was seen before it is no consequence."""
 
 VAGUE = 0.65
 """Findings with less confidence than this explain nothing, as long as there are others."""
@@ -94,8 +99,27 @@ LINGERING = {
 WEARING = {"vanishing_gradient"}
 """The same if it lasted for most of the run."""
 
-SILENT = {("step_too_large", "dead_units")}
+SILENT = {
+    ("step_too_large", "dead_units"),
+    ("step_too_large", "loss_spike"),
+    ("step_too_large", "no_gradient"),
+    ("step_too_large", "rank_collapse"),
+    ("step_too_large", "saturated_activation"),
+}
 """Pairs in which the first explains the second, although it does no harm by itself."""
+
+ACTING = {"step_too_large", "over_regularised"}
+"""Symptoms that harm by what steps do: what is there in the first pass is no consequence of them."""
+
+SEEN_AT_ONCE = {
+    "dead_units",
+    "saturated_activation",
+    "vanishing_gradient",
+    "no_gradient",
+    "rank_collapse",
+    "attention_collapse",
+}
+"""Symptoms that a single pass shows, so that the step in which they began is known."""
 
 _ORDER = {symptom.id: number for number, symptom in enumerate(SYMPTOMS)}
 
@@ -112,18 +136,25 @@ def ranked(findings: Iterable[Finding], run: RunView) -> list[Finding]:
     ordered = sorted(
         found,
         key=lambda one: (
-            _is_calm(one, found, slack, run.step),
+            _is_calm(one, found, slack, run),
             one.symptom in late,
             *_key(one, run, moments[one.step], slack),
         ),
     )
     placed: list[Finding] = []
     for one in ordered:
-        causes = (other for other in placed if other.caused_by is None and _explains(other, one, slack, run.step))
+        causes = (other for other in placed if other.caused_by is None and _explains(other, one, slack, run))
         cause = next(causes, None)
-        placed.append(one if cause is None else replace(one, caused_by=cause.id))
-    roots = [one for one in placed if one.caused_by is None]
-    return [each for root in roots for each in (root, *(one for one in placed if one.caused_by == root.id))]
+        if cause is not None:
+            begin = max(one.step, cause.step) if one.confidence < VAGUE else one.step
+            one = replace(one, caused_by=cause.id, step=begin)
+        placed.append(one)
+    found = []
+    for root in (one for one in placed if one.caused_by is None):
+        rest = [one for one in placed if one.caused_by == root.id]
+        begin = min(one.step for one in (root, *rest))  # it was there when the first of its consequences was seen
+        found += [replace(root, step=begin), *rest]
+    return found
 
 
 def _slack(run: RunView) -> int:
@@ -148,15 +179,20 @@ def _moments(steps: Iterable[int], slack: int) -> dict[int, int]:
     return found
 
 
-def _is_calm(one: Finding, others: Iterable[Finding], slack: int, now: int) -> bool:
+def _is_calm(one: Finding, others: Iterable[Finding], slack: int, run: RunView) -> bool:
     """Whether it does no harm, nor did any just before something else began to."""
     if one.severity != SEVERITIES[0]:
         return False
-    harmful = [other for other in others if other.severity != SEVERITIES[0]]
-    end = now if one.resolved_at is None else one.resolved_at + 2 * slack
+    harmful = [other for other in others if other.severity != SEVERITIES[0] and not _was_there(one, other, run)]
+    end = run.step if one.resolved_at is None else one.resolved_at + 2 * slack
     due = [other for other in harmful if one.step - slack <= other.step <= end]
     is_silent = any((one.symptom, other.symptom) in SILENT for other in due)
-    return not is_silent and not (due and _lingers(one, now))
+    return not is_silent and not (due and _lingers(one, run.step))
+
+
+def _was_there(cause: Finding, other: Finding, run: RunView) -> bool:
+    """Whether the first pass shows something that only steps could have done."""
+    return cause.symptom in ACTING and other.symptom in SEEN_AT_ONCE and other.step <= run.facts.since + 1
 
 
 def _lingers(one: Finding, now: int) -> bool:
@@ -173,13 +209,15 @@ def _key(one: Finding, run: RunView, moment: int, slack: int) -> tuple[object, .
     return one.confidence < VAGUE, not is_static, 0 if is_static else moment, order, run.place(one.layer)
 
 
-def _explains(cause: Finding, other: Finding, slack: int, now: int) -> bool:
-    if (cause.symptom, other.symptom) in NEVER or other.symptom not in HARMFUL:
+def _explains(cause: Finding, other: Finding, slack: int, run: RunView) -> bool:
+    if (cause.symptom, other.symptom) in NEVER or other.symptom not in HARMFUL or _was_there(cause, other, run):
         return False
-    is_odd = cause.severity == SEVERITIES[0] and not _lingers(cause, now)
+    is_odd = cause.severity == SEVERITIES[0] and not _lingers(cause, run.step)
     if is_odd and (cause.symptom, other.symptom) not in SILENT and other.severity != SEVERITIES[0]:
         return False
-    is_later = other.step >= cause.step - slack or other.confidence < VAGUE or (cause.symptom, other.symptom) in ALWAYS
+    begin = cause.step - (0 if cause.symptom in EXACT else slack)
+    since = other.detected_at if other.confidence < VAGUE else other.step  # who knows since when nothing is learned?
+    is_later = since >= begin or (cause.symptom, other.symptom) in ALWAYS
     is_over = cause.resolved_at is not None and other.step > cause.resolved_at + 2 * slack
     return is_later and not is_over
 

@@ -204,12 +204,10 @@ def verdict(findings: Iterable[Finding] | None) -> str:
     """
     if findings is None:
         return "not diagnosed"
-    known = list(findings)
-    lasting = _lasting(known)
-    if not lasting:
+    causes = problems(findings)
+    if not causes:
         return "healthy"
-    count = len(problems(known))
-    return f"{count} problem{'s' if count > 1 else ''} since step {min(one.step for one in lasting):,}"
+    return f"{len(causes)} problem{'s' if len(causes) > 1 else ''} since step {min(one.step for one in causes):,}"
 
 
 def _first_cause(finding: Finding, known: Mapping[str, Finding]) -> str:

@@ -203,11 +203,15 @@ class RunFacts:
     """What is known of a run beside its samples; all of it may be missing."""
 
     layers: dict[str, str] = field(default_factory=dict)
-    """The kind of each layer by name, in the order of the model."""
+    """The kind of each layer by name, in the order in which they run, as far as that is known, else of the model."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
-    """By name, in the order of the model."""
+    """By name, in the same order."""
+    ran: list[str] = field(default_factory=list)
+    """The layers that were seen running, in that order."""
     loss_fn: str | None = None
     """The class of the module that computes the loss."""
+    loss_is_mean: bool = True
+    """Whether it is a plain mean: no sum, and nothing counts more than something else."""
     classes: int | None = None
     """How many classes the loss tells apart."""
     target_counts: list[int] = field(default_factory=list)
@@ -216,6 +220,8 @@ class RunFacts:
     """How often each class was predicted, in the observed steps of the last ticks."""
     batch: float | None = None
     """How many targets a batch has."""
+    loss_shapes: dict[str, list[int]] = field(default_factory=dict)
+    """The shapes of the first output and of the first target that have entered the loss."""
     loss_scale: bool = False
     """Whether a GradScaler is used."""
     computes_in_half: bool = False
@@ -228,6 +234,24 @@ class RunFacts:
     """The first step that each signal had a sample of: a stored run may have lost it since."""
     origin: Mapping[str, Any] | None = None
     """The first tensor that was not finite: step, where, what, layer, parameter, text."""
+
+    def run_in_order(self, names: Sequence[str]) -> None:
+        """Layers were seen running in this order; all others stay behind those that they stand behind in the model.
+
+        >>> facts = RunFacts({"head": "Linear", "softmax": "Softmax", "body": "Linear"})
+        >>> facts.run_in_order(["body", "head"])
+        >>> list(facts.layers)
+        ['body', 'head', 'softmax']
+        """
+        self.ran = [name for name in names if name in self.layers]
+        known = {name: place for place, name in enumerate(self.ran)}
+        last, places = -1, dict[str, int]()
+        for name in self.layers:
+            places[name] = last = known.get(name, last)
+        self.layers = {name: self.layers[name] for name in sorted(self.layers, key=places.__getitem__)}
+        order = {name: place for place, name in enumerate(self.layers)}
+        own = sorted(self.parameters.items(), key=lambda one: order.get(one[1].layer, -1))
+        self.parameters = dict(own)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON data."""

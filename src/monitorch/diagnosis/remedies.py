@@ -8,8 +8,9 @@ from . import signals
 from .finding import Remedy
 from .run import FEWEST, RunView, median, nan_median
 
-USUAL_UPDATE = 1e-2
-"""|update| / |weight| in the first steps of a run that learns; later it is smaller."""
+USUAL_UPDATE, FIRST_UPDATE, CAREFUL_UPDATE = 2e-2, 4e-2, 1e-2
+"""|update| / |weight| of runs that learn: after five steps or ten, in the very first one, and in that of one where
+larger steps would diverge."""
 
 LARGE_UPDATE = 0.03
 """Steps of this size may have killed what is dead now."""
@@ -59,11 +60,17 @@ def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: run.place(one[0])))
 
 
-def feeding(run: RunView, activation: str) -> str:
-    """The layer whose weights make what an activation gets; calls of functions have the name of that layer already."""
-    here, layers = run.place(activation), {own.layer for own in run.facts.parameters.values() if own.is_weight}
-    before = [name for name in layers if run.place(name) <= here]
-    return max(before, key=run.place, default=activation)
+def feeding(run: RunView, activation: str) -> list[str]:
+    """The layer whose weights make what an activation gets, and layers with parameters between them, such as norms.
+
+    Calls of functions have the name of that layer already.
+    """
+    here, layers = run.place(activation), {own.layer: own.is_weight for own in run.facts.parameters.values()}
+    for own in run.facts.parameters.values():
+        layers[own.layer] |= own.is_weight
+    before = sorted((name for name in layers if name and run.place(name) <= here), key=run.place)
+    source = max((place for place, name in enumerate(before) if layers[name]), default=0)
+    return before[source:] or [activation]
 
 
 def hidden_activations(run: RunView) -> dict[str, str]:
@@ -123,10 +130,11 @@ def rate_before(run: RunView, *, is_higher: bool) -> float | None:
 
 
 def lower_rate(run: RunView, update: float, text: str) -> Remedy:
-    """Lower learning rates: to what they were, or to a tenth, or further if one step replaces weights."""
+    """Lower learning rates: to what they were, or until the first update has a usual size, and at least to a tenth."""
     factor = rate_before(run, is_higher=False)
     if factor is None:
-        factor = max(0.1 / update, 1e-3) if update > 1 else 0.1
+        usual = FIRST_UPDATE if update > 1 else CAREFUL_UPDATE
+        factor = min(max(usual / update, 1e-3), 0.1) if update > 0 else 0.1
     return Remedy(text, "scale_lr", {"factor": rounded(factor)})
 
 

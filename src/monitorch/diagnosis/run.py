@@ -14,8 +14,12 @@ FEWEST = 5
 EARLY = 5
 """How many losses tell where training began."""
 
-SHORT = 30
-"""With fewer steps nobody can say whether a run learns."""
+SHORT, PATIENCE = 30, 100
+"""With fewer steps nobody can say whether a run learns, and with fewer than these one that has learned little may still
+learn much."""
+
+ENOUGH = 16
+"""Losses of fewer samples are too noisy to be looked at one by one."""
 
 CROSS_ENTROPY = ("CrossEntropyLoss", "NLLLoss")
 BINARY = ("BCELoss", "BCEWithLogitsLoss")
@@ -96,7 +100,7 @@ class RunView:
     @cached_property
     def first_loss(self) -> float:
         """Where training began: the median of the first finite losses; NaN if that is not known."""
-        return median(self.loss.values[:EARLY]) if self.saw_the_start else math.nan
+        return self._level(self.loss.values[: EARLY * self._block]) if self.saw_the_start else math.nan
 
     @cached_property
     def last_loss(self) -> float:
@@ -104,14 +108,28 @@ class RunView:
         return self.loss_before(self.step)
 
     def loss_before(self, step: int) -> float:
-        """Where it was at some step."""
+        """Where it was at some step, as far as losses were finite."""
         known = self.loss.values[: np.searchsorted(self.loss.steps, step, "right")]
-        return median(known[-min(100, max(EARLY, len(known) // 10)) :])
+        known = known[np.isfinite(known)]
+        return self._level(known[-min(100, max(EARLY * self._block, len(known) // 10)) :])
+
+    @cached_property
+    def _block(self) -> int:
+        """How many losses together are of enough samples."""
+        return math.ceil(ENOUGH / max(self.facts.batch or ENOUGH, 1))
+
+    def _level(self, losses: Numbers) -> float:
+        """The median of losses, of small batches that of the means of blocks: a single sample tells nothing."""
+        known = losses[np.isfinite(losses)]
+        whole = len(known) // self._block
+        return median(known[len(known) - whole * self._block :].reshape(whole, -1).mean(axis=1) if whole else known)
 
     @cached_property
     def trivial_loss(self) -> float:
         """The loss of somebody who always says the same; NaN if the loss, or what enters it, is not known."""
         kind = self.facts.loss_fn
+        if not self.facts.loss_is_mean:
+            return math.nan
         if kind in CROSS_ENTROPY:
             counts = np.array(self.facts.target_counts or [], float)
             shares = counts[counts > 0] / max(counts.sum(), 1)
@@ -123,7 +141,7 @@ class RunView:
         means, stds = (table.values[np.isfinite(table.values)] for table in (target, spread))
         if not len(means) or not len(stds):
             return math.nan
-        mean, std = float(means.mean()), float(np.sqrt((stds**2).mean()))
+        mean, std = float(means.mean()), float(np.sqrt((stds**2).mean() + means.var()))
         if kind in BINARY and 0 < mean < 1:
             return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
         return std**2 if kind in SQUARED else math.sqrt(2 / math.pi) * std if kind in ABSOLUTE else math.nan
@@ -146,7 +164,14 @@ class RunView:
         if not self.is_long or math.isnan(self.last_loss) or self.facts.optimizers > 1:
             return False
         is_trivial = self.last_loss > 0.95 * self.trivial_loss  # False if that is not known
-        return is_trivial or self.fallen < 0.05
+        is_good = self.last_loss < 0.5 * self.trivial_loss  # it has learned before, perhaps
+        return (is_trivial or (self.fallen < 0.05 and not is_good)) and not self._validates
+
+    @property
+    def _validates(self) -> bool:
+        """Whether validation shows that something was learned, where losses of small batches are too noisy to tell."""
+        known = self.trivial_loss if math.isfinite(self.trivial_loss) else self.first_loss
+        return bool(self.validation) and bool(self.validation.values[-1] < known - 0.1 * abs(known))
 
     @cached_property
     def learns(self) -> bool:
@@ -161,7 +186,8 @@ class RunView:
         """How bad something is that may keep a run from learning; never less than ``least``."""
         if self.is_stuck:
             return "error"
-        return least if self.learns or self.facts.optimizers > 1 else "warning"
+        is_early = len(self.loss) < PATIENCE
+        return least if self.learns or is_early or self.facts.optimizers > 1 else "warning"
 
 
 def rolling_median(values: Numbers, window: int = FEWEST) -> Numbers:
@@ -181,6 +207,8 @@ def rolling_median(values: Numbers, window: int = FEWEST) -> Numbers:
 
 def nan_median(values: Numbers) -> Numbers:
     """The median over the last axis, of those that are known; NaN where there is none."""
+    if not values.shape[-1]:
+        return np.full(values.shape[:-1], np.nan)
     ordered = np.sort(values, axis=-1)  # NaN goes to the end
     count = np.isfinite(ordered).sum(axis=-1)
     low, high = np.maximum((count - 1) // 2, 0), np.maximum(count // 2, 0)
@@ -203,13 +231,14 @@ def largest(values: Numbers) -> float:
 
 
 @lru_cache(maxsize=64)
-def expected_perplexity(shares: tuple[float, ...], batch: int) -> float:
-    """What the perplexity of a batch is on average, if its classes are drawn with these shares.
+def expected_perplexity(shares: tuple[float, ...], batch: int) -> tuple[float, float]:
+    """Mean and standard deviation of the perplexity of a batch, if its classes are drawn with these shares.
 
-    >>> round(expected_perplexity((0.5, 0.5), 1), 3)
-    1.0
+    >>> expected_perplexity((0.5, 0.5), 1)
+    (1.0, 0.0)
     """
     draws = np.random.default_rng(0).multinomial(batch, shares, size=64) / batch
     with np.errstate(all="ignore"):
         entropy = -np.nansum(np.where(draws > 0, draws * np.log(draws), 0.0), axis=1)
-    return float(np.exp(entropy).mean())
+    found = np.exp(entropy)
+    return float(found.mean()), float(found.std())

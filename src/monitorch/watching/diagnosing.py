@@ -303,10 +303,17 @@ class LiveDiagnosis:
         store = store_in(self._visualizer)
         if store is not None:
             facts.since = facts.since or store.first_step  # a stored run that goes on, without the state of its watch
+        order = None if self._state.engine is None else self._state.engine.origins.order
+        if order and not facts.ran:
+            facts.run_in_order(list(order))
         if origin is not None and facts.origin is None:
             between = None if origin.between is None else list(origin.between)
             facts.origin = {**origin._asdict(), "between": between}
         if self._targets is not None:
+            facts.loss_shapes = facts.loss_shapes or {name: list(own) for name, own in self._targets.shapes.items()}
+            outputs = facts.loss_shapes.get(OUTPUT)
+            if facts.batch is None and outputs and not self._targets.has_classes:
+                facts.batch = float(outputs[0])
             counts = self._targets.counts()
             target = counts.get(TARGET)
             if target is not None:
@@ -318,8 +325,17 @@ class LiveDiagnosis:
             if predicted is not None:
                 facts.predicted_counts = [int(count) for count in predicted]
         facts.computes_in_half |= any(part.computes_in_half for part in self._spreads)
+        self._look_for_thawed()
         if self._first is not None:
             self._first.deliver()
+
+    def _look_for_thawed(self) -> None:
+        """Parameters that were frozen may be trained now."""
+        frozen = {name: own for name, own in self.history.facts.parameters.items() if not own.trainable}
+        model = self._model() if frozen else None
+        for name, parameter in () if model is None else named_parameters(model):
+            if name in frozen:
+                frozen[name].trainable = parameter.requires_grad
 
 
 class FirstStep:
@@ -384,7 +400,12 @@ def _facts(
     model: nn.Module, optimizers: Sequence[Optimizer], loss_fn: nn.Module | None, inspector: PyTorchInspector
 ) -> RunFacts:
     owned = Owned(*optimizers)
-    layers = {name: type(module).__name__ for name, module, is_leaf in walk(model) if is_leaf}
+    own = {name.rpartition(".")[0] for name, _ in named_parameters(model)}
+    layers = {
+        name: type(module).__name__ if is_leaf else ""
+        for name, module, is_leaf in walk(model)
+        if is_leaf or (name and name in own)
+    }
     parameters = {
         name: Parameter(
             name.rpartition(".")[0],
@@ -395,13 +416,12 @@ def _facts(
         )
         for name, parameter in named_parameters(model)
     }
-    for own in parameters.values():
-        if own.layer:
-            layers.setdefault(own.layer, "")
     return RunFacts(
         layers=layers,
         parameters=parameters,
         loss_fn=None if loss_fn is None else type(loss_fn).__name__,
+        loss_is_mean=getattr(loss_fn, "reduction", "mean") == "mean"
+        and all(getattr(loss_fn, name, None) is None for name in ("weight", "pos_weight")),
         optimizers=len(optimizers) or 1,
         loss_scale=inspector.state.loss_scale is not None,
         since=inspector.state.step,

@@ -33,7 +33,7 @@ class TestDeadUnits:
             "reinit",
             {"layers": ["fc0"]},
         )
-        assert found.explanation.startswith("100 % of the units of act0 output 0 for every sample and in act1.")
+        assert found.explanation.startswith("100 % of the units of act0 output 0 for every sample, as in act1.")
         assert found.evidence[0].place == "act0"
 
     def test_units_that_are_dead_at_birth_must_be_initialised_again(self, story):
@@ -55,6 +55,11 @@ class TestDeadUnits:
 
     def test_half_of_the_units_may_be_dead(self, story):
         assert story().add(signals.DEATH, act0=0.5, act1=0.4).find(DeadUnits()) == []
+
+    def test_zeros_tell_nothing_if_there_were_as_many_before(self, story):
+        told = story().add(signals.DEATH, [40, 80, 120], act0=[0.0, 0.0, 0.52])
+        found = told.add(signals.ZEROS, range(10, 121, 10), act0=0.53).one(DeadUnits())
+        assert (found.step, found.detected_at) == (90, 120)
 
     def test_zeros_alone_are_sparse_and_not_dead(self, story):
         told = story().add(signals.DEATH, act0=0.0).add(signals.ZEROS, act0=0.9)

@@ -10,7 +10,7 @@ from monitorch.diagnosis import SYMPTOMS, Remedy, Symptom, diagnose, signals, sw
 from monitorch.diagnosis.diagnose import chosen
 from monitorch.diagnosis.history import Table
 from monitorch.diagnosis.symptoms import DeadUnits, StaleGradient
-from monitorch.diagnosis.symptoms.base import MOST_POINTS, Stretch, lasting, others, points
+from monitorch.diagnosis.symptoms.base import MOST_POINTS, Stretch, lasting, others, points, together
 from monitorch.errors import OptionError
 
 
@@ -62,8 +62,13 @@ def test_other_layers_are_named_or_counted():
     assert [others(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
         "",
         "",
-        " and in b",
-        " and in 2 other layers",
+        ", as in b",
+        ", as in 2 other layers",
+    ]
+    assert [together(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "a",
+        "a and b",
+        "a and 2 other layers",
     ]
 
 

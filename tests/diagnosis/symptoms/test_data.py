@@ -86,7 +86,11 @@ class TestOutputLossMismatch:
         found = told.one(OutputLossMismatch())
         assert (found.layer, found.step, found.detected_at, found.severity) == ("out", 1, 1, "error")
         assert f"wants {wanted}" in found.explanation
-        assert (found.remedy.action, found.remedy.arguments) == ("drop_output_activation", {"layer": "out"})
+        cures = {
+            "logits": ("drop_output_activation", {"layer": "out"}),
+            "log-probabilities": ("replace_activation", {"layers": ["out"], "by": "LogSoftmax"}),
+        }
+        assert (found.remedy.action, found.remedy.arguments) == cures[wanted]
 
     def test_logits_are_fine(self, story):
         told = outputs(story(loss_fn="CrossEntropyLoss"), -3.0, 4.0, [-2.0, 5.0])
@@ -107,7 +111,51 @@ class TestOutputLossMismatch:
 
     def test_a_sigmoid_before_a_loss_that_has_one(self, story):
         told = outputs(story(ending("Sigmoid"), loss_fn="BCEWithLogitsLoss"), 0.1, 0.9, count=1)
-        assert "The sigmoid is applied twice" in told.one(OutputLossMismatch()).explanation
+        assert "after Sigmoid, but BCEWithLogitsLoss wants logits" in told.one(OutputLossMismatch()).explanation
+
+    @pytest.mark.parametrize("last", ["Sigmoid", "Tanh", "Softsign", "Hardtanh"])
+    def test_logits_must_be_free_to_grow(self, story, last):
+        told = outputs(story(ending(last), loss_fn="CrossEntropyLoss", classes=4), 0.1, 0.9, [0.8, 2.0], count=1)
+        found = told.one(OutputLossMismatch())
+        assert f"after {last}, but CrossEntropyLoss wants logits" in found.explanation
+        assert (found.remedy.action, found.remedy.arguments) == ("drop_output_activation", {"layer": "out"})
+
+    def test_a_sigmoid_that_is_called_as_a_function_is_seen_after_ten_batches(self, story):
+        told = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.1, 0.9, [0.8, 2.0], count=10)
+        assert "after a sigmoid" in told.one(OutputLossMismatch()).explanation
+        few = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.1, 0.9, [0.8, 2.0], count=9)
+        assert few.find(OutputLossMismatch()) == []
+        rectified = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.0, 0.9, [0.8, 2.0])
+        assert rectified.find(OutputLossMismatch()) == []
+
+    @pytest.mark.parametrize("last", ["ReLU", "Linear"])
+    def test_a_logit_that_is_never_negative(self, story, last):
+        told = outputs(story(ending(last), loss_fn="BCEWithLogitsLoss"), 0.0, 3.0, targets=[0.0, 1.0])
+        assert "negative for a no" in told.one(OutputLossMismatch()).explanation
+
+    @pytest.mark.parametrize("kind", ["NLLLoss", "KLDivLoss", "CTCLoss"])
+    def test_logits_for_a_loss_that_wants_logarithms(self, story, kind):
+        told = outputs(story(loss_fn=kind, classes=4), -2.0, 3.0, [-1.0, 1.0], count=1)
+        found = told.one(OutputLossMismatch())
+        assert f"{kind} wants logarithms of probabilities" in found.explanation
+        assert found.remedy.action is None  # there is no activation to replace
+
+    @pytest.mark.parametrize(
+        ("kind", "shapes", "is_bad"),
+        [
+            ("MSELoss", ([32, 1], [32]), True),
+            ("HuberLoss", ([32], [32, 1]), True),
+            ("MSELoss", ([32, 1], [32, 1]), False),
+            ("CrossEntropyLoss", ([32, 4], [32]), False),
+            ("MyLoss", ([32, 1], [32]), False),
+            (None, ([32, 1], [32]), False),
+        ],
+    )
+    def test_shapes_that_differ(self, story, kind, shapes, is_bad):
+        known = dict(zip(("output", "target"), shapes, strict=True))
+        found = outputs(story(loss_fn=kind, loss_shapes=known), -2.0, 3.0, count=1).find(OutputLossMismatch())
+        assert [one.layer for one in found] == ([None] if is_bad else [])
+        assert all("[32, 1]" in one.explanation and "[32]" in one.explanation for one in found)
 
     def test_a_sigmoid_before_a_loss_that_wants_it_is_fine(self, story):
         told = outputs(story(ending("Sigmoid"), loss_fn="BCELoss"), 0.1, 0.9, targets=[0.0, 1.0])
@@ -137,12 +185,29 @@ class TestOutputLossMismatch:
         told = outputs(story(loss_fn="MSELoss"), 0.0, 0.8, targets=[-3.0, 1.0])
         assert "relu" in told.one(OutputLossMismatch()).explanation
 
+    @pytest.mark.parametrize(("low", "high", "kind"), [(0.3, 0.999, "sigmoid"), (-0.995, 0.7, "tanh")])
+    def test_other_functions_are_seen_by_their_bounds(self, story, low, high, kind):
+        told = outputs(story(loss_fn="MSELoss"), low, high, targets=[-30.0, 10.0])
+        assert f"the last activation, {kind}" in told.one(OutputLossMismatch()).explanation
+        inside = outputs(story(loss_fn="MSELoss"), low * 0.9, high * 0.9, targets=[-30.0, 10.0])
+        assert inside.find(OutputLossMismatch()) == []
+
+    def test_the_last_layer_is_the_one_that_ran_last(self, story):
+        told = outputs(story(ending("Sigmoid"), loss_fn="MSELoss"), 0.2, 0.8, targets=[0.0, 5.0])
+        told.facts.ran = ["out", "fc0", "act0", "fc1"]
+        assert told.find(OutputLossMismatch()) == []
+
+    @pytest.mark.parametrize("loss", ["CTCLoss", "KLDivLoss", "HingeEmbeddingLoss", "PoissonNLLLoss", "OwnLoss"])
+    def test_other_losses_do_not_want_outputs_to_be_targets(self, story, loss):
+        told = outputs(story(ending("LogSoftmax"), loss_fn=loss), -5.0, -0.1, targets=[0.0, 5.0])
+        assert told.find(OutputLossMismatch()) == []
+
     def test_classes_are_no_numbers_to_reach(self, story):
         told = outputs(story(ending("ReLU"), loss_fn="CrossEntropyLoss", classes=10), 0.0, 5.0, targets=[0, 9])
         assert told.find(OutputLossMismatch()) == []
 
     def test_the_tolerance_can_be_changed(self, story):
-        told = outputs(story(loss_fn="CrossEntropyLoss"), 0.1, 0.4, [0.99, 1.01])
+        told = outputs(story(loss_fn="CrossEntropyLoss"), 0.0, 0.4, [0.99, 1.01])
         assert told.find(OutputLossMismatch()) == []
         assert told.one(OutputLossMismatch(tolerance=0.02)).severity == "error"
 
@@ -164,15 +229,25 @@ class TestUnrepresentativeBatches:
             {"variety": 9.0},
             {"variety": 1.0, "batch": 1.0},  # a batch of one sample has one class
             {"variety": 1.9, "batch": 2.0},
-            {"variety": 1.1, "counts": [990, 10]},  # most of the data is one class
+            {"variety": [1.0] * 6, "counts": [50, 50], "batch": 2.0},  # which happens by chance
+            {"variety": np.tile([1.0, 2.0], 20), "counts": [50, 50], "batch": 2.0},
+            {"variety": 1.4, "counts": [900, 100]},  # most of the data is one class
         ],
     )
     def test_shuffled_batches_are_fine(self, story, told):
         assert self.classes(story, **told).find(UnrepresentativeBatches()) == []
 
+    def test_batches_of_one_class_of_two(self, story):
+        found = self.classes(story, 1.0, counts=[50, 50], batch=16.0).one(UnrepresentativeBatches())
+        assert (found.step, found.remedy.action) == (1, "shuffle")
+
+    def test_since_data_come_in_an_order(self, story):
+        found = self.classes(story, np.where(np.arange(1, 41) < 15, 9.0, 1.2)).one(UnrepresentativeBatches())
+        assert (found.step, found.detected_at) == (15, 19)
+
     def test_a_model_that_says_only_the_most_frequent_class(self, story):
         told = self.classes(story, 1.05, counts=[990, 10], predicted_counts=[1000, 0])
-        assert told.find(UnrepresentativeBatches(share=0.4)) == []  # there is hardly more to say
+        assert told.one(UnrepresentativeBatches()).severity == "info"  # there is hardly more to say
         told = self.classes(story, 1.7, counts=[900, *[30] * 9], predicted_counts=[1000, *[0] * 9])
         found = told.one(UnrepresentativeBatches())
         assert "The most frequent of 10 classes has 77 % of all targets" in found.explanation
@@ -182,8 +257,15 @@ class TestUnrepresentativeBatches:
         counts = (10_000 / np.arange(1, 66)).astype(int).tolist()
         told = self.classes(story, 20.0, counts=counts, predicted_counts=[1000, *[0] * 64])
         told.losses([4.0] * 20).checks([20.0], [20])  # which is worse than guessing
-        assert told.one(UnrepresentativeBatches()).severity == "info"
+        assert told.find(UnrepresentativeBatches()) == []
         assert told.one(UnrepresentativeBatches(few=100)).severity == "warning"
+
+    def test_rare_classes_are_worth_an_info(self, story):
+        found = self.classes(story, 1.4, counts=[900, 50, 50], predicted_counts=[850, 75, 75]).one(
+            UnrepresentativeBatches()
+        )
+        assert found.severity == "info"
+        assert "18 times as frequent as the rarest" in found.explanation
 
     def test_few_classes_more_frequent_are_fine(self, story):
         told = self.classes(story, 4.0, counts=[700, 500, 500, 500, 500], predicted_counts=[1000, 0, 0, 0, 0])

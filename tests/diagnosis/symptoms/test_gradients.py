@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monitorch.diagnosis import signals
+from monitorch.diagnosis import diagnose, signals
 from monitorch.diagnosis.history import Parameter
 from monitorch.diagnosis.symptoms import NoGradient, NotFinite, Underflow, VanishingGradient
 
@@ -98,6 +98,23 @@ class TestVanishingGradient:
     def test_small_ones_zeros_and_those_in_the_middle_are_not_it(self, story, flat, gradients):
         assert story().weights(signals.GRADIENT, *gradients).losses(flat()).find(VanishingGradient()) == []
 
+    def test_one_that_gets_ever_smaller_down_to_zero_has_vanished(self, story, flat):
+        layers = {f"fc{number}": "Linear" for number in range(6)}
+        told = story(layers).weights(signals.GRADIENT, 0.0, 0.0, 1e-40, 1e-20, 1e-5, 1.0).losses(flat())
+        found = told.one(VanishingGradient())
+        assert (found.layer, found.step, found.severity) == ("fc4", 1, "error")
+        assert "fc0.weight is too small to be told from 0; it falls below 0.001 of that of fc5.weight in fc4" in (
+            found.explanation
+        )
+        assert told.find(NoGradient()) == []  # nothing cuts the graph
+        assert [one.symptom for one in diagnose(told.history)] == ["vanishing_gradient"]
+
+    def test_one_that_is_cut_off_has_not(self, story, flat):
+        layers = {f"fc{number}": "Linear" for number in range(6)}
+        told = story(layers).weights(signals.GRADIENT, 0.0, 0.0, 1e-5, 1e-4, 1e-2, 1.0).losses(flat())
+        assert told.find(VanishingGradient()) == []
+        assert told.one(NoGradient()).layer == "fc1"
+
     def test_frozen_layers_do_not_count(self, story, flat):
         told = story().weights(signals.GRADIENT, 1e-9, 0.1, 1.0).losses(flat())
         told.facts.parameters["fc0.weight"].trainable = False
@@ -118,7 +135,7 @@ class TestNoGradient:
         told = self.ran(story, fc2__weight=1.0, fc2__bias=1.0)
         found = told.one(NoGradient())
         assert (found.layer, found.step, found.detected_at, found.severity) == ("fc1", 1, 5, "warning")
-        assert found.explanation.startswith("No gradient arrives in fc1 and in fc0.")
+        assert found.explanation.startswith("No gradient arrives in fc1 and fc0.")
 
     def test_exact_zeros_since_some_step(self, story):
         late = [1.0] * 7 + [0.0] * 13
@@ -163,6 +180,14 @@ class TestNoGradient:
 
     def test_a_loss_of_zero_has_no_gradient(self, story):
         assert self.rest(story, fc0__weight=0.0).losses([0.0] * 20).find(NoGradient()) == []
+
+    def test_where_the_loss_is_zero_now_and_then_the_other_steps_tell(self, story):
+        losses = np.where(np.arange(20) % 2, 0.0, 0.5)
+        told = self.rest(story, fc0__weight=0.0).losses(losses)
+        assert (told.one(NoGradient()).layer, told.one(NoGradient()).detected_at) == ("fc0", 9)
+        gone = np.where(np.arange(20) % 2, 0.0, 1.0)
+        names = {f"fc{number}__{part}": gone for number in range(3) for part in ("weight", "bias")}
+        assert self.rest(story, **names).losses(losses).find(NoGradient()) == []
 
     def test_those_that_left_the_optimizer_are_another_matter(self, story):
         told = self.rest(story, fc0__weight=[1.0] * 9 + [0.0] * 11)

@@ -23,7 +23,7 @@ class TestLossSpike:
     def test_a_jump_that_comes_back(self, story, falling):
         told = story().losses(self.jump(noisy(falling(200, 2.0, 0.5)), 130, 8.0))
         found = told.one(LossSpike())
-        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 130, 130, "warning")
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 130, 131, "warning")
         assert "to 8 at step 130, and was back 1 later" in found.explanation
         assert found.remedy.action == "clip"
 
@@ -62,9 +62,20 @@ class TestLossSpike:
         warm = story().losses(losses).weights(signals.RATE, None, None, steps / 100, steps=steps)
         assert warm.find(LossSpike()) == []
 
-    @pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0])
-    def test_losses_without_a_logarithm_are_left_alone(self, story, bad):
-        losses = self.jump(self.jump(np.ones(200), 130, 8.0), 5, bad)
+    def test_of_a_noisy_loss_a_jump_must_be_larger(self, story, falling):
+        losses = noisy(falling(300, 1.4, 0.15), noise=0.5).clip(0.02)
+        assert story().losses(losses).find(LossSpike()) == []
+        assert story().losses(self.jump(losses, 200, 0.9)).find(LossSpike()) == []
+        assert story().losses(self.jump(losses, 200, 6.0)).one(LossSpike()).step == 200
+
+    @pytest.mark.parametrize("shift", [-1.0, -10.0, 5.0])
+    def test_losses_may_be_below_zero(self, story, falling, shift):
+        losses = noisy(falling(200, 2.0, 0.5)) + shift
+        assert story().losses(losses).find(LossSpike()) == []
+        assert story().losses(self.jump(losses, 130, 30.0)).one(LossSpike()).step == 130
+
+    def test_losses_that_are_not_finite_are_another_matter(self, story):
+        losses = self.jump(self.jump(np.ones(200), 130, 8.0), 5, math.nan)
         assert story().losses(losses).find(LossSpike()) == []
 
     def test_short_runs_tell_nothing(self, story):
@@ -89,6 +100,10 @@ class TestBadInitialLoss:
         assert "2.3 with 10 classes" in found.explanation
         assert found.remedy.arguments == {"layers": ["fc2"], "gain": 0.1}
 
+    def test_yes_or_no_are_two_classes(self, story):
+        found = self.start(story, [9.0], loss_fn="BCEWithLogitsLoss", classes=None).one(BadInitialLoss())
+        assert "0.693 with 2 classes" in found.explanation
+
     def test_of_small_batches_five_are_needed(self, story):
         assert self.start(story, [9.0] * 4, batch=2.0).find(BadInitialLoss()) == []
         assert self.start(story, [9.0, 1.0, 9.0, 8.0, 9.0], batch=2.0).one(BadInitialLoss()).step == 1
@@ -100,6 +115,9 @@ class TestBadInitialLoss:
             ([4.6], {}),  # plain He initialisation
             ([9.0], {"classes": 1000}),
             ([9.0], {"loss_fn": "MSELoss"}),
+            ([9.0], {"loss_is_mean": False}),
+            ([9.0], {"optimizers": 2}),
+            ([1.4], {"loss_fn": "BCEWithLogitsLoss", "classes": None}),
             ([9.0], {"loss_fn": None}),
             ([9.0], {"classes": None}),
             ([9.0], {"classes": 1}),
@@ -128,9 +146,32 @@ class TestOverfitting:
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 150, 350, "warning")
         assert "lowest at step 150" in found.explanation
 
+    def test_a_small_rise_is_worth_an_info(self, story, falling):
+        checks = [1.5, 1.2, 1.0, 1.05, 1.1, 1.12, 1.13, 1.14, 1.15, 1.15]
+        assert story().losses(falling(500)).checks(checks, self.CHECKS).one(Overfitting()).severity == "info"
+
     def test_it_cannot_be_known_right_after_the_lowest(self, story, falling):
         found = story().losses(falling(500)).checks([1.0, 2.0, 2.1, 2.2], [100, 200, 300, 400]).one(Overfitting())
         assert (found.step, found.detected_at) == (100, 300)
+
+    @pytest.mark.parametrize(
+        ("checks", "last", "step"),
+        [
+            ([1.4, 1.3, 1.25, 1.27, 1.25, 1.26, 1.24, 1.26, 1.25, 1.25], 0.01, 300),  # it stays far above
+            ([1.4, 1.3, 1.25, 1.27, 1.25, 1.26, 1.24, 1.26, 1.25, 1.25], 0.3, None),  # training has not got so far
+            ([1.4, 1.0, 0.5, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4], 0.01, None),  # most of it helps
+            ([1.9, 1.8, 1.7, 1.6, 1.5, 1.4, 1.35, 1.3, 1.2, 1.1], 0.01, None),  # it still falls
+        ],
+    )
+    def test_validation_that_stays_while_training_vanishes_is_worth_an_info(self, story, falling, checks, last, step):
+        found = story().losses(falling(500, 2.0, last)).checks(checks, self.CHECKS).find(Overfitting())
+        assert [(one.step, one.severity) for one in found] == ([] if step is None else [(step, "info")])
+
+    @pytest.mark.parametrize(("rise", "severity"), [(0.05, None), (0.1, "info"), (0.4, "warning")])
+    def test_losses_may_be_negative(self, story, rise, severity):
+        checks = [0.0, -0.5, -1.0, *[rise - 1.0] * 7]
+        found = story().losses(np.linspace(1.0, -3.0, 500)).checks(checks, self.CHECKS).find(Overfitting())
+        assert [one.severity for one in found] == ([severity] if severity else [])
 
     @pytest.mark.parametrize(
         ("checks", "first", "last"),
@@ -209,6 +250,13 @@ class TestTrainEvalMismatch:
     def test_a_gap_with_right_statistics_is_something_else(self, story, falling):
         told = self.norms(story, falling(300), variance=1.5).checks([2.0, 1.8, 1.7], [100, 200, 300])
         assert told.find(TrainEvalMismatch()) == []
+
+    def test_losses_may_be_negative(self, story):
+        for last, is_bad in ((-1.9, False), (0.5, True)):
+            told = self.norms(story, np.linspace(1.0, -2.0, 300), variance=20.0).checks(
+                [0.5, -0.5, last], [100, 200, 300]
+            )
+            assert bool(told.checks([last], [301]).find(TrainEvalMismatch())) == is_bad
 
     def test_statistics_that_lag_behind_without_a_gap_are_fine(self, story, falling):
         told = self.norms(story, falling(300), variance=20.0).checks([0.9, 0.4, 0.15], [100, 200, 300])

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import nn
 
 from monitorch import preflight
 from monitorch.diagnosis import Finding
+from monitorch.watching.preflight.batch_fit import BatchFit
+from monitorch.watching.preflight.fit_checks import check_fit
 
 from .faults import FAULTS
 from .models import Case, classes, layers
@@ -86,6 +89,37 @@ def test_a_rate_that_is_too_small_is_multiplied_by_what_makes_steps_usual():
     assert finding.remedy.arguments["factor"] in (100.0, 1000.0)
     (curve,) = finding.evidence
     assert len(curve.values) == 31
+
+
+@pytest.mark.parametrize(("factor", "severity"), [(2.5, "info"), (12.0, "warning")])
+def test_a_first_loss_that_is_a_bit_too_large_is_worth_an_info(factor, severity):
+    torch.manual_seed(0)
+    x = torch.randn(64, 20)
+    case = Case(layers(20, 32, 4), x, classes(x))
+    with torch.no_grad():
+        output = case.model(x)
+        wanted = factor * math.log(4)
+        scale = next(s for s in range(1, 1000) if nn.functional.cross_entropy(output * s, case.batch[1]) > wanted)
+        case.model[2].weight *= scale
+        case.model[2].bias *= scale
+    (first, *_) = preflight(*case.all, fit_steps=0)
+    assert (first.symptom, first.severity) == ("bad_initial_loss", severity)
+
+
+@pytest.mark.parametrize(
+    ("losses", "severity"),
+    [
+        ([2.5, 4.5, 10.0, 1.4, 2.0, 1.0, 0.8, 0.6, 0.5], "info"),  # first steps overshoot, and it is back
+        ([2.5, 4.5, 10.0, 1.4, 2.0, 2.1, 1.9, 2.0, 2.0], "error"),  # it is not
+        ([2.5, 4.5, 99.0, 1.4, 2.0, 1.0, 0.8, 0.6, 0.5], "error"),  # by far too much
+        ([2.5, 4.5, 10.0, 1.4, 2.0, 1.0, 0.8, 0.6, math.nan], "error"),
+        ([2.5, 2.6, 3.0, 1.4, 2.0, 1.0, 0.8, 0.6, 0.5], None),
+    ],
+)
+def test_a_loss_that_overshoots(losses, severity):
+    fit = BatchFit(losses, updates={"0.weight": 0.2})
+    facts = SimpleNamespace(fit=fit, is_fitted=False, fit_steps=len(losses) - 1, optimizers=(object(),))
+    assert [(one.symptom, one.severity) for one in check_fit(facts)] == [("step_too_large", severity)] * bool(severity)
 
 
 class Sharing(nn.Module):

@@ -36,10 +36,12 @@ SYMPTOMS: tuple[type[Symptom], ...] = (
     BadInitialLoss,
     OverRegularised,
     StepTooLarge,
+    NoisyGradient,
+    NoProgress,
     NotFinite,
+    VanishingGradient,
     DeadUnits,
     ExpertCollapse,
-    VanishingGradient,
     RankCollapse,
     AttentionCollapse,
     NoGradient,
@@ -48,8 +50,6 @@ SYMPTOMS: tuple[type[Symptom], ...] = (
     TrainEvalMismatch,
     Overfitting,
     Oscillation,
-    NoisyGradient,
-    NoProgress,
 )
 """Those that explain others come first: of two that began at the same time, the earlier one is the cause."""
 

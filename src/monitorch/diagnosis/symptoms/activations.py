@@ -9,7 +9,7 @@ import numpy as np
 from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Table
-from ..run import FEWEST, RunView, largest, median, nan_median
+from ..run import FEWEST, RunView, median, nan_median
 from .base import Stretch, Symptom, evidence, lasting, others, share, short, stretches
 
 LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
@@ -43,7 +43,7 @@ class DeadUnits(Symptom):
         first, layers = found[0], [table.places[one.place] for one in found if one.resolved_at is None]
         layer, values = table.places[first.place], table.column(table.places[first.place])
         level = float(values[np.isfinite(values)][-1])
-        began = self._beginning(run, layer, first, values[table.steps == first.detected_at][0])
+        began = self._beginning(run, table, first)
         zeros = run.table(signals.ZEROS)
         since_birth = bool(zeros) and began <= zeros.steps[0]
         remedy = self._remedy(run, began, layer, since_birth)
@@ -61,24 +61,32 @@ class DeadUnits(Symptom):
         """Units that large steps have killed would die again; those that were born so, or broken, need new weights."""
         if not since_birth and remedies.were_large(run, began):
             return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
-        source = remedies.feeding(run, layer)
+        sources = remedies.feeding(run, layer)
         return Remedy(
-            f"Initialise {source} again: what it makes is always negative. LeakyReLU or GELU would let it recover.",
+            f"Initialise {' and '.join(sources)} again: what enters {layer} is always negative. LeakyReLU or GELU "
+            "would let it recover.",
             "reinit",
-            {"layers": [source]},
+            {"layers": sources},
         )
 
-    def _beginning(self, run: RunView, layer: str, found: Stretch, dead: float) -> int:
+    def _beginning(self, run: RunView, table: Table, found: Stretch) -> int:
         """Since when so many outputs were 0, before a window of many batches told that it is the same units.
 
-        Half of the outputs of a healthy ReLU are 0, too: at least as many must be as units were found dead.
+        Half of the outputs of a healthy ReLU are 0, too: at least as many must be as units were found dead. Where as
+        many were while they lived, zeros tell nothing.
         """
-        zeros = run.table(signals.ZEROS)
+        zeros, layer = run.table(signals.ZEROS), table.places[found.place]
         if layer not in zeros.places:
             return found.step
+        deaths = table.column(layer)
+        dead = deaths[table.steps == found.detected_at][0]
+        lived = table.steps[(deaths <= self.share) & (table.steps < found.detected_at)]
         before = zeros.steps <= found.step
         steps, values = zeros.steps[before], zeros.column(layer)[before]
-        alive = np.flatnonzero(values < 0.99 * dead)
+        is_alive = values < 0.99 * dead
+        if len(lived) and median(values[steps <= lived[-1]]) >= 0.99 * dead:
+            is_alive = steps <= lived[-1]
+        alive = np.flatnonzero(is_alive)
         first = int(alive[-1]) + 1 if len(alive) else 0
         return int(steps[first]) if first < len(steps) else found.step
 
@@ -129,7 +137,7 @@ class SaturatedActivation(Symptom):
             return Remedy("Lower the learning rate, or normalise what enters the layer.", "scale_lr", {"factor": 0.1})
         sizes = remedies.gains(run, at_first=is_born)
         large = [name for name, gain in sizes.items() if gain > remedies.LARGE_GAIN]
-        sources = list(dict.fromkeys(remedies.feeding(run, layer) for layer in layers))
+        sources = list(dict.fromkeys(name for layer in layers for name in remedies.feeding(run, layer)))
         modules = [layer for layer in layers if run.facts.layers.get(layer) in remedies.SQUASHERS]
         if set(large) & set(sources) or not sizes or not modules:
             text = "Initialise the weights before it smaller, normalise what enters it, or use ReLU."
@@ -149,7 +157,8 @@ class ExplodingSignal(Symptom):
     """Outputs grow from layer to layer in the first steps.
 
     Attributes:
-        growth: how many times as large as the first the output of a layer must be.
+        growth: how many times as large as the first the output of a layer must be,
+        large_weights: or if most weights are larger than any usual initialisation makes them.
         per_layer: how much a single layer must add to be named.
     """
 
@@ -157,6 +166,7 @@ class ExplodingSignal(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.OUTPUT,)
     needs_start: ClassVar[bool] = True
     growth: float = 100.0
+    large_weights: float = 30.0
     per_layer: float = 3.0
 
     def look(self, run: RunView) -> Iterable[Finding]:
@@ -164,19 +174,19 @@ class ExplodingSignal(Symptom):
         table = run.table(signals.OUTPUT)
         ordered = sorted(table.places, key=run.place)
         table = table.select(ordered)
-        early = table.values[:FEWEST]
-        scale = nan_median(early.T)
+        scale = table.values[0]  # a few steps later they may have shrunk
         known = np.flatnonzero(np.isfinite(scale) & (scale > 0))
         if not len(known):
             return
         before = self._input_scale(run)
         levels = np.concatenate([[before], scale[known]]) if before is not None else scale[known]
         names = [*([None] if before is not None else []), *(ordered[place] for place in known)]
-        if len(levels) < 2 or levels.max() / levels[0] <= self.growth or self._came_later(run, int(table.steps[0])):
+        if len(levels) < 2 or self._came_later(run, int(table.steps[0])):
             return
-        at_first = table.values[0, known]
-        if largest(at_first) / (levels[0] if before is not None else at_first[0]) <= self.growth:
-            return  # the first steps have done it
+        sizes = list(remedies.gains(run).values())
+        are_large = bool(sizes) and float(np.median(sizes)) > remedies.LARGE_GAIN
+        if levels.max() / levels[0] <= (self.large_weights if are_large else self.growth):
+            return
         ratios = levels[1:] / levels[:-1]
         bad = np.flatnonzero((ratios > self.per_layer) & (levels[1:] > levels[0] * self.per_layer))
         place = int(bad[0]) + 1 if len(bad) else int(np.argmax(levels / levels[0] > self.growth))
@@ -338,9 +348,8 @@ class AttentionCollapse(Symptom):
         if when.step <= table.steps[0]:
             remedy = Remedy("Initialise queries and keys smaller, or normalise them.", "reinit", {"layers": [layer]})
         shown = evidence(table, signal, layer, self.entropy if table is entropy else self.logit)
-        severity = "info" if run.learns or not run.is_long else run.harm()
         yield self.finding(
-            layer, when.step, when.detected_at, severity, text, remedy, shown, resolved_at=when.resolved_at
+            layer, when.step, when.detected_at, run.harm(), text, remedy, shown, resolved_at=when.resolved_at
         )
 
 

@@ -161,6 +161,14 @@ def share(value: float) -> str:
 
 
 def others(names: Sequence[str]) -> str:
-    """The names after the first, for a sentence."""
-    rest = len(names) - 1
-    return "" if rest < 1 else f" and in {names[1]}" if rest == 1 else f" and in {rest} other layers"
+    """The names after the first, at the end of a sentence about that one."""
+    return "" if len(names) < 2 else f", as in {_rest(names)}"
+
+
+def together(names: Sequence[str]) -> str:
+    """All names, for a sentence."""
+    return names[0] if len(names) < 2 else f"{names[0]} and {_rest(names)}"
+
+
+def _rest(names: Sequence[str]) -> str:
+    return names[1] if len(names) == 2 else f"{len(names) - 1} other layers"

@@ -3,18 +3,37 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import signals
 from ..finding import Finding, Remedy
-from ..run import CROSS_ENTROPY, FEWEST, RunView, expected_perplexity, largest, median
+from ..history import Numbers
+from ..run import CROSS_ENTROPY, FEWEST, RunView, expected_perplexity, largest
 from .activations import LAYER_NORMS
 from .base import Symptom, evidence, points, share, short
 
 PROBABILITIES = ("BCELoss",)
 """Losses that want probabilities."""
+LOG_PROBABILITIES = ("NLLLoss", "KLDivLoss", "CTCLoss")
+"""Losses that want logarithms of probabilities."""
+DISTANCES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
+"""Losses that are least where outputs are the targets."""
+ELEMENTWISE = (*DISTANCES, "PoissonNLLLoss")
+"""Losses that compare each output with its target."""
+
+BOUNDS = {
+    **dict.fromkeys(("Sigmoid", "Softmax", "Softmax2d", "Hardsigmoid"), (0.0, 1.0)),
+    **dict.fromkeys(("Tanh", "Softsign", "Hardtanh"), (-1.0, 1.0)),
+    **dict.fromkeys(("ReLU", "Softplus"), (0.0, math.inf)),
+    "ReLU6": (0.0, 6.0),
+    **dict.fromkeys(("LogSigmoid", "LogSoftmax"), (-math.inf, 0.0)),
+}
+"""Between which numbers the results of activations are, by class."""
+
+AT_BOUND = 0.98
+"""What comes so near to the bound of a function, and never beyond, has gone through it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +87,33 @@ class InputScale(Symptom):
         yield self.finding(None, step, step, severity, text, remedy, evidence(table, signal, place, limit))
 
 
+class LossOutput(NamedTuple):
+    """What a model returns: the layer that makes it, of which kind that is, and the range of each batch."""
+
+    layer: str | None
+    kind: str
+    low: Numbers
+    high: Numbers
+
+    def is_within(self, bottom: float, top: float) -> bool:
+        """Whether no batch goes beyond these numbers."""
+        return bool(self.low.min() >= bottom and self.high.max() <= top)
+
+    @property
+    def is_rectified(self) -> bool:
+        """Whether most batches have exact zeros, and nothing is below."""
+        return bool(self.low.min() == 0 and (self.low == 0).mean() > 0.5)
+
+    @property
+    def looks_like(self) -> tuple[float, float, str]:
+        """The bounds of the function that outputs seem to have gone through, and its name."""
+        if self.is_within(0.0, 1.0) and np.median(self.high) > AT_BOUND:
+            return 0.0, 1.0, "sigmoid"
+        if self.is_within(-1.0, 1.0) and max(np.median(self.high), -np.median(self.low)) > AT_BOUND:
+            return -1.0, 1.0, "tanh"
+        return (0.0, math.inf, "relu") if self.is_rectified else (-math.inf, math.inf, "")
+
+
 @dataclass(frozen=True)
 class OutputLossMismatch(Symptom):
     """What the model returns is not what the loss wants.
@@ -81,7 +127,7 @@ class OutputLossMismatch(Symptom):
     tolerance: float = 1e-3
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """Probabilities for logits, a softmax over one unit, or targets that the last activation never reaches."""
+        """Probabilities for logits, a softmax over one unit, targets that are out of reach, or other shapes."""
         lowest, highest = (run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest"))
         if "output" not in lowest.places:
             return
@@ -90,29 +136,51 @@ class OutputLossMismatch(Symptom):
         if not known.any():
             return
         low, high, steps = low[known], high[known], lowest.steps[known]
-        layer = next((name for name in reversed(run.facts.layers) if name), None)
-        kind = run.facts.loss_fn
+        layer = next((name for name in reversed(run.facts.ran or list(run.facts.layers)) if name), None)
+        step = int(steps[0])
+        text = self._shapes(run)
+        if text is not None:
+            remedy = Remedy("Give both the same shape, such as output.squeeze(-1) or target.unsqueeze(-1).")
+            yield self.finding(None, step, step, "error", text, remedy, confidence=0.98)
+            return
+        output = LossOutput(layer, run.facts.layers.get(layer or "", ""), low, high)
         found = (
-            self._constant(low, high)
-            or self._double_softmax(run, low, high)
-            or self._double_sigmoid(run, layer, low, high)
-            or self._out_of_reach(run, layer, low, high)
+            self._constant(output)
+            or self._double_softmax(run, output)
+            or self._no_logarithm(run, output)
+            or self._bounded(run, output)
+            or self._out_of_reach(run, output)
         )
         if found is None:
             return
         text, confidence = found
-        by = "Sigmoid" if kind in PROBABILITIES else None
-        remedy = (
-            Remedy(f"Use {by} as the last activation.", "replace_activation", {"layers": [layer], "by": by})
-            if by
-            else Remedy("Take the last activation away: the loss does it.", "drop_output_activation", {"layer": layer})
-        )
         shown = points("largest output", "output", steps, high)
-        step = int(steps[0])
-        yield self.finding(layer, step, step, "error", text, remedy, shown, confidence=confidence)
+        yield self.finding(layer, step, step, "error", text, self._remedy(run, output), shown, confidence=confidence)
 
-    def _constant(self, low: np.ndarray, high: np.ndarray) -> tuple[str, float] | None:
-        if not ((low == high) & (np.abs(high - 1) < 1e-6)).all():
+    def _remedy(self, run: RunView, output: LossOutput) -> Remedy:
+        loss = run.facts.loss_fn
+        if loss in PROBABILITIES:
+            arguments = {"layers": [output.layer], "by": "Sigmoid"}
+            return Remedy("Use Sigmoid as the last activation.", "replace_activation", arguments)
+        if loss in LOG_PROBABILITIES:
+            arguments = {"layers": [output.layer], "by": "LogSoftmax"}
+            text = "Use LogSoftmax as the last activation, or CrossEntropyLoss without one."
+            return Remedy(text, *(("replace_activation", arguments) if output.kind in BOUNDS else ()))
+        text = "Take the last activation away: the loss does it, or the model needs the room."
+        return Remedy(text, "drop_output_activation", {"layer": output.layer})
+
+    def _shapes(self, run: RunView) -> str | None:
+        """Whether every output is compared with every target."""
+        output, target = (run.facts.loss_shapes.get(name) for name in ("output", "target"))
+        if run.facts.loss_fn not in ELEMENTWISE or output is None or target is None or output == target:
+            return None
+        return (
+            f"Output and target have different shapes, {output} and {target}, so that {run.facts.loss_fn} compares "
+            "every output with every target. The best answer to that is the mean of all targets, whatever the input is."
+        )
+
+    def _constant(self, output: LossOutput) -> tuple[str, float] | None:
+        if not ((output.low == output.high) & (np.abs(output.high - 1) < 1e-6)).all():
             return None
         return (
             "Every output is exactly 1, whatever the input is: a softmax over a single unit does that. "
@@ -120,13 +188,13 @@ class OutputLossMismatch(Symptom):
             0.95,
         )
 
-    def _double_softmax(self, run: RunView, low: np.ndarray, high: np.ndarray) -> tuple[str, float] | None:
+    def _double_softmax(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
         sums = [run.table(signals.ROW_SUM, how) for how in ("smallest", "largest")]
         if run.facts.loss_fn not in CROSS_ENTROPY or not all("output" in one.places for one in sums):
             return None
         smallest, largest = (one.column("output") for one in sums)
         is_one = (np.abs(smallest - 1) < self.tolerance) & (np.abs(largest - 1) < self.tolerance)
-        if not is_one[np.isfinite(smallest)].all() or low.min() < 0 or high.max() > 1 + self.tolerance:
+        if not is_one[np.isfinite(smallest)].all() or not output.is_within(0.0, 1 + self.tolerance):
             return None
         return (
             f"All rows of the output sum to 1, so they are probabilities, but {run.facts.loss_fn} wants "
@@ -135,31 +203,50 @@ class OutputLossMismatch(Symptom):
             0.98,
         )
 
-    def _double_sigmoid(
-        self, run: RunView, layer: str | None, low: np.ndarray, high: np.ndarray
-    ) -> tuple[str, float] | None:
-        is_sigmoid = run.facts.layers.get(layer or "") in ("Sigmoid", "Softmax") or len(low) >= 2 * FEWEST
-        if run.facts.loss_fn != "BCEWithLogitsLoss" or not is_sigmoid or low.min() < 0 or high.max() > 1:
+    def _no_logarithm(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
+        highest = float(output.high.max())
+        if run.facts.loss_fn not in LOG_PROBABILITIES or highest <= self.tolerance:
             return None
         return (
-            f"All outputs are between {short(float(low.min()))} and {short(float(high.max()))}, so they are "
-            "probabilities, but BCEWithLogitsLoss wants logits. The sigmoid is applied twice, so the loss cannot get "
-            "small.",
+            f"Outputs are up to {short(highest)}, but {run.facts.loss_fn} wants logarithms of probabilities, which are "
+            "never above 0. The loss falls without end while outputs grow, whatever they say.",
+            0.98,
+        )
+
+    def _bounded(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
+        """Logits that cannot grow, or that cannot say no."""
+        loss, kind = run.facts.loss_fn, output.kind
+        if loss not in ("BCEWithLogitsLoss", CROSS_ENTROPY[0]):
+            return None
+        bottom, top = BOUNDS.get(kind, (-math.inf, math.inf))
+        is_seen_long = len(output.low) >= 2 * FEWEST
+        if kind not in BOUNDS and is_seen_long and output.low.min() > 0 and output.is_within(0.0, 1.0):
+            bottom, top, kind = 0.0, 1.0, "a sigmoid"
+        if math.isfinite(bottom) and math.isfinite(top):
+            return (
+                f"All outputs are between {short(float(output.low.min()))} and {short(float(output.high.max()))} after "
+                f"{kind}, but {loss} wants logits, which have no bounds. It has an activation of its own, so the loss "
+                "cannot get small.",
+                0.95,
+            )
+        never_says_no = bottom == 0 or (is_seen_long and output.is_rectified)
+        if loss != "BCEWithLogitsLoss" or not never_says_no:
+            return None
+        return (
+            f"No output is below 0 after {kind or 'a ReLU'}, but {loss} wants logits, which are negative for a no. The "
+            "model can only say yes or perhaps.",
             0.95,
         )
 
-    def _out_of_reach(
-        self, run: RunView, layer: str | None, low: np.ndarray, high: np.ndarray
-    ) -> tuple[str, float] | None:
+    def _out_of_reach(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
         targets = [run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest")]
-        if run.facts.classes or not all("target" in one.places for one in targets):
+        if run.facts.loss_fn not in DISTANCES or not all("target" in one.places for one in targets):
             return None
         least, most = -largest(-targets[0].column("target")), largest(targets[1].column("target"))
-        bounds = {"ReLU": (0.0, math.inf), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Softmax": (0.0, 1.0)}
-        kind = run.facts.layers.get(layer or "", "")
-        bottom, top = bounds.get(kind, (-math.inf, math.inf))
-        if kind not in bounds and low.min() == 0 and len(low) >= FEWEST and (low == 0).mean() > 0.5:
-            bottom, kind = 0.0, "relu"  # exact zeros in most batches
+        kind = output.kind
+        bottom, top = BOUNDS.get(kind, (-math.inf, math.inf))
+        if kind not in BOUNDS and len(output.low) >= FEWEST:  # a function may have done it
+            bottom, top, kind = output.looks_like
         slack = 0.05 * max(most - least, 1e-12)
         if least >= bottom - slack and most <= top + slack:
             return None
@@ -175,10 +262,10 @@ class UnrepresentativeBatches(Symptom):
     """Batches hold fewer classes than the data: they are not shuffled; or the model only ever says one class.
 
     Attributes:
-        share: the variety of classes in a batch over that of all, at most.
+        share: the variety of classes in a batch, beyond a single one, over that of all, at most.
         expected: the same over what shuffled batches of that size would have.
         ratio: how many times as frequent one class must be as another to be called imbalance.
-        few: with more classes than these, that is only odd.
+        few: with more classes than these, some are always rare.
     """
 
     id: ClassVar[str] = "unrepresentative_batches"
@@ -196,37 +283,52 @@ class UnrepresentativeBatches(Symptom):
             return
         shares = counts[counts > 0] / counts.sum()
         overall = float(np.exp(-(shares * np.log(shares)).sum()))
-        perplexities = table.column("target")
-        level = median(perplexities)
-        likely = expected_perplexity(tuple(shares.tolist()), max(1, round(batch)))
-        first = int(table.steps[0])
-        if level < self.share * overall and level < self.expected * likely and overall > 1.5:
+        likely, noise = expected_perplexity(tuple(shares.tolist()), max(1, round(batch)))
+        limit = 1 + min(self.share * (overall - 1), self.expected * (likely - 1))  # a single class has 1
+        known = np.isfinite(table.column("target"))
+        steps, perplexities = table.steps[known], table.column("target")[known]
+        begin, first = self._uniform_since(perplexities, noise, limit), int(table.steps[0])
+        if begin is not None and overall > 1.5:
+            level = float(perplexities[begin:].mean())
             text = (
                 f"A batch has {short(level)} classes worth of variety, all data have {short(overall)}. "
                 "Data come in an order, so each step learns some classes and forgets the others."
             )
             remedy = Remedy("Shuffle the training data.", "shuffle", {})
-            shown = evidence(table, signals.PERPLEXITY, "target", self.share * overall)
+            shown = evidence(table, signals.PERPLEXITY, "target", limit)
             severity = "warning" if run.learns else run.harm("warning")
-            detected = int(table.steps[FEWEST - 1])
-            yield self.finding(None, first, detected, severity, text, remedy, shown)
+            detected = int(steps[min(begin + FEWEST, len(steps)) - 1])
+            yield self.finding(None, int(steps[begin]), detected, severity, text, remedy, shown)
             return
+        common, rare = counts.max(), counts[counts > 0].min()
+        if common / rare < self.ratio or len(counts) > self.few:
+            return  # of many classes, such as the letters of a text, some are always rare
         predicted = np.array(run.facts.predicted_counts, float)
-        if not predicted.sum() or counts.max() / max(counts[counts > 0].min(), 1) < self.ratio:
-            return
-        part = predicted[predicted > 0] / predicted.sum()
+        part = predicted[predicted > 0] / max(predicted.sum(), 1)
         said = float(np.exp(-(part * np.log(part)).sum()))
-        if said < self.share * overall or overall < self.share * len(counts):
-            common = share(float(counts.max() / counts.sum()))
-            text = (
-                f"The most frequent of {len(counts)} classes has {common} of all targets, and the model says "
-                f"{short(said)} classes worth of variety. Rare classes are hardly learned."
-            )
-            remedy = Remedy("Weight the loss by class, or draw rare classes more often.")
-            shown = evidence(table, signals.PERPLEXITY, "target")
-            checks = run.validation.values
-            is_harmful = len(checks) > 0 and not checks[-1] < max(3 * run.last_loss, 0.8 * math.log(len(counts)))
-            # of many classes, such as the letters of a text, some are always rare
-            severity = "warning" if is_harmful and len(counts) <= self.few else "info"
-            detected = int(table.steps[FEWEST - 1])
-            yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.7)
+        is_ignored = bool(len(part)) and (said < self.share * overall or overall < self.share * len(counts))
+        text = (
+            f"The most frequent of {len(counts)} classes has {share(float(common / counts.sum()))} of all targets, and "
+            f"the model says {short(said)} classes worth of variety. Rare classes are hardly learned."
+            if is_ignored
+            else f"The most frequent of {len(counts)} classes is {short(float(common / rare))} times as frequent as "
+            "the rarest. Rare classes are learned last, and the mean loss hardly shows them."
+        )
+        remedy = Remedy("Weight the loss by class, or draw rare classes more often.")
+        shown = evidence(table, signals.PERPLEXITY, "target")
+        checks = run.validation.values
+        is_bad = len(checks) > 0 and not checks[-1] < max(3 * run.last_loss, 0.8 * math.log(len(counts)))
+        severity = "warning" if is_ignored and is_bad else "info"
+        detected = int(table.steps[FEWEST - 1])
+        yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.7)
+
+    def _uniform_since(self, perplexities: Numbers, noise: float, limit: float) -> int | None:
+        """Since which batch their mean is below the limit, beyond chance; None if not for at least half of them."""
+        count = len(perplexities)
+        lengths = np.arange(count, max(FEWEST, count // 2) - 1, -1)
+        sums = np.cumsum(perplexities[::-1])[lengths - 1]
+        is_low = sums / lengths + 2 * noise / np.sqrt(lengths) < limit
+        if not is_low.any():
+            return None
+        begin = int(np.argmax(is_low))
+        return begin + int(np.argmax(perplexities[begin:] < limit))  # those before were as they should be

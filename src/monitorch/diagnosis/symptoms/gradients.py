@@ -1,7 +1,7 @@
 """What goes wrong in backward passes: gradients that vanish, are missing, underflow, or are not finite."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import remedies, signals
 from ..finding import Finding, Remedy
-from ..history import Table
+from ..history import Mask, Table
 from ..run import FEWEST, RunView, largest, median, nan_median
-from .base import Symptom, evidence, lasting, others, points, short, stretches
+from .base import Symptom, evidence, lasting, points, short, stretches, together
 
 SMALLEST_HALF = 2.0**-24
 """The smallest number above 0 in float16."""
@@ -66,9 +66,26 @@ class NotFinite(Symptom):
         return inside[0] if len(inside) == 1 else str(origin["layer"]) or None
 
 
+NEARLY_ZERO = 1e-30
+"""What a layer makes of gradients that are smaller than this may be less than float32 can hold, and so 0."""
+
+
 def _gradients(run: RunView) -> Table:
     """The gradient norms of weights, in the order of the model."""
     return run.table(signals.GRADIENT).select(run.weights)
+
+
+def _have_faded(table: Table) -> Mask:
+    """Where a gradient is 0 because it got ever smaller on its way back: the last that is not is nearly.
+
+    That of a layer before a cut is 0, too, but those after the cut have a usual size.
+    """
+    found = np.zeros(table.values.shape, bool)
+    for place in range(len(table.places) - 2, -1, -1):
+        after = table.values[:, place + 1]
+        is_next = (after > 0) & (after < NEARLY_ZERO)
+        found[:, place] = (table.values[:, place] == 0) & (is_next | found[:, place + 1])
+    return found
 
 
 @dataclass(frozen=True)
@@ -92,7 +109,8 @@ class VanishingGradient(Symptom):
             ratios = table.values / table.values[:, -1:]
         ratios[~np.isfinite(ratios)] = np.nan
         relative = Table(table.steps, table.places, ratios)
-        is_bad, still_bad = ((ratios < limit) & (table.values > 0) for limit in (self.ratio, 10 * self.ratio))
+        is_told = (table.values > 0) | _have_faded(table)
+        is_bad, still_bad = ((ratios < limit) & is_told for limit in (self.ratio, 10 * self.ratio))
         found = {one.place: one for one in lasting(relative, is_bad, still_bad=still_bad)}
         first = found.get(0)
         if first is None:
@@ -101,12 +119,17 @@ class VanishingGradient(Symptom):
         level = float(nan_median(ratios[table.steps >= first.step, :1].T)[0])
         nearest = max((place for place in found if np.isfinite(steepest[place])), default=0)
         layer = run.layer_of(table.places[nearest])
-        has_not_learned = run.last_loss > 0.5 * run.first_loss if math.isfinite(run.first_loss) else not run.learns
-        if not has_not_learned:
+        if run.fallen > 0.5 if math.isfinite(run.fallen) else run.learns:
             return
+        last, limit = table.places[-1], short(self.ratio)
+        size = (
+            f"{short(level)} times that of {last}; it falls below {limit}"
+            if level > 0
+            else f"too small to be told from 0; it falls below {limit} of that of {last}"
+        )
         text = (
-            f"The gradient of {table.places[0]} is {short(level)} times that of {table.places[-1]}; it falls below "
-            f"{short(self.ratio)} in {layer}. The first layers hardly learn, and the loss has not halved yet."
+            f"The gradient of {table.places[0]} is {size} in {layer}. "
+            "The first layers hardly learn, and the loss has not halved yet."
         )
         shown = evidence(relative, "gradient relative to the last layer", table.places[0], self.ratio)
         yield self.finding(
@@ -136,8 +159,10 @@ class NoGradient(Symptom):
     def look(self, run: RunView) -> Iterable[Finding]:
         """Going back from the output, the first layer without gradients."""
         table = run.table(signals.GRADIENT)
+        told = ~np.isin(table.steps, run.loss.steps[run.loss.values == 0])  # then nothing is left to learn
+        table = Table(table.steps[told], table.places, table.values[told])
         observed = table.steps
-        if len(observed) < self.steps or run.last_loss == 0:
+        if len(observed) < self.steps:
             return
         outputs, left = run.table(signals.OUTPUT), run.left_optimizer
         rates = run.table(signals.RATE).at_steps(observed) if run.facts.optimizers > 1 else None
@@ -160,7 +185,8 @@ class NoGradient(Symptom):
                 is_bad[:, number] &= np.isfinite(outputs.select([layer]).at_steps(observed)[:, 0])
             if rates is not None and name in rated:  # steps of other optimizers say nothing
                 is_bad[:, number] &= np.isfinite(rates[:, rated.index(name)])
-        everybody = is_bad.all(axis=1)
+        is_bad &= ~self._are_faded(run, names)[told]
+        everybody = is_bad.all(axis=1)  # if that is so now and then only, the loss was 0
         values = np.where(is_bad, 0.0, 1.0)
         counted = np.cumsum(is_bad, axis=0)
         lag = np.vstack([np.zeros((self.steps, len(names))), counted[: -self.steps]])[: len(observed)]
@@ -171,21 +197,36 @@ class NoGradient(Symptom):
         starved = [names[one.place] for one in found]
         layers = list(dict.fromkeys(run.layer_of(name) or name for name in reversed(starved)))
         when = min(found, key=lambda one: one.step)
-        is_all = bool(everybody[-1]) or len(starved) == len(names)
+        is_all = bool(everybody[-self.steps :].all()) or len(starved) == len(names)
         weights = [name for name in starved if run.facts.parameters[name].is_weight]
         if not weights and not is_all:
             return  # a bias before a normalisation, for instance: nothing is lost
         layers = list(dict.fromkeys(run.layer_of(name) or name for name in reversed(weights or starved)))
-        what = "No parameter gets a gradient." if is_all else f"No gradient arrives in {layers[0]}{others(layers)}."
-        text = f"{what} It cannot learn: something between it and the loss cuts the graph, or outputs a constant."
+        what = "No parameter gets a gradient." if is_all else f"No gradient arrives in {together(layers)}."
+        who = "Nothing can" if is_all else "They cannot" if len(layers) > 1 else "It cannot"
+        whom = "them" if is_all or len(layers) > 1 else "it"
+        text = f"{what} {who} learn: something between {whom} and the loss cuts the graph, or outputs a constant."
         severity = "error" if is_all or run.is_stuck else "warning"
         if not is_all and all(self._is_spare(run, name) for name in weights) and not run.is_stuck:
             severity = "info"
+        if is_all and not run.loss and when.step > observed[0]:
+            severity = "info"  # the loss may have reached 0
         remedy = Remedy("Look for detach(), no_grad(), .data, or an activation after it that is constant.")
         shown = points(signals.GRADIENT, starved[0], observed, values[:, found[0].place] * 0.0)
         yield self.finding(
             None if is_all else layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.95
         )
+
+    def _are_faded(self, run: RunView, names: Sequence[str]) -> Mask:
+        """Where the gradients of the layers of these parameters have vanished: nothing cuts them off."""
+        table = _gradients(run)
+        is_faded = _have_faded(table)
+        layers = {run.layer_of(name): place for place, name in enumerate(table.places)}
+        found = np.zeros((len(is_faded), len(names)), bool)
+        for number, name in enumerate(names):
+            if run.layer_of(name) in layers:
+                found[:, number] = is_faded[:, layers[run.layer_of(name)]]
+        return found
 
     def _is_spare(self, run: RunView, name: str) -> bool:
         """Whether it may be meant for later: it stands by itself in a larger module, and never got a gradient.

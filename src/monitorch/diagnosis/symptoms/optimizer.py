@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import remedies, signals
 from ..finding import Finding, Remedy
-from ..history import Numbers, Table
+from ..history import Mask, Numbers, Table
 from ..run import FEWEST, RunView, largest, median, nan_median, rolling_median
-from .base import Symptom, evidence, lasting, others, points, share, short, stretches
+from .base import Symptom, evidence, lasting, points, share, short, stretches, together
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class NoUpdate(Symptom):
     Attributes:
         steps: for how many observed steps.
         gradient: gradients smaller than this share of the median one are rounding.
-        idle_rate: for how many observed steps a group may have the learning rate 0.
+        idle_rate: for how many observed steps all learning rates may be 0.
     """
 
     id: ClassVar[str] = "no_update"
@@ -35,30 +35,38 @@ class NoUpdate(Symptom):
         changed = run.table(signals.CHANGED)
         names = [name for name in changed.places if name in run.facts.parameters]
         names = [name for name in names if run.facts.parameters[name].trainable]
-        changed = changed.select(names)
         if not names:
             return
+        steps = np.union1d(changed.steps, run.table(signals.GRADIENT).steps)
+        changed = Table(steps, tuple(names), changed.at(steps, names))
         sizes = np.sqrt([run.size(name) for name in names])
         rms = run.table(signals.GRADIENT).at(changed.steps, names) / sizes
         rates = run.table(signals.RATE).at(changed.steps, names)
         with np.errstate(all="ignore"):
             floor = self.gradient * nan_median(rms)[:, None]
         moves = (rms > floor) & (rms > 0)
-        is_idle = (rates == 0) & (np.cumsum(rates == 0, axis=0) < self.idle_rate)
+        others_move = (rates > 0).any(axis=1, keepdims=True)  # a schedule may begin at 0, but then for all
+        is_idle = (rates == 0) & ~others_move & (np.cumsum(rates == 0, axis=0) < self.idle_rate)
         left = np.array([run.left_optimizer.get(name, math.inf) for name in names])
-        is_bad = (changed.values == 0) & ((moves & ~is_idle) | (changed.steps[:, None] >= left))
+        optimized = np.array([run.facts.parameters[name].optimized for name in names])
+        # the first step that is observed has none before it to compare with, but who should have changed it?
+        is_same = (changed.values == 0) | (np.isnan(changed.values) & (~optimized | (rates == 0)))
+        is_bad = is_same & ((moves & ~is_idle) | (changed.steps[:, None] >= left))
         counted = np.cumsum(is_bad, axis=0)
         lag = np.vstack([np.zeros((self.steps, len(names))), counted])[: len(counted)]
+        values = np.where(is_same, 0.0, changed.values)
+        is_given_up = ~optimized | (rates[-1] == 0) | np.isfinite(left)  # also where no gradients come any more
         found = [
             one
-            for one in stretches(changed.steps, changed.values, is_bad, (counted - lag) >= self.steps)
+            for one in stretches(changed.steps, values, is_bad, (counted - lag) >= self.steps)
             if one.resolved_at is None
+            or (is_given_up[one.place] and is_same[changed.steps >= one.resolved_at, one.place].all())
         ]
         if not found:
             return
         frozen = [names[one.place] for one in found]
         layers = list(dict.fromkeys(run.layer_of(name) or name for name in frozen))
-        known = run.facts.parameters
+        are_many, known = len(layers) > 1, run.facts.parameters
         outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
         usual_rate = median(np.where(rates > 0, rates, np.nan))
@@ -66,11 +74,11 @@ class NoUpdate(Symptom):
         if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < 3e-5).all()):
             return  # steps are too small for all of them, which is another symptom
         why = (
-            "No optimizer has it."
+            f"No optimizer has {'them' if are_many else 'it'}."
             if outside
-            else "Its learning rate is 0."
+            else f"{'Their' if are_many else 'Its'} learning rate is 0."
             if idle
-            else "Its updates are lost in rounding."
+            else f"{'Their' if are_many else 'Its'} updates are lost in rounding."
         )
         remedy = (
             Remedy(
@@ -82,7 +90,8 @@ class NoUpdate(Symptom):
             else Remedy("Raise the learning rate, or keep the weights in float32.", "scale_lr", {"factor": 10.0})
         )
         when = min(found, key=lambda one: (one.step, one.place))
-        text = f"{layers[0]} gets gradients but does not change{others(layers)}. {why}"
+        what = "get gradients but do not change" if are_many else "gets gradients but does not change"
+        text = f"{together(layers)} {what}. {why}"
         shown = evidence(changed, signals.CHANGED, frozen[0])
         severity = "error" if len(frozen) == len(names) else "warning"
         yield self.finding(layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.98)
@@ -135,6 +144,10 @@ def _ratios(run: RunView) -> Table:
     return run.table(signals.UPDATE_RATIO).select(run.weights)
 
 
+MUCH_GROWTH = 2.0
+"""Weights that are so many times as large as at first have been moved by steps that were too large."""
+
+
 @dataclass(frozen=True)
 class StepTooLarge(Symptom):
     """Steps replace what was learned: large updates, or a loss that rises far above where it began.
@@ -152,7 +165,7 @@ class StepTooLarge(Symptom):
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """Large updates, or divergence."""
-        table = _ratios(run)
+        table = self._sizes(run)
         middle = nan_median(np.where(table.values > 0, table.values, np.nan)) if table else np.zeros(0)
         large = min(filter(None, (self._large_updates(table), self._fast_growth(run))), default=None)
         rising = self._divergence(run, table, middle)
@@ -169,10 +182,12 @@ class StepTooLarge(Symptom):
             says.append(f"A step changes weights by {size} of their size.")
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
-        says.append("Steps overshoot, so nothing that was learned lasts.")
-        severity = "error" if has_diverged or run.is_stuck else run.harm()
-        if not has_diverged and not run.is_long:
-            severity = "info"  # first steps may be large, as long as the loss falls
+        severity = "error" if has_diverged else run.harm()
+        resolved = None if has_diverged else self._end(run, table, detected_at)
+        does_harm = severity != "info" and resolved is None  # what is over has healed
+        says.append(
+            "Steps overshoot, so nothing that was learned lasts." if does_harm else "Steps like that may overshoot."
+        )
         begin = middle[table.steps >= step] if table else middle
         update = next(
             iter(begin[np.isfinite(begin)].tolist()), math.nan
@@ -180,15 +195,43 @@ class StepTooLarge(Symptom):
         remedy = remedies.lower_rate(run, update, "Lower the learning rate, warm it up, or clip gradients.")
         shown = [points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)] if table else []
         shown.append(points("loss", None, run.loss.steps, run.loss.values))
-        yield self.finding(None, step, detected_at, severity, " ".join(says[:3]), remedy, *shown)
+        yield self.finding(None, step, detected_at, severity, " ".join(says[:3]), remedy, *shown, resolved_at=resolved)
+
+    def _sizes(self, run: RunView) -> Table:
+        """Update ratios; a weight that began far smaller than usual counts as one of usual size."""
+        table = _ratios(run)
+        return Table(table.steps, table.places, table.values * self._shares(run, table.places))
+
+    def _shares(self, run: RunView, names: Iterable[str]) -> Numbers:
+        """How large weights were at first, as shares of a small usual one, and 1 at most."""
+        gains = remedies.gains(run)
+        return np.array(
+            [min(gains.get(run.layer_of(name) or "", math.inf) / remedies.SMALL_GAIN, 1.0) for name in names]
+        )
+
+    def _end(self, run: RunView, table: Table, detected_at: int) -> int | None:
+        """Since when steps are small again, and not because weights have grown; None if they are not."""
+        weights = run.table(signals.WEIGHT).select(run.weights).values
+        with np.errstate(all="ignore"):
+            growth = nan_median(weights[-1:] / weights[:1])
+        if not median(nan_median(table.values[-FEWEST:])) < self.ratio or not float(growth[0]) < MUCH_GROWTH:
+            return None
+        after = np.flatnonzero(self._are_large(table) | (table.steps <= detected_at))
+        row = int(after[-1]) + 1 if len(after) else 0
+        return int(table.steps[row]) if row < len(table.steps) else None
+
+    def _are_large(self, table: Table) -> Mask:
+        """In which steps more than half of the weights change that much."""
+        is_bad = table.values > self.ratio
+        part = is_bad.sum(axis=1) / np.maximum(np.isfinite(table.values).sum(axis=1), 1)
+        found: Mask = part >= self.layers
+        return found
 
     def _large_updates(self, table: Table) -> tuple[int, int] | None:
         """When more than half of the weights began to change that much."""
         if not table:
             return None
-        is_bad = table.values > self.ratio
-        part = is_bad.sum(axis=1) / np.maximum(np.isfinite(table.values).sum(axis=1), 1)
-        bad = part >= self.layers
+        bad = self._are_large(table)
         sure = rolling_median(bad[:, None].astype(float))[:, 0] > 0.5
         rows = np.flatnonzero(sure)
         if not len(rows):
@@ -208,11 +251,12 @@ class StepTooLarge(Symptom):
         apart = np.diff(table.steps)[:, None]
         with np.errstate(all="ignore"):
             ratios = np.abs(np.diff(table.values, axis=0)) / table.values[:-1] / np.maximum(apart, FEWEST)
+        ratios = ratios * self._shares(run, table.places)
         part = np.mean(np.where(np.isfinite(ratios), ratios > self.ratio, 0.0), axis=1)
         for row in np.flatnonzero(part >= self.layers).tolist():
             begin, end = int(table.steps[row]), int(table.steps[row + 1])
             observed = ratios_seen.values[(ratios_seen.steps > begin) & (ratios_seen.steps <= end)]
-            is_denied = median(observed) < self.ratio / 3
+            is_denied = len(observed) >= (end - begin) / 2 and median(observed) < self.ratio / 3
             if not is_denied:  # otherwise somebody else has changed the weights
                 return begin + 1, end
         return None
@@ -248,13 +292,13 @@ class NoProgress(Symptom):
 
     Attributes:
         ratio: the largest |update| / |weight| of steps that are too small.
-        cosine: how alike consecutive gradients are then.
+        cosine: how many standard errors the mean cosine of consecutive gradients must be above 0 then.
         plateau: for how many steps a loss must not have fallen if steps are not too small.
     """
 
     id: ClassVar[str] = "no_progress"
     ratio: float = 3e-5
-    cosine: float = 0.5
+    cosine: float = 3.0
     plateau: int = 150
 
     def look(self, run: RunView) -> Iterable[Finding]:
@@ -269,29 +313,33 @@ class NoProgress(Symptom):
         table = _ratios(run)
         if not table or len(table.steps) < FEWEST or not run.saw_the_start:
             return None
-        if _is_warming_up(run):
+        if _is_warming_up(run) or run.learns or len(run.loss) < 10 or run.facts.optimizers > 1:
+            return None
+        highest = np.where(np.isfinite(table.values), table.values, 0.0).max(axis=1)
+        highest[~np.isfinite(table.values).any(axis=1)] = np.inf  # they are not known
+        is_small = rolling_median(highest[:, None])[:, 0] < self.ratio
+        if not is_small[-1] or np.mean(highest < self.ratio) < 0.5:
+            return None  # rates that go to 0 at the end are meant to
+        sure = int(np.flatnonzero(~is_small)[-1]) + 1  # the first rows are never sure
+        first = max(sure - FEWEST + 1, 0)
+        first += int(np.argmax(highest[first : sure + 1] < self.ratio))
+        before = run.loss_before(int(table.steps[first])) if first else run.first_loss
+        cosine, error = _mean_cosine(run)
+        has_fallen = before - run.last_loss > 0.05 * abs(before)
+        if has_fallen or not cosine > self.cosine * error:
             return None
         middle = nan_median(table.values)
-        highest = np.where(np.isfinite(table.values), table.values, 0.0).max(axis=1)
-        is_small = rolling_median(highest[:, None])[:, 0] < self.ratio
-        cosines = run.table(signals.GRADIENT_COSINE).select(run.weights)
-        alike = median(cosines.values)
-        rows = np.flatnonzero(is_small)
-        is_flat = math.isfinite(run.fallen) and run.fallen < 0.05 and run.facts.optimizers == 1
-        if not len(rows) or not is_small[-1] or alike < self.cosine or not is_flat or len(run.loss) < 10:
-            return None
-        if np.mean(highest < self.ratio) < 0.5:
-            return None  # rates that go to 0 at the end are meant to
         level = median(middle[-FEWEST:])
         text = (
-            f"A step changes weights by {short(level)} of their size, and gradients always point the same way. "
-            f"The loss is still {share(run.last_loss / run.first_loss)} of the first: the learning rate is too low."
+            f"A step changes weights by {short(level)} of their size, and gradients keep pointing the same way. "
+            f"The loss is still {share(run.last_loss / before)} of what it was: the learning rate is too low."
         )
-        remedy = remedies.raise_rate(run, level, "Raise the learning rate until a step changes weights by about 1 %.")
+        early = median(middle[first:][FEWEST : 3 * FEWEST])
+        update = early if math.isfinite(early) else level
+        remedy = remedies.raise_rate(run, update, "Raise the learning rate until a step changes weights by about 2 %.")
         shown = points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)
-        step = int(table.steps[0])
         severity = "error" if run.is_stuck else "warning"
-        return self.finding(None, step, int(table.steps[rows[0]]), severity, text, remedy, shown)
+        return self.finding(None, int(table.steps[first]), int(table.steps[sure]), severity, text, remedy, shown)
 
     def _plateau(self, run: RunView) -> Finding | None:
         losses = run.loss
@@ -301,7 +349,7 @@ class NoProgress(Symptom):
         if not run.is_stuck:
             return None
         recent = values[-max(self.plateau, len(values) // 2) :]
-        if np.nanmin(rolling_median(values[:, None], 10)) < 0.9 * run.last_loss:
+        if np.nanmin(rolling_median(values[:, None], 10)) < run.last_loss - 0.1 * abs(run.last_loss):
             return None  # it was better before, so it can learn
         slope, error = _slope(recent)
         if slope + 2 * error < 0 and slope * len(recent) < -0.02 * abs(float(np.mean(recent))):
@@ -322,6 +370,16 @@ class NoProgress(Symptom):
         first = int(np.argmax(values <= level + spread))  # the median itself is, so there is one
         step, detected = losses.steps[first], losses.steps[min(len(values), first + self.plateau) - 1]
         return self.finding(None, step, detected, "warning", text, remedy, shown, confidence=0.6)
+
+
+def _mean_cosine(run: RunView, steps: int | None = None) -> tuple[float, float]:
+    """The mean cosine of consecutive gradients, over all weights and the first of these steps, and its error."""
+    values = run.table(signals.GRADIENT_COSINE).select(run.weights).values[1:steps]  # the first has nothing before it
+    known = np.isfinite(values)
+    each = (np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1))[known.any(axis=1)]
+    if len(each) < FEWEST - 1:
+        return math.nan, math.nan
+    return float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each)))
 
 
 def _is_warming_up(run: RunView) -> bool:
@@ -370,7 +428,7 @@ class Oscillation(Symptom):
         up = float(np.mean(np.diff(after) > 0)) if len(after) > 5 else 0.0
         if up < self.rises:
             return
-        level = median(table.values[-FEWEST:])
+        level = median(table.values[max(0, rows[-1] - FEWEST + 1) : rows[-1] + 1])
         resolved = None if sure[-1] else int(table.steps[min(rows[-1] + 1, len(table.steps) - 1)])
         text = (
             f"Consecutive gradients point in opposite directions (cosine {short(level)}), and the loss rises in "
@@ -435,8 +493,9 @@ class NoisyGradient(Symptom):
     """Gradients of consecutive steps have nothing in common: batches are too small.
 
     Attributes:
-        cosine: the largest absolute cosine.
-        batch: the largest batch for which that is a problem by itself.
+        cosine: the largest mean cosine, give or take two standard errors.
+        batch: the largest batch for which that is a problem by itself,
+        steps: if nothing was learned in so many steps.
     """
 
     id: ClassVar[str] = "gradient_noise"
@@ -444,25 +503,25 @@ class NoisyGradient(Symptom):
     needs_start: ClassVar[bool] = True
     cosine: float = 0.1
     batch: float = 4
+    steps: int = 150
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """In all layers, early, with small batches, while little is learned."""
         table = run.table(signals.GRADIENT_COSINE).select(run.weights)
         if len(table.steps) < 2 * FEWEST or not run.is_long or run.facts.batch is None:
             return
-        early = np.abs(nan_median(table.values[1 : 4 * FEWEST].T))
-        level = median(early)
-        if run.facts.batch > self.batch or not level <= self.cosine:
+        level, error = _mean_cosine(run, 4 * FEWEST)
+        if run.facts.batch > self.batch or not abs(level) <= self.cosine + 2 * error:
             return
         text = (
-            f"Gradients of consecutive steps have a cosine of {short(level)} in most layers, with batches of "
+            f"Gradients of consecutive steps have a cosine of {short(level)} on average, with batches of "
             f"{run.facts.batch:g}. Most of each step is noise."
         )
         remedy = Remedy(
             "Use larger batches, accumulate gradients, or lower the learning rate.", "scale_lr", {"factor": 0.1}
         )
         shown = points(signals.GRADIENT_COSINE, None, table.steps, nan_median(table.values), self.cosine)
-        severity = "info" if run.learns else "warning"
+        severity = "warning" if run.is_stuck and len(run.loss) >= self.steps else "info"
         yield self.finding(
             None, int(table.steps[0]), int(table.steps[2 * FEWEST - 1]), severity, text, remedy, shown, confidence=0.5
         )

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from ...diagnosis import Finding, Remedy
 from ...diagnosis.symptoms.base import share
 from ...diagnosis.symptoms.data import InputScale, OutputLossMismatch
-from ...diagnosis.symptoms.loss import BadInitialLoss
+from ...diagnosis.symptoms.loss import FAR, BadInitialLoss
 from ...engine.tensors import tensors_in
 from ...engine.torch_private import Normalization, tree_leaves
 from ...inspector.model_copy import copied, cut, fresh
 from ...inspector.probe import MOST_MIXED, Probe
 from .facts import ModelFacts
 from .loss_kind import CROSS_ENTROPY, ELEMENTWISE, LOGIT_BCE, NLL, REGRESSION, LossInput
-from .wording import ERROR, WARNING, finding, place
+from .wording import ERROR, INFO, WARNING, finding, place
 
 FLOOR = 0.3
 """The loss that a model must be able to get below."""
@@ -180,4 +180,5 @@ def check_initial_loss(facts: ModelFacts) -> Iterator[Finding]:
     )
     last = facts.last_layer
     remedy = Remedy("Initialise the last layer smaller.", "reinit", {"layers": [last] if last else [], "gain": 0.1})
-    yield finding("bad_initial_loss", WARNING, last, text, remedy, ("loss", known.mean, limit))
+    severity = WARNING if known.mean > FAR * limit else INFO
+    yield finding("bad_initial_loss", severity, last, text, remedy, ("loss", known.mean, limit))

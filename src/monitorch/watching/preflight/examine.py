@@ -59,8 +59,8 @@ def preflight(
         loss_fn: computes the loss from output and targets. None: the output of the model has a field ``loss``.
         optimizer: what will train the model, or a list of optimizers. None: nothing is said about it, and the batch is
             fitted with Adam.
-        fit_steps: so many steps a copy is trained on this batch; 0 leaves that out. See ``docs/preflight.md`` for what
-            needs it.
+        fit_steps: so many steps a copy is trained on this batch; 0 leaves that out. See
+            ``docs/how_to/preflight.md`` for what needs it.
 
     Returns:
         The findings, first causes first; a list, that prints as a report.

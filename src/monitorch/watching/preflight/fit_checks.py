@@ -11,7 +11,9 @@ from .facts import ModelFacts
 from .wording import ERROR, INFO, WARNING, finding
 
 FALL, RISE = 0.02, 2.0
-"""The loss of one batch must fall by that share, and may not rise to so many times the first one."""
+"""The loss of one batch must fall by that share, and may not rise to so many times the first one,"""
+OVERSHOT, BACK = 10.0, 0.5
+"""unless that was less than so many times, and in the end it is below this share of it: first steps may overshoot."""
 FEWEST_STEPS = 10
 """With fewer steps nothing is said about whether a batch can be fitted."""
 FASTER = 10.0, 100.0, 1000.0
@@ -34,7 +36,9 @@ def check_fit(facts: ModelFacts) -> Iterator[Finding]:
             f"{'' if fit.is_finite else ', and is not finite then'}. The learning rate is too large."
         )
         remedy = Remedy("Divide the learning rate by 10, or warm it up.", "scale_lr", {"factor": 0.1})
-        yield replace(finding("step_too_large", ERROR, None, text, remedy), evidence=(curve,))
+        is_back = fit.is_finite and fit.rise < OVERSHOT and fit.late < BACK * first
+        severity = INFO if is_back else ERROR
+        yield replace(finding("step_too_large", severity, None, text, remedy), evidence=(curve,))
     elif steps >= FEWEST_STEPS and fit.fall < FALL:
         yield replace(_no_progress(facts, fit), evidence=(curve,))
 

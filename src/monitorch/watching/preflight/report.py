@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ...diagnosis import Finding, verdict
+from ...diagnosis import Finding
 from ...store.types import SEVERITIES
+from ..finding_text import finding_text
 from .wording import INFO
 
 EXPLAINS: dict[str, frozenset[str]] = {
@@ -44,11 +45,7 @@ class Preflight(list[Finding]):
         self.notes = tuple(notes)
 
     def __str__(self) -> str:
-        lines = ["healthy" if not self else verdict(self)]
-        for finding in self:
-            space = "  " if finding.caused_by is None else "    "
-            lines += [space + finding.line, f"{space}  try: {finding.remedy.text}"]
-        return "\n".join([*lines, *(f"  note: {text}" for text in self.notes)])
+        return "\n".join([finding_text(self), *(f"  note: {text}" for text in self.notes)])
 
     __repr__ = __str__
 
