@@ -58,6 +58,10 @@ class MissingExtraError(MonitorchError, ImportError):
         return cls(f"{what} needs the package {package!r}: pip install 'monitorch[{extra}]'")
 
 
+class OldTorchError(MonitorchError, ImportError):
+    """The installed torch is older than what models can be watched with; the message holds the pip line."""
+
+
 class RecordingError(MonitorchError, ValueError):
     """A file is not a recording that this version can play."""
 

@@ -1,11 +1,7 @@
-"""One rank of the group that test_ranks.py starts: does everything there is to do, and reports what it saw.
+"""What each rank of the group does that test_ranks.py starts: everything there is to do; it reports what it saw.
 
 Every rank has the samples ``10 * rank, 10 * rank + 1, ...``, rank + 1 of them.
 """
-
-import json
-import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -84,10 +80,9 @@ def synced_preprocessors(rank, samples):
     return {"collectives": len(collectives), "values": [readable(party.value) for party in parties]}
 
 
-def main(world, folder, rank):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+def report(rank, folder):
     samples = [10.0 * rank + i for i in range(rank + 1)]
-    report = {
+    return {
         "moments": synced_moments([*samples, float("nan")]),
         "nothing anywhere": synced_moments([]),
         "nothing on rank 0": synced_moments(samples if rank else []),
@@ -97,9 +92,3 @@ def main(world, folder, rank):
         "finish a list": message_of(finish_sync_rmv_or_error, [1.0]),
         "preprocessors": synced_preprocessors(rank, samples),
     }
-    Path(folder, f"{rank}.json").write_text(json.dumps(report))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

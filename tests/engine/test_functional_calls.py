@@ -14,6 +14,7 @@ from monitorch.gatherer.call_gatherer import CallGatherer
 from monitorch.lens import Attention
 from monitorch.lens.base import Lens
 from monitorch.preprocessor.accumulating import AccumulatingPreprocessor
+from tests.marks import slow
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -401,7 +402,7 @@ def graphs_of_bare(compiled):
 
 
 @compiling
-@pytest.mark.parametrize("compiled", [whole, by_method, by_blocks])
+@pytest.mark.parametrize("compiled", [whole, slow(by_method), by_blocks])
 def test_calls_inside_graphs_have_the_same_names_with_one_more_graph_and_no_break(compiled, watch):
     bare = graphs_of_bare(compiled)
     model = Stack()

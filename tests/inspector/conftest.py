@@ -1,8 +1,5 @@
-"""A visualizer that keeps all it is shown, a small training loop, and real processes."""
+"""A visualizer that keeps all it is shown, and a small training loop."""
 
-import json
-import subprocess
-import sys
 from itertools import groupby
 from operator import itemgetter
 
@@ -23,21 +20,6 @@ from monitorch.lens import (
 )
 from monitorch.visualizer import AbstractVisualizer
 from tests.inspector.fake_time import FakeDevice
-
-RANK_PROGRAM = """
-import atexit, json, os, pathlib, runpy, sys
-import torch.distributed as dist
-from monitorch.engine import meeting
-meeting.PATIENCE = meeting.AGREEING = 60  # on a busy machine one process may be far behind the other
-file, function, rank, world_size, folder = sys.argv[1:]
-meeting = f"file://{folder}/meeting"
-dist.init_process_group("gloo", init_method=meeting, rank=int(rank), world_size=int(world_size))
-result = runpy.run_path(file)[function](int(rank), pathlib.Path(folder))
-pathlib.Path(folder, f"result-{rank}.json").write_text(json.dumps(result))
-dist.destroy_process_group()
-atexit._run_exitfuncs()  # as at the end of any program
-os._exit(0)  # threads of gloo may outlive their group, and abort a process that takes itself apart
-"""
 
 
 class Shown(AbstractVisualizer):
@@ -117,25 +99,6 @@ def count_hooks():
         return sum(len(found) for found in hooks if isinstance(found, dict))
 
     return count
-
-
-@pytest.fixture(scope="module")
-def run_ranks(tmp_path_factory):
-    """Call ``function(rank, folder)`` of a test file in gloo processes; returns what each rank returned."""
-
-    def run(function, world_size=2):
-        folder = tmp_path_factory.mktemp("ranks")
-        file, name = function.__code__.co_filename, function.__name__
-        command = [sys.executable, "-c", RANK_PROGRAM, file, name]
-        ranks = [
-            subprocess.Popen([*command, str(rank), str(world_size), folder], stderr=subprocess.PIPE, text=True)
-            for rank in range(world_size)
-        ]
-        errors = [rank.communicate(timeout=600)[1] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * world_size, "\n".join(errors)
-        return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(world_size)]
-
-    return run
 
 
 @pytest.fixture

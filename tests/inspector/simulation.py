@@ -117,7 +117,7 @@ class Simulation:
         hooks = self.prices.resting if is_resting else self.prices.hooks[phase]
         self.in_hook(hooks)
         self.phases.append(phase)
-        if not self.in_graph and not self.ends_quietly():
+        if not self.in_graph and not (self.quiet and self.ends_quietly()):
             self.state.next_step()
         if (self.state.phase == IDLE) != (phase == IDLE):
             self.pass_time(self.prices.switch)

@@ -64,9 +64,9 @@ def second():
         lambda first, second: (one for one in (first, second)),
         lambda first, second: {"generator": first, "critic": second},
         lambda first, second: [Accelerated(first), Lightning(second)],
-        lambda first, second: Container(second, first),  # a step is over with the last one
-        lambda first, second: Accelerated(Container(second, first)),
-        lambda first, second: Container(Accelerated(second), Lightning(first)),
+        lambda first, second: Container(first, second),
+        lambda first, second: Accelerated(Container(first, second)),
+        lambda first, second: Container(Accelerated(first), Lightning(second)),
     ],
 )
 def test_several_optimizers_are_found_in_lists_wrappers_and_containers(given, first, second):
@@ -82,8 +82,8 @@ def test_a_given_scaler_comes_before_that_of_a_wrapper(first):
 
 def test_the_scaler_around_a_container_is_that_of_all_its_parts(first, second):
     outer, inner = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")
-    assert trainer(Accelerated(Container(second, first), outer), None, "at_step").grad_scaler is outer
-    nested = Accelerated(Container(second, Accelerated(first, inner)), outer)
+    assert trainer(Accelerated(Container(first, second), outer), None, "at_step").grad_scaler is outer
+    nested = Accelerated(Container(Accelerated(first, inner), second), outer)
     assert trainer(nested, None, "at_step").grad_scaler is inner  # the nearer one takes its steps
 
 

@@ -15,6 +15,7 @@ from monitorch.inspector.agreements import Wishes
 from monitorch.inspector.cadence import CHECK, GIFT, GIFT_EVERY, MEASURED, Cadence, Phase
 from tests.inspector.fake_time import Time, end_on
 from tests.inspector.simulation import Prices, Simulation, observing
+from tests.marks import slow
 
 IDLE, BASELINE, OBSERVE = Phase
 
@@ -114,7 +115,7 @@ def test_repr_says_what_was_chosen():
 # an account
 
 
-@pytest.mark.parametrize("extra", [0.0005, 0.001, 0.003])
+@pytest.mark.parametrize("extra", [slow(0.0005), 0.001, slow(0.003)])
 def test_millisecond_steps_are_dense_at_first_and_rare_later(extra):
     run = Simulation(0.001, observing(extra), ALLOWANCE).run(60)
     dense = run.dense_until
@@ -163,7 +164,7 @@ def test_everything_counts_also_ticks_and_threads_and_hooks_that_are_put_on_and_
     assert run.observed_after(20_000) > 0.003 / 0.02 / 0.0005
 
 
-COSTS = [(0.0005, 0.001), (0.001, 0.004), (0.04, 0.02), (0.2, 0.1), (0.2, 0.02), (10.0, 9.0), (10.0, 1.0)]
+COSTS = [slow(0.0005, 0.001), (0.001, 0.004), (0.04, 0.02), (0.2, 0.1), (0.2, 0.02), (10.0, 9.0), (10.0, 1.0)]
 
 
 @pytest.mark.parametrize(("bare", "extra"), COSTS)
@@ -182,7 +183,7 @@ def test_a_budget_is_kept_on_a_device_whose_times_come_late(device):
 
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
-@pytest.mark.parametrize(("noise", "extra"), [(0.1, 0.0005), (0.3, 0.002), (0.3, 0.01)])
+@pytest.mark.parametrize(("noise", "extra"), [slow(0.1, 0.0005), (0.3, 0.002), slow(0.3, 0.01)])
 def test_a_budget_is_kept_though_no_two_steps_take_the_same_time(noise, extra, on_device, quiet, request):
     stream = random.Random(7)
     options = {"device": request.getfixturevalue("device"), "lag": 0.05} if on_device else {}
@@ -198,7 +199,7 @@ def test_rare_long_steps_are_nobodys_cost(options):
     assert rough.phases.count(OBSERVE) == pytest.approx(calm.phases.count(OBSERVE), rel=0.05)
 
 
-@pytest.mark.parametrize(("before", "after"), [(0.01, 0.02), (0.02, 0.01), (0.02, 0.004)])
+@pytest.mark.parametrize(("before", "after"), [(0.01, 0.02), slow(0.02, 0.01), (0.02, 0.004)])
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_steps_that_become_longer_or_shorter_change_nothing_about_the_budget(before, after, on_device, quiet, request):
@@ -311,15 +312,10 @@ def case(request):
 
 
 @HOW
-def test_a_baseline_step_is_always_followed_by_an_observed_one(case, how):
+def test_a_baseline_step_is_always_followed_by_an_observed_one_and_of_steps_in_a_row_every_eighth_is_idle(case, how):
     run = case(**how).run(steps=4000)
     assert {after for before, after in pairwise(run.phases) if before == BASELINE} <= {OBSERVE}
     assert OBSERVE in run.phases
-
-
-@HOW
-def test_of_steps_in_a_row_every_eighth_is_idle(case, how):
-    run = case(**how).run(steps=4000)
     busy = "".join(str(int(phase != IDLE)) for phase in run.phases).split("0")
     assert max(map(len, busy)) <= CHECK + 1
     dense = run.phases[: max(0, run.dense_until - 3 * CHECK)]  # the last pairs may begin anywhere
@@ -523,7 +519,7 @@ class Ranks:
 
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("options", [ALLOWANCE, {"budget": 0.02}], ids=["allowance", "budget"])
-@pytest.mark.parametrize("ticks", [10, 100, 1000])
+@pytest.mark.parametrize("ticks", [slow(10), 100, slow(1000)])
 def test_all_processes_observe_the_steps_that_the_slowest_can_afford(options, ticks, quiet, monkeypatch):
     slow, fast = Ranks(monkeypatch, [0.01, 0.002], options, ticks, quiet=quiet).run(100)
     assert slow.phases == fast.phases

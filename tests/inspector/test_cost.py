@@ -2,6 +2,7 @@
 
 import random
 import threading
+from itertools import product
 
 import pytest
 
@@ -9,11 +10,11 @@ from monitorch.inspector.cost import Cost
 from monitorch.inspector.step_clock import Phase, StepClock
 from tests.inspector.fake_time import Time
 from tests.inspector.simulation import DeviceBehind, Prices, Simulation, observing
+from tests.marks import slow, some_fast
 
 IDLE, BASELINE, OBSERVE = Phase
 
 ALLOWANCE = {"budget": 0.03, "head_start": 2.0}
-HOW = pytest.mark.parametrize("how", [{}, {"in_graph": True}, {"quiet": True}], ids=["plain", "in graph", "quiet"])
 
 
 def is_true(run):
@@ -41,8 +42,15 @@ CASES = {
 }
 
 
-@HOW
-@pytest.mark.parametrize("case", CASES)
+PLAIN, IN_GRAPH, QUIET = {}, {"in_graph": True}, {"quiet": True}
+OFTEN = "1 ms", "40 ms", "resting", "budget"
+
+
+@pytest.mark.parametrize(
+    ("case", "how"),
+    some_fast(product(CASES, (PLAIN, IN_GRAPH, QUIET)), lambda case, how: how == PLAIN or case in OFTEN),
+    ids=str,
+)
 def test_the_shown_overhead_is_what_was_added(case, how):
     bare, prices, options, seconds = CASES[case]
     run = Simulation(bare, prices, options, tick_every=max(1.0, 20 * bare), **how)
@@ -68,6 +76,7 @@ HIDDEN = {
     "all": Prices(hooks=(0.0001, 0.01, 0.015), kernels=(0.0, 0.002, 0.004), tick=0.004, store=0.01),
     "some": Prices(hooks=(0.0001, 0.01, 0.04), kernels=(0.0, 0.002, 0.004), tick=0.004, store=0.01),
     "kernels only": Prices(kernels=(0.0, 0.003, 0.006)),
+    "idle": Prices(hooks=(0.002, 0.01, 0.04), kernels=(0.0, 0.002, 0.004), tick=0.004, store=0.01),
 }
 
 
@@ -82,7 +91,7 @@ def test_what_a_device_that_is_behind_the_host_hides_is_not_shown(prices, option
 
 
 @pytest.mark.parametrize("options", [ALLOWANCE, {"budget": 0.02}, {"every": 10}], ids=str)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
 def test_the_shown_overhead_is_true_though_no_two_steps_take_the_same_time(options, seed):
     stream = random.Random(seed)
     run = Simulation(lambda _: 0.01 * stream.lognormvariate(0, 0.3), observing(0.005), options).run(100)
@@ -218,6 +227,21 @@ def test_what_is_spent_elsewhere_counts_from_any_thread(cost, time):
     cost.spend_on_tick(0.5)
     cost.settle()
     assert (cost.spent, cost.bare, cost.in_ticks) == (1.5, 1.0, 0.5)
+
+
+def test_a_tick_costs_what_a_device_has_noticed_of_it_once_that_is_known(cost, time, device):
+    cost._clock.use("cuda")
+    for on_device in (0.125, 0.0, 8.0):
+        begin = cost._clock.begin_pause()
+        time.now += 0.5
+        device.submitted += on_device
+        cost.spend_on_tick(0.0, cost._clock.end_pause(begin))
+    cost.settle()
+    assert (cost.spent, cost.in_ticks) == (0.0, 1.5)
+    device.done = device.submitted
+    cost.settle()
+    cost.settle()
+    assert (cost.spent, cost.in_ticks) == (0.125 + 0.5, 1.5)
 
 
 def test_ticks_are_counted_also_before_a_step_is_known(cost):

@@ -4,8 +4,6 @@ import gc
 import logging
 import math
 import pickle
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -138,7 +136,7 @@ def test_the_newest_events_are_kept():
 def test_each_event_is_one_line_in_the_log(caplog, severity, level):
     caplog.set_level(logging.INFO, logger="monitorch")
     Events().add(7, "100 % dead", severity, layer="fc", numbers={"share": math.nan})
-    assert caplog.record_tuples == [("monitorch", level, "step 7: 100 % dead: fc: share nan")]
+    assert caplog.record_tuples == [("monitorch", level, "monitorch: step 7: 100 % dead: fc: share nan")]
 
 
 def test_every_part_of_a_visualizer_that_can_show_events_gets_them_at_once():
@@ -376,9 +374,8 @@ sys.exit(0) if sys.argv[3] == "exits" else 1 / 0
 
 @pytest.mark.parametrize("how", ["exits", "raises"])
 @pytest.mark.parametrize("what", ["watch", pytest.param("inspector", marks=pytest.mark.slow)])
-def test_the_last_event_is_told_and_stored_when_the_process_ends(tmp_path, what, how):
-    command = [sys.executable, "-c", AT_THE_END, what, tmp_path, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def test_the_last_event_is_told_and_stored_when_the_process_ends(run_program, tmp_path, what, how):
+    done = run_program(AT_THE_END, what, tmp_path, how)
     assert done.returncode == (how == "raises"), done.stderr
     kinds = ["last", "flight record"] if (what, how) == ("watch", "raises") else ["last"]
     assert done.stdout.splitlines()[-len(kinds) :] == [f"{kind} True" for kind in kinds]

@@ -131,6 +131,7 @@ def first_comes_late(rank, folder):
         if rank == 0:
             wait_for(ticked[1])
         inspector.tick_epoch()
+        inspector.records()  # waits until the tick is shown
         ticked[rank].touch()
         wait_for(ticked[0])  # as for its gradients in the next step
         model(batch(1, rank))

@@ -18,6 +18,7 @@ from monitorch.lens import (
     OutputActivation,
     OutputGradientGeometry,
     OutputNorm,
+    ParameterFacts,
     ParameterGradientActivation,
     ParameterGradientGeometry,
     ParameterUpdateGeometry,
@@ -183,6 +184,19 @@ def test_idle_steps_record_nothing_and_leave_no_hooks_on_tensors(model, watch):
     train(model, optimizer, 8, after=note)
     # two linear layers lead; they and an activation are observed
     assert rows == [(0, 0), (0, 0), (2, 2), (2, 3)] * 2
+
+
+def test_idle_steps_are_bare_for_autograd(model, watch):
+    """Torch looks into a dictionary of hooks in every backward pass, also into one that has become empty."""
+    optimizer, called, hooked = sgd(model), [], []
+    first, *others = model.parameters()
+    first.register_hook(called.append)
+    watch(ParameterFacts(optimizer), ParameterGradientGeometry(), optimizer=optimizer, every=4)
+    first.register_hook(lambda _: hooked.append([own._backward_hooks is not None for own in others]))
+    train(model, optimizer, 9)
+    assert len(called) == 9  # the user's own
+    assert [any(at_step) for at_step in hooked] == [False, False, True, True, False, False, True, True, False]
+    assert not any(own._post_accumulate_grad_hooks is not None for own in others)
 
 
 def test_without_comparisons_no_step_is_a_baseline(model, watch):

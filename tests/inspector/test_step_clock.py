@@ -147,7 +147,7 @@ def test_a_pause_is_part_of_no_hook_and_of_no_step(steps):
     steps.time.now += 0.25
     pause = steps.clock.begin_pause()
     steps.time.now += 4.5
-    assert steps.clock.end_pause(pause) == 4.5
+    assert steps.clock.end_pause(pause).noticed == 4.5
     steps.time.now += 0.25
     steps.clock.leave(hook)
     steps.time.now += 1.0
@@ -160,10 +160,10 @@ def test_a_pause_in_which_something_is_compiled_costs_nothing(steps, compiled):
     pause = steps.clock.begin_pause()
     steps.time.now += 4.5
     compiled.append("new")
-    assert steps.clock.end_pause(pause) == 0.0
+    assert steps.clock.end_pause(pause).noticed == 0.0
     pause = steps.clock.begin_pause()
     steps.time.now += 0.5
-    assert steps.clock.end_pause(pause) == 0.5
+    assert steps.clock.end_pause(pause).noticed == 0.5
 
 
 def test_on_the_host_the_time_inside_hooks_is_what_is_sure(steps):
@@ -325,7 +325,7 @@ def pause_on(device, clock, time, on_host, on_device):
     begin = clock.begin_pause()
     time.now += on_host
     device.submitted += on_device
-    clock.end_pause(begin)
+    return clock.end_pause(begin)
 
 
 def test_a_device_that_works_on_notices_only_some_of_what_the_host_does(device):
@@ -343,6 +343,34 @@ def test_a_device_that_works_on_notices_only_some_of_what_the_host_does(device):
     pause_on(device, clock, time, 2.0, 0.0)
     device.capturing = False
     assert clock.host_share == pytest.approx(1.25 / 3)
+
+
+def test_a_pause_on_a_device_is_what_the_device_has_noticed_of_it(device):
+    time = Time()
+    clock = StepClock("cuda", clock=time)
+    device.submitted = 1.0
+    pauses = [pause_on(device, clock, time, 2.0, on_device) for on_device in (0.0, 0.5, 9.0)]
+    assert [pause.noticed for pause in pauses] == [None] * 3  # nobody waits for it
+    device.done = device.submitted
+    assert clock.usual(IDLE) is None  # reads what is there
+    assert [pause.noticed for pause in pauses] == [0.0, 0.5, 2.0]
+    assert [pause.seconds for pause in pauses] == [2.0] * 3
+
+
+@pytest.mark.parametrize(("on_device", "idle", "host"), [(0.0, 0.0, 0.0), (0.5, 0.25, 0.25), (3.0, 1.5, 1.0)], ids=str)
+def test_what_hooks_of_idle_steps_cost_is_measured_on_the_device(on_device, idle, host, device):
+    time = Time()
+    clock = StepClock("cuda", clock=time)
+    for _ in range(5):
+        clock.mark(with_hooks=True)
+        begin = clock.enter()
+        time.now += 2.0
+        device.submitted += on_device
+        clock.leave(begin)
+        end_on(device, clock, 1.0)
+        device.done = device.submitted
+    assert clock.usual(IDLE) == 1.0 + on_device - min(on_device, (1.0 + on_device) / 2)
+    assert (clock.idle_share, clock.host_share) == (idle, host)
 
 
 def test_an_idle_step_on_a_device_counts_without_what_it_noticed_of_hooks(device):
@@ -371,7 +399,7 @@ def test_hooks_of_quiet_steps_are_counted_and_not_taken_for_those_of_others(wher
         clock.spent = 0.5
         time.now += 1.0
         end_on(device, clock, 1.0)
-    device.done = device.submitted
+        device.done = device.submitted
     assert (clock.usual(IDLE), clock.usual_in_hooks(IDLE)) == (0.5, 0.5)
     for number in range(20):
         clock.spent = 0.9 if number == 7 else 0.001  # one was interrupted

@@ -105,6 +105,23 @@ def test_a_step_with_a_closure_is_one_step_however_often_it_is_evaluated(model, 
     assert inspector.state.step == 2
 
 
+@pytest.mark.parametrize("plays", ["the model", "a part", None])
+def test_a_model_whose_parts_are_called_in_training_has_its_passes_also_if_it_was_called_before(model, inspect, plays):
+    """An agent plays with its policy, and then trains parts of it."""
+    optimizer = sgd(model)
+    inspector = inspect(optimizer=optimizer)
+    for number in range(1, 4):
+        if plays is not None:
+            model.eval()
+            with torch.no_grad():
+                (model if plays == "the model" else model[2])(X if plays == "the model" else torch.ones(4, 4))
+            model.train()
+        model[2](model[1](model[0](X))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert (inspector.state.passes, inspector.state.step) == (number, number)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("with_optimizer", [True, False])

@@ -1,8 +1,6 @@
 """Ticks that are finished by another thread: in order, with a limit for those who wait."""
 
 import pickle
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -60,7 +58,7 @@ def test_a_copy_has_nothing_to_run():
     assert pickle.loads(pickle.dumps(finisher)).is_done
 
 
-def test_ticks_end_before_the_program_does_but_it_does_not_wait_for_ever():
+def test_ticks_end_before_the_program_does_but_it_does_not_wait_for_ever(run_program):
     code = """
 import threading, sys
 from monitorch.inspector import tick_finisher
@@ -71,7 +69,5 @@ if "hangs" in sys.argv:
     finisher.start(threading.Event().wait)
 """
     for arguments in ([], ["hangs"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False
-        )
+        done = run_program(code, *arguments)
         assert (done.returncode, done.stdout) == (0, "shown\n"), done.stderr

@@ -7,6 +7,7 @@ import copy
 import pickle
 from collections import OrderedDict
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from monitorch import lens
 from monitorch.lens.module_distinction import isactivation
 from monitorch.preprocessor import distribution
 from tests.defaults import default_dtype
+from tests.lens.conftest import SITUATIONS
+from tests.marks import some_fast
 from tests.numerical import checksum_oracle
 
 LENSES = [name for name in lens.__all__ if name != "AbstractLens"]
@@ -544,6 +547,18 @@ def assert_shown(shown, close):
     return compare
 
 
+def in_situations(one_of):
+    """Each lens in each situation; this share of the pairs is fast, and has every lens and every situation."""
+    names = [*SITUATIONS]
+
+    def is_fast(case, situation):
+        return (LENSES.index(case) + names.index(situation)) % one_of == 0
+
+    pairs = some_fast(product(LENSES, names), is_fast)
+    return pytest.mark.parametrize(("case", "situation"), pairs, indirect=True)
+
+
+@in_situations(one_of=3)
 def test_numbers_are_those_of_a_bare_model_in_model_order(case, situation, task, epoch, record, watch, assert_shown):
     model, batches = situation
     bare, tape = record(model)
@@ -574,6 +589,7 @@ def test_numbers_do_not_depend_on_default_device_and_dtype(
     assert_shown(1, case.show(tape))
 
 
+@in_situations(one_of=4)
 def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoch, watch, hooks_on):
     model, batches = situation
     plain, watched = task(copy.deepcopy(model)), task(model)
@@ -593,6 +609,7 @@ def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoc
     assert not hooks_on(model, watched.optimizer, watched.loss_fn)
 
 
+@in_situations(one_of=4)
 def test_nothing_waits_for_the_device_between_ticks(case, situation, task, epoch, watch, monkeypatch):
     monkeypatch.setattr(distribution, "may_look", lambda numbers: False)  # as on a device
 

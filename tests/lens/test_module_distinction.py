@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from monitorch.lens import module_distinction
 
@@ -83,6 +84,33 @@ def test_routers_are_known_by_the_name_of_their_class(name, attributes, count):
     module = type(name, (nn.Module,), attributes)()
     assert module_distinction.isrouter(module)
     assert module_distinction.experts_per_token(module) == count
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return functional.scaled_dot_product_attention(x, x, x)
+
+
+class Head(nn.Module):
+    def forward(self, x):
+        return functional.softmax(x, -1)
+
+
+@pytest.mark.parametrize(
+    ("module", "is_one"),
+    [
+        (nn.MultiheadAttention(4, 1), True),
+        (type("CausalSelfAttn", (nn.Module,), {})(), True),
+        (Block(), True),
+        (type("Derived", (Block,), {})(), True),
+        (Head(), False),
+        (nn.Linear(4, 1), False),
+        (type("Odd", (nn.Module,), {"forward": max})(), False),
+        (torch.jit.script(nn.ReLU()), False),
+    ],
+)
+def test_attention_is_known_by_its_name_and_by_what_it_calls(module, is_one):
+    assert module_distinction.isattention(module) == is_one
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,12 @@ class WatchedGradient:
         return moment
 
     def unhook(self) -> None:
-        """Remove the hooks from the parameter."""
+        """Remove the hooks from the parameter; where none was left, autograd has nothing to look at any more."""
         while self._handles:
             self._handles.pop().remove()
+        if any(self._hooks) and self.followed is not None and not inside_backward():  # it may be calling them
+            with without_overrides():
+                forget_empty_hooks(self.followed)
         self.followed, self._hooks = None, NO_HOOKS
 
     def listen(self, listener: Listener) -> RemovableHandle:
@@ -180,6 +183,7 @@ class GradientTap:
         self._waiting_bytes = 0
         self._is_resting = False
         self._optimizers: tuple[Optimizer, ...] = ()
+        self._owned = Owned()
         self._to_keep: list[WatchedGradient] = []
         self._adding: tuple[int, bool] = NO_TASK, False
         """The last backward pass, and whether it adds to gradients."""
@@ -230,6 +234,7 @@ class GradientTap:
         watched = self._watched.get((id(module), parameter))
         if watched is None or watched.module() is not module:  # another object may have had the same id
             watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
+            watched.join(self._owned)  # at once: torch goes on to look for hooks where one has ever been
         return watched
 
     def adds_to(self, parameter: Any) -> bool:
@@ -284,9 +289,9 @@ class GradientTap:
     def follow(self, optimizers: Sequence[Optimizer]) -> None:
         """Measure the gradients of the parameters of ``optimizers`` at their steps: as they use them."""
         self._optimizers = tuple(optimizers)
-        owned = Owned(*self._optimizers)
+        self._owned = Owned(*self._optimizers)
         for watched in self._watched.values():
-            watched.join(owned)
+            watched.join(self._owned)
 
     def moments(self, separator: str) -> dict[str, str]:
         """When the gradient of each parameter is read."""

@@ -161,6 +161,8 @@ class OptimizerSteps:
 
     def __init__(self, optimizer: Optimizer, state: Reports, clock: HookClock | None = None) -> None:
         self.optimizer, self._state, self._clock = optimizer, state, clock
+        self.beginning: list[Listener] = []
+        """Know that a step begins, before anything is read."""
         self.keeping: list[Listener] = []
         """Keep parameters as they are before a step."""
         self.before: list[Listener] = []
@@ -180,7 +182,7 @@ class OptimizerSteps:
         self._leave_place()
         self._pre_hook.remove()
         self._post_hook.remove()
-        self.keeping, self.before, self.after = [], [], []
+        self.beginning, self.keeping, self.before, self.after = [], [], [], []
 
     def begin_by_hand(self) -> None:
         """The parameters are now as they are before a step that no hook will tell of."""
@@ -188,7 +190,7 @@ class OptimizerSteps:
 
     def end_by_hand(self) -> None:
         """Such a step has ended; its gradients are still there."""
-        self._tell([*self.before, *self.after], (self.optimizer,), {})
+        self._tell([*self.beginning, *self.before, *self.after], (self.optimizer,), {})
 
     @property
     def is_running(self) -> bool:
@@ -228,7 +230,7 @@ class OptimizerSteps:
             self._depth += 1
             if self._depth == 1 or self._is_outermost():
                 self._depth = 1
-                self._tell([*self.keeping, *self.before], args, kwargs)
+                self._tell([*self.beginning, *self.keeping, *self.before], args, kwargs)
         except Exception as error:
             tell(self._state, "noticing that a step begins", error)
 

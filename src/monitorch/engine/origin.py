@@ -107,7 +107,7 @@ class OriginFinder:
         self._is_output: Mask = np.zeros(0, bool)
         self._is_sum: Mask = np.zeros(0, bool)
         """By meter, whether it measures many tensors together: all are fine, or nobody knows which one is broken."""
-        self._order: dict[str, int] = {}
+        self.order: dict[str, int] = {}
         """In which order layers run: that of a step in which outputs were measured."""
         self._last_good = 0
 
@@ -137,7 +137,7 @@ class OriginFinder:
         self._make_room()
         is_telling = ~(self._is_sum[infos[:, METER]] & is_broken)
         infos, is_broken = infos[is_telling], is_broken[is_telling]
-        if not self._order:
+        if not self.order:
             self._learn_order(infos)
         meters = infos[:, METER]
         if self._held or (is_broken & ~self._is_harmless[meters]).any():
@@ -183,7 +183,7 @@ class OriginFinder:
     def _learn_order(self, infos: Infos) -> None:
         outputs = infos[self._is_output[infos[:, METER]]]
         for number in outputs[outputs[:, STEP] == outputs[:1, STEP], METER].tolist():
-            self._order.setdefault(self._meters[number].name, len(self._order))
+            self.order.setdefault(self._meters[number].name, len(self.order))
 
     def _pass(self, infos: Infos) -> None:
         """These rows show nothing wrong."""
@@ -280,7 +280,7 @@ class OriginFinder:
             reached = {row.meter.name: place for place, row in reversed(list(enumerate(flow[:first])))}
             # backward reaches last what runs first; layers whose outputs are not measured come in model order
             places = (
-                (reached.get(meter.name, len(flow)), -self._order.get(meter.name, -1), -meter.number)
+                (reached.get(meter.name, len(flow)), -self.order.get(meter.name, -1), -meter.number)
                 for meter in gradients
             )
             gradients = [meter for _, meter in sorted(zip(places, gradients, strict=True), key=itemgetter(0))]

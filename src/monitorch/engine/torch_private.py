@@ -294,10 +294,10 @@ FakeTensor = fake_tensor.FakeTensor
 
 
 def forget_empty_hooks(parameter: Tensor) -> None:
-    """Let torch call hooks that are registered after all hooks on gradients were removed.
+    """Make a parameter whose hooks on gradients were all removed one that never had any.
 
-    After ``swap_tensors`` the empty dictionary of hooks belongs to another C++ tensor, and what public methods put into
-    it is never called.
+    Autograd would go on to look into the empty dictionary in every backward pass, which takes a microsecond. After
+    ``swap_tensors`` it belongs to another C++ tensor, and what public methods put into it is never called.
     """
     for name in ("_post_accumulate_grad_hooks", "_backward_hooks"):
         others = getattr(parameter, name)

@@ -85,8 +85,7 @@ def _parts(given: Any) -> list[Unwrapped]:
     found = unwrap_optimizer(given)
     several = getattr(found.optimizer, "optimizers", None)
     if isinstance(several, (list, tuple)) and several:
-        # a container steps its optimizers one after the other; the step ends with the last one
-        inside = [part for one in (several[-1], *several[:-1]) for part in _parts(one)]
+        inside = [part for one in several for part in _parts(one)]
         return [part if part.scaler else part._replace(scaler=found.scaler) for part in inside]
     is_one = callable(getattr(found.optimizer, "step", None)) and not isinstance(found.optimizer, (type, nn.Module))
     if not is_one:

@@ -165,7 +165,7 @@ class Cadence:
         if is_one_of_many and not self.clock.waits and not self.cost.is_lower_bound:
             self.cost.end_step(phase, self.clock.skip())  # events cost time: some idle steps are enough
             if place == 1:  # it may have waited for the step before, so the next one is measured
-                self.clock.mark()
+                self.clock.mark(with_hooks=True)
             return
         self.cost.end_step(phase, self.clock.end(phase))
         if phase != Phase.IDLE:

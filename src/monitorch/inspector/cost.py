@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from .step_clock import Phase, StepClock
+from .step_clock import Pause, Phase, StepClock
 
 RECENT_SECONDS, RECENT_STEPS = 10.0, 100
 """How far back the shown overhead looks: at least so long, and so many steps."""
@@ -48,6 +48,8 @@ class Cost:
         self.has_evaluated = False
         """Whether there was an evaluation since the last step: then hooks may have taken much longer than usual."""
         self._elsewhere: list[float] = []
+        self._in_idle_hooks = 0.0
+        self._pauses: list[Pause] = []
         self._unpaid = dict.fromkeys(Phase, 0)  # steps that are not in the sums yet
         self._steps = 0
         self._history: deque[tuple[int, float, float]] = deque([(0, 0.0, 0.0)])
@@ -67,17 +69,20 @@ class Cost:
         """Add time that observing took outside of steps, or in another thread, from which this may be called."""
         self._elsewhere.append(seconds)
 
-    def spend_on_tick(self, seconds: float) -> None:
-        """The same for a tick."""
+    def spend_on_tick(self, seconds: float, pause: Pause | None = None) -> None:
+        """The same for a tick, for which training has also waited in a pause."""
         self.in_ticks += seconds
         self.spend(seconds)
+        if pause is not None:
+            self.in_ticks += pause.seconds
+            self._pauses.append(pause)
 
     def end_step(self, phase: Phase, in_hooks: float) -> None:
         """A step of this phase has ended, with this time inside hooks."""
         self._unpaid[phase] += 1
         evaluated, self.has_evaluated = self.has_evaluated, False
         if phase == Phase.IDLE:
-            self._elsewhere.append(in_hooks)
+            self._in_idle_hooks += in_hooks
         elif evaluated:
             self.spent += max(0.0, in_hooks - self._clock.usual_in_hooks(phase))
 
@@ -112,7 +117,10 @@ class Cost:
         """Bring the sums up to date."""
         elsewhere, self._elsewhere = self._elsewhere, []
         quiet_steps, in_quiet_hooks = self._clock.take_quiet_steps()
-        self.spent += (sum(elsewhere) + in_quiet_hooks) * self._clock.host_share
+        in_idle_hooks, self._in_idle_hooks = self._in_idle_hooks + in_quiet_hooks, 0.0
+        self.spent += sum(elsewhere) * self._clock.host_share + in_idle_hooks * self._clock.idle_share
+        self.spent += sum(pause.noticed or 0.0 for pause in self._pauses)
+        self._pauses = [pause for pause in self._pauses if pause.noticed is None]
         self._unpaid[Phase.IDLE] += quiet_steps
         bare = self.bare_step
         if bare is None:

@@ -167,7 +167,7 @@ class Events:
             except Exception as error:
                 tell(self._state, f"showing an event in {type(visualizer).__name__}", error)
         try:
-            logger.log(LEVELS[event.severity], "%s", event.line)
+            logger.log(LEVELS[event.severity], "monitorch: %s", event.line)  # many programs print only the message
         except Exception as error:  # of a filter or a handler
             tell(self._state, "logging an event", error)
         if self._on_event is not None and not is_known:

@@ -151,6 +151,8 @@ class InspectorState:
         self.steps_have_ends = False
         """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
         self._between_steps = True
+        self.is_evaluating = False
+        """Whether the last pass was an evaluation."""
         self.phase, self._coming, self.is_baseline = Phase.IDLE, Phase.IDLE, False
         self.has_quiet_steps = False
         """Whether idle steps may go unnoticed by all but this: set by whoever counts steps."""
@@ -219,7 +221,7 @@ class InspectorState:
 
     def end_tick(self, begin: Any, elsewhere: float) -> None:
         """A tick ends that began then; threads of the visualizer took this many seconds since the last one."""
-        self.cadence.cost.spend_on_tick(self.clock.end_pause(begin) + elsewhere)
+        self.cadence.cost.spend_on_tick(elsewhere, self.clock.end_pause(begin))
 
     def settle(self) -> bool:
         """Wait until earlier ticks are shown; whoever reads a number calls this first.
@@ -369,7 +371,7 @@ class InspectorState:
 
     def begin_quiet_pass(self) -> None:
         """A training pass begins in a quiet step."""
-        self._between_steps = False
+        self._between_steps = self.is_evaluating = False
         self.passes += 1
         self.gaps += 1
 
@@ -431,6 +433,18 @@ class InspectorState:
             return None
         return self.step if self._between_steps else self.step + 1
 
+    def finished_step(self) -> int | None:
+        """In the middle of a step, the one before it: the model is still as that one has left it.
+
+        None between two steps: what comes then is shown at the last one anyway.
+        """
+        return None if self.is_between_steps else self.step
+
+    def begin_step(self) -> None:
+        """A step begins, if none has: an optimizer may make one without a pass of the model."""
+        if self._between_steps:
+            self._begin_step()
+
     def _begin_step(self) -> None:
         self._between_steps = False
         for follower in self._following():
@@ -442,8 +456,8 @@ class InspectorState:
     def begin_pass(self) -> None:
         """A training pass begins."""
         self.passes += 1
-        if self._between_steps:
-            self._begin_step()
+        self.is_evaluating = False
+        self.begin_step()
         if not self.wants_data():
             self.gaps += 1
         elif not self.is_baseline:
@@ -451,7 +465,7 @@ class InspectorState:
 
     def begin_evaluation(self) -> None:
         """A forward pass begins that is not a training pass."""
-        self.cadence.cost.has_evaluated = True
+        self.cadence.cost.has_evaluated = self.is_evaluating = True
         for follower in self._following():
             follower.evaluation_begins()
 
@@ -476,11 +490,12 @@ class InspectorState:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Pause recording inside a ``with`` block."""
-        before, self.paused = self.paused, True
+        """Pause recording inside a ``with`` block; a tick that is due by time waits for so much longer."""
+        before, self.paused, begin = self.paused, True, perf_counter()
         try:
             yield
         finally:
+            self.tick_time += 0.0 if before else perf_counter() - begin
             self.paused = before
 
     @contextmanager

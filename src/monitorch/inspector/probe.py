@@ -39,7 +39,7 @@ class BatchNormShift(NamedTuple):
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What :meth:`PyTorchInspector.probe` has measured; None for what was not measured, and ``notes`` say why."""
+    """What :meth:`monitorch.PyTorchInspector.probe` has measured; None for what was not, and ``notes`` say why."""
 
     train_loss: float
     """The loss of the batch in train mode."""

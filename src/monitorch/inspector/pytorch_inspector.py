@@ -133,6 +133,7 @@ class PyTorchInspector(DisplaysRun):
         self.state.per_rank, self.aliases = per_rank, dict[str, list[str]]()
         self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
         self._call_preprocessor.open_step = self.state.open_step
+        self._call_preprocessor.finished_step = self.state.finished_step
         self._logged = LoggedScalars()
         self._refused, self._ticks_to_check = set[str](), 0
         self._shown_step, self._last_records = 0, list[Record]()
@@ -232,6 +233,8 @@ class PyTorchInspector(DisplaysRun):
             self._introduce_layers()
             self.state.engine = Engine.of(model, self.state)
             self.state.engine.norms.layers = self._layers
+            self.state.gradient = self._trainer.gradient
+            self.state.engine.gradients.follow(self.optimizers)  # before lenses look at parameters
             layers = list(self._layers)
             try:
                 for lens in self._adopted:
@@ -287,6 +290,14 @@ class PyTorchInspector(DisplaysRun):
         except Exception as error:
             tell(self.state, "ending a step", error)
 
+    def complete_step(self) -> None:
+        """Say that no further optimizer steps in this step; passes, ticks and reports say so, too."""
+        try:
+            if self._steps is not None:
+                self._steps.complete_step()
+        except Exception as error:
+            tell(self.state, "ending a step", error)
+
     def end_steps_by_call(self) -> None:
         """Let only calls of :meth:`step` end a step, as for optimizers that take turns; before the first one."""
         if self._steps is not None:
@@ -305,6 +316,7 @@ class PyTorchInspector(DisplaysRun):
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
+        self.complete_step()
         try:
             push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
             self._take("push_metric", name, value, partial(push, name, value), name)
@@ -313,9 +325,12 @@ class PyTorchInspector(DisplaysRun):
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
         """Add a loss; does not wait for the GPU. ``running=False`` keeps every value, for medians and quartiles."""
+        self.complete_step()
         try:
             push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
-            report = TRAINING_LOSS if train else self._call_preprocessor.non_train_loss_str
+            report: str | None = TRAINING_LOSS if train else self._call_preprocessor.non_train_loss_str
+            if not train and self.state.finished_step() is not None:
+                report = None  # its step is known
             self._take("push_loss", "loss", value, push, report)
         except Exception as error:
             tell(self.state, "adding a loss", error)
@@ -328,11 +343,13 @@ class PyTorchInspector(DisplaysRun):
             step: the step that they belong to; None for the last finished one.
             **named: the same as keywords.
         """
+        self.complete_step()
         try:
             if not isinstance(values, Mapping | None):
                 self._refuse(f"log({_short(values)}) is left out: write log(name=number)", "log()")
                 values = None
-            label = self._label(step)
+            after_evaluation = self.state.finished_step() if self.state.is_evaluating else None
+            label = self._label(after_evaluation if step is None else step)
             for name, value in _flat({**(values or {}), **named}):
                 report = name if label is None else None  # otherwise its step is known
                 self._take("log", name, value, partial(self._logged.numbers.push, name, value, label), report)
@@ -368,6 +385,7 @@ class PyTorchInspector(DisplaysRun):
             axis: what ticks are counted in, ``"epoch"``, ``"step"`` or ``"tick"``; None for steps, if there is a model.
         """
         try:
+            self.complete_step()
             self._tick(epoch, axis or ("step" if self.state.attached else "tick"))
         except Exception as error:
             tell(self.state, A_TICK, error)
@@ -395,6 +413,7 @@ class PyTorchInspector(DisplaysRun):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the run, as plain data and tensors; save it with your checkpoint."""
+        self.complete_step()
         return checkpoint.save(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -407,6 +426,7 @@ class PyTorchInspector(DisplaysRun):
 
     def records(self) -> list[Record]:
         """The numbers of the last active tick, one by one; also after :meth:`detach`."""
+        self.complete_step()
         self.state.settle()
         known = [lens for lens in self._adopted if isinstance(lens, Lens)]
         return [record for lens in known for record in lens.records(self._shown_epoch)] or self._last_records

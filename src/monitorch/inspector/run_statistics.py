@@ -55,7 +55,7 @@ class RunStatistics:
         self._skipped: Any = None
         self._known: tuple[int, ...] = ()
         self._names: list[str] = []
-        self._ended: tuple[int, list[Any]] = 0, []
+        self._ended: tuple[int, list[Any]] = -1, []
 
     def count(self, batch: Any) -> None:
         """Count a training batch: its size is the first dimension of a tensor; other objects are not counted."""
@@ -124,9 +124,9 @@ class RunStatistics:
             named = {} if model is None else {id(parameter): name for name, parameter in named_parameters(model)}
             self._known, self._names = sizes, group_names(groups, named)
         ended, of_step = self._ended
-        is_kept = ended == step and len(of_step) == len(groups)
-        rates = of_step if is_kept else [group.get("lr") for group in groups]
-        return {_title(name): rate for name, rate in zip(self._names, rates, strict=True) if _is_number(rate)}
+        rates = of_step if ended == step else [group.get("lr") for group in groups]
+        known = zip(self._names, rates, strict=False)  # groups that were added since the step had no part in it
+        return {_title(name): rate for name, rate in known if _is_number(rate)}
 
 
 def group_names(groups: Sequence[Mapping[str, Any]], named: Mapping[int, str]) -> list[str]:

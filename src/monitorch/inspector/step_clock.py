@@ -15,6 +15,7 @@ from ..engine.torch_private import number_of_graphs
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
 JUST_NOW = 5  # idle steps that others are compared with
 PAUSES = 3  # recent ones: while all steps are observed a device waits for the host, and soon after no more
+IDLE_HOOKS = 9  # recent idle steps whose hooks were measured on the device
 TIME_HOOKS_EVERY = 16  # steps
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
 MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
@@ -30,6 +31,27 @@ class Phase(IntEnum):
     """Only records what the observed step after it is compared with."""
     OBSERVE = 2
     """Everything."""
+
+
+class Pause:
+    """A time in which training has waited.
+
+    Args:
+        seconds: how long the host took.
+        events: at both ends, where a device goes on with what it was given before.
+    """
+
+    def __init__(self, seconds: float, events: tuple[Any, Any] | None = None) -> None:
+        self.seconds, self._events = seconds, events
+        self.noticed: float | None = seconds if events is None else None
+        """How much longer training takes for it; None while not known."""
+
+    def has_passed(self) -> bool:
+        """Whether a device has come to its end: then what it has noticed is known."""
+        if self.noticed is None and self._events is not None and self._events[1].query():
+            begin, end = self._events
+            self.noticed = min(self.seconds, begin.elapsed_time(end) / 1000)
+        return self.noticed is not None
 
 
 class StepClock:
@@ -87,24 +109,27 @@ class StepClock:
         self._in_quiet_hooks: deque[float] = deque(maxlen=KEPT)
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._spans: list[tuple[Any, Any]] | None = None
-        self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]]]] = deque(maxlen=KEPT)
+        self._spans_pending: deque[tuple[Phase, list[tuple[Any, Any]], float]] = deque(maxlen=KEPT)
         self._untimed = 0
-        self._pauses: deque[tuple[Any, Any, float]] = deque(maxlen=KEPT)
+        self._pauses: deque[Pause] = deque(maxlen=KEPT)
         self._shares: deque[float] = deque(maxlen=PAUSES)
+        self._hook_shares: deque[float] = deque(maxlen=IDLE_HOOKS)
         self.interrupt()
 
     def interrupt(self) -> None:
         """Forget where the step began: its duration is not measured."""
         self._began: Any = None
 
-    def mark(self) -> None:
-        """The current step is counted from here on."""
+    def mark(self, *, with_hooks: bool = False) -> None:
+        """The current step is counted from here on; on a device ``with_hooks``, these are measured there, too."""
         if self._device is None:
             self._began = self._clock()
         elif torch.cuda.is_current_stream_capturing():
             self._began = None  # events of a graph that is being captured cannot be read
         else:
             self._began = self._event()
+            if with_hooks:
+                self._spans = []
 
     def end(self, phase: Phase) -> float:
         """A step of this phase ends here, and the next one begins; returns the time that hooks took in it."""
@@ -118,7 +143,7 @@ class StepClock:
         if self._to_skip[phase]:
             self._to_skip[phase] -= 1
         elif began is not None and self._began is not None:
-            self._time_hooks(phase)
+            self._time_hooks(phase, spent)
             if self._device is None:
                 self._keep(phase, self._began - began, spent)
             else:
@@ -175,11 +200,11 @@ class StepClock:
         may_record = self._device is not None and not torch.cuda.is_current_stream_capturing()
         return self._clock(), self._event() if may_record else None, _compiled()
 
-    def end_pause(self, begin: Any, *, computes: bool = False) -> float:
+    def end_pause(self, begin: Any, *, computes: bool = False) -> Pause:
         """Training goes on: it is part of no step and of no hook, even if one is running.
 
-        Returns its seconds, or 0 if something was compiled in it. A pause that ``computes`` on the device does not tell
-        whether steps suffer while the host is busy.
+        It took no time if something was compiled in it. A pause that ``computes`` on the device does not tell whether
+        steps suffer while the host is busy.
         """
         then, event, compiled = begin
         seconds: float = self._clock() - then
@@ -187,10 +212,12 @@ class StepClock:
             self.spent -= seconds
         self.mark()
         if compiled != _compiled():
-            return 0.0
-        if event is not None and self._began is not None and not computes:
-            self._pauses.append((event, self._began, seconds))
-        return seconds
+            return Pause(0.0)
+        if event is None or self._began is None or computes:
+            return Pause(seconds)
+        pause = Pause(seconds, (event, self._began))
+        self._pauses.append(pause)
+        return pause
 
     @property
     def host_share(self) -> float:
@@ -198,6 +225,15 @@ class StepClock:
 
         On a CPU it is 1. A device that has always work to do does not notice.
         """
+        return min(self._pause_share, self.idle_share)
+
+    @property
+    def idle_share(self) -> float:
+        """How much longer idle steps get for each second inside their hooks, and by the kernels of those."""
+        return statistics.median_low(self._hook_shares) if self._hook_shares else self._pause_share
+
+    @property
+    def _pause_share(self) -> float:
         return statistics.fmean(self._shares) if self._shares else 1.0
 
     def has_measured(self, phase: Phase) -> bool:
@@ -238,7 +274,7 @@ class StepClock:
 
     def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
         # a hook that waits for what others have started seems to take the time of those
-        counted = min(spent * self.host_share, MOST_OF_IDLE * seconds) if phase == Phase.IDLE else 0.0
+        counted = min(spent * self.idle_share, MOST_OF_IDLE * seconds) if phase == Phase.IDLE else 0.0
         self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
         if phase != Phase.IDLE and self._idle:
@@ -247,16 +283,17 @@ class StepClock:
             self._extra[phase].append(extra)
             self._new_extras.append((phase, extra))
 
-    def _time_hooks(self, phase: Phase) -> None:
-        """Measure hooks on the device in some steps, as long as no idle step tells what others cost."""
-        if self._device is None or self._idle:
-            self._spans = None
+    def _time_hooks(self, phase: Phase, spent: float) -> None:
+        """Measure hooks on the device: in some idle steps, and in some others as long as none is idle."""
+        if self._device is None:
             return
         if self._spans:
-            self._spans_pending.append((phase, self._spans))
-        self._spans, self._untimed = None, self._untimed + 1
-        if self._untimed >= TIME_HOOKS_EVERY:
-            self._spans, self._untimed = [], 0
+            self._spans_pending.append((phase, self._spans, spent))
+        self._spans = None
+        if not self._idle:
+            self._untimed += 1
+            if self._untimed >= TIME_HOOKS_EVERY:
+                self._spans, self._untimed = [], 0
 
     def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -267,11 +304,13 @@ class StepClock:
         if not (self._spans_pending or self._pauses or self._pending) or torch.cuda.is_current_stream_capturing():
             return  # a question to the device would end the capture of a graph
         while self._spans_pending and all(end.query() for _, end in self._spans_pending[0][1]):
-            timed, spans = self._spans_pending.popleft()
-            self._on_device[timed].append(sum(begin.elapsed_time(end) for begin, end in spans) / 1000)
-        while self._pauses and self._pauses[0][1].query():
-            before, after, seconds = self._pauses.popleft()
-            self._shares.append(min(1.0, before.elapsed_time(after) / 1000 / seconds) if seconds > 0 else 1.0)
+            phase, spans, spent = self._spans_pending.popleft()
+            self._on_device[phase].append(sum(begin.elapsed_time(end) for begin, end in spans) / 1000)
+            if phase == Phase.IDLE and spent > 0:
+                self._hook_shares.append(self._on_device[phase][-1] / spent)
+        while self._pauses and self._pauses[0].has_passed():
+            pause = self._pauses.popleft()
+            self._shares.append((pause.noticed or 0.0) / pause.seconds if pause.seconds > 0 else 1.0)
         while self._pending:
             phase, before, after, spent = self._pending[0]
             if not (before.query() and after.query()):

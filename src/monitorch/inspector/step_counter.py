@@ -21,7 +21,7 @@ from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
 from ..engine.torch_private import NO_TASK, graph_task, inside_backward
-from ..errors import warn
+from ..errors import users_line, warn
 from .arguments import Trainer
 from .flop_count import FlopCount
 from .inspector_state import InspectorState
@@ -105,6 +105,9 @@ class PartHook(GraphHook):
 class StepCounter:
     """Counts the steps of the first optimizer, including skipped ones; without one, the training passes of the model.
 
+    If others step right after the first one, without a pass in between, the step ends with the last of them. Which one
+    that is shows in the first step: it ends when a pass begins, or with a tick or a report of the user.
+
     A pass begins when the model is called. If the model itself is never called, because a framework calls one of its
     methods, a pass begins with the module that is called first. Once the user says when passes and steps begin and end,
     by :meth:`begin_pass_by_hand` and :meth:`end_step`, only that counts.
@@ -126,7 +129,6 @@ class StepCounter:
         self._state, self._engine, self._optimizers = state, engine, trainer.optimizers
         self.clock, self.inputs = state.clock, engine.inputs
         self._model = weakref.ref(model)
-        state.gradient = trainer.gradient
         scaler = trainer.grad_scaler
         state.loss_scale = LossScale(scaler) if scaler is not None and scaler.is_enabled() else None
         state.steps_have_ends = bool(self._optimizers)
@@ -141,6 +143,12 @@ class StepCounter:
         self._is_announced: bool | None = None
         """Whether the user has said that a pass begins, and nothing was called since; None if the user never does."""
         self._may_be_quiet = False
+        self._last: Optimizer | None = self._optimizers[0] if len(self._optimizers) == 1 else None
+        """The optimizer with which a step ends; None while that is not known."""
+        self._is_ending = False
+        """Whether the first optimizer has stepped in this step."""
+        self._follower: Optimizer | None = None
+        """Which one has stepped last since then."""
         self.ends_by_call = False
         """Whether only :meth:`end_step` ends a step, though steps of optimizers are noticed: several may take turns."""
         self._flops = FlopCount(engine.device, peak_flops, state.clock)
@@ -150,8 +158,8 @@ class StepCounter:
         self._handles: list[Any] = [model.register_forward_pre_hook(self._hook, with_kwargs=True)]
         engine.when_no_pass_has_begun = self._begin_passes_with
         self._listen()
-        if state.events.stop_on is not None and self._optimizers:  # after the hook that has noticed the end of the step
-            self._handles.append(self._optimizers[0].register_step_post_hook(self._stop_after_step))
+        if state.events.stop_on is not None:  # after the hooks that have noticed the end of the step
+            self._handles += [one.register_step_post_hook(self._stop_after_step) for one in self._optimizers]
         if scaler is not None:
             self.run_statistics.count_skipped(0)
             steps = [engine.steps(optimizer) for optimizer in self._optimizers]
@@ -159,12 +167,13 @@ class StepCounter:
 
     def _listen(self) -> None:
         for optimizer in self._optimizers:
+            self._engine.steps(optimizer).beginning.append(self._begin_step)
             self._engine.steps(optimizer).before.append(self._before_step)
             self._engine.steps(optimizer).after.append(self._after_step)
 
     def follow(self, stand_in: StandIn) -> None:
         """There was no optimizer, and now the user says when steps end: this stands in for whatever makes them."""
-        self._optimizers = (stand_in,)
+        self._optimizers, self._last = (stand_in,), stand_in
         self._listen()
 
     def remove(self) -> None:
@@ -176,6 +185,7 @@ class StepCounter:
     def end_step(self) -> None:
         """Count a step that no hook noticed, such as one of an optimizer that is not from torch.optim."""
         if self.ends_by_call:
+            self._state.begin_step()
             self._flops.end()
             self._finish_step()
             return
@@ -183,10 +193,11 @@ class StepCounter:
         if any(each.has_ended for each in steps):
             warn("step() is for optimizers whose steps are not noticed; steps of this one are counted. Remove the call")
             return
-        self._is_by_hand, has_begun = True, self._has_begun
+        self._is_by_hand, self._last, has_begun = True, next(iter(self._optimizers), None), self._has_begun
         if not self._state.steps_have_ends:  # from now on a step may have several passes
             self._state.steps_have_ends = True
             self._state.step -= self._state.passes
+        self._state.begin_step()  # if no pass was noticed
         for each in reversed(steps):  # the step is over with the first optimizer
             each.end_by_hand()
         self._has_begun = False
@@ -213,6 +224,8 @@ class StepCounter:
         """Let passes begin with what calls this layer, from now on: it runs first, and the model is not called."""
         if inside_backward():  # activation checkpointing repeats a pass that began before the model was watched
             return
+        if kind_of_pass(module) != TRAINING:  # in training another one may be called
+            return
         model = self._model()
         own = set() if model is None else {*model.modules()}
         first = [called for called in calling_modules(sys._getframe()) if called in own][-1:] or [module]
@@ -225,6 +238,7 @@ class StepCounter:
 
     def act_on_events(self, kind: int) -> None:
         """A pass is about to begin: if it is the first one of a step, do what could not be done after the last step."""
+        self.complete_step()
         events = self._state.events
         if (events.waiting or events.stop is not None) and kind == TRAINING and self._state.is_between_steps:
             self._state.call_back()
@@ -258,7 +272,8 @@ class StepCounter:
         return self._begin_pass(kind, in_graph=in_graph)
 
     def _begin_pass(self, kind: int, *, in_graph: bool) -> bool:
-        self._engine.when_no_pass_has_begun = None
+        if kind == TRAINING:
+            self._engine.when_no_pass_has_begun = None
         if not self._passes.counts(has_grad=kind >= 2):
             if not inside_backward():  # it will be repeated with gradients
                 self._state.pass_has_grad = True
@@ -286,6 +301,16 @@ class StepCounter:
             self._state.begin_evaluation()
         return True
 
+    def _begin_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._counts(args[0]):  # others may come after the end of the step
+            self.complete_step()
+            if not has_closure(args, kwargs):  # there may be a pass in it
+                self._state.begin_step()
+
+    def _counts(self, optimizer: Optimizer) -> bool:
+        """Whether the steps of this one are those of the run."""
+        return optimizer is self._optimizers[0] and not self.ends_by_call
+
     def _before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not has_closure(args, kwargs):
             self._end_count(args[0])
@@ -295,6 +320,8 @@ class StepCounter:
         optimizer = args[0]
         self._end_count(optimizer)
         if has_closure(args, kwargs):  # the closure has just computed the gradients that the optimizer used
+            if self._counts(optimizer):
+                self._state.begin_step()
             self._engine.gradients.take_step(optimizer)
         works = self._engine.step_scales.of(optimizer).works
         if works is not None:
@@ -303,7 +330,7 @@ class StepCounter:
 
     def _end_count(self, optimizer: Optimizer) -> None:
         """All operations of a step were seen; what the optimizer itself does is not counted."""
-        if optimizer is self._optimizers[0] and not self.ends_by_call:
+        if self._counts(optimizer):
             self._flops.end()
 
     def _skip_step(self, optimizer: Optimizer) -> None:
@@ -322,10 +349,22 @@ class StepCounter:
         if self._may_be_quiet and not self._flops.is_wanted:
             self._may_be_quiet = False
             self._state.has_quiet_steps, self._engine.steps(optimizer).quiet = True, self._state
-        if optimizer is self._optimizers[0] and not self.ends_by_call:
+        self._is_ending |= self._counts(optimizer)
+        if self._is_ending and optimizer is self._last:
             self._finish_step()
-        elif not inside_backward():  # there may be one optimizer for each parameter
+            return
+        if self._is_ending:
+            self._follower = optimizer
+        elif self._state.is_between_steps and not self.ends_by_call:
+            self._last = optimizer  # it has come after the end, and will again
+        if not inside_backward():  # there may be one optimizer for each parameter
             self._engine.collect()
+
+    def complete_step(self) -> None:
+        """Count a step that the first optimizer has made, if others might still follow: now none does."""
+        if self._is_ending and not inside_backward():
+            self._last = self._follower
+            self._finish_step()
 
     def _keep_parameters(self) -> None:
         """Let all that compare parameters keep them as they are, before a step that no hook will tell of."""
@@ -333,6 +372,7 @@ class StepCounter:
             self._engine.steps(optimizer).begin_by_hand()
 
     def _finish_step(self) -> None:
+        self._is_ending, self._follower = False, None
         self._engine.collect()
         self._is_uncollected = False
         self.run_statistics.end_step(self._state.step + 1)
@@ -355,7 +395,7 @@ class StepCounter:
             missed, cure = f"no call of {type(first).__name__}.step()", STEP_CURE
             if isinstance(first, StandIn):
                 missed, cure = "no step", f"call {TELL_OF_STEPS}: steps of {first.kind} are not noticed otherwise"
-            warn(f"{seen}, but {missed}, so nothing is counted or shown; {cure}", stacklevel=4)
+            warn(f"{seen}, but {missed}, so nothing is counted or shown; {cure}", stacklevel=users_line())
 
     def _check_what_is_watched(self) -> None:
         """At the first step: warn if the optimizer trains something other than the watched model."""
@@ -365,11 +405,12 @@ class StepCounter:
         owned, kind = Owned(*self._optimizers), type(model).__name__
         if not any(parameter in owned for parameter in model.parameters()):
             cure = "watch the model after it is wrapped or moved, and pass the optimizer that trains it"
-            warn(f"the optimizer made a step, but has no parameter of the watched {kind}; {cure}", stacklevel=4)
+            seen = f"the optimizer made a step, but has no parameter of the watched {kind}"
+            warn(f"{seen}; {cure}", stacklevel=users_line())
         elif not self._state.passes and self._engine.is_blind:
             cure = "watch the module whose layers are called in training, or call watched.forward() before each pass"
             seen = f"the optimizer made a step, but no layer of the watched {kind} was called since watching began"
-            warn(f"{seen}; {cure}", stacklevel=4)
+            warn(f"{seen}; {cure}", stacklevel=users_line())
 
     def _look_for_a_scaler(self) -> None:
         """At the first step: warn if a GradScaler that was not given makes it, and scaled gradients are shown."""
@@ -378,7 +419,6 @@ class StepCounter:
         scaler = stepping_scaler()
         scale = 1.0 if scaler is None else scaler.get_scale()
         if scale != 1 and is_news(self._state, UNKNOWN_SCALER):
-            text = (
-                f"a GradScaler multiplies the loss by {scale:g}, so the gradients shown are that many times too large"
-            )
-            warn(f"{text}; pass the scaler as grad_scaler=", stacklevel=4)
+            shown = "gradients" if self._engine.gradients.takes_scaled else "gradients of outputs"
+            text = f"a GradScaler multiplies the loss by {scale:g}, so the {shown} shown are that many times too large"
+            warn(f"{text}; pass the scaler as grad_scaler=", stacklevel=users_line())

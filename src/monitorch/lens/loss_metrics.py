@@ -90,6 +90,7 @@ class LossMetrics(PushedLens):
         if self._call is ext_ppr:
             self._losses.set_loss_strs(*self._loss_names())
             self._losses.open_step = getattr(inspector_state, "open_step", None)
+            self._losses.finished_step = getattr(inspector_state, "finished_step", None)
             self._losses.tell = getattr(inspector_state, "report", None)
             self._listen(self._loss_fn, inspector_state)
 

@@ -1,6 +1,7 @@
 """What kind of layer a module is, subclasses included."""
 
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from ..engine.torch_private import BatchNorm, Convolution, Normalization
 
@@ -66,10 +67,12 @@ def experts_per_token(module: nn.Module) -> int | None:
 
 
 def isattention(module: nn.Module) -> bool:
-    """Whether a module computes attention, judged by the name of its class.
+    """Whether a module computes attention, judged by the name of its class, and by what its forward calls.
 
     >>> isattention(nn.MultiheadAttention(4, 1)), isattention(nn.Linear(4, 1))
     (True, False)
     """
     name = type(module).__name__.lower()
-    return "attention" in name or "attn" in name
+    forward = getattr(type(module), "forward", None)
+    called = getattr(getattr(forward, "__code__", None), "co_names", ())
+    return "attention" in name or "attn" in name or scaled_dot_product_attention.__name__ in called

@@ -15,7 +15,7 @@ class ParameterUpdateGeometry(ParameterGeometry, ParameterUpdateLens):
     """Norm of each parameter's change in a step, and its cosine with the change before.
 
     Args:
-        optimizer: the optimizer whose steps to measure; with None call :meth:`inspect_update` after each step.
+        optimizer: the optimizer whose steps to measure; with None call ``inspect_update()`` after each step.
 
     The other options are those of ParameterGradientGeometry. With ``correlation="sketch"``, and with ``"auto"`` where
     that takes sketches, there are no copies of parameters either: a change is estimated from sketches before and after

@@ -25,7 +25,7 @@ class UpdateRatio(ParameterUpdateLens):
     :class:`ParameterUpdateGeometry`, if both keep parameters in the same way.
 
     Args:
-        optimizer: the optimizer whose steps to measure; with None call :meth:`inspect_update` after each step.
+        optimizer: the optimizer whose steps to measure; with None call ``inspect_update()`` after each step.
         inplace: keep only running moments, instead of every sample.
         parameters: names of the parameters to watch, or ``"all"`` for every one, shown as ``"lstm.weight_ih_l0"``.
         log_scale: logarithmic axis.

@@ -17,7 +17,7 @@ FEATURE_SPREAD, CONSTANT_FEATURES = "feature spread", "constant features"
 IMAGE = 4
 """With this many dimensions or more a tensor is a batch of images or films, ``[B, C, ...]``."""
 
-MOST = 1 << 22
+MOST = 1 << 20
 """Elements of a tensor that are read; of a larger one every so-many-th sample."""
 
 SMALL = 1 << 16
@@ -31,7 +31,7 @@ def thinned(named: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Every so-many-th sample of tensors that go together: few enough that copies of them take little memory.
 
     >>> [len(data) for data in thinned({"x": torch.zeros(5000, 1024), "y": torch.zeros(5000)}).values()]
-    [2500, 2500]
+    [1000, 1000]
     """
     largest = max(named.values(), key=Tensor.numel, default=None)
     if largest is None or largest.dim() < 2 or largest.numel() <= MOST:

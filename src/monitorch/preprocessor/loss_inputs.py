@@ -43,11 +43,19 @@ class LossInputs(CountingStatistics):
         super().__init__(inplace=True)
         self.most_shown = most_shown
         self._shown: list[int] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """The shapes of what entered the loss first."""
+        self.has_classes = False
+        """Whether targets are classes."""
 
     @torch.no_grad()
     def process_loss(self, named: Mapping[str, Tensor], ignore_index: int | None = None) -> None:
         """Take the output and the target of one pass; targets of ``ignore_index`` do not count."""
+        self.shapes = self.shapes or {name: tuple(tensor.shape) for name, tensor in named.items()}
         named = thinned({name: tensor.detach() for name, tensor in named.items() if tensor.numel()})
+        output, target = named.get(OUTPUT), named.get(TARGET)
+        if output is not None and target is not None and output.is_floating_point():
+            self.has_classes = class_dimension(output, target) is not None
         common = tuple(named), ignore_index
         if sum(tensor.numel() for tensor in named.values()) > SMALL:
             stacked = [tensor[None] for tensor in named.values()]

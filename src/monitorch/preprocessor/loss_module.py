@@ -241,7 +241,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
             self.gradient.watch(loss)
             self._add_to_step(self._names[0], sample, self.inplace, add_up=isinstance(layer_output, PartOfLoss))
         else:
-            self._add(self._names[1], sample, self.inplace, in_step=True)
+            self._add_evaluation(self._names[1], sample, self.inplace)
             if self.tell is not None:
                 self.tell(self._names[1])
 

@@ -78,6 +78,8 @@ class RunNumbers(AccumulatingPreprocessor):
     def __init__(self, inplace: bool = True) -> None:
         self.open_step: Callable[[], int | None] | None = None
         """Returns the current step, if steps have an end; then all values of one step are one sample."""
+        self.finished_step: Callable[[], int | None] | None = None
+        """Returns the last step in the middle of another one, else None: evaluations belong to the last one."""
         self._parts: list[Part] = []
         self._recent: dict[str, deque[tuple[int, Any]]] = {}
         super().__init__(inplace)
@@ -163,6 +165,11 @@ class RunNumbers(AccumulatingPreprocessor):
         else:
             self._add_part(Part(step, name, sample, inplace, add_up))
 
+    def _add_evaluation(self, name: str, sample: Any, inplace: bool) -> None:
+        """Add a number of an evaluation."""
+        step = self.finished_step() if self.finished_step is not None else None
+        self._add(name if step is None else (name, step), sample, inplace, in_step=True)
+
     def _add_part(self, part: Part) -> None:
         if len(self._parts) >= MOST_OPEN and part.step != self._parts[-1].step:
             self._close_steps()
@@ -199,7 +206,7 @@ class RunNumbers(AccumulatingPreprocessor):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no model."""
-        return {**super().__getstate__(), "open_step": None}
+        return {**super().__getstate__(), "open_step": None, "finished_step": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Also the samples that other processes have, too."""
@@ -265,4 +272,4 @@ class ExplicitCall(RunNumbers):
         if train:
             self._add_to_step(self.train_loss_str, copied_sample(value), running)
         else:
-            self._add(self.non_train_loss_str, copied_sample(value), running, in_step=True)
+            self._add_evaluation(self.non_train_loss_str, copied_sample(value), running)

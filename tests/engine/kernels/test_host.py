@@ -8,6 +8,7 @@ import torch
 from monitorch.engine.columns import NOTHING_MORE, ON_REQUEST, SQUARES, WIDTH, Column
 from monitorch.engine.kernels import host, host_pieces, reference
 from monitorch.engine.kernels.reference import SKETCH
+from tests.marks import slow
 
 # what float32 sums over a few pieces may lose
 PRECISION = 3e-6
@@ -27,7 +28,7 @@ def like(x):
     return torch.empty_like(x).copy_(x)
 
 
-@pytest.mark.parametrize("channel_dim", [None, 1, -1, 2])
+@pytest.mark.parametrize("channel_dim", [None, 1, slow(-1), 2])
 @pytest.mark.usefixtures("piece")
 def test_output(cases, channel_dim, exact, assert_row):
     for name, (x, _) in cases().items():
@@ -38,8 +39,7 @@ def test_output(cases, channel_dim, exact, assert_row):
         assert_row(row, exact(x, None, eps, channel_dim, batch=True), PRECISION, name)
 
 
-@pytest.mark.parametrize("eps", [None, 0.3])
-@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize(("eps", "follows"), [(None, True), (0.3, False), slow(None, False), slow(0.3, True)])
 @pytest.mark.usefixtures("piece")
 def test_geometry(cases, eps, follows, exact, assert_row):
     for name, (x, past) in cases().items():
