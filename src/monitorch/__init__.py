@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .watching import Watch, watch
     from .watching.preflight import preflight
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "MonitorchError",

@@ -6,6 +6,9 @@ import torch
 from monitorch.cli import main
 from monitorch.cli.demo import FAULTS
 from monitorch.cli.demo_faults import CHANGES, faulty, healthy
+from tests.marks import slow
+
+QUICK = "dead_units", "nonfinite", "no_update"
 
 
 def test_every_fault_that_is_offered_exists():
@@ -27,7 +30,7 @@ def test_same_seed_same_training():
     assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [fault if fault in QUICK else slow(fault) for fault in FAULTS])
 def test_the_demo_ends_with_the_finding_that_it_is_about(fault, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["demo", "--fault", fault, "--out", str(tmp_path)]) == 0

@@ -9,7 +9,7 @@ import pytest
 from monitorch import cli
 from monitorch.cli.strict_json import SCHEMA
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 
 
 def rows(heading):

@@ -102,11 +102,10 @@ def test_what_cannot_be_read_is_never_pruned(states):
 
 
 @pytest.mark.parametrize("name", [name for name, (status, _) in STATES.items() if status != "crashed"])
-@pytest.mark.parametrize("command", ["show", "top", "export"])
-def test_commands_say_why_a_run_cannot_be_read(states, capsys, command, name):
-    options = ["--to", "csv", "-o", "-"] if command == "export" else []
-    assert cli.main([command, name, "--runs", str(states), *options]) == 1
-    assert STATES[name][1] in capsys.readouterr().err
+def test_commands_say_why_a_run_cannot_be_read(states, capsys, name):
+    for command, *options in (["show"], ["top"], ["export", "--to", "csv", "-o", "-"]):
+        assert cli.main([command, name, "--runs", str(states), *options]) == 1
+        assert STATES[name][1] in capsys.readouterr().err
 
 
 def test_a_folder_with_nothing_readable_says_why(tmp_path, capsys):

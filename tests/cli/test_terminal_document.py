@@ -7,7 +7,7 @@ import pytest
 from monitorch import cli
 from monitorch.cli.demo import FAULTS
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "terminal.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "terminal.md"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 LINES = [line for block in BLOCKS for line in block.splitlines()]
 

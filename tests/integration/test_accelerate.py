@@ -156,6 +156,31 @@ def test_the_same_run_goes_on_from_a_saved_state():
     assert len(list_runs("runs")) == 1
 
 
+def test_two_watches_of_an_accelerator_go_on_each_with_its_own_run():
+    def new():
+        accelerator = Accelerator(cpu=True)
+        loops = [Loop(accelerator, *prepared(accelerator)) for _ in range(2)]
+        given = zip(loops, ("generator", "critic"), strict=True)
+        options = {"resume": True, **OPTIONS}
+        watches = [
+            watch(accelerator, loop.model, loop.optimizer, loss_fn=loop.loss_fn, **options | {"run": name})
+            for loop, name in given
+        ]
+        return accelerator, loops, watches
+
+    accelerator, (first, second), watches = new()
+    first.train(range(3))
+    second.train(range(2))
+    accelerator.save_state("saved")
+    for watched in watches:
+        watched.close()
+    accelerator, _, watches = new()
+    accelerator.load_state("saved")
+    assert [watched.inspector.state.step for watched in watches] == [3, 2]
+    for watched in watches:
+        watched.close()
+
+
 def test_a_state_that_was_saved_without_a_watch_loads_all_the_same():
     accelerator = Accelerator(cpu=True)
     parts = prepared(accelerator)
@@ -172,7 +197,7 @@ def test_a_state_that_cannot_be_used_is_told_of(saved):
         accelerator.save_state("saved")
         file = Path("saved", "monitorch.pt")
         file.write_bytes(saved) if isinstance(saved, bytes) else torch.save(saved, file)
-        with pytest.warns(MonitorchWarning, match="cannot go on from|begins anew"):
+        with pytest.warns(MonitorchWarning, match="cannot go on from|only its step is used"):
             accelerator.load_state("saved")
 
 

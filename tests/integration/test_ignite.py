@@ -113,6 +113,7 @@ CASES = {
     "plain": {},
     "clipping": {"clip": 0.5},
     "accumulation": {"micro": 3},
+    "a step over two epochs": {"micro": 4},
     "scaler": {"scaler": lambda: torch.amp.GradScaler("cpu", init_scale=1024.0)},
     "all together": {"scaler": lambda: torch.amp.GradScaler("cpu", init_scale=64.0), "micro": 2, "clip": 0.5},
 }
@@ -202,6 +203,15 @@ def test_without_a_saved_position_steps_are_counted_on_from_the_iterations(tmp_p
     training.trainer.run(batches())
     with open_run(handler.watched.visualizer.path) as run:
         assert run.last_step == 18
+
+
+def test_models_that_cannot_be_watched_are_trained_all_the_same(tmp_path):
+    training = Training()
+    handler = training.handler(tmp_path)
+    training.model[0].weight.ds_id = 0  # as DeepSpeed marks them
+    with pytest.warns(MonitorchWarning, match="the model is trained, but not watched: .*DeepSpeed"):
+        training.run()
+    assert (handler.watched, training.steps) == (None, 12)
 
 
 class Broken(Exception):

@@ -49,7 +49,7 @@ class Regression(pl.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 1))
-        self.losses, self.norms, self.rates = [], [], []
+        self.losses, self.norms, self.rates, self.validated = [], [], [], []
 
     def forward(self, inputs):
         return self.net(inputs)
@@ -73,6 +73,11 @@ class Regression(pl.LightningModule):
 
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", self.loss(batch))
+
+    def on_validation_end(self):
+        loss = self.trainer.callback_metrics.get("val_loss")
+        if loss is not None and not self.trainer.sanity_checking:
+            self.validated.append((self.trainer.global_step, float(loss)))
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9)
@@ -172,6 +177,7 @@ CASES = {
     "plain": (Regression, {}),
     "the module is called": (CallsItself, {}),
     "accumulation": (Regression, {"accumulate_grad_batches": 3}),
+    "evaluation between micro-batches": (Regression, {"accumulate_grad_batches": 4, "val_check_interval": 2}),
     "clipping": (Regression, {"gradient_clip_val": 0.5}),
     "bfloat16": (Regression, {"precision": "bf16-mixed"}),
     "scaler": (Regression, {"plugins": lambda: scaler(init_scale=1024.0)}),
@@ -202,9 +208,12 @@ def test_numbers_are_those_of_the_trainer(case, tmp_path):
         same(line(run, "Gradient Norm/gradient_norm mean"), list(zip(steps, model.norms, strict=True)), 1e-4)
         same(line(run, "Loss/train_loss mean"), per_step(model.losses), 1e-4)
         same(sorted(set(logged(run, "learning rate"))), list(zip(steps, model.rates, strict=True)))
-        for name in ("train_loss_step", "train_loss_epoch", "half", "norm", "val_loss"):
+        for name in ("train_loss_step", "train_loss_epoch", "half", "norm"):
             same(logged(run, name), rows.line(name))
-        same(line(run, "Loss/val_loss mean"), rows.line("val_loss"))
+        assert [number for _, number in model.validated] == [number for _, number in rows.line("val_loss")]
+        # between micro-batches a logger gets the number of the next step
+        same(logged(run, "val_loss"), model.validated)
+        same(line(run, "Loss/val_loss mean"), model.validated)
         assert run.meta["config"] == {"width": 8, "lr": 0.01}
 
 
@@ -512,7 +521,7 @@ def test_a_checkpoint_that_does_not_fit_still_tells_the_step(asked, tmp_path):
     after, saved = MonitorchCallback(run="mine", **options, **asked), checkpoints(tmp_path / "saved")
     path = tmp_path / "saved" / "step=5.ckpt"
     if "lenses" in asked:
-        with pytest.warns(MonitorchWarning, match="going on from the checkpoint failed"):
+        with pytest.warns(MonitorchWarning, match="only its step is used, which is 5"):
             fit(Regression(), tmp_path, after, saved, epochs=2, ckpt_path=path, enable_checkpointing=True)
     else:
         fit(Regression(), tmp_path, after, saved, epochs=2, ckpt_path=path, enable_checkpointing=True)
@@ -596,6 +605,15 @@ def test_a_plain_watch_says_what_to_use_instead(where, tmp_path, capsys):
     own = [one for one in said if isinstance(one.message, MonitorchWarning)]
     assert [one.filename for one in own] == [__file__]
     assert "no loss" not in capsys.readouterr().out
+
+
+def test_models_that_cannot_be_watched_are_trained_all_the_same(tmp_path):
+    model, callback = Regression(), MonitorchCallback(folder=tmp_path / "runs")
+    next(model.parameters()).ds_id = 0  # as DeepSpeed marks them
+    with pytest.warns(MonitorchWarning, match="the model is trained, but not watched: .*DeepSpeed"):
+        trainer = fit(model, tmp_path, callback, epochs=1)
+    assert trainer.global_step == 5
+    assert callback.watched is None
 
 
 @pytest.mark.slow

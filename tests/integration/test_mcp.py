@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -292,13 +291,9 @@ def test_a_name_that_is_no_text_is_told(tmp_path):
     assert result.structured_content["runs"][0]["name"] == "?"
 
 
-def test_the_document_names_every_tool_and_commands_that_exist():
-    text = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+def test_the_document_names_every_tool():
+    text = (Path(__file__).parents[2] / "docs" / "how_to" / "agents.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == TOOLS
-    lines = re.findall(r"^ *monitorch (.*)$", text, re.MULTILINE)
-    assert [shlex.split(line, comments=True)[0] for line in lines] == ["check", "mcp"]
-    for line in lines:
-        cli.build_parser().parse_args(shlex.split(line, comments=True))
 
 
 def run_fresh(code):

@@ -102,6 +102,21 @@ def test_a_layer_that_no_optimizer_has(training):
     assert first(watched).id == found.id
 
 
+@pytest.mark.parametrize("is_added", [False, True])
+def test_a_layer_that_is_thawed_later_and_that_no_optimizer_has(is_added, training):
+    training.model[2].requires_grad_(False)
+    training.optimizer = torch.optim.SGD([own for own in training.model.parameters() if own.requires_grad], lr=0.1)
+    with training.watch() as watched:
+        training.train(10)
+        assert watched.findings == []
+        training.model[2].requires_grad_(True)
+        if is_added:
+            training.optimizer.add_param_group({"params": list(training.model[2].parameters())})
+        training.train(15)
+    found = [(one.symptom, one.layer, one.step) for one in watched.findings]
+    assert found == ([] if is_added else [("no_update", "2", 11)])
+
+
 def test_gradients_that_are_never_emptied(training):
     training.zeroes = False
     with training.watch() as watched:

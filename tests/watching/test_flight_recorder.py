@@ -2,8 +2,6 @@
 
 import math
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 
@@ -379,7 +377,9 @@ HANDLERS = {
 
 
 @pytest.mark.parametrize(("handler", "code", "printed"), HANDLERS.values(), ids=HANDLERS)
-def test_a_program_that_is_asked_to_end_leaves_them_and_ends_as_it_would_without(training, handler, code, printed):
+def test_a_program_that_is_asked_to_end_leaves_them_and_ends_as_it_would_without(
+    training, run_program, handler, code, printed
+):
     program = f"""
         import os, signal, sys
         from pathlib import Path
@@ -393,8 +393,7 @@ def test_a_program_that_is_asked_to_end_leaves_them_and_ends_as_it_would_without
             training.run(1)
         print("ended")
     """
-    command = [sys.executable, "-c", textwrap.dedent(program), str(training.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = run_program(textwrap.dedent(program), training.folder)
     said = "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("monitorch:"))
     assert (done.returncode, said) == (code, printed), done.stderr
     record = training.records[0]

@@ -3,8 +3,6 @@
 import gc
 import io
 import math
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -245,11 +243,11 @@ def test_a_watch_that_is_dropped_leaves_no_thread(tmp_path, eager):
     assert not [thread for thread in threading.enumerate() if thread.name == "monitorch live view"]
 
 
-def test_nothing_of_ours_loads_ipython():
+def test_nothing_of_ours_loads_ipython(run_program):
     code = (
         "import sys, torch, monitorch; from torch import nn\n"
         "watched = monitorch.watch(nn.Linear(1, 1), visualizer='dummy'); watched.postfix(); watched.close()\n"
         "print(sorted({'IPython', 'ipywidgets', 'monitorch.dashboard'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = run_program(code)
     assert done.stdout.splitlines()[-1] == "[]"

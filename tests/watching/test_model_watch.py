@@ -7,7 +7,7 @@ import threading
 import weakref
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import count, pairwise
 
 import numpy as np
@@ -23,6 +23,7 @@ from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.store import open_run, read_flight_record
 from monitorch.visualizer.record_sink import RecordSink
 from monitorch.watching import model_watch
+from tests.marks import slow
 
 
 class Collector(RecordSink):
@@ -137,6 +138,49 @@ def test_updates_are_shown_for_each_of_several_optimizers_and_the_first_one_coun
     assert training.shown.layers_of("Parameter Update Norm") == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 1, 0)], ids=str)
+def test_optimizers_that_step_one_after_another_make_one_step_with_all_that_they_do(order, reports):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizers = [torch.optim.SGD(model[place].parameters(), lr=0.1 / (place + 1)) for place in (0, 2, 4)]
+    shown, norms, updates = Collector(), [], []
+    with monitorch.watch(model, optimizers, visualizer=shown, every=1, tick_every=1) as watch:
+        for _ in range(4):
+            model(torch.randn(8, 3)).square().mean().backward()
+            norms.append(np.sqrt(sum(np.square(p.grad.double().numpy()).sum() for p in model.parameters())))
+            before = model[4].weight.detach().clone()
+            for place in order:
+                optimizers[place].step()
+            updates.append((model[4].weight.detach() - before).norm().item())
+            if reports:
+                watch.log(norm=norms[-1])
+                watch.push_loss(norms[-1], train=False)
+            model.zero_grad()
+    steps = range(1, 5)
+    assert shown.run_line("Gradient Norm", "gradient_norm mean") == list(
+        zip(steps, map(pytest.approx, norms), strict=True)
+    )
+    assert list(shown.line("Parameter Update Norm", "4.weight").values()) == pytest.approx(updates)
+    if reports:
+        assert shown.run_line("Logged", "norm mean") == list(zip(steps, norms, strict=True))
+        assert shown.run_line("Loss", "val_loss mean") == list(zip(steps, norms, strict=True))
+
+
+def test_an_optimizer_that_follows_only_now_and_then_holds_up_no_step(training):
+    first, second = (torch.optim.SGD(training.model[place].parameters(), lr=0.1) for place in (0, 2))
+    with training.watch([first, second], tick_every=1) as watch:
+        for number in range(6):
+            training.model(torch.ones(2, 3)).sum().backward()
+            first.step()
+            if number % 3 == 0:
+                second.step()
+            training.model.zero_grad()
+            if number % 2:
+                watch.push_loss(training.evaluate(), train=False)
+    assert [step for step, _ in training.shown.run_line("Loss", "val_loss mean")] == [2, 4, 6]
+    assert {step for step, _ in training.shown.run_line("Parameter Gradient Norm", "mean")} == set(range(1, 7))
+
+
 def test_accumulated_and_evaluated_passes_are_no_steps_of_an_optimizer(training):
     with training.watch(training.optimizer, tick_every=2):
         for _ in range(3):
@@ -217,6 +261,16 @@ def test_what_is_reported_after_each_step_is_in_the_tick_of_that_step(training, 
     assert training.shown.run_line("Loss", "train_loss mean") == losses
 
 
+def test_a_loss_that_is_pushed_after_the_tick_of_its_step_is_shown_at_it(training):
+    with training.watch(training.optimizer, tick_every=1) as watch:
+        for _ in range(4):
+            training.run(1)
+            watch.push_loss(training.losses[-1])
+    losses = list(zip(range(1, 5), map(pytest.approx, training.losses), strict=True))
+    assert training.shown.run_line("Loss", "train_loss mean") == losses
+    assert training.shown.ticks == 5
+
+
 @pytest.mark.parametrize("report", ["log", "push_loss"])
 def test_an_evaluation_stands_at_its_step_also_where_something_else_is_reported_after_each_one(training, report):
     evaluations, accuracies = [], []
@@ -249,6 +303,42 @@ def test_an_evaluation_before_the_first_step_is_that_of_step_0(training):
         training.run(4)
     assert training.shown.run_line("Loss", "val_loss mean") == [(0, pytest.approx(loss))]
     assert [step for step, _ in training.shown.run_line("Loss", "train_loss mean")] == [4]
+
+
+@pytest.mark.parametrize("pushes", [False, True], ids=["loss_fn", "push_loss"])
+@pytest.mark.parametrize("tick_every", [1, 10])
+def test_an_evaluation_between_micro_batches_belongs_to_the_step_before_them(training, tick_every, pushes):
+    seen = {"loss_fn": None if pushes else training.loss_fn, "tick_every": tick_every}
+    with training.watch(training.optimizer, **seen) as watch:
+        training.run(2)
+        training.loss_fn(training.model(torch.ones(4, 3)), torch.ones(4, 1)).backward()
+        loss = training.evaluate()
+        if pushes:
+            watch.push_loss(loss, train=False)
+        watch.log(accuracy=0.25)
+        training.run(1)
+        watch.log(later=0.5)
+    assert training.shown.run_line("Loss", "val_loss mean") == [(2, pytest.approx(loss))]
+    assert training.shown.run_line("Logged", "accuracy mean") == [(2, 0.25)]
+    assert training.shown.run_line("Logged", "later mean") == [(3, 0.5)]
+
+
+@pytest.mark.parametrize("with_closure", [True, False])
+def test_a_step_without_a_pass_leaves_the_numbers_of_others_where_they_are(training, with_closure):
+    """Lightning steps without a pass where ``training_step`` returns None."""
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=1) as watch:
+        for number in range(1, 8):
+            if number not in (3, 6):
+                training.run(1)
+            elif with_closure:
+                training.optimizer.zero_grad()
+                training.optimizer.step(lambda: None)
+            else:
+                training.optimizer.step()
+            watch.log(number=number)
+    losses = zip([1, 2, 4, 5, 7], map(pytest.approx, training.losses), strict=True)
+    assert training.shown.run_line("Loss", "train_loss mean") == list(losses)
+    assert training.shown.run_line("Logged", "number mean") == [(n, n) for n in range(1, 8)]
 
 
 def test_passes_that_leave_no_number_make_no_tick(training):
@@ -523,6 +613,56 @@ def test_records_are_those_of_the_last_tick_also_when_the_watch_is_closed(traini
     last = {(r.tag, r.statistic): (r.step, r.value) for r in watch.records()}
     assert last["Loss", "train_loss mean"] == (6, pytest.approx(np.mean(training.losses[4:])))
     assert last.keys() == shown.keys()
+
+
+def test_a_watch_is_printed_as_its_verdict_with_what_was_found(training):
+    training.optimizer = torch.optim.SGD(training.model[0].parameters(), lr=0.001)  # the last layer is missing
+    with training.watch(training.optimizer, loss_fn=training.loss_fn) as watch:
+        assert str(watch) == "not diagnosed"
+        training.run(10)
+    (found,) = (finding for finding in watch.findings if finding.symptom == "no_update")
+    assert str(watch).splitlines()[0] == monitorch.diagnosis.verdict(watch.findings)
+    assert f"\n  {found.line}\n    try: {found.remedy.text}" in str(watch)
+
+
+def test_without_diagnosis_a_watch_is_printed_so(training):
+    with training.watch(training.optimizer, diagnose=False) as watch:
+        training.run(4)
+    assert str(watch) == "not diagnosed"
+
+
+def test_a_report_is_written_during_the_run_and_after_it(training, tmp_path):
+    stored = {"visualizer": None, "folder": tmp_path, "run": "first"}
+    with training.watch(training.optimizer, loss_fn=training.loss_fn, **stored) as watch:
+        training.run(8)
+        assert watch.report(tmp_path / "early.html") == tmp_path / "early.html"
+        training.run(8)
+    late = watch.report(str(tmp_path / "late.html")).read_text(encoding="utf-8")
+    assert late != (tmp_path / "early.html").read_text(encoding="utf-8")
+    assert "<title>first · monitorch</title>" in late
+
+
+def test_without_a_stored_run_there_is_no_report(training, tmp_path):
+    with training.watch(training.optimizer, loss_fn=training.loss_fn) as watch:
+        training.run(4)
+    with pytest.warns(MonitorchWarning, match="no run to report on: watch.. stores one unless visualizer="):
+        assert watch.report(tmp_path / "none.html") is None
+    assert not (tmp_path / "none.html").exists()
+
+
+def test_a_report_that_cannot_be_written_is_told(training, tmp_path):
+    with training.watch(training.optimizer, visualizer=None, folder=tmp_path, run="first") as watch:
+        training.run(4)
+    with pytest.warns(MonitorchWarning, match="writing a report .* No such file or directory"):
+        assert watch.report(tmp_path / "nowhere" / "first.html") is None
+
+
+def test_where_monitorch_is_off_there_is_no_report_and_no_warning(training, tmp_path, monkeypatch):
+    monkeypatch.setenv("MONITORCH", "off")
+    with training.watch(training.optimizer, visualizer=None, folder=tmp_path, run="first") as watch:
+        training.run(4)
+    assert str(watch) == "not diagnosed"
+    assert watch.report(tmp_path / "first.html") is None
 
 
 class Foreign:
@@ -1047,7 +1187,7 @@ def test_options_of_the_stored_run_are_refused_where_none_is_stored(training, op
 
 @pytest.mark.parametrize("saved", ["before what is reported", "after what is reported"])
 @pytest.mark.parametrize("after_each_step", [True, False])
-@pytest.mark.parametrize("step", [3, 4, 5])
+@pytest.mark.parametrize("step", [3, 4, slow(5)])  # at a tick, and after it
 def test_what_is_reported_around_a_checkpoint_is_shown_as_without_one(training, step, after_each_step, saved):
     def report(watch, training, number):
         if after_each_step or number == step:
@@ -1144,6 +1284,7 @@ class TimedTraining:
 
     def run(self, steps):
         for _ in range(steps):
+            self.model(torch.ones(1, 1))
             self.clock.now += self.seconds
             self.optimizer.step()
         return self
@@ -1158,7 +1299,12 @@ class TimedTraining:
 
 
 STEP_AND_TICK_SECONDS = pytest.mark.parametrize(
-    ("step_seconds", "tick_seconds"), [(0.002, 0.0001), (0.002, 0.004), (0.04, 0.001), (0.04, 0.02), (2.0, 0.005)]
+    ("step_seconds", "tick_seconds"),
+    [
+        *(slow(*seconds) for seconds in ((0.002, 0.0001), (0.002, 0.004), (0.04, 0.001))),
+        (0.04, 0.02),
+        (2.0, 0.005),
+    ],
 )
 
 
@@ -1201,6 +1347,25 @@ def test_dear_ticks_come_by_time_as_soon_as_they_have_taken_half_a_second(clock,
     assert len(training.shown.steps) == 3  # the next one comes 20 seconds after the last
 
 
+def test_ticks_that_take_longer_later_come_further_apart(clock):
+    training = TimedTraining(clock, 0.01, 0.0005).run_ticks(200)
+    training.shown.seconds = 0.02
+    training.run_ticks(240)
+    begin, end = training.shown.began[220], training.shown.began[239]
+    assert (end - begin) * 0.01 * 1.1 >= 19 * 0.02
+
+
+def test_a_tick_is_not_due_because_of_time_in_which_nothing_is_recorded(clock):
+    training = TimedTraining(clock, 0.01, 0.0).run_ticks(60)
+    known = len(training.shown.steps)
+    with training.watched.inspector.paused(), training.watched.inspector.paused():
+        clock.now += 1000.0
+    training.run(20)
+    assert len(training.shown.steps) == known
+    training.run(20)
+    assert len(training.shown.steps) > known
+
+
 def test_slow_steps_are_shown_one_by_one_from_the_first_on(clock):
     assert TimedTraining(clock, 1.0, 0.001).run(5).shown.steps == [1, 2, 3, 4, 5]
 
@@ -1239,7 +1404,7 @@ def numbers_of_the_run(pushes, **options):
     training = Training()
     training.optimizer.param_groups[0]["lr"] = 1e-4
     with training.watch(training.optimizer, loss_fn=training.loss_fn, tick_every=5, **options) as watch:
-        for number in range(1, 81):
+        for number in range(1, 46):
             training.run(1)
             if pushes:
                 watch.push_loss(training.losses[-1])
@@ -1254,6 +1419,11 @@ def numbers_of_the_run(pushes, **options):
     return {name: found for name, found in lines.items() if "per second" not in name[1]}, observed
 
 
+@cache
+def numbers_of_every_step(pushes):
+    return numbers_of_the_run(pushes, every=1)
+
+
 @pytest.mark.parametrize("pushes", [True, False])
 @pytest.mark.parametrize(
     ("options", "are_rare"),
@@ -1261,7 +1431,7 @@ def numbers_of_the_run(pushes, **options):
     ids=str,
 )
 def test_losses_and_reported_numbers_are_the_same_whichever_steps_are_observed(options, are_rare, pushes, replace_time):
-    expected, all_observed = numbers_of_the_run(pushes, every=1)
+    expected, all_observed = numbers_of_every_step(pushes)
     replace_time(partial(next, map((1e-4).__mul__, count())))
     found, observed = numbers_of_the_run(pushes, **options)
     assert found == expected

@@ -3,10 +3,11 @@
 import argparse
 import io
 import itertools
-import json
 import shutil
+import signal
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -125,28 +126,31 @@ def steps_with(run, lens, statistic, layer):
 
 
 @pytest.mark.usefixtures("_steady_time")
-def test_by_default_a_short_run_has_numbers_of_seven_steps_of_eight_and_the_losses_of_all(training, folder):
+def test_by_default_a_short_run_has_numbers_of_seven_steps_of_eight_and_the_losses_of_all(
+    training, folder, replace_time
+):
+    replace_time(partial(next, map((1e-4).__mul__, itertools.count())))  # what observing takes is the same everywhere
     training.optimizer.param_groups[0]["lr"] = 0.01
     with training.watch(run="short", tick_every=1):
-        training.run(0, 200)
-    observed = [step for step in range(1, 201) if step % 8]
+        training.run(0, 80)
+    observed = [step for step in range(1, 81) if step % 8]
     with open_run(folder / "short") as run:
         assert steps_with(run, "OutputNorm", "Output Norm/mean", "0") == observed
         assert steps_with(run, "ParameterGradientGeometry", "Parameter Gradient Norm/mean", "2.weight") == observed
         assert steps_with(run, "ParameterUpdateGeometry", "Parameter Update Norm/mean", "0.weight") == observed
     steps, values = losses("short", folder)
-    assert steps == list(range(1, 201))
+    assert steps == list(range(1, 81))
     assert values == pytest.approx(training.losses, rel=1e-6)
 
 
 @pytest.mark.parametrize("every", [1, 10])
 def test_every_means_every_so_many_steps_whatever_that_costs(every, training, folder):
     with training.watch(run="exact", every=every, tick_every=1):
-        training.run(0, 60)
+        training.run(0, 30)
     with open_run(folder / "exact") as run:
         steps = steps_with(run, "ParameterGradientGeometry", "Parameter Gradient Norm/mean", "0.weight")
-    assert steps == list(range(every, 61, every))
-    assert losses("exact", folder)[0] == list(range(1, 61))
+    assert steps == list(range(every, 31, every))
+    assert losses("exact", folder)[0] == list(range(1, 31))
 
 
 def test_a_name_that_is_taken_gets_a_number(training, folder):
@@ -292,11 +296,6 @@ def test_a_generator_that_is_not_used_up_is_no_crash(training, folder):
         assert (run.status, run.error) == ("finished", None)
 
 
-def run_program(folder, code, *arguments):
-    command = [sys.executable, *arguments, "-c", code]
-    return subprocess.run(command, check=False, cwd=folder.parent, capture_output=True, text=True)
-
-
 PROGRAM = """
 import os, signal, torch, monitorch
 from torch import nn
@@ -316,7 +315,7 @@ def evaluate():
 """
 
 
-def test_the_exception_that_ends_a_program_is_kept_with_the_run(folder):
+def test_the_exception_that_ends_a_program_is_kept_with_the_run(run_program, folder):
     code = (
         PROGRAM
         + """
@@ -326,14 +325,14 @@ evaluate()
 raise RuntimeError("out of memory")
 """
     )
-    done = run_program(folder, code)
+    done = run_program(code)
     assert "RuntimeError: out of memory" in done.stderr
     with open_run(folder / "open") as run:
         assert (run.status, run.error.line, run.last_step) == ("crashed", "RuntimeError: out of memory", 6)
         assert run.series("run", "Loss/val_loss mean", "run").axis.step.tolist() == [6]
 
 
-def test_a_program_killed_in_the_midst_of_an_evaluation_has_the_tick_before_it(folder):
+def test_a_program_killed_in_the_midst_of_an_evaluation_has_the_tick_before_it(run_program, folder):
     code = (
         PROGRAM
         + """
@@ -344,7 +343,7 @@ evaluate()
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
-    run_program(folder, code)
+    run_program(code)
     (info,) = list_runs(folder)
     assert (info.status, info.ticks, info.last_step) == ("crashed", 1, 4)
 
@@ -389,8 +388,8 @@ print("done")
 """
 
 
-def test_where_warnings_are_errors_training_goes_on_and_they_are_printed(folder):
-    done = run_program(folder, PROGRAM + LAST_WORDS, "-W", "error")
+def test_where_warnings_are_errors_training_goes_on_and_they_are_printed(run_program):
+    done = run_program("import warnings; warnings.simplefilter('error')" + PROGRAM + LAST_WORDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "done"
     for text in ("a='x' is left out", "b=None is left out", "step='soon'", "loss='y' is left out"):
@@ -399,7 +398,7 @@ def test_where_warnings_are_errors_training_goes_on_and_they_are_printed(folder)
     assert done.stderr.count("this watch is closed") == 1
 
 
-def test_a_killed_process_leaves_a_crashed_run_with_all_ticks(folder):
+def test_a_killed_process_leaves_a_crashed_run_with_all_ticks(run_program, folder):
     code = """
 import os, signal, torch, monitorch
 from torch import nn
@@ -412,7 +411,7 @@ for step in range(10):
 watched.inspector.visualizer.writer.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", code], check=False, cwd=folder.parent)
+    assert run_program(code).returncode == -signal.SIGKILL
     (info,) = list_runs(folder)
     assert (info.status, info.ticks, info.last_step) == ("crashed", 5, 10)
 
@@ -447,7 +446,9 @@ def test_a_run_resumed_without_a_checkpoint_counts_on(training, folder):
     assert losses("more", folder)[0] == [4, 8, 12, 16]
 
 
-@pytest.mark.parametrize(("options", "at_least"), [({}, False), ({"every": 4}, False), ({"every": 1}, True)], ids=str)
+@pytest.mark.parametrize(
+    ("options", "at_least"), [({"budget": 0.03}, False), ({"every": 4}, False), ({"every": 1}, True)], ids=str
+)
 def test_what_observing_costs_is_kept_and_whether_it_is_at_least_that(options, at_least, training, folder):
     with training.watch(run="cost", tick_every=5, **options) as watched:
         training.run(0, 40)
@@ -455,6 +456,16 @@ def test_what_observing_costs_is_kept_and_whether_it_is_at_least_that(options, a
     with open_run(folder / "cost") as run:
         assert 0 < run.meta["overhead"] < 1000
         assert run.meta["overhead_at_least"] is at_least
+
+
+@pytest.mark.parametrize(("overhead", "is_kept"), [(15.0, False), (0.02, True)])
+def test_what_the_head_start_costs_is_not_told_as_if_it_would_last(overhead, is_kept, training, folder, monkeypatch):
+    monkeypatch.setattr(monitorch.PyTorchInspector, "overhead", overhead)
+    with training.watch(run="short", tick_every=5) as watched:
+        training.run(0, 10)
+        assert ("overhead" in watched.postfix()) is is_kept
+    with open_run(folder / "short") as run:
+        assert ("overhead" in run.meta) is is_kept
 
 
 def test_monitoring_that_is_switched_off_leaves_nothing(training, folder, monkeypatch, capsys):
@@ -508,7 +519,7 @@ def test_without_a_run_a_notebook_shows_text(training):
 @pytest.mark.parametrize(
     ("ending", "status"), [("", "finished"), pytest.param("raise ValueError", "crashed", marks=pytest.mark.slow)]
 )
-def test_a_watch_that_nobody_closes_shows_its_last_steps_when_python_ends(ending, status, folder):
+def test_a_watch_that_nobody_closes_shows_its_last_steps_when_python_ends(ending, status, run_program, folder):
     code = f"""
 import torch, monitorch
 model = torch.nn.Linear(3, 1)
@@ -519,7 +530,7 @@ for step in range(6):
     optimizer.step()
 {ending}
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=folder.parent, capture_output=True, text=True)
+    done = run_program(code)
     assert ("ValueError" in done.stderr) == bool(ending)
     (info,) = list_runs(folder)
     assert (info.status, info.last_step) == (status, 6)
@@ -555,51 +566,44 @@ def test_one_process_stores_for_all_or_each_for_itself(folder):
     assert {info.last_step for info in list_runs(folder)} == {3}
 
 
-EVALUATING_RANKS = """
-import json, sys
-import torch, torch.distributed as dist, monitorch
-from torch import nn
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-model, loss_fn = nn.Linear(3, 1), nn.MSELoss()
-parallel, optimizer = nn.parallel.DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.01)
-def train(steps):
-    for step in range(steps):
-        x = torch.full((2, 3), float(rank + step))
-        optimizer.zero_grad()
-        loss_fn(parallel(x), x.sum(1, keepdim=True)).backward()
-        optimizer.step()
-losses = {}
-def evaluate(step):
-    parallel.eval()
-    with torch.no_grad():
-        losses[step] = loss_fn(model(torch.full((2, 3), float(rank))), torch.ones(2, 1)).item()
-    parallel.train()
-with monitorch.watch(parallel, optimizer, loss_fn=loss_fn, run="joint", tick_every=4) as watched:
-    train(4)
-    if rank == 0:
-        evaluate(4)
-        watched.log(accuracy=0.5)
-    train(3)
-    evaluate(7)
-    watched.log(accuracy=float(rank))
-    train(5)
-    if rank == 1:
-        evaluate(12)
-        watched.log(accuracy=0.75)
-with open(f"losses{rank}.json", "w") as file:
-    json.dump(losses, file)
-dist.destroy_process_group()
-"""
+def evaluates(rank, _, *, runs):
+    """The first process alone, then both, then the second alone; returns each loss by its step."""
+    torch.manual_seed(0)
+    model, loss_fn, losses = nn.Linear(3, 1), nn.MSELoss(), {}
+    parallel, optimizer = nn.parallel.DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train(steps):
+        for step in range(steps):
+            x = torch.full((2, 3), float(rank + step))
+            optimizer.zero_grad()
+            loss_fn(parallel(x), x.sum(1, keepdim=True)).backward()
+            optimizer.step()
+
+    def evaluate(step):
+        parallel.eval()
+        with torch.no_grad():
+            losses[step] = loss_fn(model(torch.full((2, 3), float(rank))), torch.ones(2, 1)).item()
+        parallel.train()
+
+    options = {"loss_fn": loss_fn, "folder": runs, "run": "joint", "tick_every": 4}
+    with monitorch.watch(parallel, optimizer, **options) as watched:
+        train(4)
+        if rank == 0:
+            evaluate(4)
+            watched.log(accuracy=0.5)
+        train(3)
+        evaluate(7)
+        watched.log(accuracy=float(rank))
+        train(5)
+        if rank == 1:
+            evaluate(12)
+            watched.log(accuracy=0.75)
+    return losses
 
 
 @pytest.mark.xdist_group("processes")
-def test_processes_evaluate_alone_or_together_and_nothing_is_lost_or_waits_for_ever(folder):
-    (folder.parent / "ranks.py").write_text(EVALUATING_RANKS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ranks.py"]
-    subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=True, timeout=120)
-    first, second = (json.loads((folder.parent / f"losses{rank}.json").read_text()) for rank in (0, 1))
+def test_processes_evaluate_alone_or_together_and_nothing_is_lost_or_waits_for_ever(run_ranks, folder):
+    first, second = run_ranks(evaluates, runs=str(folder))
     with open_run(folder / "joint") as run:
         losses = run.series("run", "Loss/val_loss mean", "run")
         assert losses.axis.step.tolist() == [4, 7, 12]

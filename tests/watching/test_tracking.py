@@ -275,17 +275,9 @@ if "raise" in sys.argv:
 """
 
 
-def run_script(text, folder, *arguments, processes=1):
-    (folder / "script.py").write_text(text, encoding="utf-8")
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
-    settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    command = [sys.executable, *launch, "script.py", *arguments]
-    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=600, check=False)
-
-
 @pytest.mark.parametrize("how", ["", pytest.param("raise", marks=pytest.mark.slow)])
-def test_a_program_that_ends_without_a_word_loses_nothing(tmp_path, how):
-    done = run_script(AT_EXIT, tmp_path, how)
+def test_a_program_that_ends_without_a_word_loses_nothing(tmp_path, run_program, how):
+    done = run_program(AT_EXIT, how)
     assert ("ZeroDivisionError" in done.stderr) == bool(how)
     assert "Warning" not in done.stderr
     found = EventAccumulator(str(tmp_path / "runs" / "mine")).Reload()
@@ -322,7 +314,11 @@ dist.destroy_process_group()
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("which", ["together", "each"])
 def test_of_two_processes_the_main_one_writes(tmp_path, which):
-    done = run_script(RANKS, tmp_path, which, processes=2)
+    (tmp_path / "script.py").write_text(RANKS, encoding="utf-8")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = [*launch, "script.py", which]
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"MonitorchWarning", done.stderr) == []
     assert [folder.name for folder in (tmp_path / "events").iterdir()] == ["0"]

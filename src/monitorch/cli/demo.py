@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from ..errors import MonitorchError
+from ..errors import MissingExtraError, MonitorchError
 from .arguments import whole_number
 from .wording import command
 
 if TYPE_CHECKING:
-    from ..visualizer import StoreVisualizer
+    from ..visualizer import MatplotlibVisualizer, StoreVisualizer
     from .demo_data import Corpus
     from .demo_training import Outcome
 
@@ -64,17 +64,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _run_healthy(options: argparse.Namespace) -> None:
-    from ..visualizer import MatplotlibVisualizer, StoreVisualizer
+    from ..visualizer import StoreVisualizer
 
     _check_writable(options.out)
-    import matplotlib as mpl
-
-    mpl.use("Agg")  # figures go to files, and there may be no screen
     from .demo_data import python_help
     from .demo_training import train
 
     runs, steps = options.out / "runs", options.steps or _STEPS
-    corpus, figures, store = python_help(), MatplotlibVisualizer(), StoreVisualizer(runs)
+    corpus, figures, store = python_help(), _figures(), StoreVisualizer(runs)
     width = shutil.get_terminal_size((80, 24)).columns
     if not options.quiet:
         size, kinds = len(corpus.ids), len(corpus.vocabulary)
@@ -82,9 +79,9 @@ def _run_healthy(options: argparse.Namespace) -> None:
         print(textwrap.fill(text, min(width, _WIDEST_PROSE)), flush=True)
     with _page(runs) if options.ui else nullcontext() as page:
         with store, _progress(steps, options.quiet) as tell:
-            outcome = train(corpus, steps, options.seed, [figures, store], tell)
+            outcome = train(corpus, steps, options.seed, [*figures, store], tell)
             tell(steps, "drawing the figures")
-            paths = figures.save(options.out / "figure.png")
+            paths = [path for one in figures for path in one.save(options.out / "figure.png")]
         paths = [*paths, _save_report(store, options.out / "report.html")]
         shown = "\n".join(map(str, [*paths, store.path]))
         print(shown if options.quiet else _summary(corpus, outcome, steps, paths, runs, width), flush=True)
@@ -143,6 +140,18 @@ def _page(runs: Path) -> "Iterator[subprocess.Popen[bytes]]":
         process.wait()
 
 
+def _figures() -> "list[MatplotlibVisualizer]":
+    """What draws them; nothing where matplotlib is not installed: the report shows more."""
+    try:
+        from ..visualizer import MatplotlibVisualizer
+    except MissingExtraError:
+        return []
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # figures go to files, and there may be no screen
+    return [MatplotlibVisualizer()]
+
+
 def _save_report(store: "StoreVisualizer", path: Path) -> Path:
     from ..dashboard import report_html
 
@@ -161,6 +170,8 @@ def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[P
     table = summary_text(outcome.records, outcome.layers, width)
     written = "\n".join(f"    {path}" for path in paths)
     figures = f"The same and more, over time (the report opens in any browser):\n{written}"
+    if len(paths) == 1:
+        figures += "\nFor figures, too: pip install 'monitorch[matplotlib]'"
     look = f"All numbers are in a run, layer by layer and step by step:\n    {command()} ui {runs}"
     parts = [textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, look, _NEXT]
     return "\n\n".join(parts)

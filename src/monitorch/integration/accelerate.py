@@ -1,10 +1,13 @@
 """Watching a model that Accelerate has prepared, and a tracker for what ``accelerator.log`` gets."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable
 from functools import partial
 from numbers import Real
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -22,6 +25,9 @@ except ImportError as error:
     raise MissingExtraError.needed_by("monitorch.integration.accelerate", "accelerate", extra="accelerate") from error
 
 PREPARED = "call watch() after accelerator.prepare(), with the model and the optimizer that it returned"
+
+_watches: WeakKeyDictionary[Accelerator, list[Watch]] = WeakKeyDictionary()
+"""The watches of each accelerator, the first one first; some may be closed."""
 
 
 def watch(
@@ -59,12 +65,13 @@ def watch(
     watched = watch_model(model, optimizers, grad_scaler=accelerator.scaler, **options)
     if tracker is not None:
         tracker.follow(watched)
+    _watches.setdefault(accelerator, []).append(watched)
     accelerator.register_save_state_pre_hook(partial(_save, accelerator, watched))
-    accelerator.register_load_state_pre_hook(partial(_load, watched))
+    accelerator.register_load_state_pre_hook(partial(_load, accelerator, watched))
     return watched
 
 
-def _tracker_of(accelerator: Accelerator) -> "MonitorchTracker | None":
+def _tracker_of(accelerator: Accelerator) -> MonitorchTracker | None:
     """The tracker of this accelerator, if it has one; a new one in processes where Accelerate makes none."""
     known = next((one for one in accelerator.trackers if isinstance(one, MonitorchTracker)), None)
     asked = next((one for one in accelerator.log_with if isinstance(one, MonitorchTracker)), None)
@@ -77,14 +84,18 @@ def _tracker_of(accelerator: Accelerator) -> "MonitorchTracker | None":
 
 
 def _save(accelerator: Accelerator, watched: Watch, models: Any, weights: Any, folder: str) -> None:
-    if watched.inspector.state.attached:
-        save_position(watched, folder, writes=accelerator.is_main_process)
+    if watched in (found := _open_watches(accelerator)):
+        save_position(watched, folder, writes=accelerator.is_main_process, number=found.index(watched))
 
 
-def _load(watched: Watch, models: Any, folder: str) -> None:
+def _load(accelerator: Accelerator, watched: Watch, models: Any, folder: str) -> None:
     """Not by ``register_for_checkpointing``, which refuses checkpoints that were made without a watch."""
-    if watched.inspector.state.attached:
-        go_on(watched, saved_position(folder), step=0)
+    if watched in (found := _open_watches(accelerator)):
+        go_on(watched, saved_position(folder, found.index(watched)), step=0)
+
+
+def _open_watches(accelerator: Accelerator) -> list[Watch]:
+    return [watched for watched in _watches.get(accelerator, ()) if watched.inspector.state.attached]
 
 
 class MonitorchTracker(GeneralTracker):  # type: ignore[misc]

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from ..engine.reports import tell
 from ..errors import MissingExtraError, OptionError
-from ..watching.model_watch import Watch, check_options, watch
+from ..watching.model_watch import Watch, check_options
+from .position import Position, begin, position_of
 
 try:
     from ignite.engine import Engine, Events
@@ -59,8 +60,8 @@ class MonitorchHandler:
         self._loss_in = output_transform or _loss_in
         self._validation_loss = validation_loss
         self._open: Watch | None = None
-        self._loaded: dict[str, Any] = {}
-        self._left: dict[str, Any] = {}
+        self._loaded: Position = {}
+        self._left: Position = {}
         """Where the last run has ended."""
         self._running: Engine | None = None
 
@@ -96,13 +97,11 @@ class MonitorchHandler:
             evaluator.add_event_handler(Events.COMPLETED, self._take_metrics, name, gives_loss=place == 0)
         return self
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Position:
         """The run and its position, for a checkpoint."""
-        if self._open is not None:
-            return {"run": self._open.run, "watch": self._open.state_dict()}
-        return self._loaded or self._left
+        return position_of(self._open) if self._open is not None else self._loaded or self._left
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Position) -> None:
         """Go on from there when the trainer starts."""
         self._loaded = state
 
@@ -110,26 +109,12 @@ class MonitorchHandler:
         """Watch the model: what was restored from a checkpoint is."""
         self._close(None)
         saved = self._loaded or (self._left if trainer.state.iteration else {})
-        self._loaded, options = {}, dict(self._options)
-        if saved.get("run") is not None and options.get("visualizer") is None and options.get("resume", True):
-            options |= {"run": saved["run"], "resume": True}
-        self.watched = self._open = watch(self._model, self._optimizer, **options)
-        self._go_on(self.watched, saved.get("watch"), trainer.state.iteration)
-        if self._options.get("loss_fn") is None:
-            self.watched.wait_for_reports()  # the output comes after the step
+        self._loaded = {}
+        self.watched = self._open = begin(self._model, self._optimizer, self._options, saved, trainer.state.iteration)
+        if self._open is not None and self._options.get("loss_fn") is None:
+            self._open.wait_for_reports()  # the output comes after the step
         self._running = trainer
         trainer.add_event_handler(Events.COMPLETED, self._complete)  # now, to come after those of the user
-
-    def _go_on(self, watched: Watch, position: dict[str, Any] | None, iteration: int) -> None:
-        """Count on from a saved position, or without one that fits from the trainer's count."""
-        if position is not None:
-            try:
-                watched.load_state_dict(position)
-                return
-            except Exception as error:
-                tell(watched.inspector.state, "going on from the checkpoint", error)
-        if iteration:
-            watched.begin_at(iteration)
 
     def _take_loss(self, trainer: Engine) -> None:
         if self._open is None or self._options.get("loss_fn") is not None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..errors import MissingExtraError, OptionError
-from ..watching.model_watch import Watch, check_options, failure_in, watch
+from ..watching.model_watch import Watch, check_options, failure_in
+from .position import Position, begin, position_of
 
 
 def _callback_class() -> type[Any]:
@@ -62,7 +63,7 @@ class MonitorchCallback(Callback):
         self._options, self._validation_loss = options, validation_loss
         self._open: Watch | None = None
         self._ends_steps, self._begins_passes, self._trainer_steps = False, False, 0
-        self._saved: dict[str, Any] = {}
+        self._saved: Position = {}
         self._known: dict[str, Tensor] = {}
         self._returned: list[Tensor] = []
 
@@ -73,19 +74,20 @@ class MonitorchCallback(Callback):
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Watch the model: it is wrapped, its optimizers are restored, and the sanity check is over."""
-        options, saved = dict(self._options), self._saved if trainer.global_step else {}
-        if options.get("visualizer") is None:
-            options.setdefault("config", dict(pl_module.hparams) or None)
-            if saved.get("run") is not None and options.get("resume", True):
-                options |= {"run": saved["run"], "resume": True}
-        model, scaler = trainer.strategy.model, getattr(trainer.precision_plugin, "scaler", None)
-        model = pl_module if model is None else model
-        self.watched = self._open = watch(model, trainer.optimizers, grad_scaler=scaler, **options)
+        model, optimizers = trainer.strategy.model, trainer.optimizers
+        options = {**self._options, "grad_scaler": getattr(trainer.precision_plugin, "scaler", None)}
+        self.watched = self._open = begin(
+            pl_module if model is None else model,
+            optimizers,
+            options,
+            self._saved if trainer.global_step else {},
+            trainer.global_step // max(len(optimizers), 1),
+            config=dict(pl_module.hparams) or None,
+        )
         self._known, self._returned, self._begins_passes = {}, [], False
-        self._go_on(self.watched, trainer, saved.get("watch"))
-        self._ends_steps, self._trainer_steps = len(trainer.optimizers) > 1, trainer.global_step
-        if self._ends_steps:  # they take turns in an order that only training_step knows
-            self.watched.inspector.end_steps_by_call()
+        self._ends_steps, self._trainer_steps = len(optimizers) > 1, trainer.global_step
+        if self._open is not None and self._ends_steps:  # they take turns in an order that only training_step knows
+            self._open.inspector.end_steps_by_call()
 
     def on_train_batch_start(
         self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
@@ -115,6 +117,10 @@ class MonitorchCallback(Callback):
             self._trainer_steps = trainer.global_step
             self._open.step()
         self._log_of_step(trainer, pl_module)
+
+    def on_validation_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Leave out what training has logged since the last step: a logger does not get it, either."""
+        self._take_new(trainer)
 
     def on_validation_batch_start(
         self,
@@ -167,7 +173,7 @@ class MonitorchCallback(Callback):
         """The Trainer is done."""
         self._close(None)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Position:
         """The position of the run, for a checkpoint."""
         if self._open is None:
             return self._saved
@@ -175,25 +181,14 @@ class MonitorchCallback(Callback):
         try:
             if state.is_between_steps and not several_processes():
                 self._open.tick()  # what waits for its tick would be shown a second time by a run that goes on
-            self._saved = {"run": self._open.run, "watch": self._open.state_dict()}
+            self._saved = position_of(self._open)
         except Exception as error:
             tell(state, "saving the position of the run", error)
         return self._saved
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Position) -> None:
         """Go on from there when training starts."""
         self._saved = state_dict
-
-    def _go_on(self, watched: Watch, trainer: "Trainer", position: dict[str, Any] | None) -> None:
-        """Count on from a saved position, or without one that fits from the Trainer's count."""
-        if position is not None:
-            try:
-                watched.load_state_dict(position)
-                return
-            except Exception as error:
-                tell(watched.inspector.state, "going on from the checkpoint", error)
-        if trainer.global_step:
-            watched.begin_at(trainer.global_step // max(len(trainer.optimizers), 1))
 
     def _log_of_step(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Log what is new, as a logger gets it: not between the micro-batches of a step."""
@@ -204,15 +199,20 @@ class MonitorchCallback(Callback):
 
     def _log_new(self, trainer: "Trainer") -> dict[str, Tensor]:
         """Log what the model has logged since the last call."""
+        new = self._take_new(trainer)
+        if self._open is not None:
+            self._open.log(new)
+        return new
+
+    def _take_new(self, trainer: "Trainer") -> dict[str, Tensor]:
         if self._open is None:
             return {}
         try:
             new = {name: value for name, value in trainer.logged_metrics.items() if not self._is_known(name, value)}
-            self._known |= new
-            self._open.log(new)
         except Exception as error:
             tell(self._open.inspector.state, "reading what the model has logged", error)
             return {}
+        self._known |= new
         return new
 
     def _is_known(self, name: str, value: Tensor) -> bool:

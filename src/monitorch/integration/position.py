@@ -1,4 +1,4 @@
-"""The position of a run in the folder of a checkpoint, for frameworks that give each checkpoint a folder."""
+"""Watching where a framework trains: from the beginning, or from the position of a run in a checkpoint."""
 
 import os
 from pathlib import Path
@@ -6,28 +6,81 @@ from typing import Any
 
 import torch
 
-from ..errors import users_line, warn
-from ..watching.model_watch import Watch
+from ..errors import UnsupportedModelError, users_line, warn
+from ..watching.model_watch import Watch, watch
 
 FILE = "monitorch.pt"
-"""In the folder of each checkpoint: the name of the run, and the state of the watch."""
+"""In the folder of a checkpoint, where each has one; further watches have ``monitorch_1.pt`` and so on."""
+
+Position = dict[str, Any]
+"""The name of the run, and the state of the watch; empty if there is none."""
 
 
-def save_position(watched: Watch, folder: str | os.PathLike[str], *, writes: bool) -> None:
-    """Keep the position beside the weights; all processes call this, and one of them writes."""
+def position_of(watched: Watch) -> Position:
+    """What goes into a checkpoint."""
+    return {"run": watched.run, "watch": watched.state_dict()}
+
+
+def begin(
+    model: Any, optimizer: Any, options: dict[str, Any], saved: Position, step: int, **of_run: Any
+) -> Watch | None:
+    """Watch a model that a framework trains; training goes on, but not watched, if such a model cannot be.
+
+    Args:
+        model: the model, with its wrapper.
+        optimizer: the optimizer, or several.
+        options: those of the user.
+        saved: the position in the checkpoint that training goes on from: if it has a run, that goes on, too.
+        step: how many steps the framework has counted.
+        **of_run: options of a stored run that the framework knows, unless the user has said otherwise.
+    """
+    if options.get("visualizer") is None:
+        options = {**of_run, **options}
+        if saved.get("run") is not None and options.get("resume", True):
+            options |= {"run": saved["run"], "resume": True}
+    try:
+        watched = watch(model, optimizer, **options)
+    except UnsupportedModelError as error:
+        warn(f"the model is trained, but not watched: {error}", stacklevel=users_line())
+        return None
+    go_on(watched, saved, step)
+    return watched
+
+
+def go_on(watched: Watch, saved: Position, step: int) -> None:
+    """Continue from a saved position; without a usable one, count on from this step."""
+    try:
+        if saved:
+            watched.load_state_dict(saved["watch"])
+            return
+    except Exception as error:
+        warn(f"from the checkpoint only its step is used, which is {step}: {error}", stacklevel=users_line())
+    if step:
+        watched.begin_at(step)
+
+
+def save_position(watched: Watch, folder: str | os.PathLike[str], *, writes: bool, number: int = 0) -> None:
+    """Keep the position beside the weights; all processes call this, and one of them writes.
+
+    Args:
+        watched: whose position it is.
+        folder: the folder of the checkpoint.
+        writes: whether this process writes.
+        number: which of several watches it is.
+    """
     watched.tick()  # then nothing is left that belongs to one process alone
     if not writes:
         return
     try:
-        torch.save({"run": watched.run, "watch": watched.state_dict()}, Path(folder, FILE))
+        torch.save(position_of(watched), _file(folder, number))
     except Exception as error:
         cannot = f"the position of the run cannot be saved in {folder}, so it cannot go on from there"
         warn(f"{cannot}: {error}", stacklevel=users_line())
 
 
-def saved_position(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def saved_position(folder: str | os.PathLike[str], number: int = 0) -> Position:
     """What :func:`save_position` has saved; empty if there is nothing, or nothing that can be read."""
-    file = Path(folder, FILE)
+    file = _file(folder, number)
     if not file.exists():
         return {}
     try:
@@ -38,13 +91,6 @@ def saved_position(folder: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def go_on(watched: Watch, saved: dict[str, Any], step: int) -> None:
-    """Continue from a saved position; without a usable one, count on from this step."""
-    try:
-        if saved:
-            watched.load_state_dict(saved["watch"])
-            return
-    except Exception as error:
-        warn(f"the run begins anew at step {step}: {error}", stacklevel=users_line())
-    if step:
-        watched.begin_at(step)
+def _file(folder: str | os.PathLike[str], number: int) -> Path:
+    name = Path(FILE)
+    return Path(folder, f"{name.stem}_{number}{name.suffix}" if number else FILE)

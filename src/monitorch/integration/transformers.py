@@ -1,5 +1,7 @@
 """A callback for Hugging Face's Trainer, and for those built on it, such as TRL's: one line watches a model."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from numbers import Real
@@ -10,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import MissingExtraError, OptionError, UnsupportedModelError, users_line, warn
-from ..watching.model_watch import Watch, check_options, watch
-from .position import go_on, save_position, saved_position
+from ..errors import MissingExtraError, OptionError
+from ..watching.model_watch import Watch, check_options
+from .position import begin, save_position, saved_position
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -75,11 +77,9 @@ class MonitorchCallback(TrainerCallback):
         trainer, checkpoint = _calling_trainer()
         self._folder, self._loss = Path(args.output_dir or "."), None
         model = model if trainer is None else trainer.model_wrapped
-        try:
-            saved = {} if checkpoint is None else saved_position(checkpoint)
-            self._watch(model, optimizer, args, saved, state.global_step)
-        except UnsupportedModelError as error:
-            warn(f"the model is trained, but not watched: {error}", stacklevel=users_line())
+        saved = {} if checkpoint is None else saved_position(checkpoint)
+        known = {"run": args.run_name, "config": args.to_dict()}  # type: ignore[no-untyped-call]
+        self.watched = self._open = begin(model, optimizer, self._options, saved, state.global_step, **known)
         _let_tell(trainer)
 
     def on_pre_optimizer_step(
@@ -124,15 +124,6 @@ class MonitorchCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any) -> None:
         """Training is over."""
         self.end(None)
-
-    def _watch(self, model: Any, optimizer: Any, args: TrainingArguments, saved: dict[str, Any], step: int) -> None:
-        options = dict(self._options)
-        if options.get("visualizer") is None:
-            options = {"run": args.run_name, "config": args.to_dict(), **options}  # type: ignore[no-untyped-call]
-            if saved.get("run") is not None and options.get("resume", True):
-                options |= {"run": saved["run"], "resume": True}
-        self.watched = self._open = watch(model, optimizer, **options)
-        go_on(self.watched, saved, step)
 
     def add_loss(self, loss: Any) -> None:
         """Add the loss of a micro-batch to that of the step."""

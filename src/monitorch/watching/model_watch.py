@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..diagnosis import Finding, Symptom
+from ..diagnosis import Finding, Symptom, verdict
 from ..diagnosis.diagnose import chosen as chosen_symptoms
 from ..engine.gradients import AT_STEP
 from ..engine.optimizers import BY_HAND, Optimizers
@@ -45,6 +45,7 @@ from ..visualizer.several import Several
 from ..visualizer.store_visualizer import StoreVisualizer, store_in
 from ..visualizer.trackers import Tracker, TrackerVisualizer, trackers_from
 from .diagnosing import LiveDiagnosis
+from .finding_text import finding_text
 from .flight_recorder import DUMPING, FlightRecorder
 from .lens_sets import STANDARD, checked, expanded
 from .live_view import LiveView
@@ -59,6 +60,9 @@ PAUSE, SHARE_OF_TICKS, MOST_TICKS = 0.25, 0.01, 2000
 """After that: the fewest seconds between two ticks, the share of time that ticks may take, and at most how many ticks
 there would be if they had always been as far apart as now: a long run needs no more than a short one."""
 
+RECENT_TICKS = 3
+"""What a tick takes is the mean of about so many: later ones may take longer than the first."""
+
 BUDGET, HEAD_START = 0.03, 2.0
 """What watching may cost by default: a share of the time of training, and seconds before that."""
 
@@ -70,6 +74,11 @@ NO_LOSS = (
 NO_UPDATES = (
     "monitorch: updates of parameters are not measured: pass the optimizer to watch(), of whatever kind it is, or "
     '"by hand" if there is none'
+)
+
+NO_RUN = (
+    "there is no run to report on: watch() stores one unless visualizer= is given, and of several processes the first "
+    "one has it"
 )
 
 CLOSING, LIVE = "closing the watch", "drawing the live view"
@@ -244,7 +253,8 @@ class Watch(DisplaysRun):
         self._trackers = tuple(trackers)
         self._ticks, self._ticked_at = 0, 0
         self._began = self._last_tick = perf_counter()
-        self._pause, self._timed_ticks, self._plans_for_all = PAUSE, 0, False
+        self._pause, self._plans_for_all = PAUSE, False
+        self._timed_ticks, self._tick_seconds, self._in_ticks = 0, 0.0, 0.0
         self._due_after = 0
         """The step from which the steps of the current tick are counted."""
         self._reported_at: int | None = None
@@ -271,6 +281,11 @@ class Watch(DisplaysRun):
 
     def __repr__(self) -> str:
         return f"Watch({self._name}, tick_every={self._tick_every}, ticks={self._ticks}{', closed' * self._closed})"
+
+    def __str__(self) -> str:
+        """How the run is: the verdict, and each finding with what to try."""
+        is_known = self._diagnosis is not None and self._diagnosis.history.step > 0
+        return finding_text(self.findings) if is_known else verdict(None)
 
     def __enter__(self) -> "Watch":
         return self
@@ -360,14 +375,14 @@ class Watch(DisplaysRun):
 
         Returns:
             ``loss`` and ``grad_norm`` of the last tick that is done, ``overhead``, the share of time that observing has
-            cost recently, and ``verdict``, such as ``"healthy"`` or ``"1 problem since step 80"``.
+            cost recently, when the head start is used up, and ``verdict``, such as ``"1 problem since step 80"``.
         """
         try:
             by_curve = {plot.rpartition("/")[2]: value for plot, value in self.inspector.state.newest.items()}
             known = {
                 "loss": by_curve.get(self.inspector._call_preprocessor.train_loss_str),
                 "grad_norm": by_curve.get("gradient_norm"),
-                "overhead": self.inspector.overhead,
+                "overhead": self._lasting_overhead,
                 "verdict": None if self._diagnosis is None else self._diagnosis.last_verdict,
             }
             return {name: value for name, value in known.items() if value is not None}
@@ -410,16 +425,36 @@ class Watch(DisplaysRun):
         """What is wrong so far, first causes first; also after the watch is closed."""
         return [] if self._diagnosis is None else self._diagnosis.findings
 
+    def report(self, path: str | os.PathLike[str]) -> Path | None:
+        """Write the stored run as one HTML file that opens in any browser; also after the watch is closed.
+
+        ``monitorch report`` does the same later, and compares runs. Returns the path; None, with a warning, if no run
+        is stored here or the file cannot be written.
+        """
+        try:
+            store = store_in(self.visualizer)
+            if store is not None and store.path is not None:
+                from ..dashboard import report_html  # most runs are looked at in another process
+
+                store.sync()
+                return report_html(store.path).save(path)
+            if not self.inspector.state.paused:
+                warn(NO_RUN, stacklevel=users_line())
+        except Exception as error:
+            tell(self.inspector.state, "writing a report", error)
+        return None
+
     def events(self) -> list[Event]:
         """What has happened so far: the newest 1,000 events, oldest first; also after the watch is closed."""
         return self.inspector.events()
 
     def probe(self, inputs: Any, targets: Any = None, **options: Any) -> ProbeReport:
-        """Measure copies of the model with one batch: see :meth:`monitorch.inspector.PyTorchInspector.probe`."""
+        """Measure copies of the model with one batch: see :meth:`monitorch.PyTorchInspector.probe`."""
         return self.inspector.probe(inputs, targets, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the run; save it with your checkpoint."""
+        self.inspector.complete_step()
         if self._waits_for_reports and self._is_due and not (self._is_joint or self._closed):
             self._complete_step()  # else both this run and the one that goes on would show it
         own = {name: getattr(self, f"_{name}") for name in COUNTS}
@@ -432,7 +467,7 @@ class Watch(DisplaysRun):
             self._diagnosis.resume()
         for name in COUNTS:
             setattr(self, f"_{name}", state[name])
-        self._timed_ticks = 0  # the time of earlier ticks is not saved
+        self._timed_ticks, self._in_ticks = 0, 0.0  # the time of earlier ticks is not saved
         self._reported_before = set(state.get("reported_before", ()))  # older releases did not save it
         self._plan_tick()
 
@@ -440,7 +475,7 @@ class Watch(DisplaysRun):
         """Say that numbers such as the loss are reported after each step, by every process that trains.
 
         From now on the tick of a step comes when the next step begins. Without this call a watch finds out by itself,
-        but the loss of the first step comes too late for its tick, and with several processes that of each step does.
+        but the loss of the first step makes a second tick, and with several processes that of each step comes too late.
         """
         self._waits_for_reports = True
 
@@ -507,7 +542,8 @@ class Watch(DisplaysRun):
         if not self.inspector.state.reported and not self._is_due:
             return
         reported, is_usual = set(self.inspector.state.reported), self._reported_at == self._now - 1
-        is_late = self._is_joint and self._ticked_at == self._now  # all processes have shown this step already
+        was_shown = self._ticked_at == self._now
+        is_late = self._is_joint and was_shown  # all processes have shown this step already
         rare = reported - {TRAINING_LOSS} - (self._reported_before if is_usual and not is_late else set())
         if reported:
             self._reported_at, self._reported_before = self._now, reported
@@ -515,6 +551,8 @@ class Watch(DisplaysRun):
             self._regular_tick()
         elif rare and not self._is_joint and (EVALUATION in rare or not is_usual):
             self._tick()
+        elif was_shown and TRAINING_LOSS in reported and not self._is_joint:
+            self._tick()  # from now on a tick waits for it
         elif rare:
             self.inspector.hold(rare)
 
@@ -575,15 +613,22 @@ class Watch(DisplaysRun):
         self._ticked_at = self._now
         self.inspector.show_tick()
         self._last_tick = perf_counter()
-        self._ticks, self._timed_ticks = self._ticks + 1, self._timed_ticks + 1
-        of_ticks = self.inspector.state.cadence.cost.in_ticks / self._timed_ticks / SHARE_OF_TICKS
-        self._pause = max(PAUSE, of_ticks, (self._last_tick - self._began) / MOST_TICKS)
+        self._ticks += 1
+        self._pause = max(PAUSE, self._usual_tick() / SHARE_OF_TICKS, (self._last_tick - self._began) / MOST_TICKS)
         self._plan_tick()
         self._note_overhead()
         # the loss of the first step may be pushed after its tick
         if self._hints and self._now > 1 and (self.inspector.state.is_settled or not self._is_joint):
             self._hints = False
             _hint_at_loss(self.inspector)
+
+    def _usual_tick(self) -> float:
+        """The seconds that a tick takes; another has just ended."""
+        before, self._in_ticks = self._in_ticks, self.inspector.state.cadence.cost.in_ticks
+        self._timed_ticks += 1
+        took = max(0.0, self._in_ticks - before)
+        self._tick_seconds += (took - self._tick_seconds) / min(self._timed_ticks, RECENT_TICKS)
+        return self._tick_seconds
 
     def _steps_to_next_tick(self) -> int:
         """What this process wishes: with several of them, all tick at the same step."""
@@ -593,9 +638,16 @@ class Watch(DisplaysRun):
         took = max(perf_counter() - self._last_tick, self._pause / 10)  # at most ten times as many steps as this time
         return math.ceil(self._pause * steps / took)
 
+    @property
+    def _lasting_overhead(self) -> float | None:
+        """What observing costs; None during the head start, whose first seconds say nothing of the rest."""
+        overhead, cadence = self.inspector.overhead, self.inspector.state.cadence
+        is_early = cadence.head_start > 0 and not cadence.is_spent
+        return None if overhead is None or (is_early and overhead > (cadence.budget or 0.0)) else overhead
+
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
-        overhead, store = self.inspector.overhead, store_in(self.inspector.visualizer)
+        overhead, store = self._lasting_overhead, store_in(self.inspector.visualizer)
         known = None if overhead is None else round(overhead, 3), self.inspector.overhead_is_lower_bound
         if overhead is not None and known != self._known_overhead and store is not None:
             self._known_overhead = known
@@ -613,6 +665,7 @@ class Watch(DisplaysRun):
         if self._closed:
             return
         try:
+            self.inspector.complete_step()
             if self.inspector.state.attached and self._is_something_left(alone=alone):
                 if not self._is_joint and self.inspector.state.engine is not None:
                     self.inspector.state.engine.find_origin()  # before losses tell of its consequences
