@@ -94,6 +94,7 @@ def main() -> dict[str, float]:
     middle = TICKS // 2
     faster = {layer: values[middle] / values[middle - 1] for layer, values in drift.items()}
     print("after the change, per step:", ", ".join(f"{layer} x{factor:.1f}" for layer, factor in faster.items()))
+    print("figure: batchnorm_drift.png")
     return faster
 
 

@@ -96,6 +96,7 @@ def main() -> dict[str, Monitor]:
     for n in range(NEURONS):
         print(f"{n:6}  {strength[n]:7.2f}  {spikes[n]:6.0f}  {silence[n]:7.0f} ms  {last[n]:13.3f}  {total[n]:16.3f}")
     draw(monitors, neuron=NEURONS - 2)
+    print("figure: leaky_integrate_and_fire.png")
     return monitors
 
 

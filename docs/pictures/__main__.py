@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from . import dashboard
+from . import dashboard, lenses, tutorial
 from .drawing import draw
 from .pages import PAGES, renew
 from .recipes import PICTURES
 from .runs import pair
 
-DASHBOARD = "dashboard"
-NAMES = (*PICTURES, DASHBOARD)
+OF_PAGE = {"dashboard": dashboard.make, "tutorial": tutorial.make}
+NAMES = (*PICTURES, *lenses.PICTURES, *OF_PAGE)
 
 
 def make(name: str, runs: Path, pages: Path = PAGES) -> None:
@@ -32,6 +33,13 @@ def make(name: str, runs: Path, pages: Path = PAGES) -> None:
     (pages / "pictures" / f"{name}.svg").write_text(draw(picture, found), encoding="utf-8")
     page = pages / f"{name}.md"
     page.write_text(renew(page.read_text(encoding="utf-8"), picture, found.finding), encoding="utf-8")
+
+
+def maker(name: str) -> Callable[[Path], None]:
+    """What makes the picture, or pictures, of this name, with the folder of runs."""
+    if name in OF_PAGE:
+        return OF_PAGE[name]
+    return partial(lenses.make if name in lenses.PICTURES else make, name)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,10 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             bar = progress.add_task("", total=len(names))
             for name in names:
                 progress.update(bar, description=name)
-                if name == DASHBOARD:
-                    dashboard.make(Path(runs))
-                else:
-                    make(name, Path(runs))
+                maker(name)(Path(runs))
                 progress.advance(bar)
 
 

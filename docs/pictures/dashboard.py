@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 from urllib.parse import urlencode
 
 import torch
@@ -23,19 +24,18 @@ from monitorch.cli.demo_model import CharacterTransformer
 from monitorch.dashboard.run_folder import RunFolder
 from monitorch.dashboard.serving import listen, make_server
 
-DOCS = Path(__file__).parents[1]
+FIGURES = Path(__file__).parents[1] / "figures"
 STEPS, JUMP, RATE, FACTOR = 240, 144, 1e-3, 40
 CONTEXT, BATCH, EVERY, EVALUATE_EVERY, SEED = 64, 16, 8, 24, 0
 BASELINE, SICK = "baseline", "rate-jump"
 PAGES = {
-    "dashboard.png": {"run": SICK, "theme": "light"},
+    "dashboard.png": {"run": SICK},
     "dashboard_compare.png": {
         "run": SICK,
         "compare": BASELINE,
         "difference": 1,
         "layer": "blocks.2.up.weight",
         "findings": "hidden",
-        "theme": "light",
     },
 }
 """What the page shows in each picture."""
@@ -70,18 +70,25 @@ def train(name: str, folder: Path, factor: float) -> None:
     torch.set_num_threads(threads)
 
 
-def make(runs: Path, docs: Path = DOCS) -> None:
+def make(runs: Path, figures: Path = FIGURES) -> None:
     """Train both runs, unless they are in the folder, and take the pictures."""
     folder = runs / "dashboard"
     for name, factor in {BASELINE: 1.0, SICK: FACTOR}.items():
         if not (folder / name).exists():
             train(name, folder, factor)
+    photograph(folder, PAGES, figures)
+
+
+def photograph(folder: Path, shown: Mapping[str, Mapping[str, Any]], figures: Path) -> None:
+    """Pictures of the page, light and dark: of each what its address says."""
     with _server(folder) as address, _browser() as browser:
-        for file, shown in PAGES.items():
-            browser.get("about:blank")
-            browser.get(f"{address}#{urlencode(shown)}")
-            WebDriverWait(browser, 60).until(_is_drawn)
-            browser.save_screenshot(str(docs / file))
+        for file, state in shown.items():
+            for theme, ending in (("light", ""), ("dark", "_dark")):
+                browser.get("about:blank")
+                browser.get(f"{address}#{urlencode({**state, 'theme': theme})}")
+                WebDriverWait(browser, 60).until(_is_drawn)
+                path = figures / file
+                browser.save_screenshot(str(path.with_stem(path.stem + ending)))
 
 
 def _is_drawn(browser: webdriver.Chrome) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import matplotlib as mpl
 import numpy as np
@@ -18,7 +18,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from monitorch.diagnosis.history import Loss, Numbers, Steps
 
 if TYPE_CHECKING:
-    from .recipes import Picture
     from .runs import Pair, Seen
 
 INK, FAINT, GRID, CARD = "#24292e", "#687078", "#e5e7e4", "#fdfdfc"
@@ -89,12 +88,34 @@ class Curves:
     layers: Sequence[str] | None = None
 
 
+class Picture(Protocol):
+    """What a picture shows of two runs: the losses, and above them numbers of layers unless losses say all."""
+
+    healthy: str
+    """What the healthy one does, in a few words."""
+    sick: str
+    shows: str
+    """What the numbers are."""
+    scale: str
+    loss_scale: str
+    shows_validation: bool
+    until: int
+    """The last step of losses that is drawn; 0 for all."""
+
+    def look(self, seen: Seen) -> Curves | None:
+        """The numbers of a run; None if losses say all."""
+
+    def levels_of_loss(self, seen: Seen) -> dict[str, float]:
+        """Lines to draw among losses."""
+
+
 def draw(picture: Picture, pair: Pair) -> str:
     """The picture, as the text of an SVG file."""
+    found = [picture.look(seen) for seen in (pair.healthy, pair.sick)]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 3.1 if picture.curves is None else 4.6))
+        figure = Figure(figsize=(9.6, 3.1 if found[0] is None else 4.6))
         FigureCanvasSVG(figure)
-        heights = [1] if picture.curves is None else [1.9, 1]
+        heights = [1] if found[0] is None else [1.9, 1]
         grid = figure.subplots(
             len(heights), 2, sharey="row", squeeze=False, gridspec_kw={"height_ratios": heights, "wspace": 0.07}
         )
@@ -103,10 +124,10 @@ def draw(picture: Picture, pair: Pair) -> str:
             _title(grid[0, column], f"Sick: {words}" if is_sick else f"Healthy: {words}", is_sick)
             if is_sick:
                 _said(grid[0, column], pair)
-            if picture.curves is not None:
-                _curves(grid[0, column], picture, seen, pair, is_sick)
+            if (curves := found[column]) is not None:
+                _curves(grid[0, column], curves, picture.scale, seen, pair, is_sick)
             _losses(grid[-1, column], picture, seen, pair, is_sick)
-        grid[0, 0].set_ylabel(picture.shows if picture.curves is not None else "loss")
+        grid[0, 0].set_ylabel(picture.shows if found[0] is not None else "loss")
         grid[-1, 0].set_ylabel("loss")
         figure.subplots_adjust(left=0.085, right=0.98, top=0.84 if len(heights) == 1 else 0.89, bottom=0.13, hspace=0.3)
         if len(heights) == 2:
@@ -121,9 +142,7 @@ def _title(axes: Axes, words: str, is_sick: bool) -> None:
     axes.set_title(words, loc="left", fontsize=10, fontweight="bold", color=SICK if is_sick else FINE, pad=10)
 
 
-def _curves(axes: Axes, picture: Picture, seen: Seen, pair: Pair, is_sick: bool) -> None:
-    assert picture.curves is not None
-    found = picture.curves(seen.view, picture.symptom())
+def _curves(axes: Axes, found: Curves, scale: str, seen: Seen, pair: Pair, is_sick: bool) -> None:
     guilty = [name for name in found.lines if _is_at(name, pair.finding.layer)] or list(found.lines)
     for name, curve in found.lines.items():
         is_guilty = name in guilty
@@ -134,7 +153,7 @@ def _curves(axes: Axes, picture: Picture, seen: Seen, pair: Pair, is_sick: bool)
     if 0 < len(guilty) < min(len(found.lines), 3) or len(found.lines) == 2:
         _names(axes, {name: curve for name, curve in found.lines.items() if name in guilty}, is_sick)
     _limits(axes, found.limits, is_sick)
-    _scale(axes, picture.scale)
+    _scale(axes, scale)
     if found.layers is None:
         _steps(axes, seen.view.step)
         _mark(axes, pair, is_sick)
@@ -220,8 +239,7 @@ def _losses(axes: Axes, picture: Picture, seen: Seen, pair: Pair, is_sick: bool)
             ha="center",
             color=SICK,
         )
-    if picture.curves is None and picture.levels is not None:
-        _limits(axes, picture.levels(seen.view, picture.symptom()), is_sick)
+    _limits(axes, picture.levels_of_loss(seen), is_sick)
     _scale(axes, picture.loss_scale)
     _steps(axes, last)
     _mark(axes, pair, is_sick)

@@ -13,7 +13,7 @@ from monitorch.diagnosis import Finding, Symptom
 
 from .recipes import Picture
 
-PAGES = Path(__file__).parents[1] / "symptoms"
+PAGES = Path(__file__).parents[1] / "gallery" / "symptoms"
 _HEAD = "| threshold | default | what it is |\n| --- | --- | --- |"
 
 

@@ -21,6 +21,7 @@ from monitorch.diagnosis.run import FEWEST, RunView, nan_median
 from monitorch.diagnosis.symptoms.gradients import SMALLEST_HALF
 
 from .drawing import WITH_ZERO, Curve, Curves
+from .runs import Seen
 
 Look = Callable[[RunView, Any], Curves]
 """Of a run, and the symptom with its thresholds."""
@@ -55,6 +56,14 @@ class Picture:
     levels: Callable[[RunView, Any], dict[str, float]] | None = None
     shows_validation: bool = False
     until: int = 0
+
+    def look(self, seen: Seen) -> Curves | None:
+        """What of a run is drawn above its losses."""
+        return None if self.curves is None else self.curves(seen.view, self.symptom())
+
+    def levels_of_loss(self, seen: Seen) -> dict[str, float]:
+        """Lines among losses, where nothing is above them."""
+        return {} if self.levels is None else self.levels(seen.view, self.symptom())
 
 
 def _lines(table: Table, places: Iterable[str] | None = None) -> dict[str, Curve]:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 import monitorch
 from bench.diagnosis.case import Case
 from monitorch.diagnosis import Finding
 from monitorch.diagnosis.check import check, stored_history
 from monitorch.diagnosis.run import RunView
+from monitorch.lens import AbstractLens
 from monitorch.store import open_run
 
 SEED = 0
+Lenses = Callable[[nn.Module], list[str | AbstractLens]]
+"""What is looked at in a model."""
+
+
+def standard(model: nn.Module) -> list[str | AbstractLens]:
+    """What is looked at if nobody says otherwise."""
+    return ["standard"]
 
 
 class Seen(NamedTuple):
@@ -25,6 +35,7 @@ class Seen(NamedTuple):
 
     view: RunView
     findings: list[Finding]
+    path: Path
 
 
 class Pair(NamedTuple):
@@ -43,9 +54,9 @@ class WrongFindingError(RuntimeError):
     """A run does not show what its picture is about."""
 
 
-def pair(symptom: str, case: Case, folder: Path) -> Pair:
+def pair(symptom: str, case: Case, folder: Path, lenses: Lenses = standard) -> Pair:
     """Both runs of a case; those that are in the folder already are not trained again."""
-    found = Pair(*(_seen(case, is_faulty, folder / f"{symptom}-{name}") for name, is_faulty in _KINDS.items()))
+    found = Pair(*(_seen(case, is_faulty, folder / f"{symptom}-{name}", lenses) for name, is_faulty in _KINDS.items()))
     said = [one.symptom for one in found.sick.findings]
     if said[:1] != [symptom]:
         raise WrongFindingError(f"{case.name} should show {symptom} first, but has {said or 'no findings'}")
@@ -57,14 +68,14 @@ def pair(symptom: str, case: Case, folder: Path) -> Pair:
 _KINDS = {"healthy": False, "sick": True}
 
 
-def _seen(case: Case, is_faulty: bool, path: Path) -> Seen:
+def _seen(case: Case, is_faulty: bool, path: Path, lenses: Lenses) -> Seen:
     if not path.exists():
-        _train(case, is_faulty, path)
+        _train(case, is_faulty, path, lenses)
     with open_run(path) as run:
-        return Seen(RunView(stored_history(run)), check(run))
+        return Seen(RunView(stored_history(run)), check(run), path)
 
 
-def _train(case: Case, is_faulty: bool, path: Path) -> None:
+def _train(case: Case, is_faulty: bool, path: Path, lenses: Lenses) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the same numbers on any number of cores
     program = case.build(SEED, is_faulty)
@@ -73,6 +84,7 @@ def _train(case: Case, is_faulty: bool, path: Path) -> None:
             warnings.simplefilter("ignore")  # a program with a fault is full of them
             # norms of weights are read at ticks, which must not depend on how fast the machine is
             options = {"loss_fn": program.loss_fn, "every": 1, "tick_every": 5, "folder": path.parent, "run": path.name}
+            options["lenses"] = lenses(program.model)
             with monitorch.watch(program.model, program.optimizer, capture=False, **options):
                 for _ in program.run():
                     pass
