@@ -4,13 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ALL_READY := $(VENV)/.all-ready
+DOCS_READY := $(VENV)/.docs-ready
+SITE := build/docs
 WORKERS ?= 2
 
 export MPLBACKEND := Agg
 # the processes of a test run share the cores; more threads only get in each other's way
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all test-page browser check check-page format bench bench-gpu bench-diagnosis pictures clean
+.PHONY: demo test test-all test-page browser check check-page format bench bench-gpu bench-diagnosis docs pictures clean
 
 demo: $(READY)
 	$(BIN)/monitorch demo
@@ -18,7 +21,7 @@ demo: $(READY)
 test: $(READY) browser test-page
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-test-all: $(READY) browser test-page
+test-all: $(ALL_READY) browser test-page
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --cov -m "slow or not slow"
 
 # for the tests of the page; where this may not install it, they say how to get it
@@ -63,14 +66,35 @@ bench-gpu: $(READY)
 bench-diagnosis: $(READY)
 	$(TEST_ENV) $(BIN)/python -m bench.diagnosis $(BENCH_OPTIONS)
 
+# the site, in build/docs: open build/docs/index.html; a warning, or a link that leads nowhere, is an error
+docs: $(DOCS_READY)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky --builder html docs $(SITE)
+	$(BIN)/python -m docs.check $(SITE)
+
 # of the documents, from runs that are trained for it; NAMES="dead_units dashboard" makes only these
 pictures: $(READY) browser
 	$(TEST_ENV) $(BIN)/python -m docs.pictures $(NAMES)
 
+# what is released, in dist/: the source archive, and the wheel that is built from it
+.PHONY: dist
+dist: $(READY)
+	$(BIN)/python -m build --no-isolation
+
 clean:
 	rm -rf $(VENV) node_modules build dist monitorch_demo .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
+install = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(1)]"
+
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(call install,dev)
+	touch $@
+
+$(DOCS_READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call install,docs)
+	touch $@
+
+$(ALL_READY): $(READY)
+	$(call install,dev-all)
 	touch $@

@@ -17,14 +17,26 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _little_to_collect() -> None:
+    """What earlier files have imported stays as well, and tests that collect garbage would look at all of it."""
+    if len(gc.get_objects()) > 100_000:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, object]) -> None:
     doctest_namespace.update(torch=torch, nn=nn)
 
 
+# torch.manual_seed writes down where it was called from, for GPUs that may come; that takes longer than most tests
+seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    seed(0)
 
 
 @pytest.fixture(autouse=True)

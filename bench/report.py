@@ -1,12 +1,13 @@
 """Turn figures into tables.
 
-python -m bench.report build/bench/cpu.json build/bench/cuda.json    (writes bench/RESULTS.md)
+python -m bench.report build/bench/cpu.json build/bench/cuda.json    (writes RESULTS.md, and costs into README.md)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from . import targets
 Row = dict[str, Any]
 RESULTS = Path(__file__).with_name("RESULTS.md")
 NOTES = Path(__file__).with_name("NOTES.md")
+README = Path(__file__).parents[1] / "README.md"
 
 
 def number(key: str, digits: int) -> Callable[[Row], str]:
@@ -223,6 +225,44 @@ def document(runs: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+MODELS = {
+    "mlp": "MLP 784-512-512-10",
+    "mlp=20x64": "MLP of 20 layers of width 64",
+    "mlp=2x32": "MLP of 2 layers of width 32",
+    "gpt2": "GPT-2 (12 layers of width 768), bfloat16",
+    "gpt2 compiled": "the same, compiled",
+    "gpt2-xl": "GPT-2 XL (1.5 B parameters), bfloat16",
+}
+"""Models that the README tells of, in words."""
+
+
+def summary(results: str) -> str:
+    """What the README says of costs: rows of the first table of the document, of watching with no options."""
+    head, _, *lines = re.findall(r"^\|.*\|$", results.split("\n## ")[1], re.MULTILINE)
+    names, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, *lines))
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    chosen = [row for name in MODELS for row in found if (row["model"], row["watch"]) == (name, "default")]
+    titles = ["on", "model", "bare step", "a run of 5 s", "a run of 60 s", "after the first seconds", "memory added"]
+    lines = [
+        [
+            row["on"],
+            MODELS[row["model"]],
+            f"{float(row['bare ms']):.2g} ms" if float(row["bare ms"]) < 10 else f"{float(row['bare ms']):.0f} ms",
+            *(f"{float(row[column]):.2f}" if row[column] else "" for column in ("run of 5 s", "run of 60 s", "ratio")),
+            f"{row['+MiB']} MiB" if float(row["+MiB"]) > 0 else "none",
+        ]
+        for row in sorted(chosen, key=lambda row: row["on"])
+        if row["model"].startswith("gpt") == (row["on"] == targets.ON["cuda"])
+    ]
+    return markdown([titles, *lines])
+
+
+def renew(readme: str, results: str) -> str:
+    """The README with the costs that are in the document."""
+    table = summary(results)
+    return re.sub(r"(?<=<!-- costs -->\n\n).*?(?=\n\n<!-- end -->)", lambda _: table, readme, flags=re.DOTALL)
+
+
 def _judge(runs: Sequence[Row]) -> Iterator[list[str]]:
     yield from targets.judge_user(runs)
     yield from targets.judge(runs)
@@ -235,16 +275,21 @@ def _is_number(cell: str) -> bool:
 
 
 def main() -> None:
-    """Write the document."""
+    """Write the document, and what the README says of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", type=Path, nargs="+", help="JSON files")
+    parser.add_argument("figures", type=Path, nargs="*", help="JSON files; without any only the README is renewed")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.figures]
     if any(run["quick"] for run in runs):
         parser.error("figures of --quick say nothing about costs")
-    options.out.write_text(document(runs), encoding="utf-8")
-    print(f"wrote {options.out}")
+    if runs:
+        options.out.write_text(document(runs), encoding="utf-8")
+        print(f"wrote {options.out}")
+    if options.out == RESULTS:
+        results = RESULTS.read_text(encoding="utf-8")
+        README.write_text(renew(README.read_text(encoding="utf-8"), results), encoding="utf-8")
+        print(f"renewed {README}")
 
 
 if __name__ == "__main__":

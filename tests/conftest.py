@@ -1,12 +1,7 @@
 """What tests of several packages share: keepers of what gatherers hand over, oracles, counters, real processes."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +19,7 @@ from monitorch.preprocessor import (
     AbstractModulePreprocessor,
     AbstractTensorPreprocessor,
 )
+from tests.programs import Programs
 
 
 class Keeper(
@@ -185,13 +181,24 @@ def host_reads():
     return HostReads
 
 
-@pytest.fixture(scope="session", params=[2, pytest.param(3, marks=pytest.mark.slow)], ids="{} ranks".format)
-def ranks(request, tmp_path_factory):
-    """What every rank of a group of real gloo processes reported."""
-    world, folder = request.param, tmp_path_factory.mktemp("ranks")
-    script = Path(__file__).parent / "engine" / "rank_worker.py"
-    command = [sys.executable, str(script), str(world), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    workers = [subprocess.Popen([*command, str(rank)], env=environment) for rank in range(world)]
-    assert [worker.wait(timeout=600) for worker in workers] == [0] * world
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+@pytest.fixture(scope="session")
+def programs():
+    started = Programs()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def run_program(programs, tmp_path):
+    """Run a text as a program, with arguments and in the folder of the test; returns what ``subprocess.run`` would."""
+    return lambda code, *arguments: programs.run(code, *arguments, folder=tmp_path)
+
+
+@pytest.fixture(scope="session")
+def run_ranks(programs, tmp_path_factory):
+    """Call ``function(rank, folder)`` of a test file in gloo processes; returns what each rank returned."""
+
+    def run(function, world_size=2, **options):
+        return programs.run_ranks(function, world_size, tmp_path_factory.mktemp("ranks"), **options)
+
+    return run

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import monitorch
+from tests.marks import slow
 
 SOURCE = Path(monitorch.__file__).parent
 MAKERS = {
@@ -103,9 +104,10 @@ NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 @pytest.mark.parametrize(
     ("before", "device"),
     [
-        pytest.param("", "cpu", marks=pytest.mark.slow),
-        ("torch.set_default_device('meta')", "cpu"),
-        ("torch.set_default_dtype(torch.float64)", "cpu"),
+        slow("", "cpu"),
+        ("torch.set_default_device('meta'); torch.set_default_dtype(torch.float64)", "cpu"),
+        slow("torch.set_default_device('meta')", "cpu"),
+        slow("torch.set_default_dtype(torch.float64)", "cpu"),
         pytest.param("torch.set_default_device('cuda')", "cuda", marks=NEEDS_GPU),
         pytest.param("torch.set_default_device('cuda')", "cpu", marks=NEEDS_GPU),
     ],

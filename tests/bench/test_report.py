@@ -162,3 +162,25 @@ def test_user_targets(paid):
         ["CPU, one thread", "watch, mlp, default, run of 60 s, ratio", "at most 1.07", "1.08", "**no**"],
         ["CPU, one thread", "watch, cases whose shown overhead is true", "1", "0", "**no**"],
     ]
+
+
+def test_the_readme_says_what_the_results_say():
+    results, readme = (path.read_text(encoding="utf-8") for path in (report.RESULTS, report.README))
+    assert report.renew(readme, results) == readme, "run python -m bench.report"
+    assert report.summary(results).count("\n") == 7  # two lines of head, and six models
+
+
+def test_costs_in_the_readme_are_those_of_watching_without_options():
+    head = "| on | model | watch | bare ms | ratio | +MiB | run of 5 s | run of 60 s |\n| --- |"
+    rows = [
+        "| CPU, one thread | mlp | default | 7.928 | 1.029 | 45 | 1.358 | 1.065 |",
+        "| CPU, one thread | mlp | every=10 | 9.241 | 1.109 | 26 |  |  |",
+        "| CPU, one thread | gpt2 | default | 900.1 | 1.029 | 45 |  |  |",
+        "| GPU | mlp | default | 1.292 | 1.191 | 15 | 1.486 |  |",
+        "| GPU | gpt2-xl | default | 214.310 | 1.026 | -23 | 1.298 |  |",
+    ]
+    table = "\n".join([head, *rows])
+    assert report.summary(f"# Costs\n\n## Paid\n\n{table}\n\n## Targets\n\n| on |\n").splitlines()[2:] == [
+        "| CPU, one thread | MLP 784-512-512-10 | 7.9 ms | 1.36 | 1.06 | 1.03 | 45 MiB |",
+        "| GPU | GPT-2 XL (1.5 B parameters), bfloat16 | 214 ms | 1.30 |  | 1.03 | none |",
+    ]

@@ -14,6 +14,7 @@ from bench.models import workload
 from bench.user import UserCase, measure, plan
 from bench.windows import Turns
 from monitorch.store import list_runs
+from tests.marks import slow
 
 QUICK = Effort("cpu", quick=True)
 
@@ -46,7 +47,9 @@ def test_from_end_to_end(tmp_path, capsys):
     assert report.document([run]).index("## What a user pays") < report.document([run]).index("## Targets")
 
 
-@pytest.mark.parametrize("setting", user.SETTINGS)
+@pytest.mark.parametrize(
+    "setting", [setting if setting in ("default", "every1", "all") else slow(setting) for setting in user.SETTINGS]
+)
 def test_every_setting_is_measured(setting):
     row = measure(UserCase("mlp=2x32", setting), QUICK)
     assert row["problem"] is None
@@ -56,7 +59,7 @@ def test_every_setting_is_measured(setting):
     assert set(row["whole_runs"]) == ({"0.02", "0.1"} if setting == "default" else set())
 
 
-@pytest.mark.parametrize("model", ["cnn", "gpt2", "gpt2-xl"])
+@pytest.mark.parametrize("model", ["cnn", slow("gpt2"), slow("gpt2-xl")])
 def test_every_model_is_measured(model):
     assert measure(UserCase(model), QUICK)["problem"] is None
 

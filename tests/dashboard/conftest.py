@@ -199,9 +199,18 @@ class Page:
 
     def open(self, url):
         """Open an address and wait until all that it asks for is drawn."""
-        self.driver.get("about:blank")
+        if self.driver.current_url != "about:blank":
+            self.driver.get("about:blank")
         self.driver.get(url)
         self.settle()
+
+    def follow(self, url):
+        """The same in the page that is open: as a link in it does, this changes no more than what the address says."""
+        page, _, choices = url.partition("#")
+        if self.driver.current_url.partition("#")[0] != page:
+            self.open(url)
+        elif self.driver.current_url != url:
+            self.redraw(lambda: self.run("location.hash = arguments[0]", choices))
 
     def drawn(self):
         """How often the page has drawn everything; None while it has something left to draw."""
@@ -287,20 +296,51 @@ class Page:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "DEBUG"]
 
 
-@pytest.fixture
-def page(chromium):
-    """The page in a new tab; a test that leaves complaints in the console, or reaches for another host, fails."""
-    chromium.get_log("browser")
-    first = chromium.current_window_handle
-    chromium.switch_to.new_window("tab")  # a history that is full forgets what a script has added
-    opened = Page(chromium)
+@contextlib.contextmanager
+def new_tab(driver):
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")  # a history that is full forgets what a script has added
+    own = driver.current_window_handle
+    driver.switch_to.window(first)
+    yield own
+    driver.switch_to.window(own)
+    driver.close()
+    driver.switch_to.window(first)
+
+
+@contextlib.contextmanager
+def looking_at(driver, tab):
+    """The page in a tab; a test that leaves complaints in the console, or reaches for another host, fails."""
+    driver.get_log("browser")
+    first = driver.current_window_handle
+    driver.switch_to.window(tab)
+    opened = Page(driver)
     yield opened
     complaints = opened.complaints()
     script = "return performance.getEntriesByType('resource').map(e => e.name)"
     foreign = [name for name in opened.run(script) if not name.startswith(("http://127.0.0.1:", "blob:", "data:"))]
-    chromium.close()
-    chromium.switch_to.window(first)
+    driver.switch_to.window(first)
     assert (complaints, foreign) == ([], [])
+
+
+@pytest.fixture
+def page(chromium):
+    """The page in a new tab."""
+    with new_tab(chromium) as tab, looking_at(chromium, tab) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def tab_of_all(chromium):
+    with new_tab(chromium) as tab:
+        yield tab
+
+
+@pytest.fixture
+def visited(chromium, tab_of_all):
+    """The page as other tests of the file have left it, which is quick: for tests of what an address leads to."""
+    with looking_at(chromium, tab_of_all) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 SETUP = """
 import sys
 import torch

@@ -1,5 +1,7 @@
 """The page in a real browser, over a real server."""
 
+from itertools import product
+
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -24,39 +26,38 @@ def close_to(colour, wanted, tolerance):
     return np.abs(np.array(colour[:3]) - np.array(wanted)).max() <= tolerance
 
 
-@pytest.mark.parametrize("tick", [0, 7, 23])
-def test_a_cell_has_the_colour_of_its_number(page, site, sample, tick):
-    page.open(f"{site}#run=first&{RATE}&theme=light")
-    for index, layer in enumerate(sample.layers):
+def test_a_cell_has_the_colour_of_its_number(visited, site, sample):
+    visited.follow(f"{site}#run=first&{RATE}&theme=light")
+    for tick, (index, layer) in product((0, 7, 23), enumerate(sample.layers)):
         if sample.rate(index, tick) == 0:
             continue  # zero has no place on the scale
         wanted = 255 * np.array(mpl.colormaps["viridis"](sample.rate(index, tick))[:3])
-        assert close_to(page.cell(layer, middle(tick)), wanted, 10)
+        assert close_to(visited.cell(layer, middle(tick)), wanted, 10)
 
 
-def test_colours_of_cividis_are_those_that_everybody_knows(page, site, sample):
-    page.open(f"{site}#run=first&{RATE}&map=cividis&theme=light")
+def test_colours_of_cividis_are_those_that_everybody_knows(visited, site, sample):
+    visited.follow(f"{site}#run=first&{RATE}&map=cividis&theme=light")
     wanted = 255 * np.array(mpl.colormaps["cividis"](sample.rate(3, 12))[:3])
-    assert close_to(page.cell("block.1.fc", middle(12)), wanted, 10)
+    assert close_to(visited.cell("block.1.fc", middle(12)), wanted, 10)
 
 
-def test_numbers_over_decades_have_logarithmic_colours(page, site):
-    page.open(f"{site}#run=first&lens=Norms&statistic=Norm%2Fmean")
-    assert page.texts(".legend .muted") == ["log"]
-    page.click(".legend [data-value=linear]")
-    assert page.texts(".legend .muted") == ["linear"]
+def test_numbers_over_decades_have_logarithmic_colours(visited, site):
+    visited.follow(f"{site}#run=first&lens=Norms&statistic=Norm%2Fmean")
+    assert visited.texts(".legend .muted") == ["log"]
+    visited.click(".legend [data-value=linear]")
+    assert visited.texts(".legend .muted") == ["linear"]
 
 
-def test_what_is_not_finite_has_a_colour_of_its_own(page, site):
-    page.open(f"{site}#run=broken&{RATE}&theme=light")
+def test_what_is_not_finite_has_a_colour_of_its_own(visited, site):
+    visited.follow(f"{site}#run=broken&{RATE}&theme=light")
     for layer in ("block.0.fc", "block.0.norm", "block.1.fc"):
-        assert close_to(page.cell(layer, 0.999), NONFINITE, 0)
-    assert not close_to(page.cell("head", 0.999), NONFINITE, 60)
+        assert close_to(visited.cell(layer, 0.999), NONFINITE, 0)
+    assert not close_to(visited.cell("head", 0.999), NONFINITE, 60)
 
 
-def test_what_was_not_finite_comes_first_among_the_worst(page, site):
-    page.open(f"{site}#run=broken&{RATE}&sort=worst")
-    assert set(page.rows()[:3]) == {"block.0.fc", "block.0.norm", "block.1.fc"}
+def test_what_was_not_finite_comes_first_among_the_worst(visited, site):
+    visited.follow(f"{site}#run=broken&{RATE}&sort=worst")
+    assert set(visited.rows()[:3]) == {"block.0.fc", "block.0.norm", "block.1.fc"}
 
 
 def test_a_click_on_a_row_opens_its_layer(page, site):
@@ -98,20 +99,20 @@ def test_a_commit_shows_by_itself(page, tmp_path, new_run, serving, sample):
         page.driver.get("about:blank")
 
 
-@pytest.mark.parametrize(
-    ("facts", "shown"),
-    [
-        ({}, ["step 23"]),
-        ({"overhead": 0.0312, "overhead_at_least": False}, ["step 23", "3.1 % overhead"]),
-        ({"overhead": 0.35, "overhead_at_least": True}, ["step 23", "at least 35.0 % overhead"]),
-    ],
-)
-def test_the_page_tells_what_observing_costs_and_where_it_may_be_more(page, tmp_path, make_run, serving, facts, shown):
-    make_run(tmp_path / "first", **facts)
+def test_the_page_tells_what_observing_costs_and_where_it_may_be_more(page, tmp_path, make_run, serving):
+    costs = {
+        "unknown": ({}, []),
+        "known": ({"overhead": 0.0312, "overhead_at_least": False}, ["3.1 % overhead"]),
+        "more": ({"overhead": 0.35, "overhead_at_least": True}, ["at least 35.0 % overhead"]),
+    }
+    for name, (facts, _) in costs.items():
+        make_run(tmp_path / name, **facts)
     with serving(tmp_path) as client:
-        page.open(f"{client.url}#run=first&{RATE}")
-        (text,) = page.texts(".badge .facts")
-    assert [fact for fact in text.split(" · ") if not fact.endswith(" ago")] == shown
+        for name, (_, shown) in costs.items():
+            page.follow(f"{client.url}#run={name}&{RATE}")
+            (text,) = page.texts(".badge .facts")
+            assert [fact for fact in text.split(" · ") if not fact.endswith(" ago")] == ["step 23", *shown]
+        page.driver.get("about:blank")
 
 
 def test_while_paused_nothing_moves(page, tmp_path, new_run, serving, sample):
@@ -226,25 +227,25 @@ def test_a_module_is_shown_together_with_its_parameters(page, tmp_path, serving)
         page.driver.get("about:blank")
 
 
-@pytest.mark.parametrize("charts", [2, 6, 9])
-def test_charts_of_the_whole_run_are_never_cut_off(page, tmp_path, serving, sample, charts):
-    statistics = [
-        f"Tag {number}/{line} mean" for number in range(charts) for line in ("training", "validation", "baseline")
-    ]
-    with Writer(tmp_path / "first") as writer:
-        for step in range(5):
-            writer.put("run", step, [[1.0 + step]] * len(statistics), layers=["run"], statistics=statistics)
-        sample.fill(writer, range(5))
+def test_charts_of_the_whole_run_are_never_cut_off(page, tmp_path, serving, sample):
+    for charts in (2, 6, 9):
+        tags = [f"Tag {number}" for number in range(charts)]
+        statistics = [f"{tag}/{line} mean" for tag in tags for line in ("training", "validation", "baseline")]
+        with Writer(tmp_path / str(charts)) as writer:
+            for step in range(5):
+                writer.put("run", step, [[1.0 + step]] * len(statistics), layers=["run"], statistics=statistics)
+            sample.fill(writer, range(5))
+    outside = (
+        "const strip = document.querySelector('.strip'), outside = []; if (strip.scrollWidth > strip.clientWidth)"
+        "  outside.push('strip');"
+        "for (const canvas of strip.querySelectorAll('canvas')) {"
+        "  const [box, card] = [canvas, canvas.closest('.chart')].map((e) => e.getBoundingClientRect());"
+        "  if (box.bottom > card.bottom || box.right > card.right || box.height < 60) outside.push(box.toJSON());"
+        "} return outside"
+    )
     with serving(tmp_path) as client:
-        page.open(f"{client.url}#{RATE}")
-        assert len(page.texts(".strip h3")) == charts + 1
-        outside = (
-            "const strip = document.querySelector('.strip'), outside = []; if (strip.scrollWidth > strip.clientWidth)"
-            "  outside.push('strip');"
-            "for (const canvas of strip.querySelectorAll('canvas')) {"
-            "  const [box, card] = [canvas, canvas.closest('.chart')].map((e) => e.getBoundingClientRect());"
-            "  if (box.bottom > card.bottom || box.right > card.right || box.height < 60) outside.push(box.toJSON());"
-            "} return outside"
-        )
-        assert page.run(outside) == []
+        for charts in (2, 6, 9):
+            page.follow(f"{client.url}#run={charts}&{RATE}")
+            assert len(page.texts(".strip h3")) == charts + 1
+            assert page.run(outside) == []
         page.driver.get("about:blank")

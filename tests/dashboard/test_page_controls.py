@@ -44,47 +44,47 @@ def test_an_alert_shows_its_text_and_each_of_its_numbers(page, tmp_path, new_run
         page.driver.get("about:blank")
 
 
-def test_an_alert_leads_to_its_layer_and_step(page, site):
-    page.open(f"{site}#run=broken&{RATE}&tab=alerts")
-    page.click(".alert")
-    assert page.texts(".layer-name") == ["block.0.fc"]
-    assert "at=24" in page.driver.current_url
+def test_an_alert_leads_to_its_layer_and_step(visited, site):
+    visited.follow(f"{site}#run=broken&{RATE}&tab=alerts")
+    visited.click(".alert")
+    assert visited.texts(".layer-name") == ["block.0.fc"]
+    assert "at=24" in visited.driver.current_url
 
 
-def test_groups_close_and_pins_stay_on_top(page, site):
-    page.open(f"{site}#run=first&{RATE}&rows=read")
-    page.click(".label.is-group .name", "block")
-    assert page.rows() == ["conv", "head"]
-    page.click(".label[title=head] .pin")
-    assert page.rows() == ["head", "conv"]
-    assert "pins=head" in page.driver.current_url
-    assert "closed=block" in page.driver.current_url
+def test_groups_close_and_pins_stay_on_top(visited, site):
+    visited.follow(f"{site}#run=first&{RATE}&rows=read")
+    visited.click(".label.is-group .name", "block")
+    assert visited.rows() == ["conv", "head"]
+    visited.click(".label[title=head] .pin")
+    assert visited.rows() == ["head", "conv"]
+    assert "pins=head" in visited.driver.current_url
+    assert "closed=block" in visited.driver.current_url
 
 
-def test_another_run_is_overlaid_subtracted_and_its_settings_compared(page, site, sample):
-    page.open(f"{site}#run=first&{RATE}&tab=runs&layer=conv&theme=light")
-    page.click("input[aria-label='Compare with second']")
-    assert page.texts(".chip bdi") == ["first", "second"]
-    assert page.texts(".is-different thead th") == ["", "first", "second"]
-    assert page.texts(".is-different tbody tr > *")[:3] == ["lr", "0.1", "0.35"]
-    page.click("[role=tab]", "Alerts")
-    page.click("button.toggle", "Difference")
-    assert page.texts(".legend .muted") == ["second − first"]
-    low, high = (float(text.replace("−", "-")) for text in page.texts(".legend > span")[:2])
+def test_another_run_is_overlaid_subtracted_and_its_settings_compared(visited, site, sample):
+    visited.follow(f"{site}#run=first&{RATE}&tab=runs&layer=conv&theme=light")
+    visited.click("input[aria-label='Compare with second']")
+    assert visited.texts(".chip bdi") == ["first", "second"]
+    assert visited.texts(".is-different thead th") == ["", "first", "second"]
+    assert visited.texts(".is-different tbody tr > *")[:3] == ["lr", "0.1", "0.35"]
+    visited.click("[role=tab]", "Alerts")
+    visited.click("button.toggle", "Difference")
+    assert visited.texts(".legend .muted") == ["second − first"]
+    low, high = (float(text.replace("−", "-")) for text in visited.texts(".legend > span")[:2])
     assert (low, high) == (-0.75, 0.75)  # 0.25 more, or 0.75 less where that passes 1
     tick = 4
     signs = [sample.rate(index, tick, 0.25) - sample.rate(index, tick) > 0 for index in range(5)]
-    colours = [page.cell(layer, (tick + 0.5) / 24) for layer in sample.layers]
+    colours = [visited.cell(layer, (tick + 0.5) / 24) for layer in sample.layers]
     assert [colour[0] > colour[2] for colour in colours] == signs  # more is orange, less is blue
-    page.click("[role=tab]", "Layer")
-    assert page.run("return document.querySelectorAll('.charts .value .dot').length") == 4
+    visited.click("[role=tab]", "Layer")
+    assert visited.run("return document.querySelectorAll('.charts .value .dot').length") == 4
 
 
-def test_smoothing_keeps_the_numbers_faintly_behind(page, site):
-    page.open(f"{site}#run=first&{RATE}&layer=conv&smooth=0.9")
-    assert page.texts(".charts h3") == ["Rate", "Norm"]
-    assert page.texts(".charts .value b")[0] == "0.3833"  # the newest number, not the smoothed one
-    inked = page.run(
+def test_smoothing_keeps_the_numbers_faintly_behind(visited, site):
+    visited.follow(f"{site}#run=first&{RATE}&layer=conv&smooth=0.9")
+    assert visited.texts(".charts h3") == ["Rate", "Norm"]
+    assert visited.texts(".charts .value b")[0] == "0.3833"  # the newest number, not the smoothed one
+    inked = visited.run(
         "const c = document.querySelector('.charts canvas'), copy = document.createElement('canvas');"
         "[copy.width, copy.height] = [c.width, c.height];"
         "const context = copy.getContext('2d', { willReadFrequently: true }); context.drawImage(c, 0, 0);"
@@ -96,19 +96,21 @@ def test_smoothing_keeps_the_numbers_faintly_behind(page, site):
     assert any(60 < alpha < 120 for alpha in inked)
 
 
-@pytest.mark.parametrize(("axis", "first_label"), [("step", "0"), ("epoch", "0"), ("time", "0:00")])
-def test_the_axis_is_chosen_for_all_panels(page, site, axis, first_label):
-    page.open(f"{site}#run=first&{RATE}&layer=conv&x={axis}")
-    assert page.run("return document.querySelector('.choice [aria-checked=true]').dataset.value") == axis
-    page.mouse(ActionChains(page.driver).move_to_element(page.driver.find_element(By.CSS_SELECTOR, ".heat-canvas")))
-    assert page.texts(".tip .muted")[0].startswith(axis)
-    assert (":" in page.texts(".tip .muted")[0]) == (":" in first_label)
+def test_the_axis_is_chosen_for_all_panels(page, site):
+    for axis in ("step", "epoch", "time"):
+        page.follow(f"{site}#run=first&{RATE}&layer=conv&x={axis}")
+        assert page.run("return document.querySelector('.choice [aria-checked=true]').dataset.value") == axis
+        for selector in (".brand", ".heat-canvas"):
+            place = page.driver.find_element(By.CSS_SELECTOR, selector)
+            page.mouse(ActionChains(page.driver).move_to_element(place))
+        assert page.texts(".tip .muted")[0].startswith(axis)
+        assert (":" in page.texts(".tip .muted")[0]) == (axis == "time")
 
 
 @pytest.mark.parametrize(("theme", "is_dark"), [("light", False), ("dark", True)])
-def test_themes(page, site, theme, is_dark):
-    page.open(f"{site}#run=first&{RATE}&theme={theme}")
-    colour = page.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+def test_themes(visited, site, theme, is_dark):
+    visited.follow(f"{site}#run=first&{RATE}&theme={theme}")
+    colour = visited.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert (max(colour) < 40) == is_dark
 
 
@@ -142,10 +144,10 @@ def test_keys_are_listed_and_work(page, site):
     assert page.run("return document.activeElement.className") == "search"
 
 
-def test_the_table_has_the_numbers(page, site, sample):
-    page.open(f"{site}#run=first&{RATE}&tab=table")
-    assert len(page.texts(".table-tab tbody th")) == 5
-    cells = page.run(
+def test_the_table_has_the_numbers(visited, site, sample):
+    visited.follow(f"{site}#run=first&{RATE}&tab=table")
+    assert len(visited.texts(".table-tab tbody th")) == 5
+    cells = visited.run(
         "return [...document.querySelector('.table-tab tbody tr').children].slice(1, 5).map(c => Number(c.textContent))"
     )
     numbers = np.array([sample.rate(0, step) for step in range(24)])

@@ -70,13 +70,13 @@ return heights;
 """
 
 
-def test_a_metric_logged_once_per_epoch_is_a_line_with_its_numbers_marked(page, trained):
-    page.open(f"{trained}#theme=light")
-    heights = np.array(page.run(INKED, "accuracy"))
+def test_a_metric_logged_once_per_epoch_is_a_line_with_its_numbers_marked(visited, trained):
+    visited.follow(f"{trained}#theme=light")
+    heights = np.array(visited.run(INKED, "accuracy"))
     inked = np.flatnonzero(heights)
     assert len(inked) > 0.9 * (inked[-1] - inked[0])  # from the first number to the last without a gap
     assert (heights >= 4).sum() >= 6 * 2  # six numbers with marks wider than the line
-    assert page.texts(".strip .chart .value b")[2] == f"{59 / 60:.4g}"
+    assert visited.texts(".strip .chart .value b")[2] == f"{59 / 60:.4g}"
 
 
 def test_a_run_that_is_not_finite_hides_no_other(page, tmp_path, serving):
@@ -145,27 +145,33 @@ TINTED = INKED.replace(
 )
 
 
-@pytest.mark.parametrize(
-    ("line", "band"),
-    [("mean", ("-σ", "+σ")), ("median", ("Q1", "Q3")), ("median", ("min", "max")), ("mean", ("5 %", "95 %"))],
-)
-def test_every_band_of_a_stored_run_is_drawn_around_its_line(page, tmp_path, serving, line, band):
-    with StoreVisualizer(tmp_path, "first") as store:
-        for step in range(40):
-            edges = {tuple(f"train_loss {edge}" for edge in band): (1.0, 4.0)}
-            store.plot_numerical_values(step, "Loss", {"Loss": {f"train_loss {line}": 2.0}}, {"Loss": edges})
+BANDS = {
+    "deviation": ("mean", ("-σ", "+σ")),
+    "quartiles": ("median", ("Q1", "Q3")),
+    "range": ("median", ("min", "max")),
+    "percentiles": ("mean", ("5 %", "95 %")),
+}
+
+
+def test_every_band_of_a_stored_run_is_drawn_around_its_line(page, tmp_path, serving):
+    for run, (line, band) in BANDS.items():
+        with StoreVisualizer(tmp_path, run) as store:
+            for step in range(40):
+                edges = {tuple(f"train_loss {edge}" for edge in band): (1.0, 4.0)}
+                store.plot_numerical_values(step, "Loss", {"Loss": {f"train_loss {line}": 2.0}}, {"Loss": edges})
     with serving(tmp_path) as client:
-        page.open(f"{client.url}#theme=light")
-        heights = np.array(page.run(TINTED, "Loss"))
-        inside = heights[np.flatnonzero(heights)]
-        height = page.run("return document.querySelector('.strip .chart canvas').height")
-        assert np.median(inside) > 0.4 * height
-        assert page.texts(".strip .chart .value b") == ["2"]  # the line is the number, not an edge
+        for run in BANDS:
+            page.follow(f"{client.url}#run={run}&theme=light")
+            heights = np.array(page.run(TINTED, "Loss"))
+            inside = heights[np.flatnonzero(heights)]
+            height = page.run("return document.querySelector('.strip .chart canvas').height")
+            assert np.median(inside) > 0.4 * height
+            assert page.texts(".strip .chart .value b") == ["2"]  # the line is the number, not an edge
         page.driver.get("about:blank")
 
 
-def test_zero_looks_like_nothing_else_and_the_legend_names_it(page, trained):
-    page.open(f"{trained}#lens=Dead&statistic=Dead%2Fvalue&theme=light&map=viridis")
+def test_zero_looks_like_nothing_else_and_the_legend_names_it(visited, trained):
+    visited.follow(f"{trained}#lens=Dead&statistic=Dead%2Fvalue&theme=light&map=viridis")
     script = (
         "const c = document.querySelector('.heat-canvas'), [row, share] = arguments;"
         "const label = [...document.querySelectorAll('.gutter .label')].find(e => e.title === row);"
@@ -176,7 +182,7 @@ def test_zero_looks_like_nothing_else_and_the_legend_names_it(page, trained):
     )
 
     def colours(row, share):
-        return {tuple(np.uint32(pixel).tobytes()[:3]) for pixel in page.run(script, row, share)}
+        return {tuple(np.uint32(pixel).tobytes()[:3]) for pixel in visited.run(script, row, share)}
 
     small, zero = colours("few", 0.25), colours("none", 0.25)
     assert len(small) == 1
@@ -185,7 +191,7 @@ def test_zero_looks_like_nothing_else_and_the_legend_names_it(page, trained):
     assert all(max(colour) - min(colour) < 16 for colour in zero)  # no colour of the scale is grey
     assert (220, 222, 219) not in colours("half", 0.25)
     assert (220, 222, 219) in colours("half", 0.75)
-    assert page.texts(".legend .swatch-text") == ["Zero", "NaN or Inf"]
+    assert visited.texts(".legend .swatch-text") == ["Zero", "NaN or Inf"]
 
 
 def test_an_estimate_says_how_far_off_it_may_be(page, tmp_path, serving):

@@ -5,6 +5,7 @@ from urllib.parse import quote
 import pytest
 
 from monitorch.store import Writer
+from tests.marks import slow
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -33,18 +34,18 @@ def named(tmp_path_factory, serving):
 
 
 @pytest.mark.parametrize("tab", ["layer", "alerts", "runs", "table"])
-def test_nothing_in_a_name_turns_text_around_or_hides_it(page, named, tab):
-    page.open(f"{named}#run={quote(ODD)}&layer={quote(ODD_LAYERS[0])}&compare={RUNS[0]}&tab={tab}")
-    said = page.run(
+def test_nothing_in_a_name_turns_text_around_or_hides_it(visited, named, tab):
+    visited.follow(f"{named}#run={quote(ODD)}&layer={quote(ODD_LAYERS[0])}&compare={RUNS[0]}&tab={tab}")
+    said = visited.run(
         "const read = [...document.querySelectorAll('[title], [aria-label]')];"
         "return [document.title, document.body.textContent,"
         " ...read.flatMap((e) => [e.title, e.ariaLabel ?? ''])].join('\\n')"
     )
     assert not {"\u202e", "\u2066", "\x1b"} & set(said)
     assert r"run\u202egnp.exe" in said
-    assert page.run("return document.querySelector('.run-select').value") == ODD
+    assert visited.run("return document.querySelector('.run-select').value") == ODD
     if tab != "runs":  # which takes the place of the heat map
-        assert [name.split("\n")[0] for name in page.texts(".gutter .name")] == [
+        assert [name.split("\n")[0] for name in visited.texts(".gutter .name")] == [
             r"fc\u202etxt.weight",
             r"\u2066isolated",
             r"escape\x1b[31m",
@@ -52,22 +53,21 @@ def test_nothing_in_a_name_turns_text_around_or_hides_it(page, named, tab):
         ]
 
 
-def test_runs_whose_names_differ_in_the_middle_can_be_told_apart(page, named):
-    page.open(f"{named}#run={RUNS[0]}&compare={RUNS[1]}&difference=1")
-    for names in (page.texts(".chip bdi"), page.texts(".legend .muted bdi")):
+def test_runs_whose_names_differ_in_the_middle_can_be_told_apart(visited, named):
+    visited.follow(f"{named}#run={RUNS[0]}&compare={RUNS[1]}&difference=1")
+    for names in (visited.texts(".chip bdi"), visited.texts(".legend .muted bdi")):
         assert len(set(names)) == len(names) == 2
-    page.click("[role=tab]", "Runs")
-    names = page.texts(".run-list tbody .name bdi")
+    visited.click("[role=tab]", "Runs")
+    names = visited.texts(".run-list tbody .name bdi")
     assert len(set(names)) == len(names) == 3
-    assert page.run(CUT, ".run-list tbody .name .link") == 0
+    assert visited.run(CUT, ".run-list tbody .name .link") == 0
 
 
-@pytest.mark.parametrize("width", [360, 1440])
-@pytest.mark.parametrize("sort", ["model", "worst"])
-def test_layers_whose_names_differ_in_the_middle_can_be_told_apart(page, named, width, sort):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    page.open(f"{named}#run={RUNS[0]}&sort={sort}")
-    names = page.texts(".gutter .label:not(.is-group) .name")
-    assert len(set(names)) == len(names) == 12
-    assert page.run(CUT, ".gutter .label:not(.is-group) .name") == 0
+@pytest.mark.parametrize("width", [360, slow(1440)])
+def test_layers_whose_names_differ_in_the_middle_can_be_told_apart(page, named, window, width):
+    window(width)
+    for sort in ("model", "worst"):
+        page.follow(f"{named}#run={RUNS[0]}&sort={sort}")
+        names = page.texts(".gutter .label:not(.is-group) .name")
+        assert len(set(names)) == len(names) == 12
+        assert page.run(CUT, ".gutter .label:not(.is-group) .name") == 0

@@ -50,27 +50,27 @@ def column(page, title):
     return page.run(script, title)
 
 
-def test_the_table_of_runs_has_results_settings_that_differ_and_facts(page, sweep):
-    page.open(f"{sweep}#tab=runs&runsort=run")
-    assert column(page, "run") == [LONG, "fast", "gone", "plain", "slow"]
-    assert column(page, "train loss") == ["0.125", "0.25", "NaN", "1", "0.5"]
-    assert column(page, "accuracy") == ["0.6", "0.8", "–", "–", "0.4"]  # the last one that was logged
-    assert column(page, "lr") == ["0.01", "0.1", "10", "0.028184", "0.001"]
-    assert column(page, "steps") == ["5"] * 5
-    assert column(page, "status") == ["finished"] * 5
-    assert "data" not in page.texts(".run-list thead th")  # the same in all
+def test_the_table_of_runs_has_results_settings_that_differ_and_facts(visited, sweep):
+    visited.follow(f"{sweep}#tab=runs&runsort=run")
+    assert column(visited, "run") == [LONG, "fast", "gone", "plain", "slow"]
+    assert column(visited, "train loss") == ["0.125", "0.25", "NaN", "1", "0.5"]
+    assert column(visited, "accuracy") == ["0.6", "0.8", "–", "–", "0.4"]  # the last one that was logged
+    assert column(visited, "lr") == ["0.01", "0.1", "10", "0.028184", "0.001"]
+    assert column(visited, "steps") == ["5"] * 5
+    assert column(visited, "status") == ["finished"] * 5
+    assert "data" not in visited.texts(".run-list thead th")  # the same in all
 
 
-def test_the_table_of_runs_is_sorted_by_any_column_and_what_is_nan_comes_last(page, sweep):
-    page.open(f"{sweep}#tab=runs")
-    newest_first = column(page, "run")
-    page.click(".run-list thead button", "train loss")
-    assert column(page, "run") == [LONG, "fast", "slow", "plain", "gone"]
-    assert page.run("return document.querySelector('[aria-sort]').ariaSort") == "ascending"
-    page.click(".run-list thead button", "train loss")
-    assert column(page, "run") == ["plain", "slow", "fast", LONG, "gone"]
-    page.click(".run-list thead button", "train loss")
-    assert column(page, "run") == newest_first
+def test_the_table_of_runs_is_sorted_by_any_column_and_what_is_nan_comes_last(visited, sweep):
+    visited.follow(f"{sweep}#tab=runs")
+    newest_first = column(visited, "run")
+    visited.click(".run-list thead button", "train loss")
+    assert column(visited, "run") == [LONG, "fast", "slow", "plain", "gone"]
+    assert visited.run("return document.querySelector('[aria-sort]').ariaSort") == "ascending"
+    visited.click(".run-list thead button", "train loss")
+    assert column(visited, "run") == ["plain", "slow", "fast", LONG, "gone"]
+    visited.click(".run-list thead button", "train loss")
+    assert column(visited, "run") == newest_first
 
 
 def test_the_table_of_runs_is_filtered_by_names_and_settings(page, sweep):
@@ -85,13 +85,13 @@ def test_the_table_of_runs_is_filtered_by_names_and_settings(page, sweep):
     assert column(page, "run") == ["slow"]
 
 
-def test_no_cell_of_the_table_of_runs_breaks_inside_of_a_word(page, sweep):
-    page.open(f"{sweep}#tab=runs")
+def test_no_cell_of_the_table_of_runs_breaks_inside_of_a_word(visited, sweep):
+    visited.follow(f"{sweep}#tab=runs")
     tall = (
         "return [...document.querySelectorAll('.run-list th, .run-list td')]"
         ".filter((cell) => cell.clientHeight > 34).map((cell) => cell.textContent)"  # one line, and space around it
     )
-    assert page.run(tall) == []
+    assert visited.run(tall) == []
 
 
 def test_focus_scrolling_and_rows_survive_news_of_a_run(page, tmp_path, new_run, serving, sample):
@@ -211,29 +211,32 @@ def test_a_run_that_begins_later_is_shown_by_the_link_that_waited_for_it(page, t
         ("compare=nothing", ".notice", "There is no run nothing to compare with."),
     ],
 )
-def test_what_an_address_says_in_vain_is_seen_at_its_control(page, site, link, control, shown):
-    page.open(f"{site}#run=first&{RATE}&{link}")
-    assert page.texts(control) == [shown]
-    assert (link in page.driver.current_url) == link.startswith("layer")  # a layer may come later
+def test_what_an_address_says_in_vain_is_seen_at_its_control(visited, site, link, control, shown):
+    visited.follow(f"{site}#run=first&{RATE}&{link}")
+    assert visited.texts(control) == [shown]
+    assert (link in visited.driver.current_url) == link.startswith("layer")  # a layer may come later
 
 
-def test_an_unknown_statistic_is_replaced_by_the_one_that_the_list_shows(page, site):
-    page.open(f"{site}#run=first&lens=Nothing&statistic=None")
-    chosen = page.run("return document.querySelector('.statistic').selectedOptions[0].text")
+def test_an_unknown_statistic_is_replaced_by_the_one_that_the_list_shows(visited, site):
+    visited.follow(f"{site}#run=first&lens=Nothing&statistic=None")
+    chosen = visited.run("return document.querySelector('.statistic').selectedOptions[0].text")
     assert chosen == "Rate"
-    assert "statistic=Rate%2Fvalue" in page.driver.current_url
+    assert "statistic=Rate%2Fvalue" in visited.driver.current_url
 
 
-@pytest.mark.parametrize("traceback", [["  File 'train.py', line 7", "    loss.backward()"], []])
-def test_the_exception_that_ended_a_run_is_on_the_page(page, tmp_path, new_run, serving, traceback):
-    writer = new_run(tmp_path / "first")
-    writer.note(error={"type": "OutOfMemoryError", "message": "tried to allocate <b>2 GiB</b>", "traceback": traceback})
-    writer.close("crashed")
+def test_the_exception_that_ended_a_run_is_on_the_page(page, tmp_path, new_run, serving):
+    tracebacks = {"traced": ["  File 'train.py', line 7", "    loss.backward()"], "bare": []}
+    for name, lines in tracebacks.items():
+        writer = new_run(tmp_path / name)
+        error = {"type": "OutOfMemoryError", "message": "tried to allocate <b>2 GiB</b>", "traceback": lines}
+        writer.note(error=error)
+        writer.close("crashed")
     with serving(tmp_path) as client:
-        page.open(f"{client.url}#{RATE}")
-        assert page.texts(".error-line") == ["OutOfMemoryError: tried to allocate <b>2 GiB</b>"]
-        assert page.texts(".count") == ["1"]
-        page.click(".error-line")
-        assert page.texts(".run-error b") == ["OutOfMemoryError"]
-        assert page.texts(".run-error pre") == (["\n".join(traceback)] if traceback else [])
+        for name, lines in tracebacks.items():
+            page.follow(f"{client.url}#run={name}&{RATE}")
+            assert page.texts(".error-line") == ["OutOfMemoryError: tried to allocate <b>2 GiB</b>"]
+            assert page.texts(".count") == ["1"]
+            page.click(".error-line")
+            assert page.texts(".run-error b") == ["OutOfMemoryError"]
+            assert page.texts(".run-error pre") == (["\n".join(lines)] if lines else [])
         page.driver.get("about:blank")

@@ -10,11 +10,11 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
 from monitorch.store import Statistic, Writer
+from tests.marks import slow
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 RATE = "lens=Rates&statistic=Rate%2Fvalue"
-AXES = ["step", "epoch", "time"]
 CORRELATIONS = ((-1.0, 0.5), (-0.02, 0.02), (0.0, 0.003))
 """At two ticks, for each of three layers."""
 
@@ -39,14 +39,14 @@ def tick_labels(page):
 
 
 @pytest.mark.parametrize(("axis", "places"), [("step", range(24)), ("time", range(24)), ("epoch", np.arange(24) / 6)])
-def test_columns_of_a_logarithmic_axis_are_where_their_logarithms_are(page, site, sample, axis, places):
-    page.open(f"{site}#run=first&{RATE}&theme=light&x={axis}&logx=1")
+def test_columns_of_a_logarithmic_axis_are_where_their_logarithms_are(visited, site, sample, axis, places):
+    visited.follow(f"{site}#run=first&{RATE}&theme=light&x={axis}&logx=1")
     first, end = places[1], places[23] + places[1]
     for tick in (0, 1, 5, 22):
         low = logarithmic(places[tick], first, end) if tick else 0.0
         high = logarithmic(places[tick + 1], first, end)
         wanted = 255 * np.array(mpl.colormaps["viridis"](sample.rate(3, tick))[:3])
-        assert np.abs(np.array(page.cell("block.1.fc", (low + high) / 2)[:3]) - wanted).max() <= 10
+        assert np.abs(np.array(visited.cell("block.1.fc", (low + high) / 2)[:3]) - wanted).max() <= 10
 
 
 def test_labels_of_a_logarithmic_axis_are_round_and_in_their_places(page, site):
@@ -68,7 +68,7 @@ def test_the_logarithmic_axis_is_a_button_a_key_and_part_of_the_link(page, site)
     assert page.texts(".toggle[aria-pressed=true]") == []
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("axis", [slow("step"), slow("epoch"), "time"])
 def test_the_cursor_and_a_zoom_know_the_logarithmic_axis(page, site, sample, axis):
     page.open(f"{site}#run=first&{RATE}&layer=conv&x={axis}&logx=1")
     assert page.texts(".charts h3") == ["Rate", "Norm"]
@@ -94,18 +94,18 @@ def test_a_chart_is_brushed_along_the_logarithmic_axis(page, site):
     assert "first=2&last=12" in page.driver.current_url
 
 
-@pytest.fixture
-def signed(page, tmp_path, serving):
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory, serving):
     """The address of a run with correlations."""
-    with Writer(tmp_path / "first") as writer:
+    folder = tmp_path_factory.mktemp("signed")
+    with Writer(folder / "first") as writer:
         writer.introduce_statistics("Geometry", [Statistic("Correlation/mean", "linear", (-1.0, 1.0))])
         for step, values in enumerate(zip(*CORRELATIONS, strict=True)):
             layers, statistics = ["first", "second", "third"], ["Correlation/mean"]
             writer.put("Geometry", step, [values], layers=layers, statistics=statistics)
             writer.put("Norms", step, [[1.0, 2.0, 3.0]], layers=layers, statistics=["Norm/mean"])
-    with serving(tmp_path) as client:
+    with serving(folder) as client:
         yield client.url
-        page.driver.get("about:blank")  # before the server ends
 
 
 def test_what_is_signed_is_offered_symlog_and_no_logarithm(page, signed):
@@ -120,18 +120,18 @@ def test_what_is_signed_is_offered_symlog_and_no_logarithm(page, signed):
     assert found == {"Correlation": ["lin", "sym", "lin", "sym"], "Norm": ["lin", "log", "sym", "lin"]}
 
 
-def test_a_link_that_asks_for_the_logarithm_of_what_is_signed_gets_symlog(page, signed):
+def test_a_link_that_asks_for_the_logarithm_of_what_is_signed_gets_symlog(visited, signed):
     scales = json.dumps({"Geometry/Correlation": "log"})
-    page.open(f"{signed}#layer=second&scales={scales}")
-    assert page.texts(".charts .scale[aria-label='Scale of Correlation: symlog']") == ["sym"]
+    visited.follow(f"{signed}#layer=second&scales={scales}")
+    assert visited.texts(".charts .scale[aria-label='Scale of Correlation: symlog']") == ["sym"]
 
 
-def test_colours_of_what_is_signed_can_be_symlog(page, signed):
-    page.open(f"{signed}#lens=Geometry&statistic=Correlation%2Fmean&theme=light")
-    linear = [page.cell(layer, 0.25) for layer in ("first", "second", "third")]
-    page.click(".legend [data-value=log]")
-    assert page.texts(".legend .muted") == ["symlog"]
-    colours = [page.cell(layer, 0.25) for layer in ("first", "second", "third")]
+def test_colours_of_what_is_signed_can_be_symlog(visited, signed):
+    visited.follow(f"{signed}#lens=Geometry&statistic=Correlation%2Fmean&theme=light")
+    linear = [visited.cell(layer, 0.25) for layer in ("first", "second", "third")]
+    visited.click(".legend [data-value=log]")
+    assert visited.texts(".legend .muted") == ["symlog"]
+    colours = [visited.cell(layer, 0.25) for layer in ("first", "second", "third")]
     assert colours[0] == linear[0]  # the ends and the middle stay
     assert colours[2] == pytest.approx(linear[2], abs=2)
     blueness = [colour[2] - colour[0] for colour in (linear[1], colours[1])]

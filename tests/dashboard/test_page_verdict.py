@@ -5,6 +5,7 @@ import pytest
 from monitorch.dashboard import api, report_html
 from monitorch.diagnosis import Evidence, Finding, Remedy
 from monitorch.store import Layer, Statistic, Writer, open_run
+from tests.marks import slow
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -68,11 +69,11 @@ def ward(tmp_path_factory, serving):
         ("unknown", "not diagnosed", "unknown"),
     ],
 )
-def test_the_bar_on_top_says_how_the_run_is(page, ward, run, verdict, tone):
-    page.open(f"{ward}#run={run}")
-    assert page.texts(".top .verdict") == [verdict]
-    assert page.run("return document.querySelector('.verdict').dataset.tone") == tone
-    assert len(page.texts(".finding")) == (3 if run == "sick" else 0)
+def test_the_bar_on_top_says_how_the_run_is(visited, ward, run, verdict, tone):
+    visited.follow(f"{ward}#run={run}")
+    assert visited.texts(".top .verdict") == [verdict]
+    assert visited.run("return document.querySelector('.verdict').dataset.tone") == tone
+    assert len(visited.texts(".finding")) == (3 if run == "sick" else 0)
 
 
 def test_first_causes_have_cards_and_what_follows_from_them_is_folded(page, ward):
@@ -99,21 +100,21 @@ def test_a_cause_that_is_over_stays_on_top_of_what_it_has_left(page, tmp_path, s
     write(tmp_path / "hurt", [spike, finding("dead_units", "error", "conv2", 3, caused_by=spike.id)]).close()
     with serving(tmp_path) as client:
         page.open(client.url)
-        assert page.texts(".verdict") == ["1 problem since step 3"]
+        assert page.texts(".verdict") == ["1 problem since step 2"]
         assert page.texts(".finding > .finding-head .severity") == ["over"]
         assert page.run("return document.querySelector('.finding').dataset.tone") == "error"
         assert page.texts("summary") == ["1 consequencedead units"]
         page.driver.get("about:blank")
 
 
-def test_a_card_shows_the_numbers_that_it_rests_on_with_their_threshold(page, ward):
-    page.open(f"{ward}#run=sick")
-    assert page.texts(".sparkline figcaption") == ["xlast 1 · threshold 0.5"]
+def test_a_card_shows_the_numbers_that_it_rests_on_with_their_threshold(visited, ward):
+    visited.follow(f"{ward}#run=sick")
+    assert visited.texts(".sparkline figcaption") == ["xlast 1 · threshold 0.5"]
     box = "const [a, b] = [...document.querySelectorAll('.sparkline svg, .sparkline .limit')].map((e) => "
     box += "e.getBoundingClientRect()); return [a.height, (b.top + b.bottom) / 2 - a.top]"
-    height, limit = page.run(box)
+    height, limit = visited.run(box)
     assert limit == pytest.approx(height / 2, abs=2)
-    assert page.run("return document.querySelectorAll('.sparkline polyline').length") == 1
+    assert visited.run("return document.querySelectorAll('.sparkline polyline').length") == 1
 
 
 def chosen(page):
@@ -195,49 +196,50 @@ def test_until_a_layer_is_chosen_the_worst_ones_are_listed(page, ward):
     assert len(page.texts(".worst-layer")) == 4
 
 
-def test_rows_and_table_have_the_order_of_the_server(page, ward, tmp_path):
+def test_rows_and_table_have_the_order_of_the_server(visited, ward, tmp_path):
     write(tmp_path / "sick", DEAD).close()
     with open_run(tmp_path / "sick") as run:
         ranked = [layer for layer in api.health(run)["layers"] if layer.endswith(".weight")]
     assert ranked == ["conv2.weight", "head.weight", "conv3.weight", "conv1.weight"]
-    page.open(f"{ward}#run=sick&sort=worst&tab=table")
-    assert page.rows() == ranked
-    assert page.texts(".table-tab th .link") == ranked
+    visited.follow(f"{ward}#run=sick&sort=worst&tab=table")
+    assert visited.rows() == ranked
+    assert visited.texts(".table-tab th .link") == ranked
     tones = "return [...document.querySelectorAll('.gutter .dot')].map((e) => [e.parentNode.title, e.dataset.tone])"
-    assert page.run(tones) == [["conv2.weight", "error"]]
+    assert visited.run(tones) == [["conv2.weight", "error"]]
 
 
-def test_losses_are_larger_than_everything_else(page, ward):
-    page.open(f"{ward}#run=sick")
-    assert page.texts(".large-charts h3") == ["Loss"]
-    assert page.texts(".small-charts h3") == ["lr"]
-    assert page.texts(".large-charts .value bdi") == ["train loss", "val loss"]
+def test_losses_are_larger_than_everything_else(visited, ward):
+    visited.follow(f"{ward}#run=sick")
+    assert visited.texts(".large-charts h3") == ["Loss"]
+    assert visited.texts(".small-charts h3") == ["lr"]
+    assert visited.texts(".large-charts .value bdi") == ["train loss", "val loss"]
     size = "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return [box.height, box.width]"
-    (height, width), (_, other) = page.run(size, ".large-charts .chart"), page.run(size, ".small-charts .chart")
+    (height, width), (_, other) = visited.run(size, ".large-charts .chart"), visited.run(size, ".small-charts .chart")
     assert height >= 200
     assert width >= other > 0
 
 
-@pytest.mark.parametrize("width", [360, 390, pytest.param(768, marks=pytest.mark.slow), 1440, 2560])
-def test_the_verdict_comes_first_and_fits_every_window(page, tmp_path, serving, window, width):
+@pytest.mark.parametrize("widths", [(360, 1440), slow((390, 768, 2560))], ids=str)
+def test_the_verdict_comes_first_and_fits_every_window(page, tmp_path, serving, window, widths):
     place = "transformer.encoder.layers.11.self_attention." + "projection" * 6
     words = finding("dead_units", "error", place, 3, "A reason that is " + "long " * 40 + "x" * 90)
     follows = finding("no_update", "warning", place, 4, caused_by=words.id, evidence=(curve("y" * 50, place),))
     write(tmp_path / "wordy", [words, follows, *DEAD], layers=[*LAYERS, place]).close()
-    window(width)
+    size = "const e = document.documentElement; return [e.scrollWidth, visualViewport.scale]"
+    inside = "const inner = [...document.querySelectorAll('.findings *')]; const panel ="
+    inside += " document.querySelector('.findings').getBoundingClientRect(); return inner.filter((e) =>"
+    inside += " e.getBoundingClientRect().right > panel.right + 1).map((e) => e.className)"
+    tops = "return ['.top', '.findings', '.large-charts', '.heat-panel'].map((name) =>"
+    tops += " document.querySelector(name).getBoundingClientRect().top)"
     with serving(tmp_path) as client:
-        page.open(client.url)
-        for summary in page.texts("summary b"):
-            page.click("summary b", summary)
-        size = "const e = document.documentElement; return [e.scrollWidth, visualViewport.scale]"
-        assert page.run(size) == [width, 1]
-        inside = "const inner = [...document.querySelectorAll('.findings *')]; const panel ="
-        inside += " document.querySelector('.findings').getBoundingClientRect(); return inner.filter((e) =>"
-        inside += " e.getBoundingClientRect().right > panel.right + 1).map((e) => e.className)"
-        assert page.run(inside) == []
-        tops = "return ['.top', '.findings', '.large-charts', '.heat-panel'].map((name) =>"
-        tops += " document.querySelector(name).getBoundingClientRect().top)"
-        assert page.run(tops) == sorted(page.run(tops))
+        for width in widths:
+            window(width)
+            page.open(client.url)
+            for summary in page.texts("summary b"):
+                page.click("summary b", summary)
+            assert page.run(size) == [width, 1]
+            assert page.run(inside) == []
+            assert page.run(tops) == sorted(page.run(tops))
         page.driver.get("about:blank")
 
 

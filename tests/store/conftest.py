@@ -28,7 +28,7 @@ def oracle():
     return oracle_columns
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def numbers():
     """Numbers ``[tick, statistic, layer]`` with some that are not finite, the same ones every time."""
 
@@ -44,12 +44,12 @@ def numbers():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def names():
     return lambda layers: [f"layer{number}" for number in range(layers)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def put(names):
     """Store ``values[tick, statistic, layer]`` under steps that begin with ``first``."""
 

@@ -12,18 +12,22 @@ from monitorch.store.backend import TableFile
 from monitorch.store.frame_log import FIRST_LINE
 from monitorch.store.journal import JOURNALS
 from monitorch.store.types import Meta
+from tests.marks import slow
 
 TICKS = 620  # two blocks and a part of one
 
 
-@pytest.fixture(params=[(journal, state) for journal in JOURNALS for state in ("live", "finished")], ids="-".join)
-def run(request, tmp_path, numbers, put):
+STATES = [(journal, state) for journal in JOURNALS for state in ("live", "finished")]
+
+
+@pytest.fixture(scope="module", params=STATES, ids="-".join)
+def run(request, tmp_path_factory, numbers, put):
     """A run that is still written, with ticks in blocks and out of them, or one that is finished."""
     journal, state = request.param
-    writer = Writer(tmp_path / "run", journal=journal)
+    writer = Writer(tmp_path_factory.mktemp("written") / "run", journal=journal)
     put(writer, numbers(TICKS, 70))
     writer.flush() if state == "live" else writer.close()
-    with open_run(tmp_path / "run") as opened:
+    with open_run(writer.path.parent) as opened:
         yield opened
     writer.close()
 
@@ -57,7 +61,7 @@ def test_part_of_a_series(run, numbers):
     np.testing.assert_array_equal(found, numbers(TICKS, 70)[250:601, 1, 7])
 
 
-@pytest.mark.parametrize(("first", "last"), [(None, None), (0, 255), (100, 530), (300, 300), (511, 619)])
+@pytest.mark.parametrize(("first", "last"), [(None, None), slow(0, 255), (100, 530), slow(300, 300), slow(511, 619)])
 def test_windows_are_those_of_a_loop(run, numbers, assert_window, first, last):
     ends = first or 0, TICKS - 1 if last is None else last
     for resolution in (1, 2, 5, 30, 38, 39, 200, TICKS, 5000):
@@ -491,15 +495,16 @@ def read_everything(path):
         return facts, frames
 
 
+@pytest.mark.parametrize("times", [100, slow(1000)])
 @pytest.mark.parametrize("journal", ["wal", "log"])
-def test_file_of_which_any_bits_have_changed_is_read_or_refused(tmp_path, numbers, put, journal):
+def test_file_of_which_any_bits_have_changed_is_read_or_refused(tmp_path, numbers, put, journal, times):
     with Writer(tmp_path / "run", journal=journal) as writer:
         writer.introduce_layers([Layer("layer0", "Linear", 3)])
         writer.event(3, "spike", "warning", layer="layer0", body={"seen": 1})
         put(writer, numbers(300, 2))
     path = writer.path
     whole, chance, refused = path.read_bytes(), np.random.default_rng(0), 0
-    for _ in range(300):
+    for _ in range(times):
         data = bytearray(whole)
         for place in chance.integers(0, len(data), chance.integers(1, 60)):
             data[place] ^= 1 << int(chance.integers(0, 8))
@@ -509,4 +514,4 @@ def test_file_of_which_any_bits_have_changed_is_read_or_refused(tmp_path, number
         except UnreadableRunError:
             refused += 1
         assert len(list_runs(tmp_path)) == 1
-    assert refused > 30
+    assert refused > times / 10

@@ -9,6 +9,7 @@ from monitorch.errors import MonitorchWarning
 from monitorch.store import Layer, Statistic, Writer, list_runs, open_run
 from monitorch.store.journal import JOURNALS
 from monitorch.store.writer import SMALLEST_SIZE
+from tests.marks import slow
 
 
 def fill(writer, numbers, put, close=True):
@@ -169,7 +170,7 @@ def test_bounded_log_stops(tmp_path, numbers, put):
 
 
 @pytest.mark.parametrize("max_size", [2 * SMALLEST_SIZE, SMALLEST_SIZE], ids=["columns of 16", "columns of 256"])
-@pytest.mark.parametrize("first", [1000, 1024, 5990])
+@pytest.mark.parametrize("first", [1000, slow(1024), slow(5990)])
 def test_bounded_run_that_is_resumed_among_its_averages_shows_nothing_that_is_hidden(
     tmp_path, numbers, put, oracle, max_size, first
 ):

@@ -6,12 +6,14 @@ import sys
 import pytest
 
 from monitorch.store import list_runs, open_run
+from tests.marks import slow
 
-PROCESSES, ROUNDS, TICKS = 5, 6, 7
+PROCESSES, TICKS = 5, 7
+ROUNDS = 3, slow(20)
 
 # each waits for the others before every round, so that all of them are at the same place at the same moment
 CHILD = """
-import sys, warnings
+import sys, time, warnings
 from pathlib import Path
 from monitorch.errors import StoreError
 from monitorch.store import Writer
@@ -26,7 +28,7 @@ def records(step):
 for round_ in range(rounds):
     (folder / f"ready{round_}.{number}").touch()
     while len(list(folder.glob(f"ready{round_}.*"))) < processes:
-        pass
+        time.sleep(0.001)
 """
 
 STORE = """
@@ -46,9 +48,9 @@ WRITER = """
 """
 
 
-def run_processes(folder, body):
+def run_processes(folder, body, rounds):
     command = [sys.executable, "-c", CHILD + body, folder]
-    numbers = [[str(number), str(PROCESSES), str(ROUNDS), str(TICKS)] for number in range(PROCESSES)]
+    numbers = [[str(number), str(PROCESSES), str(rounds), str(TICKS)] for number in range(PROCESSES)]
     children = [subprocess.Popen([*command, *number], stderr=subprocess.PIPE, text=True) for number in numbers]
     for child in children:
         _, said = child.communicate(timeout=240)
@@ -70,11 +72,12 @@ def of_process(number):
 
 
 @pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("option", ["numbered=True", "shared=True", "resume=True"])
-def test_no_process_loses_anything_to_another_that_wants_the_same_name(tmp_path, option):
-    run_processes(tmp_path, STORE.replace("__OPTION__", option))
+def test_no_process_loses_anything_to_another_that_wants_the_same_name(tmp_path, option, rounds):
+    run_processes(tmp_path, STORE.replace("__OPTION__", option), rounds)
     found = stored_numbers(tmp_path / "runs")
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         runs = [values for name, values in found.items() if name.partition("_")[0] == f"run{round_}"]
         # one that resumes may come when another has finished, and continues its run then
         parts = [values[start : start + TICKS] for values in runs for start in range(0, len(values), TICKS)]
@@ -83,9 +86,10 @@ def test_no_process_loses_anything_to_another_that_wants_the_same_name(tmp_path,
 
 
 @pytest.mark.xdist_group("processes")
-def test_of_several_writers_one_gets_the_folder_and_the_others_are_told(tmp_path):
-    run_processes(tmp_path, WRITER)
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_of_several_writers_one_gets_the_folder_and_the_others_are_told(tmp_path, rounds):
+    run_processes(tmp_path, WRITER, rounds)
     found = stored_numbers(tmp_path / "runs")
-    assert len(found) == ROUNDS
+    assert len(found) == rounds
     for values in found.values():
         assert values in [of_process(number) for number in range(PROCESSES)]

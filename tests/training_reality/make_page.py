@@ -1,4 +1,4 @@
-"""Writes docs/training_reality.md from the rows of the table: ``python -m tests.training_reality.make_page``."""
+"""Writes the page of ways to train from the rows of the table: ``python -m tests.training_reality.make_page``."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.training_reality.cases import CHECKPOINTING, COMPILED, EAGER, REFUSED
 from tests.training_reality.combinations import UNSUPPORTED, WAYS, ways_of
 from tests.training_reality.distributed.cases import LAYOUTS, Layout
 
-PAGE = Path(__file__).parents[2] / "docs" / "training_reality.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_it_works" / "ways_to_train.md"
 
 INTRODUCTION = """\
 # Right numbers, however you train
@@ -21,47 +21,8 @@ The numbers are: {everything}; in two rows also {of_some}. Norms come with corre
 compared. Updates come with the facts of `ParameterFacts`; gradients, where a step has parts or Adam makes it, with
 those of `SignalToNoise`.
 
-## Gradients are what the optimizer consumes
-
-```python
-import torch
-from torch import nn
-
-from monitorch import PyTorchInspector
-from monitorch.lens import ParameterGradientGeometry, ParameterUpdateGeometry
-
-model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
-lenses = [ParameterGradientGeometry(), ParameterUpdateGeometry(optimizer)]
-inspector = PyTorchInspector(lenses, module=model, optimizer=optimizer, grad_scaler=scaler, visualizer="dummy")
-for step in range(3):
-    optimizer.zero_grad()
-    scaler.scale(model(torch.randn(16, 4)).square().mean()).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    scaler.step(optimizer)
-    scaler.update()
-inspector.tick_epoch()  # gradients after accumulation, unscaling and clipping, and how many steps were skipped
-inspector.detach()
-```
-
-* `optimizer=` (one or several): gradients of their parameters are taken at their steps, after all other step hooks.
-  Without it each backward pass is a sample of what `.grad` holds then.
-* `gradient="before_clip"`: gradients as the last backward pass before the step left them, unscaled. This costs a copy
-  of the gradients.
-* `grad_scaler=`: all gradients, also those of outputs, are shown without the scale. A step that the scaler skips has no
-  gradient and no update, interrupts correlations, counts as a step, and is shown in `skipped steps`. Gradients of
-  outputs are shown for skipped steps too, and what is not finite is counted. `grad_scaler=` needs `optimizer=`. If you
-  do not pass the scaler, it is noticed at the first step that it makes, or without `optimizer=` by the gradient of the
-  loss, if the loss is seen, and you get a warning.
-* Gradients of parameters that are in none of these optimizers are taken at backward; `inspector.gradient_moments` says
-  when each is taken.
-* An optimizer that steps with a closure shows the last evaluation of the closure.
-* With `optimizer=` the loss of a step is one sample too: the mean over its micro-batches, whether `loss_fn` computes
-  it, the model returns it or you push it. If a model gets the number of items of all micro-batches
-  (`num_items_in_batch`, as from Hugging Face's Trainer), its losses are parts of one loss and are added up.
-* An update is the change from just before a step to just after it, so changes between steps, such as clamped weights,
-  are not part of it.
+Gradients are those that the optimizer uses: [Mixed precision, clipping, accumulation](../how_to/precision.md) says what
+that means for each.
 
 ## The table
 
@@ -88,9 +49,9 @@ made.
 PROCESSES = """
 ## Several processes
 
-Each row runs under torchrun; the oracle is one process in float64 with all batches. The numbers are those above, the
+Each row runs in real processes; the oracle is one process in float64 with all batches. The numbers are those above, the
 loss and rates of gradients, with mean, deviation, extremes and median. Compiled weights are equal within rounding, and
-there are no more graph breaks. More in [processes.md](processes.md).
+there are no more graph breaks. More in [Several processes](../how_to/processes.md).
 
 | way to train | processes | recorded | weights | each as | remark |
 |---|---|---|---|---|---|

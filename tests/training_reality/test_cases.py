@@ -38,17 +38,17 @@ pytestmark = [
 EVALUATED = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 CASES = [*EAGER, *CHECKPOINTING, *COMPILED, *combinations(on_gpu=torch.cuda.is_available())]
 QUICK = {
-    "reentrant checkpointing": ("plain", "gradient accumulation", "clipping", "GradScaler", "evaluation in between"),
-    "compiled": (
-        "gradient accumulation",
-        "GradScaler, overflow",
-        "clipping",
-        "several optimizers (GAN)",
-        "tied weights",
+    "checkpointing": (
+        *("gradient accumulation", "GradScaler, overflow", "steps inside backward"),
+        *("parameters in no optimizer", "evaluation in between"),
     ),
+    "reentrant checkpointing": ("plain", "gradient accumulation", "clipping", "GradScaler", "evaluation in between"),
+    "compiled": ("gradient accumulation", "GradScaler, overflow", "tied weights"),
     "compiled, checkpointing": ("plain",),
 }
-"""Examples of combinations, which take seconds with the compiler; the others are slow tests."""
+"""Examples of combinations; the others are slow tests."""
+
+LIKE_OTHERS_WITHOUT_A_GPU = "torch.compile, `mode='reduce-overhead'`"
 
 ANY_ORDER = {("sparse gradients", "cuda")}
 """Where training does not repeat itself: a GPU adds up the rows of a sparse gradient in any order."""
@@ -132,7 +132,9 @@ def row(case):
     # all tests of a row in one worker: it is trained once
     own = [EVALUATED] if case.loop is loops.evaluating else []
     base, _, way = case.name.rpartition(" + ")
-    if way != "checkpointing" and base and base not in QUICK.get(way, ()):
+    if base and base not in QUICK.get(way, ()):
+        own.append(pytest.mark.slow)
+    if case.name == LIKE_OTHERS_WITHOUT_A_GPU and not torch.cuda.is_available():
         own.append(pytest.mark.slow)
     return pytest.param(case, id=case.name, marks=[pytest.mark.xdist_group(case.name), *own])
 

@@ -10,6 +10,7 @@ import torch
 
 from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
+from tests.marks import some_fast
 from tests.training_reality import loops, models
 
 # the compiler hides these warnings of its own, but cannot where warnings are errors
@@ -57,12 +58,7 @@ def assert_gradients_are_equal(watched, bare):
         assert mine.grad is None or torch.equal(mine.grad, other.grad)
 
 
-def way(model, compiled):
-    is_slow = compiled == "compiled" and model != "plain"  # the compiler takes seconds
-    return pytest.param((model, compiled), id=f"{model}-{compiled}", marks=[pytest.mark.slow] if is_slow else [])
-
-
-@pytest.fixture(params=[way(*pair) for pair in product(MODELS, COMPILED)])
+@pytest.fixture
 def pair(request):
     """A model, the same again, an optimizer of the first, and how they are to be called."""
     torch.compiler.reset()
@@ -70,7 +66,21 @@ def pair(request):
     return model, copy.deepcopy(model), torch.optim.SGD(model.parameters(), lr=0.1), compiled
 
 
-@pytest.mark.parametrize("leave", [detach, drop, take_lenses_out, pause])
+def in_all_ways(name, values, quick):
+    """Each with each model, compiled or not; the compiler takes seconds, and has one model with the quick one."""
+
+    def is_quick(value, pair):
+        return pair[1] == "eager" or (pair[0] == "plain" and value is quick)
+
+    pairs = some_fast(product(values, product(MODELS, COMPILED)), is_quick)
+    return pytest.mark.parametrize((name, "pair"), pairs, indirect=["pair"], ids=id_of)
+
+
+def id_of(part):
+    return "-".join(part) if isinstance(part, tuple) else getattr(part, "__name__", str(part))
+
+
+@in_all_ways("leave", [detach, drop, take_lenses_out, pause], quick=drop)
 def test_backward_goes_on_without_the_inspector(leave, pair):
     watched, bare, optimizer, compiled = pair
     watching = [watch(watched, optimizer=optimizer, gradient="before_clip")]
@@ -83,7 +93,7 @@ def test_backward_goes_on_without_the_inspector(leave, pair):
     assert leave is not detach or watching[0].records() == []
 
 
-@pytest.mark.parametrize("knows_optimizer", [True, False], ids=["at step", "at backward"])
+@in_all_ways("knows_optimizer", [True, False], quick=True)
 def test_backward_goes_on_with_an_inspector_that_came_late(knows_optimizer, pair):
     watched, bare, optimizer, compiled = pair
     called = compiled(watched)

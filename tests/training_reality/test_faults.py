@@ -1,7 +1,8 @@
 """Whatever fails inside the package, training goes on bit-identically and one message says so.
 
 Functions that fail are not listed here: a first run notes every function of the package that is called while a model is
-trained, and then each of them in turn is made to fail at every call.
+trained, and then each of them in turn is made to fail at every call. That takes a minute: without the slow tests, only
+the one of each file that is called first fails, which is nearest to where the file is used.
 """
 
 import gc
@@ -19,6 +20,7 @@ from monitorch import PyTorchInspector, lens
 from monitorch.engine import reports
 from monitorch.engine.compilation import HookedMethod
 from monitorch.preprocessor import AbstractBackwardPreprocessor, AbstractForwardPreprocessor
+from tests.marks import slow
 
 SOURCE = str(Path(monitorch.__file__).parent)
 INJECTED = "injected"
@@ -59,7 +61,7 @@ class Calls:
     """
 
     def __init__(self, through):
-        self.inside, self.outside, self._through = set(), set(), through
+        self.inside, self.outside, self._through = {}, set(), through
 
     def __enter__(self):
         sys.setprofile(self._note)
@@ -73,12 +75,12 @@ class Calls:
             if not is_behind_a_guard(frame):
                 self.outside.add(frame.f_code)
             elif is_called_through(self._through, frame):
-                self.inside.add(frame.f_code)
+                self.inside.setdefault(frame.f_code)
 
     @property
     def functions(self):
-        """By name: all functions that have one of the codes."""
-        codes = self.inside - self.outside - GUARD_CODES
+        """By name, in the order of their first calls: all functions that have one of the codes."""
+        codes = [code for code in self.inside if code not in self.outside | GUARD_CODES]
         found = {}
         gc.unfreeze()  # what was frozen is not listed
         for thing in gc.get_objects():
@@ -86,7 +88,9 @@ class Calls:
                 name = f"{thing.__module__.removeprefix('monitorch.')}.{thing.__qualname__}"
                 found.setdefault((name, thing.__code__), []).append(thing)
         gc.freeze()
-        return {name: functions for (name, _), functions in sorted(found.items(), key=lambda item: item[0][0])}
+        return {
+            name: functions for (name, code), functions in sorted(found.items(), key=lambda one: codes.index(one[0][1]))
+        }
 
 
 def fail(*_, **__):
@@ -324,6 +328,7 @@ class Reporting(Watched):
 
 
 SLOW = (
+    Reporting,
     EveryStep,
     Watched,
     EveryThird,
@@ -337,12 +342,17 @@ SLOW = (
     Sketched,
     Compiled,
 )
-SCENARIOS = [Reporting, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
+
+
+def first_of_each_file(functions):
+    return {found[0].__module__: (name, found) for name, found in reversed(functions.items())}.values()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("kind", SCENARIOS)
-def test_training_goes_on_bit_identically_whatever_fails(kind, unexpected_warnings):
+@pytest.mark.parametrize(
+    ("kind", "which"), [(Reporting, first_of_each_file), *(slow(kind, dict.items) for kind in SLOW)]
+)
+def test_training_goes_on_bit_identically_whatever_fails(kind, which, unexpected_warnings):
     expected = kind().train()
     rehearsal = kind()
     rehearsal.watch()
@@ -352,7 +362,7 @@ def test_training_goes_on_bit_identically_whatever_fails(kind, unexpected_warnin
     functions = calls.functions
     assert len(functions) > 20
     wrong = {}
-    for name, failing in functions.items():
+    for name, failing in which(functions):
         reports._told_by_nobody.clear()
         scenario = kind()
         scenario.watch()

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from collections import OrderedDict
 from functools import partial
+from itertools import product
 
 import onnx
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize, prune
+
+from tests.marks import slow, some_fast
 
 
 def saved_and_loaded(model):
@@ -27,9 +30,10 @@ LOAD_ALONE = """
 import sys
 sys.modules["monitorch"] = None
 import torch
-model = torch.load(sys.argv[1], weights_only=False)
-model(torch.ones(2, 3)).sum().backward()
-print(model.enter.weight.grad.shape)
+for file in sys.argv[1:]:
+    model = torch.load(file, weights_only=False)
+    model(torch.ones(2, 3)).sum().backward()
+    print(model.enter.weight.grad.shape)
 """
 
 
@@ -65,16 +69,17 @@ def test_copies_may_be_watched_and_compiled(every, setting, seen, leave, new_set
     assert seen(watcher) == before
 
 
-@pytest.mark.parametrize("way", ["inspector", "watch"])
-def test_a_saved_model_loads_where_this_package_is_not_installed(way, new_setting, tmp_path):
-    model = nn.Sequential(OrderedDict(enter=nn.Linear(3, 4), act=nn.ReLU(), head=nn.Linear(4, 1)))
-    setting = new_setting(way, model)  # of classes that the other process knows
-    watcher = setting.watch()
-    setting.step()
-    torch.save(setting.model, tmp_path / "model.pt")
-    command = [sys.executable, "-c", LOAD_ALONE, tmp_path / "model.pt"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "torch.Size([4, 3])\n"
-    assert repr(watcher)
+def test_a_saved_model_loads_where_this_package_is_not_installed(new_setting, tmp_path):
+    files = {way: tmp_path / f"{way}.pt" for way in ("inspector", "watch")}
+    for way, file in files.items():
+        model = nn.Sequential(OrderedDict(enter=nn.Linear(3, 4), act=nn.ReLU(), head=nn.Linear(4, 1)))
+        setting = new_setting(way, model)  # of classes that the other process knows
+        watcher = setting.watch()
+        setting.step()
+        torch.save(setting.model, file)
+        assert repr(watcher)
+    command = [sys.executable, "-c", LOAD_ALONE, *files.values()]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "torch.Size([4, 3])\n" * 2
 
 
 @pytest.mark.parametrize("what", ["optimizer", "scaler"])
@@ -98,9 +103,13 @@ def program(model, x, strict):
     return str(exported.graph_signature), str(exported.graph)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("strict", "every", "training"),
+    some_fast(
+        product((True, False), (1, 3), (True, False)),
+        lambda strict, every, training: every == 1 and (training or not strict),
+    ),
+)
 def test_exported_programs_are_those_of_the_bare_model_and_nothing_is_recorded(strict, every, training, setting, seen):
     setting.model.train(training)
     bare = program(setting.model, setting.x, strict)
@@ -123,7 +132,11 @@ def onnx_program(model, x, path, dynamo):
 
 @pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the exporter's own
-@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize(
+    ("setting", "dynamo"),
+    [("inspector", False), ("watch", True), ("watch", False), slow("inspector", True)],
+    indirect=["setting"],
+)
 def test_onnx_programs_are_those_of_the_bare_model_and_nothing_is_recorded(dynamo, setting, seen, tmp_path):
     setting.model.eval()
     bare = onnx_program(setting.model, setting.x, tmp_path / "bare.onnx", dynamo)

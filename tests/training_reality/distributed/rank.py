@@ -1,9 +1,6 @@
-"""One process of a layout: trains, watched and not, and writes what it was shown."""
+"""One process of a layout: trains, watched and not, and reports what it was shown."""
 
 import contextlib
-import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +15,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from monitorch import PyTorchInspector
-from monitorch.engine import meeting
 from monitorch.engine.meeting import Meeting
 from monitorch.lens import (
     LossMetrics,
@@ -47,11 +43,8 @@ from tests.training_reality.distributed.training import (
     new_model,
 )
 
-DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+DEVICE = "cpu"
 """Where to train; on a GPU all processes share it."""
-
-PACE = sys.argv[3] if len(sys.argv) > 3 else QUICK
-"""Which variants to train, see ``Layout.variants_on``."""
 
 LINES = {"inplace": False, "line_aggregation": ["mean", "std", "min", "max", "median"], "range_aggregation": None}
 OTHER_LENSES = (
@@ -177,8 +170,8 @@ class Run:
         return [p.full_tensor() if isinstance(p, DTensor) else p.detach() for p in self.model.parameters()]
 
 
-def numbers(layout):
-    return {name: compared(layout, VARIANTS[name]) for name in layout.variants_on(DEVICE, PACE)}
+def numbers(layout, pace):
+    return {name: compared(layout, VARIANTS[name]) for name in layout.variants_on(DEVICE, pace)}
 
 
 def compared(layout, variant):
@@ -284,21 +277,18 @@ def placements():
     return found
 
 
-def main(folder):
-    dist.init_process_group("gloo")
-    meeting.PATIENCE = meeting.AGREEING = 60  # on a busy machine one process may be far behind the others
-    found = {layout.key: numbers(layout) for layout in LAYOUTS if layout.processes == dist.get_world_size()}
-    if dist.get_world_size() == 2 and PACE == QUICK:
+def report(rank, folder, *, device, pace):
+    """All that there is to find in a group of this size; ``pace`` says which variants, see ``Layout.variants_on``."""
+    global DEVICE
+    DEVICE = device
+    layouts = [layout for layout in LAYOUTS if layout.processes == dist.get_world_size()]
+    found = {layout.key: numbers(layout, pace) for layout in layouts}
+    if dist.get_world_size() == 2 and pace == QUICK:
         found["collectives"] = [count_collectives(*case) for case in ((2, 1), (2, 9), (12, 1), (12, 9))]
         found["poisoned"] = poisoned()
         found["deaths"] = deaths()
         if DEVICE == "cpu":
             found["placements"] = placements()
             found["second moments"] = second_moments()
-    Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    return found

@@ -1,10 +1,6 @@
-"""Several processes, started by torchrun: the numbers of all of them are those of one process with all batches."""
+"""Several processes: the numbers of all of them are those of one process with all batches."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import cache
 
 import pytest
 import torch
@@ -12,11 +8,10 @@ from torch import nn
 
 from tests.training_reality.distributed.cases import LAYOUTS, PACES, QUICK, SLOW
 from tests.training_reality.distributed.oracle import Whole
+from tests.training_reality.distributed.rank import report
 from tests.training_reality.distributed.training import RATE, STEPS, VARIANTS, Loss, batch, new_model
 
 pytestmark = pytest.mark.xdist_group("processes")
-ROOT = Path(__file__).parents[3]
-PROGRAM = "tests.training_reality.distributed.rank"
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 ROWS = [
     pytest.param(
@@ -36,24 +31,9 @@ TOLERANCE = {"float32": SINGLE, "GradScaler": SINGLE}
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory):
+def started(run_ranks):
     """Start so many processes on a device, once for each pace; returns what each has found."""
-    results = {}
-
-    def start(processes, device, pace=QUICK):
-        if (processes, device, pace) not in results:
-            folder = tmp_path_factory.mktemp("ranks")
-            launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-            settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-            command = [*launch, "-m", PROGRAM, str(folder), device, pace]
-            done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=600)
-            assert done.returncode == 0, done.stderr
-            results[processes, device, pace] = [
-                json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)
-            ]
-        return results[processes, device, pace]
-
-    return start
+    return cache(lambda processes, device, pace=QUICK: run_ranks(report, processes, device=device, pace=pace))
 
 
 @pytest.mark.parametrize(("layout", "variant", "device", "pace"), ROWS)
