@@ -5,6 +5,7 @@ import gc
 import pickle
 import threading
 import weakref
+from contextvars import ContextVar, copy_context
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial
@@ -994,6 +995,28 @@ def test_watch_goes_with_its_model(training):
     assert len(training.optimizer._optimizer_step_post_hooks) == 0
     assert len(training.loss_fn._forward_hooks) == 0
     training.optimizer.step()
+
+
+class SetsVariable(Collector):
+    """A visualizer that sets a context variable, as NumPy and torch do."""
+
+    variable = ContextVar("variable")
+
+    def flush(self):
+        self.variable.set("set")
+        super().flush()
+
+
+def test_a_watch_that_goes_with_its_model_sets_no_variable_of_the_context_it_goes_in(training):
+    """Where the garbage collector comes, one may be being set, and CPython overwrites what it is about to read."""
+    training.shown = SetsVariable()
+    training.watch(training.optimizer)
+    training.run(5)
+    SetsVariable.variable.set("before")
+    del training.model
+    gc.collect()
+    assert training.shown.ticks == 2
+    assert SetsVariable.variable.get() == "before"
 
 
 def test_no_hook_keeps_the_watch_alive(training):

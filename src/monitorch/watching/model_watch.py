@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
@@ -740,7 +741,8 @@ def _close_with_model(watch: Watch) -> None:
     """The model is gone: show what is left, unless tensors cannot be read just now."""
     watch.inspector.state.on_error = "warn"  # nobody could catch an error
     if _can_read_tensors():
-        watch.end(None)
+        # the garbage collector may come while a context variable is set, and Python does not survive another one then
+        copy_context().run(watch.end, None)
     else:
         watch.inspector.drop()
 
