@@ -14,6 +14,9 @@ FEWEST = 5
 EARLY = 5
 """How many losses tell where training began."""
 
+MOST_SORTED = 1 << 20
+"""Numbers that are sorted at once: windows of a long run are looked at one part after the other."""
+
 SHORT, PATIENCE = 30, 100
 """With fewer steps nobody can say whether a run learns, and with fewer than these one that has learned little may still
 learn much."""
@@ -201,7 +204,9 @@ def rolling_median(values: Numbers, window: int = FEWEST) -> Numbers:
     found = np.full(values.shape, np.nan)
     if len(values) >= window and values.size:
         windows = np.lib.stride_tricks.sliding_window_view(values, window, axis=0)
-        found[window - 1 :] = nan_median(windows)
+        rows = max(1, MOST_SORTED // (window * values[0].size))
+        for start in range(0, len(windows), rows):
+            found[window - 1 + start :][:rows] = nan_median(windows[start : start + rows])
     return found
 
 

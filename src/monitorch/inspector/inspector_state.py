@@ -377,14 +377,14 @@ class InspectorState:
 
     def end_quiet_step(self) -> bool:
         """A step ends, maybe a quiet one before another idle one; false if there is more to do."""
-        step = self.step + 1
+        now, step, clock = perf_counter(), self.step + 1, self.clock
         if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.events.waiting:
             return False
-        now = perf_counter()
         if now >= self.tick_time:
             return False
         self.step, self._between_steps = step, True
-        self.clock.end_quietly(now)
+        clock.end_quietly(now)
+        clock.spent = perf_counter() - now + clock.calling  # the hooks of the optimizer; of the next step, to be exact
         return True
 
     def end_step(self) -> None:

@@ -109,6 +109,12 @@ class Series:
             samples = samples.reshape(-1).to(wide_dtype(samples))
         self._waiting.add_all(numbers, samples, all_steps)
 
+    def add_steps(
+        self, key: Hashable, samples: Sequence[float], steps: Sequence[int], inplace: bool | None = None
+    ) -> None:
+        """Add samples of several steps to one key; a sample has one number."""
+        self._waiting.add_all([self.place(key, inplace)] * len(samples), samples, steps)
+
     def add_column(self, keys: Sequence[Hashable], column: int, samples: Tensor | Sequence[float]) -> None:
         """Add one number of a sample of several to each key, as :meth:`add_all` does with all of them."""
         numbers = [self._numbers(self.place(key))[column] for key in keys]

@@ -193,8 +193,14 @@ class RunNumbers(AccumulatingPreprocessor):
 
     def _add_steps(self, name: str, numbers: Sequence[tuple[int, Any]], inplace: bool) -> None:
         """Add the whole numbers of some steps."""
-        for step, whole in numbers:
-            self._add(name, whole, inplace, in_step=True, step=step)
+        steps, wholes = zip(*numbers, strict=True)
+        if all(type(whole) is float for whole in wholes):
+            self._kept.series.add_steps(name, wholes, steps, inplace)
+            if several_processes():
+                self._in_step.add_steps(name, wholes, steps)
+        else:
+            for step, whole in numbers:
+                self._add(name, whole, inplace, in_step=True, step=step)
         self._recent.setdefault(name, deque(maxlen=RECENT)).extend(numbers)
 
     def _add(

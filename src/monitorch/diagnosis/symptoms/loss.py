@@ -1,11 +1,13 @@
 """What losses alone tell: spikes, a bad start, overfitting, and differences between training and validation."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import signals
 from ..finding import Evidence, Finding, Remedy
@@ -28,33 +30,71 @@ LEAST_NOISE = 0.02
 """The noise of a loss is taken for this share of it at least: that of full batches has none."""
 
 
-class LossNoise(NamedTuple):
-    """How losses differ from those just before them; numbers are of the losses from ``begin`` on."""
+OFTEN, MOST_COMPARED = 0.02, 2048
+"""What happens at this share of losses is usual; so many of a run are looked at."""
 
-    begin: int
-    level: Numbers
-    """The median of the losses just before."""
-    excess: Numbers
-    """How far above it a loss is."""
-    before: Numbers
-    """How far above theirs the loss before was."""
-    spread: Numbers
-    """The usual excess in the steps before, as a robust standard deviation."""
-    largest: Numbers
-    """The largest one there."""
+BLOCK = 4096
+"""Windows that are looked at together: all those of a long run would take gigabytes."""
 
-    @classmethod
-    def of(cls, losses: Numbers, window: int) -> "LossNoise":
-        """Of all losses that have so many before them."""
-        view = np.lib.stride_tricks.sliding_window_view
-        level = np.median(view(losses, RECENT)[:-1], axis=1)  # the loss falls, so compare with just before
-        excess = np.concatenate([np.zeros(RECENT), losses[RECENT:] - level])
-        past = view(excess, window)[:-1]
-        spread = 1.4826 * np.median(np.abs(past - np.median(past, axis=1)[:, None]), axis=1)
-        level = level[window - RECENT :]
-        spread = np.maximum(spread, np.maximum(LEAST_NOISE * np.abs(level), 1e-12))
-        calm = past[:, :-SMOOTH]  # what is just before may be the beginning of it
-        return cls(window, level, excess[window:], excess[window - 1 : -1], spread, calm.max(axis=1))
+
+@dataclass(frozen=True)
+class LossNoise:
+    """How losses differ from those just before them; what takes long is computed only for the places that are asked for.
+
+    Args:
+        losses: all of a run.
+        window: how many losses before one tell what is usual.
+    """
+
+    losses: Numbers
+    window: int
+
+    @cached_property
+    def level(self) -> Numbers:
+        """The median of the losses just before each, since losses fall; NaN for the first ones."""
+        return np.concatenate([[np.nan], rolling_median(self.losses[:, None], RECENT)[:-1, 0]])
+
+    @cached_property
+    def excess(self) -> Numbers:
+        """How far above that each loss is; 0 for the first ones."""
+        return np.where(np.isnan(self.level), 0.0, self.losses - self.level)
+
+    @property
+    def lowest_before(self) -> Numbers:
+        """The lowest of the losses just before each that has a window: a bound that takes no time."""
+        found = self.losses[self.window - RECENT : -RECENT].copy()
+        for shift in range(1, RECENT):
+            np.minimum(found, self.losses[self.window - RECENT + shift : shift - RECENT], out=found)
+        return found
+
+    def spread(self, places: Steps) -> Numbers:
+        """The usual excess in the window before each place, as a robust standard deviation."""
+        found = self._in_windows(places, _deviation)
+        return np.maximum(found, np.maximum(LEAST_NOISE * np.abs(self.level[places]), 1e-12))
+
+    def largest(self, places: Steps) -> Numbers:
+        """The largest excess there; what is just before a place may be the beginning of a spike."""
+        return self._in_windows(places, lambda windows: windows[:, :-SMOOTH].max(axis=1))
+
+    def is_usual(self, score: float, places: Steps) -> NDArray[np.bool_]:
+        """Whether an excess of so many standard deviations is usual before each place: a heavy tail is no spike."""
+        count = len(self.losses) - self.window
+        some = self.window + np.unique(np.linspace(0, count - 1, min(count, MOST_COMPARED)).astype(np.int64))
+        is_high = self.excess[some] / self.spread(some) > score
+        before = np.searchsorted(some, places)
+        found: NDArray[np.bool_] = np.concatenate([[0], np.cumsum(is_high)])[before] > OFTEN * before
+        return found
+
+    def _in_windows(self, places: Steps, statistic: Callable[[Numbers], Numbers]) -> Numbers:
+        blocks = [places[start : start + BLOCK] for start in range(0, len(places), BLOCK)]
+        offsets = np.arange(-self.window, 0)
+        return np.concatenate([np.zeros(0), *(statistic(self.excess[block[:, None] + offsets]) for block in blocks)])
+
+
+def _deviation(windows: Numbers) -> Numbers:
+    middle = np.median(windows, axis=1)[:, None]
+    found: Numbers = 1.4826 * np.median(np.abs(windows - middle), axis=1)
+    return found
 
 
 @dataclass(frozen=True)
@@ -77,7 +117,7 @@ class LossSpike(Symptom):
         losses = run.loss
         if len(losses) < 40 or not np.isfinite(losses.values).all():
             return
-        noise = LossNoise.of(losses.values, min(self.window, len(losses) // 2))
+        noise = LossNoise(losses.values, min(self.window, len(losses) // 2))
         first = abs(run.first_loss) if math.isfinite(run.first_loss) else 0.0
         jump = self.jump * max(first, float(np.median(np.abs(losses.values))))
         found = self._jumps(noise, jump)
@@ -91,7 +131,7 @@ class LossSpike(Symptom):
         cause, culprit = self._culprit(run, step)
         if is_slow:
             cause = "The learning rate was far higher than ever before just then."
-        before, top = float(noise.level[place - noise.begin]), float(values[place : place + length].max())
+        before, top = float(noise.level[place]), float(values[place : place + length].max())
         text = (
             f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was "
             f"{'halfway ' * is_slow}back {length} later. "
@@ -102,24 +142,30 @@ class LossSpike(Symptom):
         remedy = Remedy(
             "Look at this batch, skip it, or clip gradients.", "clip", {"max_norm": round(2 * usual, 4) or 1.0}
         )
-        shown = points("loss", None, losses.steps[place - noise.begin :], values[place - noise.begin :])
+        shown = points("loss", None, losses.steps[place - noise.window :], values[place - noise.window :])
         detected = int(losses.steps[min(place + length, len(losses) - 1)])
         yield self.finding(None, step, detected, "warning", text, remedy, shown, *culprit)
 
     def _jumps(self, noise: LossNoise, jump: float) -> list[tuple[float, int, int]]:
         """Losses that are as far above the largest ones of their window as these are above the usual noise."""
-        scores, ahead = noise.excess / noise.spread, noise.level + noise.excess
-        was_calm = noise.before < 0.3 * noise.excess  # a loss that rises step by step is no spike
-        is_far = (scores > self.z) & (scores > (noise.largest / noise.spread) ** 2)
-        is_spike = was_calm & is_far & (noise.excess > jump) & (noise.excess > np.abs(noise.level))
+        if (noise.losses[noise.window :] - noise.lowest_before).max() <= jump:
+            return []
+        level, excess = noise.level, noise.excess
+        was_calm = np.concatenate([[0.0], excess[:-1]]) < 0.3 * excess  # a loss that rises step by step is no spike
+        is_large = was_calm & (excess > jump) & (excess > np.abs(level))
+        places = noise.window + np.flatnonzero(is_large[noise.window :])
+        spread = noise.spread(places)
+        scores = excess[places] / spread
+        is_far = (scores > self.z) & (scores > (noise.largest(places) / spread) ** 2)
+        places, scores = places[is_far], scores[is_far]
         found = []
-        for place in np.flatnonzero(is_spike).tolist():
-            if np.mean(scores[:place] > self.z / 2) > 0.02:
-                continue  # a heavy tail is no spike
-            after = ahead[place + 1 : place + 1 + self.window]
-            back = np.flatnonzero(after < noise.level[place] + 0.3 * noise.excess[place])
-            if len(back):
-                found.append((float(scores[place]), place + noise.begin, int(back[0]) + 1))
+        if len(places):
+            is_rare = ~noise.is_usual(self.z / 2, places)
+            for place, score in zip(places[is_rare].tolist(), scores[is_rare].tolist(), strict=True):
+                after = noise.losses[place + 1 : place + 1 + self.window]
+                back = np.flatnonzero(after < level[place] + 0.3 * excess[place])
+                if len(back):
+                    found.append((score, place, int(back[0]) + 1))
         return found
 
     def _setback(self, run: RunView, noise: LossNoise, jump: float) -> list[tuple[float, int, int]]:
@@ -127,20 +173,21 @@ class LossSpike(Symptom):
 
         Without such a jump it would be the edge of stability, or a harder part of the data.
         """
-        values, steps, jumps = run.loss.values, run.loss.steps, _rate_jumps(run)
-        later = rolling_median(values[:, None], SMOOTH)[noise.begin + 2 * SMOOTH - 1 :, 0]  # from 5 to 10 steps later
-        before, spread = noise.level[: len(later)], noise.spread[: len(later)]
-        rise = later - before
-        scores = 2 * rise / spread  # medians have half of the noise
-        is_up = (scores > self.z) & (rise > SETBACK * np.abs(before)) & (rise > jump)
-        for place in np.flatnonzero(is_up).tolist():
-            if not (np.abs(jumps - steps[place + noise.begin]) <= 2 * RECENT).any():
-                continue
-            half = (before[place] + later[place]) / 2
-            first = int(np.argmax(values[place + noise.begin :] > half))
+        values, places = run.loss.values, np.arange(noise.window, len(run.loss) - 2 * SMOOTH + 1)
+        places = places[_are_near(run.loss.steps[places], _rate_jumps(run), 2 * RECENT)]
+        if not len(places):
+            return []
+        later = rolling_median(values[:, None], SMOOTH)[2 * SMOOTH - 1 :, 0]  # from 5 to 10 steps later
+        rise = later[places] - noise.level[places]
+        is_up = (rise > SETBACK * np.abs(noise.level[places])) & (rise > jump)
+        places, rise = places[is_up], rise[is_up]
+        scores = 2 * rise / noise.spread(places)  # medians have half of the noise
+        for place, score in zip(places.tolist(), scores.tolist(), strict=True):
+            half = (noise.level[place] + later[place]) / 2
             back = np.flatnonzero(later[place + 1 :] < half)
-            if len(back):
-                return [(float(scores[place]), place + noise.begin + first, int(back[0]) + 1)]
+            if score > self.z and len(back):
+                first = int(np.argmax(values[place:] > half))
+                return [(score, place + first, int(back[0]) + 1)]
         return []
 
     def _culprit(self, run: RunView, step: int) -> tuple[str, list[Evidence]]:
@@ -164,6 +211,13 @@ def _rate_jumps(run: RunView) -> Steps:
     highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1)
     known = np.maximum.accumulate(highest)
     found: Steps = rates.steps[1:][(highest[1:] > RATE_JUMP * known[:-1]) & (known[:-1] > 0)]
+    return found
+
+
+def _are_near(steps: Steps, others: Steps, most: int) -> NDArray[np.bool_]:
+    """Whether one of the others, which are in order, is at most so many steps away."""
+    next_one = np.searchsorted(others, steps - most)
+    found: NDArray[np.bool_] = next_one < np.searchsorted(others, steps + most, side="right")
     return found
 
 
