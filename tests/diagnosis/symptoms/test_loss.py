@@ -1,6 +1,7 @@
 """What losses alone tell, and the healthy runs that look like it."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -73,6 +74,22 @@ class TestLossSpike:
         losses = noisy(falling(200, 2.0, 0.5)) + shift
         assert story().losses(losses).find(LossSpike()) == []
         assert story().losses(self.jump(losses, 130, 30.0)).one(LossSpike()).step == 130
+
+    @pytest.mark.parametrize(("at", "by"), [(150_000, 8.0), (None, None)])
+    def test_a_long_run_takes_no_more_memory_than_a_few_copies_of_its_losses(self, story, at, by):
+        losses = noisy(np.ones(200_000))
+        told = story().losses(losses if at is None else self.jump(losses, at, by))
+        tracemalloc.start()
+        found = told.find(LossSpike())
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert [one.step for one in found] == ([] if at is None else [at])
+        assert most < 25 * losses.nbytes
+
+    def test_of_a_long_run_with_a_heavy_tail_some_losses_tell_that_it_has_one(self, story):
+        stream = np.random.default_rng(0)
+        tail = np.exp(0.3 * stream.normal(size=20_000) + 2.5 * (stream.random(20_000) < 0.05))
+        assert story().losses(self.jump(tail, 15_000, 900.0)).find(LossSpike()) == []
 
     def test_losses_that_are_not_finite_are_another_matter(self, story):
         losses = self.jump(self.jump(np.ones(200), 130, 8.0), 5, math.nan)
