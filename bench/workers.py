@@ -45,6 +45,7 @@ def prepare(path: Path | None, device: str) -> None:
         logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     if device == "cpu":
         torch.set_num_threads(1)
+        torch.set_flush_denormal(True)  # a model that has learned its one batch by heart would become slow
 
 
 def run(cases: list[Case], effort: Effort, folder: Path) -> Iterator[tuple[Case, Row]]:
