@@ -144,6 +144,8 @@ def test_metadata_say_what_is_needed_and_what_is_tested(metadata):
     claimed = {text.rpartition(" ")[2] for text in metadata.get_all("Classifier") if re.search(r":: 3\.\d+$", text)}
     assert "{}.{}".format(*sys.version_info) in claimed
     assert metadata["Requires-Python"] == ">=3.10"
+    links = [line.split(", ") for line in metadata.get_all("Project-URL")]
+    assert all(len(label) <= 32 and address.startswith("https://") for label, address in links)  # an index wants that
 
 
 def test_the_changelog_begins_with_this_version_and_its_links_lead_somewhere():

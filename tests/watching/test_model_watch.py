@@ -5,7 +5,7 @@ import gc
 import pickle
 import threading
 import weakref
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial

@@ -39,7 +39,7 @@ BLOCK = 4096
 
 @dataclass(frozen=True)
 class LossNoise:
-    """How losses differ from those just before them; what takes long is computed only for the places that are asked for.
+    """How losses differ from those just before them; what takes long is computed only for places that are asked for.
 
     Args:
         losses: all of a run.
@@ -62,7 +62,7 @@ class LossNoise:
     @property
     def lowest_before(self) -> Numbers:
         """The lowest of the losses just before each that has a window: a bound that takes no time."""
-        found = self.losses[self.window - RECENT : -RECENT].copy()
+        found: Numbers = self.losses[self.window - RECENT : -RECENT].copy()
         for shift in range(1, RECENT):
             np.minimum(found, self.losses[self.window - RECENT + shift : shift - RECENT], out=found)
         return found
