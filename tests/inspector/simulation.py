@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from monitorch.inspector import inspector_state
 from monitorch.inspector.cadence import Cadence, Phase
+from monitorch.inspector.hook_call import HookCall
 from monitorch.inspector.inspector_state import InspectorState
 from tests.inspector.fake_time import FakeDevice, Time
 
@@ -72,6 +73,7 @@ class Simulation:
         """Make a new inspector's state, as in another process."""
         self.cadence = Cadence(clock=self.time, **self.options)
         self.state = InspectorState(cadence=self.cadence)
+        self.state._hook_call = HookCall(self.time)  # calling a real hook takes none of this time
         self.state.follow(self)
         self.state.has_quiet_steps = self.quiet
         self.cadence.use(None if self.device is None else "cuda")

@@ -316,8 +316,8 @@ class PyTorchInspector(DisplaysRun):
 
     def push_metric(self, name: str, value: Any, *, running: bool = True) -> None:
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
-        self.complete_step()
         try:
+            self.complete_step()
             push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
             self._take("push_metric", name, value, partial(push, name, value), name)
         except Exception as error:
@@ -325,8 +325,8 @@ class PyTorchInspector(DisplaysRun):
 
     def push_loss(self, value: Any, *, train: bool, running: bool = True) -> None:
         """Add a loss; does not wait for the GPU. ``running=False`` keeps every value, for medians and quartiles."""
-        self.complete_step()
         try:
+            self.complete_step()
             push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
             report: str | None = TRAINING_LOSS if train else self._call_preprocessor.non_train_loss_str
             if not train and self.state.finished_step() is not None:
@@ -343,8 +343,8 @@ class PyTorchInspector(DisplaysRun):
             step: the step that they belong to; None for the last finished one.
             **named: the same as keywords.
         """
-        self.complete_step()
         try:
+            self.complete_step()
             if not isinstance(values, Mapping | None):
                 self._refuse(f"log({_short(values)}) is left out: write log(name=number)", "log()")
                 values = None

@@ -246,7 +246,7 @@ class Run:
         with self._moment() as connection:
             rows = connection.execute(_EVENTS, [since]).fetchall()
             ends = {segment: self._end_of(segment) for segment in {row[0] for row in rows}}
-        found = [(ends[segment], _event(*fields)) for segment, *fields in rows]
+            found = [(ends[segment], _event(*fields)) for segment, *fields in rows]
         return [event for end, event in found if end is None or event.step <= end]
 
     def close(self) -> None:
