@@ -176,6 +176,16 @@ class TestStepTooLarge:
         assert (found.severity, found.resolved_at) == (severity, 8 if severity == "info" else None)
         assert ("nothing that was learned lasts" in found.explanation) == (severity != "info")
 
+    def test_one_weight_that_is_replaced_all_the_time_is_enough_for_a_run_that_does_not_learn(self, story, falling):
+        ratios = 0.5, 0.01, 0.01
+        stuck = story().weights(signals.UPDATE_RATIO, *ratios, steps=np.arange(1, 61)).losses(np.full(60, 2.0))
+        found = stuck.one(StepTooLarge())
+        assert (found.step, found.severity, found.resolved_at) == (1, "error", None)
+        learning = story().weights(signals.UPDATE_RATIO, *ratios, steps=np.arange(1, 61)).losses(falling(60, 2.0, 0.2))
+        assert learning.find(StepTooLarge()) == []
+        small = story().weights(signals.UPDATE_RATIO, 0.2, 0.01, 0.01, steps=np.arange(1, 61))
+        assert small.losses(np.full(60, 2.0)).find(StepTooLarge()) == []
+
     def test_since_a_step(self, story):
         ratio = np.where(np.arange(1, 21) < 10, 0.01, 0.3)
         found = story().weights(signals.UPDATE_RATIO, ratio, ratio, ratio).one(StepTooLarge())

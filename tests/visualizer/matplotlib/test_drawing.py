@@ -99,6 +99,15 @@ def test_band_that_reaches_below_zero_ends_at_the_lowest_positive_number(drawn, 
     assert 0.5 < axes.get_ylim()[0] < 1
 
 
+@pytest.mark.parametrize("logy", [False, True])
+def test_numbers_that_differ_only_by_rounding_can_be_drawn(drawn, logy):
+    number = 0.004997585554951694
+    axes = drawn([number], logy=logy, bands={"a": (BAND, [number], [0.0049975855549517015])})
+    axes.figure.canvas.draw()
+    low, high = axes.get_ylim()
+    assert low < number < high
+
+
 @pytest.mark.parametrize(("ends", "expected"), [((100, 0.1), (0.1, 100)), ((0, 100), (0.1, 100)), ((0, 1e-3), None)])
 def test_ends_of_a_logarithmic_axis(drawn, ends, expected):
     low, high = drawn([0.1, 10.0], logy=True, ylim=ends).get_ylim()

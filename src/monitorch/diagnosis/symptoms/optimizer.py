@@ -144,6 +144,9 @@ def _ratios(run: RunView) -> Table:
     return run.table(signals.UPDATE_RATIO).select(run.weights)
 
 
+REPLACED = 0.25
+"""A weight that most steps change by this share of its size keeps nothing: in a run that does not learn one is enough."""
+
 MUCH_GROWTH = 2.0
 """Weights that are so many times as large as at first have been moved by steps that were too large."""
 
@@ -167,7 +170,7 @@ class StepTooLarge(Symptom):
         """Large updates, or divergence."""
         table = self._sizes(run)
         middle = nan_median(np.where(table.values > 0, table.values, np.nan)) if table else np.zeros(0)
-        large = min(filter(None, (self._large_updates(table), self._fast_growth(run))), default=None)
+        large = min(filter(None, (self._large_updates(run, table), self._fast_growth(run))), default=None)
         rising = self._divergence(run, table, middle)
         if large is None and rising is None:
             return
@@ -183,7 +186,7 @@ class StepTooLarge(Symptom):
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         severity = "error" if has_diverged else run.harm()
-        resolved = None if has_diverged else self._end(run, table, detected_at)
+        resolved = None if has_diverged or run.is_stuck else self._end(run, table, detected_at)
         does_harm = severity != "info" and resolved is None  # what is over has healed
         says.append(
             "Steps overshoot, so nothing that was learned lasts." if does_harm else "Steps like that may overshoot."
@@ -216,22 +219,22 @@ class StepTooLarge(Symptom):
             growth = nan_median(weights[-1:] / weights[:1])
         if not median(nan_median(table.values[-FEWEST:])) < self.ratio or not float(growth[0]) < MUCH_GROWTH:
             return None
-        after = np.flatnonzero(self._are_large(table) | (table.steps <= detected_at))
+        after = np.flatnonzero(self._are_large(run, table) | (table.steps <= detected_at))
         row = int(after[-1]) + 1 if len(after) else 0
         return int(table.steps[row]) if row < len(table.steps) else None
 
-    def _are_large(self, table: Table) -> Mask:
-        """In which steps more than half of the weights change that much."""
+    def _are_large(self, run: RunView, table: Table) -> Mask:
+        """In which steps more than half of the weights change that much, or one of a run that is stuck far more."""
         is_bad = table.values > self.ratio
         part = is_bad.sum(axis=1) / np.maximum(np.isfinite(table.values).sum(axis=1), 1)
         found: Mask = part >= self.layers
-        return found
+        return found | (table.values > REPLACED).any(axis=1) if run.is_stuck else found
 
-    def _large_updates(self, table: Table) -> tuple[int, int] | None:
-        """When more than half of the weights began to change that much."""
+    def _large_updates(self, run: RunView, table: Table) -> tuple[int, int] | None:
+        """When weights began to change that much."""
         if not table:
             return None
-        bad = self._are_large(table)
+        bad = self._are_large(run, table)
         sure = rolling_median(bad[:, None].astype(float))[:, 0] > 0.5
         rows = np.flatnonzero(sure)
         if not len(rows):

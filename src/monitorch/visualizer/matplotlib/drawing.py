@@ -15,6 +15,7 @@ from .shares import draw_shares
 from .text import SMALL_TEXT, say
 
 _ALPHA = 0.2
+_LEAST_HEIGHT = 1e-6  # how far apart the limits of a logarithmic axis are at least, as a share of them
 _MANY_EPOCHS = 500
 
 
@@ -97,6 +98,9 @@ def _isolated(drawable: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _set_limits(axes: Axes, tag: TagAttributes) -> None:
     """Apply the two limits in any order; matplotlib chooses if they make no sense."""
     if not tag.ylim and tag.type is TagType.NUMERICAL:
+        low, high = axes.get_ylim()
+        if axes.get_yscale() == "log" and high - low < _LEAST_HEIGHT * high:  # matplotlib would divide by zero
+            axes.set_ylim(low * (1 - _LEAST_HEIGHT), high * (1 + _LEAST_HEIGHT))
         return
     low, high = sorted(tag.ylim or (0.0, 1.0))
     if axes.get_yscale() == "log" and low <= 0 < high:
