@@ -145,7 +145,7 @@ def _ratios(run: RunView) -> Table:
 
 
 REPLACED = 0.25
-"""A weight that most steps change by this share of its size keeps nothing: in a run that does not learn one is enough."""
+"""A weight that most steps change by so much of its size keeps nothing: one is enough in a run that does not learn."""
 
 MUCH_GROWTH = 2.0
 """Weights that are so many times as large as at first have been moved by steps that were too large."""
