@@ -7,11 +7,10 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import signals
 from ..finding import Evidence, Finding, Remedy
-from ..history import Numbers, Steps
+from ..history import Mask, Numbers, Steps
 from ..run import BINARY, CROSS_ENTROPY, EARLY, FEWEST, RunView, largest, median, nan_median, rolling_median
 from .base import Symptom, points, short
 
@@ -76,13 +75,13 @@ class LossNoise:
         """The largest excess there; what is just before a place may be the beginning of a spike."""
         return self._in_windows(places, lambda windows: windows[:, :-SMOOTH].max(axis=1))
 
-    def is_usual(self, score: float, places: Steps) -> NDArray[np.bool_]:
+    def is_usual(self, score: float, places: Steps) -> Mask:
         """Whether an excess of so many standard deviations is usual before each place: a heavy tail is no spike."""
         count = len(self.losses) - self.window
         some = self.window + np.unique(np.linspace(0, count - 1, min(count, MOST_COMPARED)).astype(np.int64))
         is_high = self.excess[some] / self.spread(some) > score
         before = np.searchsorted(some, places)
-        found: NDArray[np.bool_] = np.concatenate([[0], np.cumsum(is_high)])[before] > OFTEN * before
+        found: Mask = np.concatenate([[0], np.cumsum(is_high)])[before] > OFTEN * before
         return found
 
     def _in_windows(self, places: Steps, statistic: Callable[[Numbers], Numbers]) -> Numbers:
@@ -214,10 +213,10 @@ def _rate_jumps(run: RunView) -> Steps:
     return found
 
 
-def _are_near(steps: Steps, others: Steps, most: int) -> NDArray[np.bool_]:
+def _are_near(steps: Steps, others: Steps, most: int) -> Mask:
     """Whether one of the others, which are in order, is at most so many steps away."""
     next_one = np.searchsorted(others, steps - most)
-    found: NDArray[np.bool_] = next_one < np.searchsorted(others, steps + most, side="right")
+    found: Mask = next_one < np.searchsorted(others, steps + most, side="right")
     return found
 
 

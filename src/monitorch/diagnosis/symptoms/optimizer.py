@@ -144,9 +144,6 @@ def _ratios(run: RunView) -> Table:
     return run.table(signals.UPDATE_RATIO).select(run.weights)
 
 
-REPLACED = 0.25
-"""A weight that most steps change by so much of its size keeps nothing: one is enough in a run that does not learn."""
-
 MUCH_GROWTH = 2.0
 """Weights that are so many times as large as at first have been moved by steps that were too large."""
 
@@ -158,12 +155,14 @@ class StepTooLarge(Symptom):
     Attributes:
         ratio: the largest |update| / |weight| that is fine, as a median over observed steps.
         layers: in which share of the weights.
+        replaced: the same of a single weight, which is enough if nothing was learned: it keeps nothing.
         rise: how many times the first loss a loss must be.
     """
 
     id: ClassVar[str] = "step_too_large"
     ratio: float = 0.1
     layers: float = 0.5
+    replaced: float = 0.25
     rise: float = 1.5
 
     def look(self, run: RunView) -> Iterable[Finding]:
@@ -228,7 +227,7 @@ class StepTooLarge(Symptom):
         is_bad = table.values > self.ratio
         part = is_bad.sum(axis=1) / np.maximum(np.isfinite(table.values).sum(axis=1), 1)
         found: Mask = part >= self.layers
-        return found | (table.values > REPLACED).any(axis=1) if run.is_stuck else found
+        return found | (table.values > self.replaced).any(axis=1) if run.is_stuck else found
 
     def _large_updates(self, run: RunView, table: Table) -> tuple[int, int] | None:
         """When weights began to change that much."""
