@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +215,8 @@ class Bare:
     bytes: int | None
 
 
-@lru_cache(maxsize=1)
 def bare(model: str, compiled: bool, effort: Effort) -> Bare:
-    """It is shared by all settings of a model."""
+    """A new one for each case: one that has been trained for longer may take another time for its steps."""
     if effort.device == "cuda":  # what CUDA's libraries allocate once belongs to no model
         train(_unwatched("gpt", False, effort), 2)
         gc.collect()

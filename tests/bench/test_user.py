@@ -19,12 +19,6 @@ from tests.marks import slow
 QUICK = Effort("cpu", quick=True)
 
 
-@pytest.fixture(autouse=True)
-def no_bare_model_is_left():
-    yield
-    user.bare.cache_clear()
-
-
 @pytest.mark.slow
 def test_from_end_to_end(tmp_path, capsys):
     file = tmp_path / "deep" / "user.json"

@@ -28,6 +28,8 @@ class Prices:
     switch: float = 0.0
     """To put hooks on, or to take them off."""
     tick: float = 0.0
+    aftermath: tuple[float, ...] = ()
+    """How much longer the idle steps right after an observed one take: their caches are empty."""
     store: float = 0.0
     """What another thread spends on a tick, while training waits for it."""
 
@@ -113,7 +115,7 @@ class Simulation:
         phase, number = self.state.phase, self.number
         bare = self.bare(number) if callable(self.bare) else self.bare
         self.trained += bare
-        self.train(bare + self.prices.kernels[phase])
+        self.train(bare + self.prices.kernels[phase] + (self.after_a_busy_step() if phase == IDLE else 0.0))
         is_quiet = self.quiet and self.state.is_quiet
         is_resting = phase == IDLE and (is_quiet or self.phases[-1:] == [IDLE]) and self.prices.resting is not None
         hooks = self.prices.resting if is_resting else self.prices.hooks[phase]
@@ -126,6 +128,12 @@ class Simulation:
             self.cost.spend(self.prices.switch)
             self.cadence.clock.mark()
         self._history.append((self.took, self.trained))
+
+    def after_a_busy_step(self) -> float:
+        for place, seconds in enumerate(self.prices.aftermath, 1):
+            if len(self.phases) >= place and self.phases[-place] != IDLE:
+                return seconds
+        return 0.0
 
     def ends_quietly(self) -> bool:
         self.state.tick_time = self.ticked_at + (math.inf if self.tick_every is None else self.tick_every)

@@ -36,6 +36,8 @@ CASES = {
     "kernels": (0.01, Prices(kernels=(0.0, 0.002, 0.004)), ALLOWANCE, 60),
     "budget": (0.01, observing(0.004, tick=0.005), {"budget": 0.02}, 60),
     "budget, cheap": (0.01, observing(0.0001), {"budget": 0.02}, 60),
+    "aftermath": (0.001, observing(0.002, aftermath=(0.0008, 0.0003)), {"every": 10}, 20),
+    "aftermath, budget": (0.001, observing(0.002, aftermath=(0.0012, 0.0004)), {"budget": 0.05}, 20),
     "every third": (0.01, observing(0.01, tick=0.01), {"every": 3}, 60),
     "every hundredth": (0.01, observing(0.5), {"every": 100}, 200),
     "function": (0.01, observing(0.01), {"every": lambda step: step % 7 in (0, 1)}, 30),

@@ -416,7 +416,7 @@ def test_training_stops_between_two_steps_after_all_were_told(stop_on, severity,
     if stopped is None:
         assert same(weights(model), weights_after(5))
     else:
-        wanted = f"stopped between two steps: {severity} at step {STOPPED_AT}: burst: 1: too large (x 2)"
+        wanted = f"stopped between two steps: {severity} at step {STOPPED_AT}: burst: layer 1: too large (x 2)"
         assert wanted in str(stopped)
         assert stopped.event == calls[0]
         assert steps == inspector.state.step == STOPPED_AT
@@ -612,10 +612,10 @@ def refuses_to_stop_apart(rank, _):
 def test_all_processes_stop_at_the_same_step(run_ranks):
     first, second = run_ranks(stops_on_all)
     assert first["steps"] == second["steps"] == 15
-    assert "error at step 4: here: 2: x 1.5" in first["said"]
-    assert "error at step 4: here: 2: x 1.5" in second["said"]
-    assert first["events"] == ["step 4: everywhere: 0", "step 4: here: 2: x 1.5, rank 1"]
-    assert second["events"] == ["step 4: everywhere: 0", "step 4: here: 2: x 1.5"]
+    assert "error at step 4: here: layer 2: x 1.5" in first["said"]
+    assert "error at step 4: here: layer 2: x 1.5" in second["said"]
+    assert first["events"] == ["step 4: everywhere: layer 0", "step 4: here: layer 2: x 1.5, rank 1"]
+    assert second["events"] == ["step 4: everywhere: layer 0", "step 4: here: layer 2: x 1.5"]
 
 
 @pytest.mark.xdist_group("processes")

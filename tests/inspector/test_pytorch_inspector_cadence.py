@@ -263,6 +263,9 @@ def test_a_budget_chooses_how_often_and_says_what_it_costs(given, model, watch, 
     assert inspector.overhead == pytest.approx(added(), abs=0.01)
     assert not inspector.overhead_is_lower_bound
     assert phases.count(Phase.OBSERVE) == pytest.approx(400 / 15, abs=4)  # (0.5 + 1.0) / 15 is the budget
+    before = inspector.overhead
+    inspector.detach()
+    assert (inspector.overhead, inspector.overhead_is_lower_bound) == (before, False)
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["optimizer", "passes"])

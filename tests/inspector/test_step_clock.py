@@ -420,3 +420,50 @@ def test_a_step_that_is_skipped_has_its_hooks_and_no_duration(steps):
     assert steps.clock.usual(IDLE) is None
     steps.end(2.0)
     assert steps.clock.usual(IDLE) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("idle", "extra", "is_bound"),
+    [
+        (1, 0.0, True),
+        (2, 0.0, True),
+        (8, 0.0, False),
+        (8, 0.2, False),
+        (8, 0.3, True),
+        (31, 0.3, True),
+        (32, 0.3, False),
+    ],
+)
+def test_idle_steps_that_all_come_soon_after_an_observed_one_may_be_slower_than_bare_ones(idle, extra, is_bound, steps):
+    for _ in range(10):
+        steps.end(2.0, BASELINE)
+        steps.end(3.0, OBSERVE)
+        for place in range(idle):
+            steps.end(1.0 + (extra if place == 0 else extra / 2 if place == 1 else 0.0))
+    steps.end(2.0, BASELINE)
+    assert steps.clock.is_never_calm == is_bound
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_what_idle_steps_take_longer_after_observed_ones_is_told_once(quiet, steps):
+    for _ in range(10):
+        steps.end(3.0, OBSERVE)
+        for seconds in (1.5, 1.25, *[1.0] * 10):
+            if quiet:
+                steps.time.now += seconds
+                steps.clock.end_quietly(steps.time.now)
+            else:
+                steps.end(seconds)
+    assert steps.clock.usual(IDLE) == pytest.approx(1.0)
+    assert steps.clock.take_aftermaths() == pytest.approx(9 * 0.75)  # nothing was known to compare the first ones with
+    assert steps.clock.take_aftermaths() == 0
+
+
+def test_a_hook_in_which_a_step_ends_is_of_both_steps(steps):
+    steps.end(1.0)
+    begin = steps.clock.enter()
+    steps.time.now += 0.25
+    assert steps.clock.end(OBSERVE) == pytest.approx(0.25)
+    steps.time.now += 0.125
+    steps.clock.leave(begin)
+    assert steps.end(1.0, in_hooks=0.5) == pytest.approx(0.625)

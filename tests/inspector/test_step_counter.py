@@ -61,7 +61,7 @@ def test_a_model_that_is_checkpointed_as_a_whole_shows_its_training_passes_also_
         with torch.no_grad():
             model(X)
     assert (inspector.state.step, inspector.state.passes) == (2, 2)
-    assert inspector._steps.run_statistics._samples == 2 * len(X)
+    assert inspector._steps.run_statistics.samples == 2 * len(X)
     expected = nn.functional.linear(X, model[0].weight, model[0].bias).double().norm(dim=1).mean().item()
     assert lens._preprocessors[0].value["0"] == pytest.approx([expected] * 2)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from monitorch.numerical import RunningMeanVar
+from monitorch.numerical.series import Series
 from monitorch.numerical.waiting import HostCopy
 from monitorch.preprocessor import LossModule
 from monitorch.preprocessor.loss_module import LossGradient, is_scale
@@ -239,3 +240,26 @@ def test_a_second_derivative_does_not_disturb():
 
 def test_it_can_be_pickled_before_it_has_seen_anything():
     assert pickle.loads(pickle.dumps(LossGradient())).scale() is None
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["one of each step", "micro-batches"])
+def test_losses_of_idle_and_other_steps_come_in_their_order_and_few_pieces(losses, whole, monkeypatch):
+    preprocessor, step, pieces = losses(), [0], []
+    preprocessor.open_step, preprocessor.gradient.is_looking = lambda: step[0], False
+    add_steps = Series.add_steps
+
+    def count(self, *args):
+        pieces.append(len(args[1]))
+        add_steps(self, *args)
+
+    monkeypatch.setattr(Series, "add_steps", count)
+    for step[0] in range(100):
+        loss = torch.tensor(float(step[0]), requires_grad=True)
+        if step[0] % 25:
+            assert preprocessor.take_quietly(nn.MSELoss(), loss, step[0])
+        else:
+            hand_over(preprocessor, loss)
+        if not whole and step[0] == 30:
+            assert preprocessor.take_quietly(nn.MSELoss(), loss + 2, step[0])
+    assert preprocessor.value["train"] == [31.0 if step == 30 and not whole else float(step) for step in range(100)]
+    assert pieces == ([24] * 4 if whole else [1] * 96)

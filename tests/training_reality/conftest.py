@@ -82,7 +82,7 @@ def seen():
         inspector = inspector_of(watcher)
         inspector.state.engine.settle()
         state, steps = inspector.state, inspector._steps
-        counts = state.step, state.observed, state.gaps, steps.run_statistics._samples
+        counts = state.step, state.observed, state.gaps, steps.run_statistics.samples
         kept = [repr(part.value) for lens in inspector.lenses for part in lens._preprocessors]
         return counts, kept
 

@@ -17,6 +17,7 @@ class Cost:
 
     An observed step costs what it takes longer than idle ones: hooks and kernels. That is mostly the same, and once its
     own time is known, a step is charged with that: from nothing to twice the usual, since more must be something else.
+    On a CPU it also costs what the next idle steps take longer than others, since their caches are empty.
     An idle step costs the time inside its hooks. Time of which the clock knows nothing comes to :meth:`spend`: ticks,
     threads that store numbers, and putting hooks on and off.
 
@@ -88,8 +89,13 @@ class Cost:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether no step was idle, so that the true cost may be higher."""
+        """Whether no step was idle, so that nothing is known to compare with."""
         return not self._clock.has_measured(Phase.IDLE)
+
+    @property
+    def overhead_is_lower_bound(self) -> bool:
+        """Whether the true overhead may be higher: no step was idle, or none was undisturbed by observed ones."""
+        return self.is_lower_bound or self._clock.is_never_calm
 
     @property
     def bare_step(self) -> float | None:
@@ -135,6 +141,7 @@ class Cost:
         for phase, extra in self._clock.take_extras():
             price, least = self.price(phase) or 0.0, self._least(phase)
             self._pay(min(max(extra, least), 2 * price - least) - price)
+        self._pay(self._clock.take_aftermaths())
         if self.bare + self.spent - sum(self._history[-1][1:]) >= BLOCK:
             self._history.append((self._steps, self.spent, self.bare))
             while len(self._history) > 1 and self._is_old(self._history[1]):

@@ -150,7 +150,8 @@ class InspectorState:
         """Whether the current forward pass of the model began with gradients enabled."""
         self.steps_have_ends = False
         """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
-        self._between_steps = True
+        self.step_has_ended = True
+        """Whether the last step has ended, and none has begun since."""
         self.is_evaluating = False
         """Whether the last pass was an evaluation."""
         self.phase, self._coming, self.is_baseline = Phase.IDLE, Phase.IDLE, False
@@ -369,12 +370,6 @@ class InspectorState:
         if self.first_not_finite is None:
             self.events.put(event)
 
-    def begin_quiet_pass(self) -> None:
-        """A training pass begins in a quiet step."""
-        self._between_steps = self.is_evaluating = False
-        self.passes += 1
-        self.gaps += 1
-
     def end_quiet_step(self) -> bool:
         """A step ends, maybe a quiet one before another idle one; false if there is more to do."""
         now, step, clock = perf_counter(), self.step + 1, self.clock
@@ -382,14 +377,14 @@ class InspectorState:
             return False
         if now >= self.tick_time:
             return False
-        self.step, self._between_steps = step, True
+        self.step, self.step_has_ended = step, True
         clock.end_quietly(now)
         clock.spent = perf_counter() - now + clock.calling  # the hooks of the optimizer; of the next step, to be exact
         return True
 
     def end_step(self) -> None:
         """End a step; what comes before the next training pass still belongs to it."""
-        self._between_steps = True
+        self.step_has_ended = True
         for follower in self._following():
             follower.step_is_over()
         self.call_back()
@@ -397,7 +392,7 @@ class InspectorState:
     @property
     def is_between_steps(self) -> bool:
         """Whether no step has begun that has not ended; without known ends, each training pass is a step."""
-        return self._between_steps or not self.steps_have_ends
+        return self.step_has_ended or not self.steps_have_ends
 
     def call_back(self) -> None:
         """Pass events to the user's function: what that takes is not what observing costs."""
@@ -431,7 +426,7 @@ class InspectorState:
         """The step that new numbers belong to; None if each training pass is a step."""
         if not self.steps_have_ends:
             return None
-        return self.step if self._between_steps else self.step + 1
+        return self.step if self.step_has_ended else self.step + 1
 
     def finished_step(self) -> int | None:
         """In the middle of a step, the one before it: the model is still as that one has left it.
@@ -442,11 +437,11 @@ class InspectorState:
 
     def begin_step(self) -> None:
         """A step begins, if none has: an optimizer may make one without a pass of the model."""
-        if self._between_steps:
+        if self.step_has_ended:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        self._between_steps = False
+        self.step_has_ended = False
         for follower in self._following():
             follower.step_begins()
 
@@ -530,8 +525,9 @@ class InspectorState:
                 self.engine.wake()
             else:
                 self.engine.rest()
-            self.cadence.cost.spend(perf_counter() - begin)
-            self.clock.mark()  # not before: this is no part of the step itself
+            took = perf_counter() - begin
+            self.cadence.cost.spend(took)
+            self.clock.leave_out(took)
 
     @property
     def is_active(self) -> bool:

@@ -137,6 +137,8 @@ class PyTorchInspector(DisplaysRun):
         self._logged = LoggedScalars()
         self._refused, self._ticks_to_check = set[str](), 0
         self._shown_step, self._last_records = 0, list[Record]()
+        self._last_overhead: float | None = None
+        self._last_is_lower_bound = True
         self._busy_seconds = 0.0
         self._steps: StepCounter | None = None
         self._layers: LayersOf | None = None
@@ -186,14 +188,14 @@ class PyTorchInspector(DisplaysRun):
 
         Hooks, kernels, ticks and the threads that store numbers all count. None while not known. If every step is
         observed there is nothing to compare with, and it is the least that observing can have cost: see
-        :attr:`overhead_is_lower_bound`.
+        :attr:`overhead_is_lower_bound`. After :meth:`detach` it is what it was then.
         """
-        return self.state.cadence.cost.overhead
+        return self.state.cadence.cost.overhead if self.state.attached else self._last_overhead
 
     @property
     def overhead_is_lower_bound(self) -> bool:
-        """Whether :attr:`overhead` may be too small, because no step was idle."""
-        return self.state.cadence.cost.is_lower_bound
+        """Whether :attr:`overhead` may be too small: no step was idle, or only such as observed ones made slower."""
+        return self.state.cadence.cost.overhead_is_lower_bound if self.state.attached else self._last_is_lower_bound
 
     @property
     def gradient_moments(self) -> dict[str, str]:
@@ -255,6 +257,7 @@ class PyTorchInspector(DisplaysRun):
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self._last_records = self.records()
+        self._last_overhead, self._last_is_lower_bound = self.overhead, self.overhead_is_lower_bound
         if self.state.engine is not None:
             self.state.engine.find_origin()
         self.state.call_back()

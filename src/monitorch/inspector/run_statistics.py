@@ -60,7 +60,7 @@ class RunStatistics:
     def count(self, batch: Any) -> None:
         """Count a training batch: its size is the first dimension of a tensor; other objects are not counted."""
         if isinstance(batch, Tensor) and batch.dim():
-            self._samples += batch.shape[0]
+            self.samples += batch.shape[0]
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
@@ -91,8 +91,8 @@ class RunStatistics:
         found = self._rates(step)
         now = self._clock()
         steps, seconds = step - self._step, now - self._since
-        if self._samples and seconds > 0:
-            found["samples per second"] = self.processes * self._samples / seconds
+        if self.samples and seconds > 0:
+            found["samples per second"] = self.processes * self.samples / seconds
         if steps > 0 and seconds > 0:
             found["steps per second"] = steps / seconds
             used = None if self._flops is None else self._flops.utilisation(steps / seconds)
@@ -105,7 +105,7 @@ class RunStatistics:
         return found
 
     def _begin(self, step: int, now: float) -> None:
-        self._samples, self._step, self._since = 0, step, now
+        self.samples, self._step, self._since = 0, step, now
 
     def _device(self) -> torch.device | None:
         model = None if self._model is None else self._model()

@@ -1,5 +1,6 @@
 """How long steps take, by phase."""
 
+import math
 import statistics
 import time
 from collections import deque
@@ -19,6 +20,9 @@ IDLE_HOOKS = 9  # recent idle steps whose hooks were measured on the device
 TIME_HOOKS_EVERY = 16  # steps
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
 MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
+AFTERMATH = 2  # idle steps after an observed one on a CPU: they find little in its caches, and take longer
+CLOSE = 32  # idle steps between observed ones: among fewer, even the last may not have recovered
+DISTURBED = 0.25  # of an idle step: if the first one after an observed one takes so much longer, others suffer, too
 LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
 
 
@@ -98,6 +102,10 @@ class StepClock:
         self._in_hooks: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._extra: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
         self._new_extras: list[tuple[Phase, float]] = []
+        self._after: list[deque[float]] = [deque(maxlen=KEPT) for _ in range(AFTERMATH)]
+        self._since_busy, self._stretch = AFTERMATH, CLOSE
+        self._calm = 0  # for so many more steps those that came long enough after an observed one stand for all
+        self._aftermaths = 0
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
         self._compiled = _compiled()
         self._pending: deque[tuple[Phase, Any, Any, float]] = deque(maxlen=KEPT)
@@ -105,6 +113,7 @@ class StepClock:
         """Seconds that hooks have taken in the current step so far."""
         self.is_in_hook = False
         """Whether one of our hooks is running."""
+        self._entered = self._ended = -math.inf  # when it began, and when a step has ended in one
         self._quiet_steps = 0
         self._in_quiet_hooks: deque[float] = deque(maxlen=KEPT)
         self._on_device: dict[Phase, deque[float]] = {phase: deque(maxlen=KEPT) for phase in Phase}
@@ -133,8 +142,11 @@ class StepClock:
 
     def end(self, phase: Phase) -> float:
         """A step of this phase ends here, and the next one begins; returns the time that hooks took in it."""
-        began, spent, self.spent = self._began, self.spent, 0.0
+        began, spent = self._began, self._take_spent()
         self.mark()
+        if phase != Phase.IDLE:
+            self._stretch = self._since_busy or self._stretch
+            self._since_busy = 0
         compiled = _compiled()
         if compiled != self._compiled:
             self._compiled, self._to_skip[phase] = compiled, 1 + AFTER_COMPILING
@@ -162,7 +174,7 @@ class StepClock:
             return
         self._began = now
         if began is not None:
-            self._idle.append(now - began - spent)
+            self._keep_idle(now - began - spent)
 
     def take_quiet_steps(self) -> tuple[int, float]:
         """How many steps have ended quietly since the last call, and the time that hooks usually take in so many.
@@ -176,15 +188,24 @@ class StepClock:
     def skip(self) -> float:
         """A step ends that is not measured; returns the time that hooks took in it."""
         self.interrupt()
+        return self._take_spent()
+
+    def _take_spent(self) -> float:
+        """The time that hooks took in the step that ends now; of one that is running, the rest is of the next step."""
         spent, self.spent = self.spent, 0.0
+        if self.is_in_hook:
+            now = self._clock()
+            spent += now - max(self._entered, self._ended)
+            self._ended = now
         return spent
 
     def enter(self) -> Any:
         """A hook begins; pass what this returns to :meth:`leave`."""
         self.is_in_hook = True
+        self._entered = begin = self._clock()
         if self._spans is None or torch.cuda.is_current_stream_capturing():
-            return self._clock()
-        return self._clock(), self._event()
+            return begin
+        return begin, self._event()
 
     def leave(self, begin: Any) -> None:
         """A hook ends."""
@@ -193,7 +214,13 @@ class StepClock:
             begin, event = begin
             if self._spans is not None:
                 self._spans.append((event, self._event()))
-        self.spent += self._clock() - begin
+        self.spent += self._clock() - max(begin, self._ended)
+
+    def leave_out(self, seconds: float) -> None:
+        """What took so long until now is part of no step, and of no hook, even if one is running."""
+        if self.is_in_hook:
+            self.spent -= seconds
+        self.mark()
 
     def begin_pause(self) -> Any:
         """Training waits from here on; pass what this returns to :meth:`end_pause`."""
@@ -208,9 +235,7 @@ class StepClock:
         """
         then, event, compiled = begin
         seconds: float = self._clock() - then
-        if self.is_in_hook:
-            self.spent -= seconds
-        self.mark()
+        self.leave_out(seconds)
         if compiled != _compiled():
             return Pause(0.0)
         if event is None or self._began is None or computes:
@@ -259,6 +284,26 @@ class StepClock:
         found, self._new_extras = self._new_extras, []
         return found
 
+    def take_aftermaths(self) -> float:
+        """How much longer idle steps took than others because one was observed before; of those since the last call.
+
+        As far as it is known: where all idle steps come right after others, none tells how fast they would be.
+        """
+        number, self._aftermaths = self._aftermaths, 0
+        usual = (statistics.median_low(extras) for extras in self._after if extras)
+        return number * sum(max(0.0, extra) for extra in usual)
+
+    @property
+    def is_never_calm(self) -> bool:
+        """Whether idle steps seem to take longer than bare ones do, since all come soon after an observed one."""
+        if self._device is not None or not self._idle:
+            return False
+        if not self._calm:
+            return True
+        extras = self._after[0]
+        is_disturbed = bool(extras) and statistics.median_low(extras) > DISTURBED * statistics.median_low(self._idle)
+        return self._stretch < CLOSE and is_disturbed
+
     def usual_in_hooks(self, phase: Phase) -> float:
         """The median CPU time inside hooks of a step; 0 while not known."""
         return statistics.median_low(self._in_hooks[phase]) if self._in_hooks[phase] else 0.0
@@ -273,15 +318,34 @@ class StepClock:
         return statistics.median_low(found) if found else None
 
     def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
-        # a hook that waits for what others have started seems to take the time of those
-        counted = min(spent * self.idle_share, MOST_OF_IDLE * seconds) if phase == Phase.IDLE else 0.0
-        self._durations[phase].append(max(0.0, seconds - counted))
         self._in_hooks[phase].append(spent)
-        if phase != Phase.IDLE and self._idle:
-            just_idle = list(self._idle)[-JUST_NOW:]
-            extra = seconds - statistics.median_low(just_idle)
+        if phase == Phase.IDLE:
+            # a hook that waits for what others have started seems to take the time of those
+            self._keep_idle(max(0.0, seconds - min(spent * self.idle_share, MOST_OF_IDLE * seconds)))
+            return
+        self._durations[phase].append(seconds)
+        if self._idle:
+            extra = self._beyond_idle(seconds)
             self._extra[phase].append(extra)
             self._new_extras.append((phase, extra))
+
+    def _beyond_idle(self, seconds: float) -> float:
+        return seconds - statistics.median_low(list(self._idle)[-JUST_NOW:])
+
+    def _keep_idle(self, seconds: float) -> None:
+        """Keep how long an idle step took by itself; one right after an observed one only while there are no others."""
+        place, self._since_busy = self._since_busy, self._since_busy + 1
+        is_disturbed = place < AFTERMATH and self._device is None
+        if is_disturbed and self._calm and len(self._idle) >= JUST_NOW:
+            self._calm -= 1
+            self._aftermaths += place == 0
+            self._after[place].append(self._beyond_idle(seconds))
+            return
+        if not is_disturbed:
+            if not self._calm:
+                self._idle.clear()
+            self._calm = KEPT
+        self._idle.append(seconds)
 
     def _time_hooks(self, phase: Phase, spent: float) -> None:
         """Measure hooks on the device: in some idle steps, and in some others as long as none is idle."""

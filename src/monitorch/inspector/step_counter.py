@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, is_grad_enabled, nn
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
@@ -46,13 +46,16 @@ class PassHook(GraphHook):
     def __init__(self, counter: "StepCounter", callback: GraphCallback, state: InspectorState) -> None:
         super().__init__(state, "noticing that a pass begins")
         self._counter, self._callback, self._state = counter, callback, state
-        self._statistics = counter.run_statistics
+        self._clock, self._statistics = state.clock, counter.run_statistics
 
     @inside_graph
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called by the module; training passes of quiet steps are only counted, in as few calls as possible."""
-        state = self._state
-        if is_dynamo_compiling() or not (state.is_quiet and module.training and torch.is_grad_enabled()):
+        """Called by the module; training passes of quiet steps are only counted.
+
+        That is done here in as few calls as possible: in a step all that they need has left the processor's caches.
+        """
+        state, clock = self._state, self._clock
+        if is_dynamo_compiling() or not (state.is_quiet and module.training and is_grad_enabled()):
             super().__call__(module, args, kwargs)
             return
         begin = perf_counter()
@@ -60,11 +63,16 @@ class PassHook(GraphHook):
             super().__call__(module, args, kwargs)
             return
         try:
-            state.begin_quiet_pass()
-            self._statistics.count(args[0] if args else first_input(args, kwargs))
+            state.step_has_ended = state.is_evaluating = False
+            state.passes += 1
+            state.gaps += 1
+            batch = args[0] if args else first_input(args, kwargs)
+            if type(batch) is Tensor and (shape := batch.shape):
+                self._statistics.samples += shape[0]
+            else:
+                self._statistics.count(batch)
         except Exception as error:
             tell(state, "noticing that a pass begins", error)
-        clock = state.clock
         clock.spent += perf_counter() - begin + clock.calling
 
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import math
 import weakref
 from collections.abc import Callable, Iterable
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -213,12 +213,12 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         return sorted([*self._parts, *taken_quietly], key=attrgetter("step"))
 
     def _close_steps(self) -> None:
-        numbers = self._numbers
-        if self._names is None or self._parts or not numbers or len(dict(numbers)) < len(numbers):
+        steps = sorted([*self._numbers, *((part.step, part.sample) for part in self._parts)], key=itemgetter(0))
+        if self._names is None or len(dict(steps)) < len(steps):
             super()._close_steps()
-        else:  # nearly always: one for each step
-            self._add_steps(self._names[0], numbers, self.inplace)
-        self._numbers = []
+        elif steps:  # nearly always: one for each step
+            self._add_steps(self._names[0], steps, self.inplace)
+        self._numbers, self._parts = [], []
 
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:
         """Take one loss."""

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,15 +193,16 @@ class RunNumbers(AccumulatingPreprocessor):
             self._add_steps(name, [(step, _whole(own))], own[0].inplace)
 
     def _add_steps(self, name: str, numbers: Sequence[tuple[int, Any]], inplace: bool) -> None:
-        """Add the whole numbers of some steps."""
-        steps, wholes = zip(*numbers, strict=True)
-        if all(type(whole) is float for whole in wholes):
-            self._kept.series.add_steps(name, wholes, steps, inplace)
-            if several_processes():
-                self._in_step.add_steps(name, wholes, steps)
-        else:
-            for step, whole in numbers:
-                self._add(name, whole, inplace, in_step=True, step=step)
+        """Add the whole numbers of some steps; floats in a row are added at once."""
+        for are_floats, some in groupby(numbers, key=lambda number: type(number[1]) is float):
+            if are_floats:
+                steps, wholes = zip(*some, strict=True)
+                self._kept.series.add_steps(name, wholes, steps, inplace)
+                if several_processes():
+                    self._in_step.add_steps(name, wholes, steps)
+            else:
+                for step, whole in some:
+                    self._add(name, whole, inplace, in_step=True, step=step)
         self._recent.setdefault(name, deque(maxlen=RECENT)).extend(numbers)
 
     def _add(
