@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import monitorch
-from monitorch.diagnosis import Finding, Symptom, check
+from monitorch.diagnosis import Finding, Remedy, Symptom, check
 from monitorch.diagnosis.check import stored_history
 from monitorch.diagnosis.symptoms import DeadUnits, NoUpdate
 from monitorch.errors import OptionError, StoreError
@@ -196,3 +196,16 @@ def test_a_run_that_was_not_diagnosed_says_how_to_get_that(training, tmp_path):
 def test_no_run_is_the_error_of_the_store(tmp_path):
     with pytest.raises(StoreError):
         check(tmp_path / "nothing")
+
+
+def test_what_was_over_before_the_run_ended_is_still_listed(training, tmp_path):
+    with training.watch(tmp_path) as watched:
+        training.train(45)
+        gone = Finding("oscillation", "warning", None, 5, 8, "Gradients turn round.", Remedy("Wait."))
+        assert gone.id not in {one.id for one in watched.findings}  # waits for ticks: one in progress would drop it
+        watched._diagnosis._findings.append(gone)
+        training.train(10)
+    over = {one.id: one for one in watched.findings}[gone.id]
+    assert over.resolved_at is not None
+    assert {one.id: one for one in check(tmp_path / "run")}[gone.id] == over
+    assert gone.id not in {one.id for one in check(tmp_path / "run", [NoUpdate(steps=4)])}

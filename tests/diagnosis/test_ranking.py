@@ -1,5 +1,6 @@
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_the_rule_holds_for_arbitrary_numbers(limits, shift):
     largest = max(abs(values[np.isfinite(values)]))
     alone = [plain_judge(row, bad, limits, largest) for row, bad in zip(values, counts, strict=True)]
     expected = list(plain_shared(alone, values, limits, largest))
-    np.testing.assert_allclose(np.array(found, float), np.array(expected, float), rtol=1e-6)
+    np.testing.assert_allclose(np.array(found, float)[:, :-1], np.array(expected, float), rtol=1e-6)
     assert any(severity.jump for severity in found)
 
 
@@ -119,6 +120,15 @@ def test_what_all_layers_do_together_is_no_jump(layers, end):
         assert [severity.reason for severity in judge(*sizes * noise * schedule)] == [""] * layers
     found = judge(*sizes * noise * cosine, [1.0] * 59 + [1e3])
     assert [severity.reason for severity in found] == [""] * layers + ["1,000x its median"]
+
+
+def test_the_reason_tells_what_most_layers_do_since_only_the_rest_counts():
+    rows = [[*[1.0] * 6, end] for end in (8.0, 8.0, 8.0, 80.0, 0.5)]
+    *_, loud, calm = judge(*rows)
+    assert loud.jump == pytest.approx(1.0)
+    assert (loud.reason, calm.reason) == ("80x its median, most layers 8.0x", "")
+    fallen = judge(*(1 / np.array(rows)))[3]
+    assert fallen.reason == "1/80 of its median, most layers 1/8.0"
 
 
 def test_a_single_layer_has_nobody_to_share_a_jump_with():
@@ -245,6 +255,17 @@ def test_findings_come_first_by_severity_then_by_how_long_they_last(run):
     assert [one.layer for one in ranked] == ["jump", "calm", "loud", "nan", "dead"]
     assert [one.tone for one in ranked] == ["error", "warning", "warning", "nonfinite", "jump"]
     assert ranked[0].reason == "exploding signal since step 9; no update since step 4"
+
+
+def test_a_first_cause_comes_before_what_it_explains(run):
+    found = [
+        finding("dead_units", "error", "loud", 5),
+        replace(finding("rank_collapse", "error", "calm", 5), caused_by="dead_units:loud"),
+        replace(finding("no_gradient", "error", "loud", 3), caused_by="dead_units:loud"),
+    ]
+    ranked = rank(run, found)
+    assert [one.layer for one in ranked[:2]] == ["loud", "calm"]
+    assert ranked[0].reason == "dead units since step 5; no gradient since step 3"
 
 
 def test_inputs_are_no_layers_and_facts_do_not_jump(tmp_path):

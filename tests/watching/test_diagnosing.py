@@ -250,7 +250,8 @@ def test_a_symptom_that_comes_and_goes_is_told_once(training):
     with training.watch(symptoms=[Flapping()]) as watched:
         for _ in range(6):
             training.train(5)
-            assert ("flapping" in {one.symptom for one in watched.findings}) == (watched.inspector.state.step % 10 == 5)
+            lasting = {one.symptom for one in watched.findings if one.is_open}
+            assert ("flapping" in lasting) == (watched.inspector.state.step % 10 == 5)
     assert [event.kind for event in watched.events()].count("flapping") == 1
 
 
@@ -270,8 +271,41 @@ def test_one_that_gets_worse_is_told_again(training):
         for _ in range(6):
             training.train(5)
             assert watched.findings
-    told = [(event.severity, event.step) for event in watched.events() if event.kind == "worsening"]
-    assert told == [("warning", 1), ("error", 20)]
+    told = [(event.severity, event.step, event.text) for event in watched.events() if event.kind == "worsening"]
+    assert told == [("warning", 10, "It is there. Now."), ("error", 20, "Now an error. It is there. Now.")]
+    assert all(event.numbers["since"] == 1 for event in watched.events() if event.kind == "worsening")
+
+
+@dataclass(frozen=True)
+class Late(Symptom):
+    """One that was there for long, and says how many steps it knows."""
+
+    id: ClassVar[str] = "late"
+
+    def look(self, run):
+        if run.step >= 10:
+            yield self.finding(None, 1, 3, "warning", f"It is there after {run.step} steps.", Remedy("Wait."))
+
+
+def test_an_event_and_its_text_are_of_one_moment(training):
+    with training.watch(symptoms=[Late()]) as watched:
+        for _ in range(3):
+            training.train(5)
+            assert isinstance(watched.findings, list)
+    (told,) = [event for event in watched.events() if event.kind == "late"]
+    assert told.line == "step 10: late: It is there after 10 steps. (since 1)"
+
+
+def test_events_come_by_step_and_causes_before_consequences(training):
+    nn.init.constant_(training.model[2].bias, -1000.0)
+    with training.watch() as watched:
+        training.train(60)
+        found = [one.title for one in watched.findings if one.severity != "info"]
+    events = watched.events()
+    assert len(events) > 2
+    assert [event.step for event in events] == sorted(event.step for event in events)
+    told = [event.kind for event in events if event.step == events[-1].step]
+    assert told == [title for title in found if title in told]
 
 
 def test_what_the_store_did_not_take_comes_again(training, tmp_path, monkeypatch):

@@ -347,7 +347,7 @@ def test_an_exception_because_of_the_loss_leaves_one_event_that_says_where_it_be
         train()
     lines = [event.line for event in told[0].events() if event.kind == "not finite"]
     assert len(lines) == 1
-    assert "step 13: not finite: 0: the input of layer '0'" in lines[0]
+    assert "step 13: not finite: layer 0: the input of layer '0'" in lines[0]
     assert training.records[0].reason == lines[0]
     assert max(training.records[0].steps) == 13
     (event,) = [event for event in told[0].events() if "13.npz" in event.text]

@@ -439,19 +439,21 @@ def test_a_resumed_run_goes_on_where_its_checkpoint_was(training, folder):
     assert means == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_run_resumed_without_a_checkpoint_counts_on(training, folder):
+def test_a_run_resumed_without_a_checkpoint_counts_on(training, folder, capsys):
     for first in (0, 8):
         with training.watch(run="more", tick_every=4, resume=first > 0):
             training.run(first, first + 8)
     assert losses("more", folder)[0] == [4, 8, 12, 16]
+    told = ["monitorch: storing the run 'more'", "monitorch: continuing the run 'more', stored until step 8"]
+    assert [line.partition(";")[0] for line in capsys.readouterr().out.splitlines()] == told
 
 
 @pytest.mark.parametrize(
-    ("options", "at_least"), [({"budget": 0.03}, False), ({"every": 4}, False), ({"every": 1}, True)], ids=str
+    ("options", "at_least"), [({"every": 40}, False), ({"every": 4}, True), ({"every": 1}, True)], ids=str
 )
 def test_what_observing_costs_is_kept_and_whether_it_is_at_least_that(options, at_least, training, folder):
     with training.watch(run="cost", tick_every=5, **options) as watched:
-        training.run(0, 40)
+        training.run(0, 200)
         assert watched.inspector.overhead_is_lower_bound == at_least
     with open_run(folder / "cost") as run:
         assert 0 < run.meta["overhead"] < 1000

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from ..errors import StoreError
 from ..store import Run, open_run
 from .diagnose import chosen, diagnose
-from .finding import Finding
+from .finding import Finding, findings_of
 from .history import RunFacts, SampleHistory
+from .notes import notes_of
 from .symptoms import Symptom
 
 FACTS = "diagnosis"
@@ -41,6 +42,18 @@ def check(run: Run | str | os.PathLike[str], symptoms: Iterable[Symptom] | None 
         symptoms: thresholds other than the usual ones, and symptoms of your own.
     """
     if isinstance(run, Run):
-        return diagnose(stored_history(run), chosen(symptoms))
+        return check_with_notes(run, symptoms)[0]
     with open_run(run) as opened:
-        return diagnose(stored_history(opened), chosen(symptoms))
+        return check_with_notes(opened, symptoms)[0]
+
+
+def check_with_notes(run: Run, symptoms: Iterable[Symptom] | None = None) -> tuple[list[Finding], list[str]]:
+    """The same, and what could not be looked at."""
+    history = stored_history(run)
+    known = _past(run) if symptoms is None else ()
+    return diagnose(history, chosen(symptoms), known), notes_of(history)
+
+
+def _past(run: Run) -> list[Finding]:
+    """What was over when the run ended: stored numbers need not show any more that it was there."""
+    return [one for one in findings_of(run.meta) or () if not one.is_open]

@@ -1,11 +1,12 @@
 """From the history of a run to its findings."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..errors import OptionError
+from ..store.types import SEVERITIES
 from .causes import ranked
 from .finding import Finding
 from .history import SampleHistory
@@ -41,27 +42,42 @@ def diagnose(
     Args:
         history: what is known of the run.
         symptoms: what to look for; None for everything.
-        known: earlier findings: what has been found once keeps its beginning, although older steps may be forgotten.
+        known: earlier findings: what has been found once keeps its beginning, although older steps may be forgotten;
+            a warning or an error that is there no more stays at the end of the list, as one that is over.
         report: is told of a symptom that fails, and the others go on; without it the error is raised.
     """
-    run = RunView(history)
+    run, earlier_ones = RunView(history), list(known)
     looked_for = chosen(None) if symptoms is None else symptoms
     found: dict[str, Finding] = {}
+    judged = set[str]()
     for symptom in looked_for:
         try:
             if symptom.is_possible(run):
                 found |= {one.id: one for one in symptom.look(run)}
+                judged.add(symptom.id)
         except Exception as error:
             if report is None:
                 raise
             report(symptom.id, error)
-    for earlier in known:
-        if earlier.id in found:
-            now = found[earlier.id]
+    for earlier in earlier_ones:
+        now = found.get(earlier.id)
+        if now is not None and (earlier.is_open or not now.is_open):  # one that comes again begins again
             found[earlier.id] = replace(
                 now, step=min(now.step, earlier.step), detected_at=min(now.detected_at, earlier.detected_at)
             )
-    return ranked(found.values(), run)
+    gone = judged - {one.symptom for one in found.values()}  # one that has moved to another layer is the same
+    return [*ranked(found.values(), run), *(_over(one, run.step) for one in earlier_ones if _stays(one, gone))]
+
+
+def _stays(earlier: Finding, gone: Container[str]) -> bool:
+    """Whether it stays in the list although nothing is left of it: it was told, as a warning or an error."""
+    return earlier.symptom in gone and (not earlier.is_open or earlier.severity != SEVERITIES[0])
+
+
+def _over(earlier: Finding, step: int) -> Finding:
+    """The same, over since this step at the latest."""
+    end = step if earlier.resolved_at is None else earlier.resolved_at
+    return replace(earlier, severity=SEVERITIES[0], caused_by=None, resolved_at=end)
 
 
 def switched_off(history: SampleHistory, symptoms: Sequence[Symptom] | None = None) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import OptionError
-from ..store.types import SEVERITIES
+from ..store.types import SEVERITIES, layer_text
 
 ACTIONS = {
     "scale_lr": "multiply every learning rate by ``factor``",
@@ -82,7 +82,7 @@ class Finding:
     detected_at: int
     explanation: str
     remedy: Remedy
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Evidence, ...] = field(default=(), repr=False)
     caused_by: str | None = None
     confidence: float = 1.0
     resolved_at: int | None = None
@@ -114,7 +114,7 @@ class Finding:
         >>> Finding("dead_units", "error", "fc1", 80, 100, "", Remedy(""), resolved_at=1200).heading
         'error: dead units in fc1 since step 80 until step 1,200'
         """
-        place = "" if self.layer is None else f" in {self.layer}"
+        place = "" if self.layer is None else f" in {layer_text(self.layer)}"
         until = "" if self.resolved_at is None else f" until step {self.resolved_at:,}"
         return f"{self.severity}: {self.title}{place} since step {self.step:,}{until}"
 

@@ -1,6 +1,7 @@
 """Which layers are worst: the one rule by which layers are ordered.
 
-1. Layers with open warnings or errors come first: the most severe, then those that last longest.
+1. Layers with open warnings or errors come first: the most severe, then first causes before what they explain, then
+   those that last longest.
 2. Then layers with non-finite numbers: the more of their recent ticks have some, the earlier.
 3. Then those that jumped: the newest number against the median of the recent ones before it, in decades, up or down.
    Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. What most layers do together
@@ -48,6 +49,7 @@ class Severity(NamedTuple):
             them is 0 and others are not, or if it has been 0 for long; and 0 if it is calm.
         median: of the magnitudes of the recent numbers before the newest.
         value: the newest finite number; NaN if there is none.
+        shared: the decades that most layers have moved in the same direction, which do not count.
     """
 
     nonfinite: int
@@ -56,6 +58,7 @@ class Severity(NamedTuple):
     jump: float
     median: float
     value: float
+    shared: float = 0.0
 
     @property
     def key(self) -> tuple[float, float, float]:
@@ -70,6 +73,8 @@ class Severity(NamedTuple):
         '100x its median'
         >>> Severity(nonfinite=83, broken=6, ticks=20, jump=0.0, median=0.5, value=0.5).reason
         '83 not finite in 6 of 20 ticks'
+        >>> Severity(nonfinite=0, broken=0, ticks=60, jump=1.0, median=0.5, value=50.0, shared=1.0).reason
+        '100x its median, most layers 10x'
         """
         if self.nonfinite:
             return f"{self.nonfinite:,} not finite in {self.broken} of {self.ticks} ticks"
@@ -78,7 +83,11 @@ class Severity(NamedTuple):
         if not self.median or not self.value:
             return "rose from 0" if self.value else "fell to 0" if self.median else "0 for long"
         ratio = abs(self.value) / self.median
-        return f"{_short(ratio)}x its median" if ratio > 1 else f"1/{_short(1 / ratio)} of its median"
+        own = f"{_short(ratio)}x its median" if ratio > 1 else f"1/{_short(1 / ratio)} of its median"
+        others = _short(10 ** abs(self.shared))
+        if others == _short(1):
+            return own
+        return f"{own}, most layers {f'{others}x' if self.shared > 0 else f'1/{others}'}"
 
 
 def severities(
@@ -112,12 +121,15 @@ def severities(
     largest = np.max(np.abs(numbers), where=finite, initial=0.0)
     jump[(np.abs(latest) < _NOISE * largest) & (median < _NOISE * largest)] = 0.0
     jump[count < _FEWEST] = 0.0
-    jump = _without_shared(jump, count >= _FEWEST)
+    whole = jump
+    jump = _without_shared(whole, count >= _FEWEST)
     jump[np.abs(jump) < np.log10(CALM_FACTOR)] = 0.0
+    shared = np.subtract(whole, jump, out=np.zeros(len(jump)), where=np.isfinite(whole) & (jump != 0))
     if limits is None and largest > 0:
         alive = np.where(finite & (numbers != 0), np.arange(numbers.shape[1]), -1).max(axis=1, initial=-1)
         jump[(finite & (np.arange(numbers.shape[1]) > alive[:, None])).sum(axis=1) > _FEWEST] = -np.inf
-    rows = np.asarray(nonfinite).sum(axis=1), broken.sum(axis=1), (finite | broken).sum(axis=1), jump, median, latest
+    counts = np.asarray(nonfinite).sum(axis=1), broken.sum(axis=1), (finite | broken).sum(axis=1)
+    rows = *counts, jump, median, latest, shared
     return [Severity(*row) for row in zip(*(row.tolist() for row in rows), strict=True)]
 
 
@@ -174,14 +186,12 @@ def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
     problems = open_problems(findings, layers)
     found: dict[str, LayerHealth] = {}
     for lens in _lenses_of_layers(run, layers):
-        for statistic in central(lens):
-            if statistic.line == FACT:
-                continue
+        for statistic in sizes(lens):
             window = recent(run, lens, statistic)
             judged = severities(window.mean, window.nonfinite, statistic.limits)
             for layer, severity in zip(window.layers, judged, strict=True):
                 known = found.get(layer)
-                if severity.ticks and (known is None or _tells_more(severity, known.severity)):
+                if severity.ticks and (known is None or tells_more(severity, known.severity)):
                     found[layer] = LayerHealth(layer, problems.get(layer, ()), lens.name, statistic, severity)
     ordered = [found[layer.name] for layer in layers if layer.name in found]
     return sorted(ordered, key=lambda health: health.key, reverse=True)
@@ -214,15 +224,23 @@ def open_problems(findings: Iterable[Finding], layers: Iterable[Layer]) -> dict[
     return problems
 
 
-def problem_key(findings: Sequence[Finding]) -> tuple[float, float]:
+def problem_key(findings: Sequence[Finding]) -> tuple[float, float, float]:
     """How bad the first of these findings is: greater is worse. One that began earlier lasts longer."""
-    return (SEVERITIES.index(findings[0].severity), -findings[0].step) if findings else (0, 0)
+    if not findings:
+        return 0, 0, 0
+    first = findings[0]
+    return SEVERITIES.index(first.severity), first.caused_by is None, -first.step
 
 
 def central(lens: LensInfo) -> tuple[Statistic, ...]:
     """The lines, without band edges, shares and counts; all, if there are no others."""
     chosen = tuple(statistic for statistic in lens.statistics if statistic.role == "line")
     return chosen or lens.statistics
+
+
+def sizes(lens: LensInfo) -> list[Statistic]:
+    """The central statistics that are large or small; a fact, such as a checksum, is neither."""
+    return [statistic for statistic in central(lens) if statistic.line != FACT]
 
 
 def recent(
@@ -251,7 +269,7 @@ def _lenses_of_layers(run: Run, layers: Sequence[Layer]) -> list[LensInfo]:
     return chosen or lenses
 
 
-def _tells_more(one: Severity, other: Severity) -> bool:
+def tells_more(one: Severity, other: Severity) -> bool:
     """Whether it is worse; of two that are calm, the first one that is not 0."""
     return (*one.key[:2], bool(one.value)) > (*other.key[:2], bool(other.value))
 

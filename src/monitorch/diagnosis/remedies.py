@@ -8,12 +8,15 @@ from . import signals
 from .finding import Remedy
 from .run import FEWEST, RunView, median, nan_median
 
-USUAL_UPDATE, FIRST_UPDATE, CAREFUL_UPDATE = 2e-2, 4e-2, 1e-2
+USUAL_UPDATE, FIRST_UPDATE, CAREFUL_UPDATE = 1e-2, 4e-2, 1e-2
 """|update| / |weight| of runs that learn: after five steps or ten, in the very first one, and in that of one where
 larger steps would diverge."""
 
 LARGE_UPDATE = 0.03
 """Steps of this size may have killed what is dead now."""
+
+IDLE_SHARE = 0.01
+"""A learning rate that has fallen to less than this share of its highest does little more."""
 
 LARGE_GAIN, SMALL_GAIN = 3.0, 0.25
 """Weights beyond these are larger, or smaller, than any usual initialisation makes them."""
@@ -127,6 +130,15 @@ def rate_before(run: RunView, *, is_higher: bool) -> float | None:
         return None
     factor = float(jumps.max() if is_higher else jumps.min())
     return factor if factor >= 10 or factor <= 0.1 else None
+
+
+def of_schedule(run: RunView) -> str | None:
+    """To look at the schedule, if that has taken all learning rates to nearly nothing; else None."""
+    rates = run.table(signals.RATE)
+    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1, initial=0.0)
+    if not len(highest) or not highest[-1] < IDLE_SHARE * highest.max():
+        return None
+    return f"Look at the schedule: it has taken the learning rate from {highest.max():.3g} to {highest[-1]:.3g}."
 
 
 def lower_rate(run: RunView, update: float, text: str) -> Remedy:

@@ -50,6 +50,21 @@ class RunView:
         return all(name in self._history.samples for name in wanted)
 
     @property
+    def _halfway(self) -> float:
+        """The middle of what is known: what was observed before it tells nothing about now."""
+        return (min(self.facts.first_steps.values(), default=0) + self.step) / 2
+
+    def is_fresh(self, table: Table) -> bool:
+        """Whether a signal was observed lately, so that it may stand beside the newest losses."""
+        return len(table.steps) > 0 and bool(table.steps[-1] >= self._halfway)
+
+    def latest(self, table: Table) -> Numbers:
+        """The newest numbers of a signal, of five observed steps at most; none if most of these are not fresh."""
+        is_fresh = table.steps[-FEWEST:] >= self._halfway
+        newest: Numbers = table.values[-FEWEST:][is_fresh]
+        return newest if len(newest) > FEWEST / 2 else newest[:0]
+
+    @property
     def saw_the_start(self) -> bool:
         """Whether the first steps were watched."""
         return not self.facts.since
@@ -128,6 +143,16 @@ class RunView:
         return median(known[len(known) - whole * self._block :].reshape(whole, -1).mean(axis=1) if whole else known)
 
     @cached_property
+    def targets(self) -> tuple[float, float]:
+        """Mean and standard deviation of all targets that were observed; NaN if they are not known."""
+        signals_of_targets = signals.LOSS_INPUT_MEAN, signals.LOSS_INPUT_STD
+        tables = (self.table(signal).select(["target"]) for signal in signals_of_targets)
+        means, stds = (table.values[np.isfinite(table.values)] for table in tables)
+        if not len(means) or not len(stds):
+            return math.nan, math.nan
+        return float(means.mean()), float(np.sqrt((stds**2).mean() + means.var()))
+
+    @cached_property
     def trivial_loss(self) -> float:
         """The loss of somebody who always says the same; NaN if the loss, or what enters it, is not known."""
         kind = self.facts.loss_fn
@@ -137,14 +162,7 @@ class RunView:
             counts = np.array(self.facts.target_counts or [], float)
             shares = counts[counts > 0] / max(counts.sum(), 1)
             return float(-(shares * np.log(shares)).sum()) if len(shares) > 1 else math.nan
-        target = self.table(signals.LOSS_INPUT_MEAN).select(["target"])
-        spread = self.table(signals.LOSS_INPUT_STD).select(["target"])
-        if not target.places or not spread.places:
-            return math.nan
-        means, stds = (table.values[np.isfinite(table.values)] for table in (target, spread))
-        if not len(means) or not len(stds):
-            return math.nan
-        mean, std = float(means.mean()), float(np.sqrt((stds**2).mean() + means.var()))
+        mean, std = self.targets
         if kind in BINARY and 0 < mean < 1:
             return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
         return std**2 if kind in SQUARED else math.sqrt(2 / math.pi) * std if kind in ABSOLUTE else math.nan
@@ -185,12 +203,15 @@ class RunView:
             return False
         return self.fallen > 0.5 or self.last_loss < 0.5 * self.trivial_loss
 
-    def harm(self, least: str = "info") -> str:
-        """How bad something is that may keep a run from learning; never less than ``least``."""
+    def harm(self, least: str = "info", seen: Table | None = None) -> str:
+        """How bad something is that may keep a run from learning; never less than ``least``.
+
+        Nor more, unless nothing is learned at all, if it was ``seen`` only long ago: it may have gone since.
+        """
         if self.is_stuck:
             return "error"
-        is_early = len(self.loss) < PATIENCE
-        return least if self.learns or is_early or self.facts.optimizers > 1 else "warning"
+        is_early, is_old = len(self.loss) < PATIENCE, seen is not None and not self.is_fresh(seen)
+        return least if self.learns or is_early or is_old or self.facts.optimizers > 1 else "warning"
 
 
 def rolling_median(values: Numbers, window: int = FEWEST) -> Numbers:

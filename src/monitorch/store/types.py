@@ -29,6 +29,17 @@ class Layer(NamedTuple):
     parameters: int | None = None
 
 
+def layer_text(name: str | None) -> str:
+    """The name of a layer for a sentence: in an ``nn.Sequential`` it is a number, which could be a number of anything.
+
+    >>> layer_text("0"), layer_text("2.1"), layer_text("fc1"), layer_text("")
+    ('layer 0', 'layer 2.1', 'fc1', 'the model')
+    """
+    if not name:
+        return "the model"
+    return f"layer {name}" if name.replace(".", "").isdigit() else name
+
+
 class Frame(NamedTuple):
     """All numbers of one lens at one tick: ``values[statistic, layer]``; what was not measured is NaN.
 
@@ -97,7 +108,8 @@ class Event(NamedTuple):
     @property
     def line(self) -> str:
         """The event in one line, as in a log."""
-        return ": ".join(filter(None, [f"step {self.step}", self.kind, self.layer, self.details]))
+        layer = layer_text(self.layer) if self.layer else None
+        return ": ".join(filter(None, [f"step {self.step}", self.kind, layer, self.details]))
 
 
 class Meta(NamedTuple):

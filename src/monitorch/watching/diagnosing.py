@@ -16,6 +16,7 @@ from ..diagnosis import Finding, RunFacts, SampleHistory, diagnose, signals, ver
 from ..diagnosis.check import FACTS
 from ..diagnosis.finding import moved
 from ..diagnosis.history import LOSS, TRAINING, VALIDATION, Numbers, Parameter, Steps
+from ..diagnosis.notes import notes_of
 from ..diagnosis.symptoms import Symptom
 from ..diagnosis.symptoms.gradients import NotFinite
 from ..engine.inputs import OUTPUT, TARGET
@@ -252,8 +253,9 @@ class LiveDiagnosis:
         is_worse, self._told[one.id] = one.id in self._told, SEVERITIES.index(one.severity)
         if one.symptom == NotFinite.id and self.history.facts.origin is not None:
             return  # whoever has found the first tensor has said so
-        body = {"text": one.explanation, "numbers": {"since": one.step}, FINDING: one.id}
-        step = self.history.step if is_worse else one.detected_at
+        now = f"Now {'an error' if one.severity == 'error' else f'a {one.severity}'}. " if is_worse else ""
+        body = {"text": now + one.explanation, "numbers": {"since": one.step}, FINDING: one.id}
+        step = self.history.step  # the numbers in the text are of this step; it may have been there for longer
         self._state.events.put(Event(step, one.title, one.severity, time=time.time(), layer=one.layer, body=body))
 
     def close(self) -> None:
@@ -273,7 +275,8 @@ class LiveDiagnosis:
         if store is None:
             return
         shown = [moved(one, store.first_step).to_json() for one in self._findings]
-        for name, known in (("findings", shown), (FACTS, self._known_facts())):
+        facts = {"findings": shown, "notes": notes_of(self.history), FACTS: self._known_facts()}
+        for name, known in facts.items():
             if self._noted.get(name) != known:
                 self._noted[name] = known
                 store.note(**{name: known})

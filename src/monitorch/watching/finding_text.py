@@ -1,12 +1,12 @@
 """Findings as plain text, for ``print``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..diagnosis import Finding, verdict
 
 
-def finding_text(findings: Sequence[Finding]) -> str:
-    """The verdict, and below it each finding, with what to try while it lasts; consequences stand further in.
+def finding_text(findings: Sequence[Finding], notes: Iterable[str] = ()) -> str:
+    """The verdict, and below it notes and each finding, with what to try while it lasts; consequences stand further in.
 
     >>> from monitorch.diagnosis import Remedy
     >>> print(finding_text([Finding("no_update", "warning", "fc1", 5, 8, "It does not change.", Remedy("Thaw it."))]))
@@ -14,7 +14,7 @@ def finding_text(findings: Sequence[Finding]) -> str:
       warning: no update in fc1 since step 5: It does not change.
         try: Thaw it.
     """
-    lines = [verdict(findings)]
+    lines = [verdict(findings), *(f"  {note}" for note in notes)]
     for finding in findings:
         space = "  " if finding.caused_by is None else "    "
         lines.append(space + finding.line)

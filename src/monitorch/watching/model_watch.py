@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ..diagnosis import Finding, Symptom, verdict
 from ..diagnosis.diagnose import chosen as chosen_symptoms
+from ..diagnosis.notes import notes_of
 from ..engine.gradients import AT_STEP
 from ..engine.optimizers import BY_HAND, Optimizers
 from ..engine.parameters import ParameterBank
@@ -57,9 +58,9 @@ FEW, OFTEN, DEAR = 10, 40, 0.5
 """Steps per tick by default at the beginning, which is a tenth of all steps so far later; for how many ticks; and until
 these have taken so many seconds."""
 
-PAUSE, SHARE_OF_TICKS, MOST_TICKS = 0.25, 0.01, 2000
-"""After that: the fewest seconds between two ticks, the share of time that ticks may take, and at most how many ticks
-there would be if they had always been as far apart as now: a long run needs no more than a short one."""
+PAUSE, SHARE_OF_TICKS, SHARE_OF_BUDGET, MOST_TICKS = 0.25, 0.01, 1 / 4, 2000
+"""After that: the fewest seconds between two ticks; the share of time, and of a budget, that ticks may take; and how
+many there would be at most if they had always been as far apart: a long run needs no more than a short one."""
 
 RECENT_TICKS = 3
 """What a tick takes is the mean of about so many: later ones may take longer than the first."""
@@ -136,7 +137,7 @@ def watch(
         head_start: how many seconds observing may cost before that; 0 if only a budget is given.
         tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow;
             later, and from the beginning if only a budget is given, by time, at least 0.25 seconds apart, so that ticks
-            take at most one percent of it.
+            take at most one percent of it, and a quarter of a budget.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
         trackers: where to write a digest of them, too: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, ``"trackio"``, an
             object such as ``WandbTracker(project="gpt")`` from ``monitorch.visualizer.trackers``, or a list of these.
@@ -284,9 +285,10 @@ class Watch(DisplaysRun):
         return f"Watch({self._name}, tick_every={self._tick_every}, ticks={self._ticks}{', closed' * self._closed})"
 
     def __str__(self) -> str:
-        """How the run is: the verdict, and each finding with what to try."""
-        is_known = self._diagnosis is not None and self._diagnosis.history.step > 0
-        return finding_text(self.findings) if is_known else verdict(None)
+        """How the run is: the verdict, what it is based on if that is little, and each finding with what to try."""
+        if self._diagnosis is None or not self._diagnosis.history.step:
+            return verdict(None)
+        return finding_text(self.findings, notes_of(self._diagnosis.history))
 
     def __enter__(self) -> "Watch":
         return self
@@ -615,7 +617,9 @@ class Watch(DisplaysRun):
         self.inspector.show_tick()
         self._last_tick = perf_counter()
         self._ticks += 1
-        self._pause = max(PAUSE, self._usual_tick() / SHARE_OF_TICKS, (self._last_tick - self._began) / MOST_TICKS)
+        budget = self.inspector.state.cadence.budget
+        share = SHARE_OF_TICKS if budget is None else min(SHARE_OF_TICKS, SHARE_OF_BUDGET * budget)
+        self._pause = max(PAUSE, self._usual_tick() / share, (self._last_tick - self._began) / MOST_TICKS)
         self._plan_tick()
         self._note_overhead()
         # the loss of the first step may be pushed after its tick

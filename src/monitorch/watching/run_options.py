@@ -74,7 +74,11 @@ class RunOptions:
         if store.path is None or not is_main:
             return ""
         where = "" if self._folder == Path(DEFAULT_FOLDER) else f" {self._folder}"
-        return f"monitorch: storing the run {store.name!r}; to look at it: {command()} ui{where}"
+        # a checkpoint, which says from which step to go on, comes later
+        is_continued = bool(store.first_step)
+        what = "continuing" if is_continued else "storing"
+        until = f", stored until step {store.first_step:,}" if is_continued else ""
+        return f"monitorch: {what} the run {store.name!r}{until}; to look at it: {command()} ui{where}"
 
 
 def _make(store: StoreVisualizer, rank: int) -> str:

@@ -36,6 +36,21 @@ class TestDeadUnits:
         assert found.explanation.startswith("100 % of the units of act0 output 0 for every sample, as in act1.")
         assert found.evidence[0].place == "act0"
 
+    def test_one_that_is_over_tells_the_number_of_its_time(self, story):
+        found = story().add(signals.DEATH, act0=change(0.75, 0.1, 10)).one(DeadUnits())
+        assert found.resolved_at == 10
+        assert found.explanation.startswith("75 % of the units of act0")
+
+    def test_what_was_seen_long_ago_is_no_more_than_an_info(self, story, falling):
+        losses = falling(300, 2.0, 1.5)
+        for steps, severity in ((range(1, 9), "info"), (range(1, 300), "warning")):
+            told = story().add(signals.DEATH, steps, act0=0.8).losses(losses)
+            assert told.one(DeadUnits()).severity == severity
+
+    def test_the_share_that_is_always_a_warning_can_be_changed(self, story):
+        told = story().add(signals.DEATH, act0=0.95)
+        assert [told.one(DeadUnits(nearly_all=most)).severity for most in (0.99, 0.9)] == ["info", "warning"]
+
     def test_units_that_are_dead_at_birth_must_be_initialised_again(self, story):
         told = story().add(signals.DEATH, act1=[NAN] * 3 + [1.0] * 10).add(signals.ZEROS, act1=[1.0] * 13)
         found = told.one(DeadUnits())

@@ -135,7 +135,12 @@ class TestNoGradient:
         told = self.ran(story, fc2__weight=1.0, fc2__bias=1.0)
         found = told.one(NoGradient())
         assert (found.layer, found.step, found.detected_at, found.severity) == ("fc1", 1, 5, "warning")
-        assert found.explanation.startswith("No gradient arrives in fc1 and fc0.")
+        assert found.explanation == (
+            "No gradient arrives in fc1 and fc0. They cannot learn: something between them and the loss cuts the graph."
+        )
+        assert "detach()" in found.remedy.text
+        (shown,) = found.evidence  # there is no number of a gradient that is missing
+        assert (shown.series, shown.place) == (signals.OUTPUT, "fc1")
 
     def test_exact_zeros_since_some_step(self, story):
         late = [1.0] * 7 + [0.0] * 13
@@ -144,6 +149,29 @@ class TestNoGradient:
         )
         found = told.one(NoGradient())
         assert (found.layer, found.step, found.detected_at) == ("fc0", 8, 12)
+        assert found.explanation == (
+            "The gradients of fc0 are exactly 0. It cannot learn: what comes after it is constant, or cuts the graph."
+        )
+        assert found.evidence[0].values == tuple(late)
+
+    def test_layer_step_and_evidence_are_those_of_the_first(self, story):
+        early, late = [1.0] * 4 + [0.0] * 16, [2.0] * 12 + [0.0] * 8
+        found = self.rest(story, fc0__weight=early, fc1__weight=early, fc2__weight=late).one(NoGradient())
+        assert (found.layer, found.step, found.detected_at) == ("fc1", 5, 9)
+        assert (found.evidence[0].place, found.evidence[0].values) == ("fc1.weight", tuple(early))
+        assert found.explanation.startswith("The gradients of fc1 and 2 other layers are exactly 0.")
+
+    def test_a_weight_that_gets_zeros_while_its_bias_learns_is_behind_something_dead(self, story):
+        found = self.rest(story, fc2__weight=[1.0] * 4 + [0.0] * 16).one(NoGradient())
+        assert (found.layer, found.step) == ("fc2", 5)
+        assert "What enters fc2 is 0 for every sample" in found.explanation
+        assert "detach" not in found.remedy.text
+
+    def test_nobody_has_one_since_the_last_has_lost_it(self, story):
+        names = {f"fc{number}__{part}": 0.0 for number in range(3) for part in ("weight", "bias")}
+        found = self.ran(story, **{**names, "fc2__bias": [1.0] * 9 + [0.0] * 11}).one(NoGradient())
+        assert (found.layer, found.step, found.evidence[0].place) == (None, 10, "fc2.bias")
+        assert found.explanation.startswith("The gradients of all parameters are exactly 0. Nothing can learn")
 
     def test_if_nobody_has_one_it_is_the_whole_run(self, story):
         names = {f"fc{number}__{part}": 0.0 for number in range(3) for part in ("weight", "bias")}

@@ -254,15 +254,36 @@ class TestNoLabelSignal:
 
 class TestTrainEvalMismatch:
     @staticmethod
-    def norms(story, losses, variance=1.0, mean=0.1):
+    def norms(story, losses, variance=1.0, mean=0.1, steps=None):
         told = story({"fc0": "Linear", "bn": "BatchNorm1d", "fc1": "Linear"}).losses(losses)
-        return told.add(signals.BATCH_NORM_VARIANCE, bn=variance).add(signals.BATCH_NORM_MEAN, bn=mean)
+        steps = np.arange(10, len(losses) + 1, 10) if steps is None else steps
+        return told.add(signals.BATCH_NORM_VARIANCE, steps, bn=variance).add(signals.BATCH_NORM_MEAN, steps, bn=mean)
 
     @pytest.mark.parametrize("off", [{"variance": 20.0}, {"variance": 0.05}, {"mean": 3.0}])
     def test_eval_mode_is_worse_and_its_statistics_are_off(self, story, falling, off):
         told = self.norms(story, falling(300), **off).checks([1.0, 1.8, 1.7], [100, 200, 300])
         found = told.one(TrainEvalMismatch())
         assert (found.layer, found.step, found.detected_at, found.severity) == ("bn", 200, 200, "warning")
+
+    @pytest.mark.parametrize("steps", [range(1, 8), [*range(1, 8), 250]])
+    def test_statistics_of_the_first_steps_tell_nothing_about_later_losses(self, story, falling, steps):
+        told = self.norms(story, falling(300), variance=20.0, steps=steps).checks([2.0, 1.8, 1.7], [100, 200, 300])
+        assert told.find(TrainEvalMismatch()) == []
+
+    @pytest.mark.parametrize(("mean", "signal"), [(0.1, signals.BATCH_NORM_VARIANCE), (9.0, signals.BATCH_NORM_MEAN)])
+    def test_the_number_and_the_evidence_are_of_the_layer_that_is_named(self, story, falling, mean, signal):
+        told = self.norms(story, falling(300), variance=5.0, mean=mean).checks([1.0, 1.8, 1.7], [100, 200, 300])
+        told.facts.layers["worse"] = "BatchNorm1d"
+        steps = np.arange(10, 301, 10)
+        told.add(signals.BATCH_NORM_VARIANCE, steps, worse=90.0).add(signals.BATCH_NORM_MEAN, steps, worse=50.0)
+        found = told.one(TrainEvalMismatch())
+        number = "variance ratio 5" if mean < 1 else "means are 9 standard deviations apart"
+        assert f"In bn the statistics that are used in eval mode are not those of the batches ({number})" in (
+            found.explanation
+        )
+        (shown,) = found.evidence
+        value = 5.0 if signal == signals.BATCH_NORM_VARIANCE else mean
+        assert (found.layer, shown.place, shown.series, shown.values[-1]) == ("bn", "bn", signal, value)
 
     def test_a_gap_with_right_statistics_is_something_else(self, story, falling):
         told = self.norms(story, falling(300), variance=1.5).checks([2.0, 1.8, 1.7], [100, 200, 300])

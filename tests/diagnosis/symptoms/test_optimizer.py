@@ -41,6 +41,23 @@ class TestNoUpdate:
         told.facts.parameters["fc1.weight"].optimized = False
         assert (told.one(NoUpdate()).step, told.one(NoUpdate()).detected_at) == (1, 3)
 
+    def test_layer_step_and_evidence_are_those_of_the_first(self, story):
+        late = np.where(np.arange(20) < 10, 1.0, 0.0)
+        told = self.steps(story, changed=(late, 1, 0))
+        for name in ("fc0.weight", "fc2.weight"):
+            told.facts.parameters[name].optimized = False
+        found = told.one(NoUpdate())
+        assert (found.layer, found.step, found.evidence[0].place) == ("fc2", 1, "fc2.weight")
+        assert found.explanation.startswith("fc2 and fc0 get gradients")
+
+    def test_a_schedule_that_ends_at_zero_is_named(self, story):
+        rate = np.where(np.arange(40) < 5, 0.1, 0.0)
+        changed = np.where(rate > 0, 1.0, 0.0)
+        told = self.steps(story, (changed,) * 3, (np.ones(40),) * 3, (rate,) * 3)
+        assert told.one(NoUpdate()).remedy.text == (
+            "Look at the schedule: it has taken the learning rate from 0.1 to 0."
+        )
+
     def test_since_it_was_taken_away(self, story):
         late = np.where(np.arange(1, 21) < 8, 1, 0)
         told = self.steps(story, changed=(1, late, 1), gradients=(1.0, np.where(late, 1.0, NAN), 1.0))
@@ -166,7 +183,13 @@ class TestStepTooLarge:
         found = told.one(StepTooLarge())
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "info")
         assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 0.03})
-        assert found.explanation.startswith("A step changes weights by 30 % of their size.")
+        assert found.explanation.startswith("A step changed weights by 30 % of their size, at step 1.")
+
+    def test_the_largest_step_is_told_with_its_step(self, story):
+        ratio = np.where(np.arange(1, 41) < 8, 0.3, 1e-11)
+        ratio[3] = 2.25
+        found = story().weights(signals.UPDATE_RATIO, ratio, ratio, ratio).one(StepTooLarge())
+        assert found.explanation.startswith("A step changed weights by 225 % of their size, at step 4.")
 
     @pytest.mark.parametrize(("growth", "severity"), [(1.2, "info"), (5.0, "warning")])
     def test_first_steps_may_be_large_if_they_do_nothing(self, story, falling, growth, severity):
@@ -250,7 +273,49 @@ class TestNoProgress:
     def test_steps_that_are_too_small(self, story, flat):
         found = self.small(story, flat).one(NoProgress())
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 5, "error")
-        assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 20000.0})
+        assert (found.remedy.action, found.remedy.arguments) == ("scale_lr", {"factor": 10000.0})
+        assert "0.1 to 1 %" in found.remedy.text
+
+    def test_a_schedule_that_has_taken_the_rate_to_nothing_is_named(self, story, flat):
+        found = self.small(story, flat, rate=np.geomspace(1e-3, 1e-30, 100)).one(NoProgress())
+        assert found.remedy.text == "Look at the schedule: it has taken the learning rate from 0.001 to 1e-30."
+
+    def test_small_steps_of_long_ago_tell_nothing_about_now(self, story, flat):
+        told = self.small(story, flat)
+        told.losses(flat(300), np.arange(101, 401))
+        assert "gradients keep pointing" not in told.one(NoProgress()).explanation
+
+    @staticmethod
+    def of_targets(story, losses, mean=250.0, **facts):
+        told = story(**{"loss_fn": "MSELoss", **facts}).losses(losses)
+        return told.add(signals.LOSS_INPUT_MEAN, target=mean).add(signals.LOSS_INPUT_STD, target=5.0)
+
+    def test_a_loss_that_falls_but_is_far_above_that_of_always_saying_the_same(self, story, falling):
+        found = self.of_targets(story, falling(200, 62500.0, 4000.0)).one(NoProgress())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 150, "warning")
+        assert "Targets are about 250, give or take 5" in found.explanation
+        assert found.remedy.text.startswith("Give targets mean 0")
+        assert found.evidence[0].threshold == 250.0
+
+    def test_outputs_that_are_too_large_need_no_other_targets(self, story, falling):
+        found = self.of_targets(story, falling(200, 62500.0, 4000.0), mean=0.0).one(NoProgress())
+        assert "Lower the learning rate" in found.remedy.text
+
+    @pytest.mark.parametrize(
+        ("losses", "facts"),
+        [
+            ((200, 62500.0, 200.0), {}),  # it has come near
+            ((140, 62500.0, 4000.0), {}),  # so far
+            ((200, 62500.0, 4000.0), {"loss_fn": "HuberLoss"}),  # what a constant gives is not known
+            ((200, 62500.0, 4000.0), {"since": 1000}),
+            ((200, 62500.0, 4000.0), {"optimizers": 2}),
+        ],
+    )
+    def test_a_loss_that_is_on_its_way_is_fine(self, story, falling, losses, facts):
+        assert self.of_targets(story, falling(*losses), **facts).find(NoProgress()) == []
+
+    def test_how_far_is_far_can_be_changed(self, story, falling):
+        assert self.of_targets(story, falling(200, 62500.0, 4000.0)).find(NoProgress(far=200)) == []
 
     @pytest.mark.parametrize("factor", [1e6, 1e3])
     def test_a_rate_that_fell_at_once_goes_back(self, story, flat, factor):

@@ -6,11 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...store.types import layer_text
 from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Table
 from ..run import FEWEST, RunView, median, nan_median
-from .base import Stretch, Symptom, evidence, lasting, others, share, short, stretches
+from .base import Stretch, Symptom, during, evidence, lasting, others, share, short, stretches
 
 LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
 """What the classes of layers that rescale what they get are called."""
@@ -27,11 +28,13 @@ class DeadUnits(Symptom):
 
     Attributes:
         share: the share of units that must be dead.
+        nearly_all: the share that is a warning even if the run learns.
     """
 
     id: ClassVar[str] = "dead_units"
     needs: ClassVar[tuple[str, ...]] = (signals.DEATH,)
     share: float = 0.5
+    nearly_all: float = 0.99
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer that is dead; those after it follow."""
@@ -41,17 +44,16 @@ class DeadUnits(Symptom):
         if not found:
             return
         first, layers = found[0], [table.places[one.place] for one in found if one.resolved_at is None]
-        layer, values = table.places[first.place], table.column(table.places[first.place])
-        level = float(values[np.isfinite(values)][-1])
+        layer, level = table.places[first.place], float(during(table, first)[-1])
         began = self._beginning(run, table, first)
         zeros = run.table(signals.ZEROS)
         since_birth = bool(zeros) and began <= zeros.steps[0]
         remedy = self._remedy(run, began, layer, since_birth)
         text = (
-            f"{share(level)} of the units of {layer} output 0 for every sample{others(layers)}. "
+            f"{share(level)} of the units of {layer_text(layer)} output 0 for every sample{others(layers)}. "
             "No gradient passes through them, so the weights before them stop learning."
         )
-        severity = run.harm("warning" if level > 0.99 else "info")
+        severity = run.harm("warning" if level > self.nearly_all else "info", table)
         shown = evidence(table, signals.DEATH, layer, self.share)
         yield self.finding(
             layer, began, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
@@ -63,8 +65,8 @@ class DeadUnits(Symptom):
             return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
         sources = remedies.feeding(run, layer)
         return Remedy(
-            f"Initialise {' and '.join(sources)} again: what enters {layer} is always negative. LeakyReLU or GELU "
-            "would let it recover.",
+            f"Initialise {' and '.join(map(layer_text, sources))} again: what enters {layer_text(layer)} is always "
+            "negative. LeakyReLU or GELU would let it recover.",
             "reinit",
             {"layers": sources},
         )
@@ -118,15 +120,15 @@ class SaturatedActivation(Symptom):
         layers = [table.places[one.place] for one in found if one.resolved_at is None]
         values = table.column(layer)
         known = values[np.isfinite(values)]
-        level = median(known[-FEWEST:])
+        level = median(during(table, first))
         is_born = run.saw_the_start and median(known[:FEWEST]) > self.at_birth
         text = (
-            f"{share(level)} of the outputs of {layer} are at the bounds of its activation{others(layers)}. "
-            "Its slope is near 0 there, so gradients before it nearly vanish."
+            f"{share(level)} of the outputs of {layer_text(layer)} are at the bounds of its "
+            f"activation{others(layers)}. Its slope is near 0 there, so gradients before it nearly vanish."
         )
         remedy = self._remedy(run, first.step, layers or [layer], is_born)
         shown = evidence(table, signals.SATURATION, layer, self.share)
-        severity = run.harm("warning" if is_born else "info")
+        severity = run.harm("warning" if is_born else "info", table)
         yield self.finding(
             layer, first.step, first.detected_at, severity, text, remedy, shown, resolved_at=first.resolved_at
         )
@@ -193,8 +195,9 @@ class ExplodingSignal(Symptom):
         layer, top = names[place], names[int(np.argmax(levels))]
         factor = float(levels.max() / levels[0])
         text = (
-            f"Outputs grow {short(factor)} times from the first layer to {top}, and {layer} is the first to add much. "
-            "Weights are initialised too large, so losses and gradients start far too large as well."
+            f"Outputs grow {short(factor)} times from the first layer to {layer_text(top)}, and {layer_text(layer)} is "
+            "the first to add much. Weights are initialised too large, so losses and gradients start far too large as "
+            "well."
         )
         step = int(table.steps[0])
         severity = run.harm("warning")
@@ -258,8 +261,8 @@ class SymmetricUnits(Symptom):
             return
         layers = list(dict.fromkeys(run.layer_of(name) or name for name in alike))
         text = (
-            f"All units of {layers[0]} start with the same weights and get the same gradients{others(layers)}. "
-            "They will always compute the same, as if the layer had one unit."
+            f"All units of {layer_text(layers[0])} start with the same weights and get the same "
+            f"gradients{others(layers)}. They will always compute the same, as if the layer had one unit."
         )
         # weights that are alike get different gradients where what comes after them is not alike
         same = [name for name in names if weights.column(name)[0] < self.spread]
@@ -297,16 +300,17 @@ class RankCollapse(Symptom):
             return
         earliest = min(found, key=lambda one: one.place)
         layer, last = table.places[earliest.place] or None, table.places[-1]
-        level = median(table.column(last)[-FEWEST:])
+        when = is_last[0]
+        level = median(during(table, when))
+        where = "" if layer == last else f", and collapse in {layer_text(layer) if layer else 'its last layers'}"
         text = (
-            f"The outputs of {last or 'the model'} differ by {share(level)} of their size between samples, and "
-            f"collapse in {layer or 'its last layers'}. Whatever comes after cannot tell samples apart."
+            f"The outputs of {layer_text(last)} differ by {share(level)} of their size "
+            f"between samples{where}. Whatever comes after cannot tell samples apart."
         )
         remedy = remedies.let_through(run)
         shown = evidence(table, signals.LAYER_BATCH_SPREAD, last, self.spread)
-        when = is_last[0]
         yield self.finding(
-            layer, when.step, when.detected_at, run.harm(), text, remedy, shown, resolved_at=when.resolved_at
+            layer, when.step, when.detected_at, run.harm(seen=table), text, remedy, shown, resolved_at=when.resolved_at
         )
 
 
@@ -337,10 +341,10 @@ class AttentionCollapse(Symptom):
             return
         when, table, signal = min(found, key=lambda one: (one[0].step, run.place(one[1].places[one[0].place])))
         layer = table.places[when.place]
-        level = median(table.column(layer)[-FEWEST:])
+        level = median(during(table, when))
         what = "entropy of attention" if table is entropy else "largest logit of attention"
         text = (
-            f"The {what} in {layer} is {short(level)} (the limit is "
+            f"The {what} in {layer_text(layer)} is {short(level)} (the limit is "
             f"{self.entropy if table is entropy else self.logit:g}). Each query looks at a single key, so little "
             "gradient reaches queries and keys."
         )
@@ -349,7 +353,7 @@ class AttentionCollapse(Symptom):
             remedy = Remedy("Initialise queries and keys smaller, or normalise them.", "reinit", {"layers": [layer]})
         shown = evidence(table, signal, layer, self.entropy if table is entropy else self.logit)
         yield self.finding(
-            layer, when.step, when.detected_at, run.harm(), text, remedy, shown, resolved_at=when.resolved_at
+            layer, when.step, when.detected_at, run.harm(seen=table), text, remedy, shown, resolved_at=when.resolved_at
         )
 
 
@@ -372,9 +376,9 @@ class ExpertCollapse(Symptom):
         if not found:
             return
         when, layer = found[0], table.places[found[0].place]
-        level = median(table.column(layer)[-FEWEST:])
+        level = median(during(table, when))
         text = (
-            f"The less used half of the experts of {layer} gets {share(level)} of the tokens. "
+            f"The less used half of the experts of {layer_text(layer)} gets {share(level)} of the tokens. "
             "They learn nothing, and the others do all the work."
         )
         remedy = Remedy(

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from ...store.types import layer_text
 from ..finding import Evidence, Finding, Remedy
 from ..history import Mask, Numbers, Steps, Table
 from ..run import FEWEST, RunView, rolling_median
@@ -125,6 +126,20 @@ def lasting(table: Table, is_bad: Mask, window: int = FEWEST, still_bad: Mask | 
     return stretches(table.steps, table.values, is_bad if still_bad is None else still_bad, sure)
 
 
+def during(table: Table, found: Stretch) -> Numbers:
+    """The newest numbers of a place while it was bad, as many as a median takes.
+
+    >>> table = Table(np.array([1, 2, 3]), ("a",), np.array([[0.9], [0.8], [0.1]]))
+    >>> during(table, Stretch(place=0, step=1, detected_at=1, resolved_at=3))
+    array([0.9, 0.8])
+    """
+    end = table.steps[-1] + 1 if found.resolved_at is None else found.resolved_at
+    lasted = (table.steps >= found.step) & (table.steps < end)
+    values = table.values[lasted, found.place]
+    newest: Numbers = values[np.isfinite(values)][-FEWEST:]
+    return newest
+
+
 def evidence(table: Table, signal: str, place: str, threshold: float | None = None) -> Evidence:
     """The numbers of one place, as few as can be looked at."""
     return points(signal, place, table.steps, table.column(place), threshold)
@@ -167,8 +182,8 @@ def others(names: Sequence[str]) -> str:
 
 def together(names: Sequence[str]) -> str:
     """All names, for a sentence."""
-    return names[0] if len(names) < 2 else f"{names[0]} and {_rest(names)}"
+    return layer_text(names[0]) + (f" and {_rest(names)}" if len(names) > 1 else "")
 
 
 def _rest(names: Sequence[str]) -> str:
-    return names[1] if len(names) == 2 else f"{len(names) - 1} other layers"
+    return layer_text(names[1]) if len(names) == 2 else f"{len(names) - 1} other layers"

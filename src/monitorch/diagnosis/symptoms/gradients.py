@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...store.types import layer_text
 from .. import remedies, signals
 from ..finding import Finding, Remedy
-from ..history import Mask, Table
+from ..history import Mask, Steps, Table
 from ..run import FEWEST, RunView, largest, median, nan_median
-from .base import Symptom, evidence, lasting, points, short, stretches, together
+from .base import Stretch, Symptom, during, evidence, lasting, points, short, stretches, together
 
 SMALLEST_HALF = 2.0**-24
 """The smallest number above 0 in float16."""
@@ -116,7 +117,7 @@ class VanishingGradient(Symptom):
         if first is None:
             return
         steepest = nan_median(ratios[-FEWEST:].T)
-        level = float(nan_median(ratios[table.steps >= first.step, :1].T)[0])
+        level = median(during(relative, first))
         nearest = max((place for place in found if np.isfinite(steepest[place])), default=0)
         layer = run.layer_of(table.places[nearest])
         if run.fallen > 0.5 if math.isfinite(run.fallen) else run.learns:
@@ -128,7 +129,7 @@ class VanishingGradient(Symptom):
             else f"too small to be told from 0; it falls below {limit} of that of {last}"
         )
         text = (
-            f"The gradient of {table.places[0]} is {size} in {layer}. "
+            f"The gradient of {table.places[0]} is {size} in {layer_text(layer)}. "
             "The first layers hardly learn, and the loss has not halved yet."
         )
         shown = evidence(relative, "gradient relative to the last layer", table.places[0], self.ratio)
@@ -136,7 +137,7 @@ class VanishingGradient(Symptom):
             layer,
             first.step,
             first.detected_at,
-            run.harm(),
+            run.harm(seen=table),
             text,
             remedies.let_through(run),
             shown,
@@ -157,65 +158,105 @@ class NoGradient(Symptom):
     steps: int = FEWEST
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """Going back from the output, the first layer without gradients."""
+        """Of the layers that were the first to have no gradient, the one that is nearest to the output."""
         table = run.table(signals.GRADIENT)
         told = ~np.isin(table.steps, run.loss.steps[run.loss.values == 0])  # then nothing is left to learn
         table = Table(table.steps[told], table.places, table.values[told])
-        observed = table.steps
-        if len(observed) < self.steps:
+        if len(table.steps) < self.steps:
             return
-        outputs, left = run.table(signals.OUTPUT), run.left_optimizer
-        rates = run.table(signals.RATE).at_steps(observed) if run.facts.optimizers > 1 else None
-        rated = run.table(signals.RATE).places
-        ran = set(outputs.places)
-        names = [
-            name
-            for name, own in run.facts.parameters.items()
-            if own.trainable and (own.layer in ran or name in table.places) and name not in left
-        ]
-        known = {name: place for place, name in enumerate(table.places)}
-        is_none = np.array([[name not in known for name in names]] * len(observed)).reshape(len(observed), -1)
-        is_bad = is_none.copy()
-        for number, name in enumerate(names):
-            if name in known:
-                column = table.values[:, known[name]]
-                is_bad[:, number] = ~(column != 0) | (np.isnan(column) & (run.facts.origin is None))
-            layer = run.facts.parameters[name].layer
-            if layer in outputs.places:  # where it did not run, no gradient is missing
-                is_bad[:, number] &= np.isfinite(outputs.select([layer]).at_steps(observed)[:, 0])
-            if rates is not None and name in rated:  # steps of other optimizers say nothing
-                is_bad[:, number] &= np.isfinite(rates[:, rated.index(name)])
-        is_bad &= ~self._are_faded(run, names)[told]
-        everybody = is_bad.all(axis=1)  # if that is so now and then only, the loss was 0
-        values = np.where(is_bad, 0.0, 1.0)
-        counted = np.cumsum(is_bad, axis=0)
-        lag = np.vstack([np.zeros((self.steps, len(names))), counted[: -self.steps]])[: len(observed)]
-        sure = (counted - lag) >= self.steps
-        found = [one for one in stretches(observed, values, is_bad, sure) if one.resolved_at is None]
+        names = self._expected(run, table)
+        is_bad = self._are_starved(run, table, names) & ~self._are_faded(run, names)[told]
+        counted: Steps = np.cumsum(is_bad, axis=0)
+        lag = np.vstack([np.zeros((self.steps, len(names))), counted[: -self.steps]])[: len(counted)]
+        sure: Mask = (counted - lag) >= self.steps
+        found = stretches(table.steps, np.where(is_bad, 0.0, 1.0), is_bad, sure)
+        found = [one for one in found if one.resolved_at is None]
+        # if everybody is without now and then only, the loss was 0
+        is_all = bool(found) and (bool(is_bad[-self.steps :].all()) or len(found) == len(names))
+        if not is_all:  # a bias before a normalisation, for instance: nothing is lost
+            found = [one for one in found if run.facts.parameters[names[one.place]].is_weight]
         if not found:
             return
-        starved = [names[one.place] for one in found]
-        layers = list(dict.fromkeys(run.layer_of(name) or name for name in reversed(starved)))
-        when = min(found, key=lambda one: one.step)
-        is_all = bool(everybody[-self.steps :].all()) or len(starved) == len(names)
-        weights = [name for name in starved if run.facts.parameters[name].is_weight]
-        if not weights and not is_all:
-            return  # a bias before a normalisation, for instance: nothing is lost
-        layers = list(dict.fromkeys(run.layer_of(name) or name for name in reversed(weights or starved)))
-        what = "No parameter gets a gradient." if is_all else f"No gradient arrives in {together(layers)}."
-        who = "Nothing can" if is_all else "They cannot" if len(layers) > 1 else "It cannot"
-        whom = "them" if is_all or len(layers) > 1 else "it"
-        text = f"{what} {who} learn: something between {whom} and the loss cuts the graph, or outputs a constant."
+        begin = (max if is_all else min)(one.step for one in found)
+        when = max((one for one in found if one.step == begin), key=lambda one: one.place)
+        starved = [names[when.place], *(names[one.place] for one in reversed(found))]
+        yield self._told(run, table, when, list(dict.fromkeys(starved)), is_all=is_all)
+
+    def _expected(self, run: RunView, table: Table) -> list[str]:
+        """The parameters that should have a gradient, in the order of the model."""
+        ran = set(run.table(signals.OUTPUT).places)
+        return [
+            name
+            for name, own in run.facts.parameters.items()
+            if own.trainable and (own.layer in ran or name in table.places) and name not in run.left_optimizer
+        ]
+
+    def _are_starved(self, run: RunView, table: Table, names: Sequence[str]) -> Mask:
+        """Where gradients are missing, or exactly 0."""
+        outputs, rates = run.table(signals.OUTPUT), run.table(signals.RATE)
+        values = table.at(table.steps, names)
+        found: Mask = values == 0
+        is_lost = np.isnan(values)
+        if run.facts.origin is not None:  # then it need not be missing: it may be NaN
+            is_lost[:, [name in table.places for name in names]] = False
+        found |= is_lost
+        for number, name in enumerate(names):
+            layer = run.facts.parameters[name].layer
+            if layer in outputs.places:  # where it did not run, no gradient is missing
+                found[:, number] &= np.isfinite(outputs.select([layer]).at_steps(table.steps)[:, 0])
+            if run.facts.optimizers > 1 and name in rates.places:  # steps of other optimizers say nothing
+                found[:, number] &= np.isfinite(rates.select([name]).at_steps(table.steps)[:, 0])
+        return found
+
+    def _told(self, run: RunView, table: Table, when: Stretch, starved: list[str], *, is_all: bool) -> Finding:
+        layers = list(dict.fromkeys(run.layer_of(name) or name for name in starved))
+        text, remedy = self._words(run, table, when.step, starved[0], layers, is_all=is_all)
         severity = "error" if is_all or run.is_stuck else "warning"
-        if not is_all and all(self._is_spare(run, name) for name in weights) and not run.is_stuck:
+        if not is_all and all(self._is_spare(run, name) for name in starved) and not run.is_stuck:
             severity = "info"
-        if is_all and not run.loss and when.step > observed[0]:
+        if is_all and not run.loss and when.step > table.steps[0]:
             severity = "info"  # the loss may have reached 0
-        remedy = Remedy("Look for detach(), no_grad(), .data, or an activation after it that is constant.")
-        shown = points(signals.GRADIENT, starved[0], observed, values[:, found[0].place] * 0.0)
-        yield self.finding(
-            None if is_all else layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.95
+        shown = [evidence(table, signals.GRADIENT, starved[0])] if starved[0] in table.places else []
+        outputs = run.table(signals.OUTPUT)
+        if layers[0] in outputs.places:  # of a gradient that is missing there is no number, but its layer runs
+            shown.append(evidence(outputs, signals.OUTPUT, layers[0]))
+        layer = None if is_all else layers[0]
+        return self.finding(layer, when.step, when.detected_at, severity, text, remedy, *shown, confidence=0.95)
+
+    def _words(
+        self, run: RunView, table: Table, step: int, name: str, layers: list[str], *, is_all: bool
+    ) -> tuple[str, Remedy]:
+        """What is said of a gradient that is missing, of one that is 0, and of one that is 0 because its input is."""
+        since = Table(table.steps[table.steps >= step], table.places, table.values[table.steps >= step])
+        are_many = is_all or len(layers) > 1
+        who = f"{'Nothing can' if is_all else 'They cannot' if are_many else 'It cannot'} learn"
+        whom = "them" if are_many else "it"
+        if name not in since.places or not np.isfinite(since.column(name)).any():
+            what = "No parameter gets a gradient" if is_all else f"No gradient arrives in {together(layers)}"
+            return (
+                f"{what}. {who}: something between {whom} and the loss cuts the graph.",
+                Remedy(f"Look for detach(), no_grad() or .data between {whom} and the loss."),
+            )
+        what = f"The gradients of {'all parameters' if is_all else together(layers)} are exactly 0"
+        if self._gets_zeros(run, since, layers[0]):
+            first = layer_text(layers[0])
+            return (
+                f"{what}. What enters {first} is 0 for every sample: its bias got gradients, its weight none.",
+                Remedy(f"Look at what comes before {first}, such as a ReLU that has died."),
+            )
+        return (
+            f"{what}. {who}: what comes after {whom} is constant, or cuts the graph.",
+            Remedy(
+                f"Look after {whom} for an activation that is constant, such as a ReLU that has died, or for detach(), "
+                "no_grad() or .data."
+            ),
         )
+
+    def _gets_zeros(self, run: RunView, since: Table, layer: str) -> bool:
+        """Whether a layer whose weight gets none has a bias that gets a gradient: then all that enters it is 0."""
+        own = [name for name in since.places if run.layer_of(name) == layer and name in run.facts.parameters]
+        biases = since.select(name for name in own if not run.facts.parameters[name].is_weight)
+        return bool(largest(biases.values) > 0)
 
     def _are_faded(self, run: RunView, names: Sequence[str]) -> Mask:
         """Where the gradients of the layers of these parameters have vanished: nothing cuts them off."""
@@ -260,12 +301,13 @@ class Underflow(Symptom):
         if largest(dead.values) > 0.9:
             return  # that alone makes gradients 0
         rms = table.values / np.sqrt([run.size(name) for name in table.places])
-        found = lasting(Table(table.steps, table.places, rms), rms < self.level * SMALLEST_HALF)
+        sizes = Table(table.steps, table.places, rms)
+        found = lasting(sizes, rms < self.level * SMALLEST_HALF)
         if not found or (len(found) == len(table.places) and run.last_loss == 0):
             return
         when = max(found, key=lambda one: one.place)
         name = table.places[when.place]
-        level = median(rms[-FEWEST:, when.place])
+        level = median(during(sizes, when))
         text = (
             f"Elements of the gradient of {name} are {short(level)} on average, and float16 has nothing between 0 and "
             f"{short(SMALLEST_HALF)}. Most of them became 0, so the layer learns little or nothing."

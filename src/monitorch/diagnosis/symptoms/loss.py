@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...store.types import layer_text
 from .. import signals
 from ..finding import Evidence, Finding, Remedy
 from ..history import Mask, Numbers, Steps
-from ..run import BINARY, CROSS_ENTROPY, EARLY, FEWEST, RunView, largest, median, nan_median, rolling_median
-from .base import Symptom, points, short
+from ..run import BINARY, CROSS_ENTROPY, EARLY, RunView, largest, median, nan_median, rolling_median
+from .base import Symptom, evidence, points, short
 
 RECENT = 10
 """A spike is a jump from the median of so many losses before it."""
@@ -393,22 +394,31 @@ class TrainEvalMismatch(Symptom):
         is_bad = checks.values > trained + (self.factor - 1) * np.abs(trained) + self.share * scale
         if not is_bad[-1] or is_bad.mean() < 0.5:
             return
-        variance, mean = run.table(signals.BATCH_NORM_VARIANCE), run.table(signals.BATCH_NORM_MEAN)
+        variance = run.table(signals.BATCH_NORM_VARIANCE)
+        mean = run.table(signals.BATCH_NORM_MEAN).select(variance.places)
+        ratios, shifts = (nan_median(run.latest(table).T) for table in (variance, mean))  # first steps are always off
         with np.errstate(all="ignore"):
-            off = np.abs(np.log(nan_median(variance.values[-FEWEST:].T))) / math.log(self.variance)
-            shift = nan_median(mean.values[-FEWEST:].T) / self.mean
-        level = np.fmax(off, shift)
-        if not (level > 1).any():
+            off, shift = np.abs(np.log(ratios)) / math.log(self.variance), shifts / self.mean
+        bad = np.flatnonzero(np.fmax(off, shift) > 1).tolist()
+        if not bad:
             return
-        worst = int(np.argmax(np.nan_to_num(level)))
-        layer = min((variance.places[place] for place in np.flatnonzero(level > 1)), key=run.place)
-        ratio = float(nan_median(variance.values[-FEWEST:].T)[worst])
+        place = min(bad, key=lambda number: run.place(variance.places[number]))
+        layer, is_variance = variance.places[place], not shift[place] > off[place]
+        how = (
+            f"variance ratio {short(ratios[place])}"
+            if is_variance
+            else f"means are {short(shifts[place])} standard deviations apart"
+        )
         text = (
             f"The validation loss is {short(float(checks.values[-1]))}, the training loss {short(run.last_loss)}. In "
-            f"{layer} the statistics that are used in eval mode are not those of the batches (variance ratio "
-            f"{short(ratio)}). Eval mode computes something else than training."
+            f"{layer_text(layer)} the statistics that are used in eval mode are not those of the batches ({how}). "
+            "Eval mode computes something else than training."
         )
         remedy = Remedy("Raise the momentum of BatchNorm or the batch size, or collect the statistics again.")
-        shown = points(signals.BATCH_NORM_VARIANCE, variance.places[worst], variance.steps, variance.values[:, worst])
+        shown = (
+            evidence(variance, signals.BATCH_NORM_VARIANCE, layer)
+            if is_variance
+            else evidence(mean, signals.BATCH_NORM_MEAN, layer, self.mean)
+        )
         first = int(np.flatnonzero(is_bad)[0])
         yield self.finding(layer, int(checks.steps[first]), int(checks.steps[first]), "warning", text, remedy, shown)

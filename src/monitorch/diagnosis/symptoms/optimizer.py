@@ -10,7 +10,7 @@ import numpy as np
 from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Mask, Numbers, Table
-from ..run import FEWEST, RunView, largest, median, nan_median, rolling_median
+from ..run import ABSOLUTE, FEWEST, SQUARED, RunView, largest, median, nan_median, rolling_median
 from .base import Symptom, evidence, lasting, points, share, short, stretches, together
 
 
@@ -64,8 +64,9 @@ class NoUpdate(Symptom):
         ]
         if not found:
             return
-        frozen = [names[one.place] for one in found]
-        layers = list(dict.fromkeys(run.layer_of(name) or name for name in frozen))
+        when = min(found, key=lambda one: (one.step, one.place))
+        first, frozen = names[when.place], [names[one.place] for one in found]
+        layers = list(dict.fromkeys(run.layer_of(name) or name for name in (first, *frozen)))
         are_many, known = len(layers) > 1, run.facts.parameters
         outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
@@ -85,14 +86,17 @@ class NoUpdate(Symptom):
                 "Give it to the optimizer, after the model is complete.", "add_to_optimizer", {"parameters": outside}
             )
             if outside
-            else Remedy("Give its group a learning rate.", "set_group_lr", {"parameters": idle, "lr": usual_rate})
+            else Remedy(
+                remedies.of_schedule(run) or "Give its group a learning rate.",
+                "set_group_lr",
+                {"parameters": idle, "lr": usual_rate},
+            )
             if idle
             else Remedy("Raise the learning rate, or keep the weights in float32.", "scale_lr", {"factor": 10.0})
         )
-        when = min(found, key=lambda one: (one.step, one.place))
         what = "get gradients but do not change" if are_many else "gets gradients but does not change"
         text = f"{together(layers)} {what}. {why}"
-        shown = evidence(changed, signals.CHANGED, frozen[0])
+        shown = evidence(changed, signals.CHANGED, first)
         severity = "error" if len(frozen) == len(names) else "warning"
         yield self.finding(layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.98)
 
@@ -180,8 +184,10 @@ class StepTooLarge(Symptom):
         has_diverged = rising is not None
         says = []
         if large is not None:
-            size = share(level) if level > self.ratio else f"more than {share(self.ratio)}"
-            says.append(f"A step changes weights by {size} of their size.")
+            size, at = f"more than {share(self.ratio)}", large[1]
+            if level > self.ratio:
+                size, at = share(level), int(table.steps[np.nanargmax(middle)])
+            says.append(f"A step changed weights by {size} of their size, at step {at:,}.")
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         severity = "error" if has_diverged else run.harm()
@@ -215,8 +221,8 @@ class StepTooLarge(Symptom):
         """Since when steps are small again, and not because weights have grown; None if they are not."""
         weights = run.table(signals.WEIGHT).select(run.weights).values
         with np.errstate(all="ignore"):
-            growth = nan_median(weights[-1:] / weights[:1])
-        if not median(nan_median(table.values[-FEWEST:])) < self.ratio or not float(growth[0]) < MUCH_GROWTH:
+            growth = median(weights[-1:] / weights[:1])  # NaN if norms are not known
+        if not median(nan_median(table.values[-FEWEST:])) < self.ratio or not growth < MUCH_GROWTH:
             return None
         after = np.flatnonzero(self._are_large(run, table) | (table.steps <= detected_at))
         row = int(after[-1]) + 1 if len(after) else 0
@@ -296,24 +302,28 @@ class NoProgress(Symptom):
         ratio: the largest |update| / |weight| of steps that are too small.
         cosine: how many standard errors the mean cosine of consecutive gradients must be above 0 then.
         plateau: for how many steps a loss must not have fallen if steps are not too small.
+        far: how many times that of always saying the same a loss must be after so many steps, if it falls.
     """
 
     id: ClassVar[str] = "no_progress"
     ratio: float = 3e-5
     cosine: float = 3.0
     plateau: int = 150
+    far: float = 10.0
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """Small steps first, then a plateau."""
+        """Small steps first, then a plateau, then a loss that falls, but is still far from anything useful."""
         found = self._small_steps(run)
         if found is None:
             found = self._plateau(run)
+        if found is None:
+            found = self._far_off(run)
         if found is not None:
             yield found
 
     def _small_steps(self, run: RunView) -> Finding | None:
         table = _ratios(run)
-        if not table or len(table.steps) < FEWEST or not run.saw_the_start:
+        if not run.is_fresh(table) or len(table.steps) < FEWEST or not run.saw_the_start:
             return None
         if _is_warming_up(run) or run.learns or len(run.loss) < 10 or run.facts.optimizers > 1:
             return None
@@ -338,7 +348,8 @@ class NoProgress(Symptom):
         )
         early = median(middle[first:][FEWEST : 3 * FEWEST])
         update = early if math.isfinite(early) else level
-        remedy = remedies.raise_rate(run, update, "Raise the learning rate until a step changes weights by about 2 %.")
+        advice = "Raise the learning rate until a step changes weights by 0.1 to 1 % of their size."
+        remedy = remedies.raise_rate(run, update, remedies.of_schedule(run) or advice)
         shown = points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)
         severity = "error" if run.is_stuck else "warning"
         return self.finding(None, int(table.steps[first]), int(table.steps[sure]), severity, text, remedy, shown)
@@ -371,6 +382,29 @@ class NoProgress(Symptom):
         level, spread = float(np.median(recent)), float(np.std(recent))
         first = int(np.argmax(values <= level + spread))  # the median itself is, so there is one
         step, detected = losses.steps[first], losses.steps[min(len(values), first + self.plateau) - 1]
+        return self.finding(None, step, detected, "warning", text, remedy, shown, confidence=0.6)
+
+    def _far_off(self, run: RunView) -> Finding | None:
+        """Outputs are still far from where all targets are."""
+        losses, limit = run.loss, self.far * run.trivial_loss
+        is_plain = run.facts.loss_fn in (*SQUARED, *ABSOLUTE) and run.facts.optimizers == 1
+        if not is_plain or len(losses) < self.plateau or not np.isfinite(losses.values).all():
+            return None
+        if not run.saw_the_start or not np.nanmin(rolling_median(losses.values[:, None], 10)) > limit:
+            return None
+        mean, std = run.targets
+        text = (
+            f"After {len(losses):,} steps the loss is {short(run.last_loss)}, and always saying the same would give "
+            f"{short(run.trivial_loss)}. Targets are about {short(mean)}, give or take {short(std)}, and outputs are "
+            "still far from them."
+        )
+        remedy = Remedy(
+            "Give targets mean 0 and standard deviation 1, or start the bias of the last layer at their mean."
+            if abs(mean) > std
+            else "Lower the learning rate or initialise weights smaller: outputs are far larger than targets."
+        )
+        shown = points("loss", None, losses.steps, losses.values, limit)
+        step, detected = losses.steps[0], losses.steps[self.plateau - 1]
         return self.finding(None, step, detected, "warning", text, remedy, shown, confidence=0.6)
 
 

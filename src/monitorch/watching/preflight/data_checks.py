@@ -14,9 +14,10 @@ from ...engine.tensors import tensors_in
 from ...engine.torch_private import Normalization, tree_leaves
 from ...inspector.model_copy import copied, cut, fresh
 from ...inspector.probe import MOST_MIXED, Probe
+from ...store.types import layer_text
 from .facts import ModelFacts
 from .loss_kind import CROSS_ENTROPY, ELEMENTWISE, LOGIT_BCE, NLL, REGRESSION, LossInput
-from .wording import ERROR, INFO, WARNING, finding, place
+from .wording import ERROR, INFO, WARNING, finding
 
 FLOOR = 0.3
 """The loss that a model must be able to get below."""
@@ -79,11 +80,13 @@ def check_input_scale(facts: ModelFacts) -> Iterator[Finding]:
         remedy = Remedy("Give every input feature mean 0 and standard deviation 1.", "standardise_input")
         harm = "Weights are made for inputs of size 1, so the first steps go astray or crawl."
         if size > InputScale.size:
-            text = f"What enters {place(layer.name)} has mean {data.mean:.3g} and standard deviation {data.std:.3g}."
+            text = (
+                f"What enters {layer_text(layer.name)} has mean {data.mean:.3g} and standard deviation {data.std:.3g}."
+            )
             yield finding("input_scale", WARNING, None, f"{text} {harm}", remedy, ("input", size, InputScale.size))
             return
         if data.apart > InputScale.features:
-            text = f"An input feature of {place(layer.name)} varies {data.apart:.3g} times as much as most others."
+            text = f"An input feature of {layer_text(layer.name)} varies {data.apart:.3g} times as much as most others."
             shown = ("feature spread", data.apart, InputScale.features)
             yield finding("input_scale", WARNING, None, f"{text} {harm}", remedy, shown)
             return
@@ -121,8 +124,8 @@ def _mismatch(known: LossInput, facts: ModelFacts) -> str | None:
         return _class_mismatch(known, facts)
     if known.kind == LOGIT_BCE and last is not None and (last.low, last.high) == (0.0, 1.0):
         return (
-            f"The output of {place(last.name)} is a probability, but the loss wants logits. Sigmoid is applied twice, "
-            "so the loss cannot get below 0.31."
+            f"The output of {layer_text(last.name)} is a probability, but the loss wants logits. Sigmoid is applied "
+            "twice, so the loss cannot get below 0.31."
         )
     if known.kind in REGRESSION and last is not None and target.is_floating_point() and output.shape == target.shape:
         slack = SLACK * float(target.std(correction=0))

@@ -11,10 +11,11 @@ from torch import Tensor
 from ...diagnosis import Finding, Remedy
 from ...engine.optimizers import Owned
 from ...engine.torch_private import tree_leaves
+from ...store.types import layer_text
 from .batch_fit import DEFAULT_RATE
 from .facts import ModelFacts
 from .first_pass import FirstPass, SeenLayer
-from .wording import ERROR, INFO, WARNING, finding, listed, place
+from .wording import ERROR, INFO, WARNING, finding, listed
 
 
 def check_finite(facts: ModelFacts) -> Iterator[Finding]:
@@ -42,9 +43,9 @@ def _forward_origin(facts: ModelFacts) -> tuple[str | None, str]:
     before: SeenLayer | None = None
     for layer in facts.first.layers.values():
         if not layer.gives_finite and layer.takes_finite:
-            return layer.name, f"The output of {place(layer.name)} is not finite, although its input is."
+            return layer.name, f"The output of {layer_text(layer.name)} is not finite, although its input is."
         if not layer.takes_finite and before is not None:
-            return before.name, f"Right after {place(before.name)} something computes numbers that are not finite."
+            return before.name, f"Right after {layer_text(before.name)} something computes numbers that are not finite."
         before = layer
     last = None if before is None else before.name
     return last, f"The loss is {facts.first.loss}, although the outputs of all layers are finite."
@@ -54,7 +55,7 @@ def _backward_origin(first: FirstPass) -> tuple[str | None, str]:
     """Backward goes from the last layer to the first: the last one with such a gradient is where it began."""
     for layer in reversed(first.layers.values()):
         if not layer.gradient_is_finite:
-            return layer.name, f"The gradient that comes back to {place(layer.name)} is not finite; the loss is."
+            return layer.name, f"The gradient that comes back to {layer_text(layer.name)} is not finite; the loss is."
     name = next(name for name, own in reversed(first.gradients.items()) if not bool(torch.isfinite(own).all()))
     return first.layer_of[name], f"The gradient of {name} is not finite, although the loss is."
 
@@ -98,7 +99,7 @@ def _lacking(facts: ModelFacts, lacking: list[str]) -> Iterator[Finding]:
         what = "but gets no gradient" if is_cut else "but its gradient is exactly 0 in every step"
         text = (
             f"The loss depends on {listed(names)}, {what}. "
-            f"Something after {place(layer)} lets numbers through and no gradients."
+            f"Something after {layer_text(layer)} lets numbers through and no gradients."
         )
         remedy = Remedy("Look for detach(), no_grad(), numpy(), argmax() or round() after this layer.")
         found = finding("no_gradient", ERROR, layer, text, remedy)

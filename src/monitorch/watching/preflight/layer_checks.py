@@ -12,10 +12,11 @@ from ...diagnosis.symptoms.base import others, share
 from ...diagnosis.symptoms.gradients import VanishingGradient
 from ...engine.torch_private import tree_leaves
 from ...preprocessor.activations import ENTRIES, POSITIONS
+from ...store.types import layer_text
 from .batch_fit import alike, largest_of
 from .facts import ModelFacts
 from .first_pass import rms
-from .wording import ERROR, WARNING, finding, listed, place
+from .wording import ERROR, WARNING, finding, listed
 
 LARGE_GRADIENT = 1e3
 """The largest norm of the gradient of a weight, relative to the loss."""
@@ -45,7 +46,7 @@ def check_signal(facts: ModelFacts) -> Iterator[Finding]:
         ]
         jumps = jumps or [layer for layer in layers if layer.rms > ExplodingSignal.growth * start]
         text = (
-            f"Outputs grow to {level:.3g}, where inputs are about {start:.3g}, and {place(jumps[0].name)} is the "
+            f"Outputs grow to {level:.3g}, where inputs are about {start:.3g}, and {layer_text(jumps[0].name)} is the "
             "first to add much. Weights are too large, and so will be losses and gradients."
         )
         names = [layer.name for layer in jumps]
@@ -86,7 +87,7 @@ def check_vanishing(facts: ModelFacts) -> Iterator[Finding]:
     layer = first.layer_of[below[-1]]
     text = (
         f"The gradient of {below[0]} is {early / late:.1e} times that of {facts.weights[-1]}, and from "
-        f"{place(layer)} backwards all are below {VanishingGradient.ratio:g}. The first layers hardly learn."
+        f"{layer_text(layer)} backwards all are below {VanishingGradient.ratio:g}. The first layers hardly learn."
     )
     bounded = list(dict.fromkeys(one.name for one in first.activations if one.saturated is not None))
     layers = [first.layer_of[name] for name in below]
@@ -137,7 +138,7 @@ def check_activations(facts: ModelFacts) -> Iterator[Finding]:
     if dead:
         one = dead[0]
         text = (
-            f"{share(one.dead)} of the units of {place(one.name)} are 0 for every entry of the batch"
+            f"{share(one.dead)} of the units of {layer_text(one.name)} are 0 for every entry of the batch"
             f"{others([each.name for each in dead])}. No gradient passes through them, so what is before them learns "
             "nothing."
         )
@@ -148,7 +149,7 @@ def check_activations(facts: ModelFacts) -> Iterator[Finding]:
         one = saturated[0]
         level = one.saturated or 0.0
         text = (
-            f"{share(level)} of the outputs of {place(one.name)} are at the bounds of its activation"
+            f"{share(level)} of the outputs of {layer_text(one.name)} are at the bounds of its activation"
             f"{others([each.name for each in saturated])}. Its slope is near 0 there, so hardly any gradient passes."
         )
         remedy = Remedy("Make the weights or inputs before it smaller, or normalise them.", *_again(one.weights))

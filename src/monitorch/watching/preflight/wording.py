@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...diagnosis import Evidence, Finding, Remedy
-from ...store.types import SEVERITIES
+from ...store.types import SEVERITIES, layer_text
 
 INFO, WARNING, ERROR = SEVERITIES
 
@@ -24,13 +24,8 @@ def finding(
     return Finding(symptom, severity, layer or None, 0, 0, text, remedy, shown)
 
 
-def place(name: str) -> str:
-    """The name of a layer for a sentence."""
-    return name or "the model"
-
-
 def listed(names: Sequence[str]) -> str:
     """Names for a sentence."""
     more = len(names) - SHOWN
-    shown = ", ".join(map(place, names[:SHOWN]))
+    shown = ", ".join(map(layer_text, names[:SHOWN]))
     return shown if more < 1 else f"{shown} and {more} more"

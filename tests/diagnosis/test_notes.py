@@ -1,0 +1,71 @@
+"""What a diagnosis could not look at."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import monitorch
+from monitorch.diagnosis import signals
+from monitorch.diagnosis.notes import notes_of
+
+
+@pytest.fixture
+def watched(story, falling):
+    """A run of 200 steps, with their losses, of which these were observed."""
+    return lambda steps, count=200: story().losses(falling(count)).weights(signals.GRADIENT, 1.0, 1.0, 1.0, steps=steps)
+
+
+def test_a_run_that_was_watched_well_needs_none(watched):
+    assert notes_of(watched(range(10, 201, 10)).history) == []
+
+
+def test_no_loss(story):
+    told = story().weights(signals.GRADIENT, *[np.ones(100)] * 3)
+    assert notes_of(told.history) == [
+        "No loss was seen: pass loss_fn= or call push_loss(loss), or the loss is not judged."
+    ]
+
+
+def test_few_steps(watched):
+    assert notes_of(watched(range(1, 9), 8).history) == ["8 losses: too few to judge the loss, which takes 30."]
+
+
+def test_steps_that_were_observed_long_ago(watched):
+    assert notes_of(watched(range(1, 8)).history) == [
+        "No step was observed after step 7 of 200: later ones are judged by their losses only."
+    ]
+
+
+def test_few_observed_steps(watched):
+    assert notes_of(watched([1, 2, 150]).history) == ["3 steps were observed: too few to judge layers, which takes 5."]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "said"), [(["fc1.weight"], "fc1.weight is"), (["fc0.bias", "fc1.bias"], "fc0.bias and 1 other are")]
+)
+def test_parameters_that_are_not_trained(watched, frozen, said):
+    told = watched(range(10, 201, 10))
+    for name in frozen:
+        told.facts.parameters[name].trainable = False
+    assert notes_of(told.history) == [f"{said} not trained (requires_grad=False)."]
+
+
+def test_at_most_three_and_nothing_of_a_model_that_is_not_trained_at_all(story):
+    told = story()
+    told.facts.parameters["fc1.bias"].trainable = False
+    assert len(notes_of(told.history)) == 3
+    for own in told.facts.parameters.values():
+        own.trainable = False
+    assert len(notes_of(told.history)) == 2
+
+
+def test_a_watch_that_is_printed_says_so():
+    model = nn.Linear(2, 1)
+    optimizer, loss_fn = torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss()
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn, run=None, every=1) as watched:
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss_fn(model(torch.ones(4, 2)), torch.zeros(4, 1)).backward()
+            optimizer.step()
+    assert str(watched).splitlines()[1] == "  8 losses: too few to judge the loss, which takes 30."
