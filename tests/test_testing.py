@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from monitorch.errors import OptionError
+from monitorch.store.types import layer_text
 from monitorch.testing import assert_trains
 from tests.unchanged import everything
 from tests.watching.preflight.faults import FAULTS
@@ -27,7 +28,7 @@ def test_the_error_holds_what_was_found_and_what_to_try(name):
     title, first, remedy, *_ = str(caught.value).splitlines()
     assert title.endswith("will not train well:")
     assert wanted.symptom.replace("_", " ") in first
-    assert f"in {wanted.layer}" in first
+    assert f"in {layer_text(wanted.layer)}" in first
     assert remedy.startswith("  try: ")
 
 
@@ -35,7 +36,7 @@ def test_what_is_fine_here_can_be_ignored():
     case = FAULTS["not_in_the_optimizer"].make()
     for ignore in ("no_update", ["no_update"], {"no_update:2"}, ("input_scale", "no_update")):
         assert_trains(*case.all, ignore=ignore)
-    with pytest.raises(AssertionError, match="no update in 2"):
+    with pytest.raises(AssertionError, match="no update in layer 2"):
         assert_trains(*case.all, ignore=["no_update:0"])
 
 

@@ -60,7 +60,9 @@ def test_rank(write_run, tmp_path):
 
 
 def test_unknown_runs_are_errors_that_name_the_known(write_run, tmp_path):
-    with pytest.raises(OptionError, match="there is no run in nowhere: name a run, or --runs DIR"):
+    with pytest.raises(
+        OptionError, match=r"no run in nowhere: train with monitorch.watch\(.*, name a run, or --runs DIR"
+    ):
         found(None, runs="nowhere")
     with pytest.raises(OptionError, match=r"no run 'x', neither here nor in nowhere; --runs DIR says where"):
         found("x", runs="nowhere")

@@ -21,7 +21,7 @@ def runs(tmp_path, monkeypatch):
     ("arguments", "file"),
     [
         (["first"], "first.html"),
-        (["monitorch_runs/second", "first"], "second.html"),
+        (["monitorch_runs/second", "first"], "second-first.html"),
         (["first", "-o", "report.html"], "report.html"),
         ([], "second.html"),
         (["--runs", "monitorch_runs", "first"], "first.html"),

@@ -135,7 +135,7 @@ def test_a_name_that_is_no_text_is_listed(write_run, capsys, tmp_path):
 def test_without_runs_it_says_how_to_get_some(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["runs"]) == 0
-    assert 'no runs in monitorch_runs; train with visualizer="store"' in capsys.readouterr().out
+    assert "no runs in monitorch_runs; train with monitorch.watch(model, optimizer)" in capsys.readouterr().out
     assert cli.main(["runs", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == []
 

@@ -79,6 +79,14 @@ def test_statistics_that_accompany_others_are_shown_on_demand(folder, capsys):
     assert "20.00" in show(folder, capsys, "--statistic", "max")
 
 
+def test_checksums_are_shown_on_demand(write_run, capsys):
+    facts = {"Parameter Checksum/last": {"fc": [1e7, 3.0]}, "Parameter Changed/mean": {"fc": [1.0, 1.0]}}
+    path = write_run("facts", {"Facts": facts})
+    for asked, shown in (([], False), (["--statistic", "checksum"], True), (["--all"], True)):
+        assert cli.main(["show", str(path), *asked]) == 0
+        assert ("Parameter Checksum" in capsys.readouterr().out) == shown
+
+
 def test_filters_choose_layers(folder, capsys):
     assert "fc1" not in show(folder, capsys, "--layers", "2$").split("event")[0]
 

@@ -9,6 +9,7 @@ from monitorch.cli.demo import FAULTS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "terminal.md"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+SAMPLE = re.search(r"^```text\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 LINES = [line for block in BLOCKS for line in block.splitlines()]
 
 
@@ -26,3 +27,16 @@ def test_the_document_tells_of_every_reading_command():
 def test_the_document_names_every_fault():
     text = DOCUMENT.read_text(encoding="utf-8")
     assert [fault for fault in FAULTS if f"`{fault}`" not in text] == []
+
+
+def words(text):
+    """Without numbers, and however lines are broken."""
+    return re.sub(r"[\d.,]*\d", "0", text).split()
+
+
+def test_the_document_shows_what_check_prints(tmp_path, capsys):
+    assert cli.main(["demo", "--fault", "step_too_large", "--quiet", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert cli.main(["check", "--runs", str(tmp_path / "runs")]) == 0
+    assert SAMPLE is not None
+    assert words(capsys.readouterr().out) == words(SAMPLE[1])

@@ -67,6 +67,35 @@ def test_worst_layers_come_first_with_the_reason(folder, capsys):
     assert "Norm" in rows["jump"]
 
 
+@pytest.fixture
+def facts_folder(write_run):
+    """A calm run whose checksums change at every step, as checksums do."""
+    sums = {"fc.weight": with_end(STEADY * 1e7, 3.0), "fc2.weight": STEADY * 1e7}
+    lenses = {
+        "NonFinite": {"Non-Finite Gradients/max": dict.fromkeys(sums, STEADY * 0)},
+        "Facts": {"Parameter Checksum/last": sums},
+        "Gradients": {"Norm/mean": dict.fromkeys(sums, STEADY)},
+    }
+    return write_run("first", lenses, every=10).parent
+
+
+def test_a_checksum_is_no_size_and_does_not_jump(facts_folder, capsys):
+    rows = json.loads(top(facts_folder, capsys, "--json"))["layers"]
+    assert [(row["layer"], row["statistic"]) for row in rows] == [
+        ("fc.weight", "Norm/mean"),
+        ("fc2.weight", "Norm/mean"),
+    ]
+    assert "Checksum" not in top(facts_folder, capsys)
+    asked = json.loads(top(facts_folder, capsys, "--json", "--statistic", "checksum"))["layers"]
+    assert [(row["statistic"], row["reason"]) for row in asked] == [("Parameter Checksum/last", "")] * 2
+
+
+def test_a_calm_layer_shows_a_number_that_is_not_zero(facts_folder, capsys):
+    rows = layers_of(top(facts_folder, capsys))
+    assert rows.keys() == {"fc.weight", "fc2.weight"}
+    assert all("Norm" in line and "Non-Finite" not in line for line in rows.values())
+
+
 def test_head_shows_the_run_and_its_losses(folder, capsys):
     lines = top(folder, capsys).splitlines()
     assert lines[0].startswith("first  finished  step 800  80 ticks")

@@ -117,6 +117,46 @@ def test_a_card_shows_the_numbers_that_it_rests_on_with_their_threshold(visited,
     assert visited.run("return document.querySelectorAll('.sparkline polyline').length") == 1
 
 
+@pytest.mark.parametrize("cards", [2, 3])
+def test_cards_fill_their_row_and_show_their_curves_whole(page, tmp_path, serving, window, cards):
+    curves = curve("update ratio", None), curve("loss", None)
+    severities = ["error", "info", "info"][:cards]
+    found = [finding(f"symptom_{place}", one, None, 8, evidence=curves) for place, one in enumerate(severities)]
+    write(tmp_path / "run", found).close()
+    window(1400, 1000)
+    boxes = "return [...document.querySelectorAll(arguments[0])].map((e) => e.getBoundingClientRect().toJSON())"
+    with serving(tmp_path) as client:
+        page.open(client.url)
+        (whole,) = page.run(boxes, ".findings")
+        ends = [box["right"] for box in page.run(boxes, ".finding")]
+        lowest = max(box["bottom"] for box in page.run(boxes, ".finding"))
+        figures = page.run(boxes, ".finding:last-child .sparkline")
+        page.driver.get("about:blank")
+    assert ends[0] == ends[-1]
+    assert lowest <= whole["bottom"]
+    assert (len(figures), figures[0]["top"] == figures[1]["top"]) == (2, cards == 3)  # a narrow card has them in a row
+
+
+def test_a_layer_whose_name_is_a_number_is_called_a_layer(page, tmp_path, serving):
+    write(tmp_path / "run", [finding("no_update", "warning", "0", 3)], layers=("0", "2")).close()
+    with serving(tmp_path) as client:
+        page.open(client.url)
+        assert page.texts(".finding-layer") == ["layer 0"]
+        page.driver.get("about:blank")
+
+
+def test_a_logged_loss_that_repeats_the_loss_has_no_chart_of_its_own(page, tmp_path, serving):
+    names = ["Loss/train_loss mean", "Logged/train_loss mean", "Logged/smooth_loss mean"]
+    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+        for step in range(5):
+            loss = 1 / (1 + step)
+            writer.put("run", step, [[loss], [loss], [loss / 2]], layers=["run"], statistics=names)
+    with serving(tmp_path) as client:
+        page.open(client.url)
+        assert page.texts(".strip h3") == ["Loss", "smooth loss"]
+        page.driver.get("about:blank")
+
+
 def chosen(page):
     script = "return document.querySelector('.label.is-selected')?.title"
     return page.run(script), page.texts(".layer-name"), page.run("return document.querySelector('.statistic').value")

@@ -10,8 +10,9 @@ pytestmark = pytest.mark.xdist_group("tutorial")
 
 
 def words(text):
-    """Without numbers, and however wide columns are."""
-    return [" ".join(re.sub(r"[-\d.,]*\d|─+|[km]?B\b", "0", line).split()) for line in text.splitlines()]
+    """Without numbers, and however wide columns are; whether an overhead is the least one depends on the machine."""
+    lines = text.replace("at least ", "").splitlines()
+    return [" ".join(re.sub(r"[-\d.,]*\d|─+|[km]?B\b", "0", line).split()) for line in lines]
 
 
 def test_the_tutorial_prints_what_it_says(tmp_path):

@@ -470,7 +470,8 @@ def test_training_stops_where_that_was_asked_for(tmp_path):
         fit(model, tmp_path, callback)
     with open_run(callback.watched.visualizer.path) as run:
         assert (run.status, run.error.type) == ("crashed", "TrainingStopped")
-        assert run.last_step == model.losses[-1][0] <= 5
+        # step 4 was at fault: however late its tick is shown, the next one waits for it, when step 6 begins
+        assert run.last_step == model.losses[-1][0] in (4, 5, 6)
         assert run.meta["findings"][0]["symptom"] == "nonfinite"
 
 

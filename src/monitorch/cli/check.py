@@ -24,16 +24,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Judge the stored numbers of a run again, and print what was found."""
-    from ..diagnosis import check
+    from ..diagnosis.check import check_with_notes
     from .reading import find_run
 
     with find_run(options, options.run) as found:
-        findings = check(found)
+        findings, notes = check_with_notes(found)
         if options.json:
             from .run_facts import headline
             from .strict_json import print_answer
 
-            print_answer(**headline(found, findings))
+            print_answer(**headline(found, findings), notes=notes)
         else:
             from .finding_sheet import print_findings
             from .run_facts import headline
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             from .screen import open_console
 
             console = open_console()
-            print_findings(console, findings, title(headline(found)), everything=options.all)
+            print_findings(console, findings, title(headline(found)), notes, everything=options.all)
     return int(options.fail_on is not None and is_as_bad(findings, options.fail_on))
 
 

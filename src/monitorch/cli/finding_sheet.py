@@ -16,12 +16,19 @@ _DEEPEST = 3
 
 
 def print_findings(
-    console: Console, findings: Sequence[Finding], title: Text | None = None, *, everything: bool
+    console: Console,
+    findings: Sequence[Finding],
+    title: Text | None = None,
+    notes: Iterable[str] = (),
+    *,
+    everything: bool,
 ) -> None:
-    """Print all findings in full: the verdict, the title of the run, then each finding below its cause."""
+    """Print all findings in full: the verdict, the title of the run, notes, then each finding below its cause."""
     console.print(verdict_words(findings))
     if title is not None:
         console.print(title)
+    for note in notes:
+        console.print(words(note, QUIET))
     for tree in trees(findings):
         shown = tree if everything else tree[: _MOST_CONSEQUENCES + 1]
         console.print()

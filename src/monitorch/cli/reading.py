@@ -54,7 +54,8 @@ def find_run(options: argparse.Namespace, name: str | None) -> Run:
         readable = [info for info in runs if info.problem is None]
         if not readable:
             why = "".join(f"; {info.name} {info.problem}" for info in runs)
-            raise OptionError(f"there is no run in {folder}: name a run, or --runs DIR to look elsewhere{why}")
+            cure = "train with monitorch.watch(model, optimizer), name a run, or --runs DIR to look elsewhere"
+            raise OptionError(f"there is no run in {folder}: {cure}{why}")
         return open_run(readable[0].path, options.rank)
     inside = folder / name
     if Path(name).is_file() or _is_run(Path(name)) or not _is_run(inside):
@@ -76,7 +77,8 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
     Args:
         run: the run to choose from.
         options: with ``lens``, ``statistic`` and ``layers``.
-        with_edges: also include band edges and counts; with a filter by name they are always included.
+        with_edges: also include band edges, counts and facts of parameters, such as checksums; with a filter by name
+            they are always included.
         whole_run: also include numbers of the whole model.
     """
     lenses = [lens for lens in run.lenses.values() if lens.ticks and (whole_run or lens.name != WHOLE_RUN)]
@@ -89,7 +91,7 @@ def choose(run: Run, options: argparse.Namespace, *, with_edges: bool, whole_run
         Choice(lens, statistic, shown)
         for lens in matching
         if (shown := tuple(layer for layer in lens.layers if layer in layers))
-        for statistic in (lens.statistics if with_edges else ranking.central(lens))
+        for statistic in (lens.statistics if with_edges else ranking.sizes(lens))
         if statistic.name in statistics
     ]
 

@@ -16,7 +16,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     others = "the newest one if left out, further ones to compare it with"
     add("run", nargs="*", metavar="RUN", help=f"folder of a run, or its name in DIR; {others}")
-    add("-o", "--out", type=Path, metavar="FILE", help="file to write (RUN.html)")
+    add("-o", "--out", type=Path, metavar="FILE", help="file to write (RUN.html; RUN-RUN.html for two)")
     add("--columns", type=whole_number(40, 4000), default=500, metavar="N", help="points in time to keep (%(default)s)")
     add("--runs", type=Path, metavar="DIR", help="folder of the runs (monitorch_runs)")
     add("--rank", type=whole_number(0), metavar="N", help="rank of the process to read (the lowest)")
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         runs = [stack.enter_context(find_run(options, name)) for name in options.run or [None]]
         report = report_html(*runs, columns=options.columns, max_bytes=_LARGEST_BYTES)
         names = [one.path.absolute().parent.name for one in runs]
-        path = report.save(options.out or f"{names[0]}.html")
+        path = report.save(options.out or f"{'-'.join(names)}.html")
         findings = {name: findings_of(one.meta) for name, one in zip(names, runs, strict=True)}
         heads = [headline(one) for one in runs]
     size = path.stat().st_size

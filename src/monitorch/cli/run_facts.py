@@ -54,7 +54,7 @@ def headline(run: Run, findings: Sequence[Finding] | None = None) -> dict[str, A
 
 def settings_and_facts(run: Run) -> dict[str, Any]:
     """What was noted in the run, without its findings and what a diagnosis has kept for itself."""
-    return {name: value for name, value in run.meta.items() if name not in ("findings", "diagnosis")}
+    return {name: value for name, value in run.meta.items() if name not in ("findings", "notes", "diagnosis")}
 
 
 def _size(path: Path) -> int:

@@ -27,7 +27,7 @@ _MOMENTS = ("started", "resumed", "ended")
 _COST = ("overhead", "overhead_at_least")
 _ELSEWHERE = (
     *("name", "status", "error", "heartbeat", "dropped", "id", "tick_unit"),
-    *("findings", "diagnosis", OWNER, *_COST, *_PROCESS, *_MOMENTS),
+    *("findings", "notes", "diagnosis", OWNER, *_COST, *_PROCESS, *_MOMENTS),
 )
 _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 

@@ -121,7 +121,8 @@ def _print_table(folder: Path, runs: "list[RunInfo]") -> None:
 
     console = open_console()
     if not runs:
-        console.print(words(f'no runs in {folder}; train with visualizer="store", or name another folder'))
+        cure = "train with monitorch.watch(model, optimizer), or name another folder"
+        console.print(words(f"no runs in {folder}; {cure}"))
         return
     rows = [
         (

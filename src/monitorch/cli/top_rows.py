@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosis import Finding, findings_of
-from ..diagnosis.ranking import RECENT_TICKS, LayerHealth, Severity, central, open_problems, severities
+from ..diagnosis.ranking import (
+    FACT,
+    RECENT_TICKS,
+    LayerHealth,
+    Severity,
+    central,
+    open_problems,
+    severities,
+    tells_more,
+)
 from ..store import WHOLE_RUN, Run, Statistic
 from .reading import Choice, choose, recent
 from .run_facts import headline
@@ -39,13 +48,13 @@ class TopRow:
 def layer_rows(run: Run, options: argparse.Namespace) -> list[TopRow]:
     """One row for each layer, with the statistic in which it is worst, in the given order.
 
-    For a layer that is calm in all statistics, it is the first one.
+    For a layer that is calm in all statistics, it is the first one that is not 0: that no output is NaN tells little.
     """
     places = {layer.name: place for place, layer in enumerate(run.layers)}
     rows: dict[str, TopRow] = {}
     for row in _all_rows(run, choose(run, options, with_edges=False), places):
         known = rows.get(row.layer)
-        if known is None or row.severity.key[:2] > known.severity.key[:2]:
+        if known is None or tells_more(row.severity, known.severity):
             rows[row.layer] = row
     problems = open_problems(findings_of(run.meta) or (), run.layers)
     rows = {name: replace(row, findings=problems.get(name, ())) for name, row in rows.items()}
@@ -87,6 +96,8 @@ def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterat
     for choice in choices:
         numbers = recent(run, choice, RECENT_TICKS)
         judged = severities(numbers.values, numbers.nonfinite, choice.statistic.limits)
+        if choice.statistic.line == FACT:  # another checksum is no jump
+            judged = [severity._replace(jump=0.0) for severity in judged]
         seen = zip(numbers.layers, numbers.values, numbers.nonfinite > 0, numbers.measured, judged, strict=True)
         for layer, values, broken, measured, severity in seen:
             if measured.any():

@@ -74,6 +74,8 @@ def summary(run: Run) -> dict[str, Any]:
 def health(run: Run) -> dict[str, Any]:
     """How a run is: ``verdict`` in a few words, ``findings`` first cause first, and which layers are worst.
 
+    ``notes`` are sentences about what could not be looked at.
+
     ``findings`` is None if the run was not diagnosed. ``layers`` has the names of all layers, the worst first, and
     ``described`` tells about those with which something is wrong, and about the first ones in any case.
     """
@@ -83,6 +85,7 @@ def health(run: Run) -> dict[str, Any]:
     return {
         "verdict": verdict(findings),
         "findings": None if findings is None else [plain(one.to_json()) for one in findings],
+        "notes": run.meta.get("notes", []),
         "layers": [one.layer for one in ranked],
         "described": {one.layer: _layer_health(one) for one in described},
     }
@@ -130,8 +133,8 @@ def _newest(run: Run, lens: LensInfo, statistic: str) -> float | None:
 
 
 def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a run without its findings, which :func:`health` tells."""
-    return {name: value for name, value in meta.items() if name != "findings"}
+    """The facts of a run without what :func:`health` tells."""
+    return {name: value for name, value in meta.items() if name not in ("findings", "notes")}
 
 
 def _layer_health(one: LayerHealth) -> dict[str, Any]:

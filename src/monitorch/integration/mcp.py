@@ -20,7 +20,8 @@ from ..cli.run_difference import compare_runs
 from ..cli.run_facts import headline, listed, settings_and_facts
 from ..cli.strict_json import answer
 from ..dashboard.run_folder import RunFolder
-from ..diagnosis import Finding, check, findings_of, verdict
+from ..diagnosis import Finding, findings_of, verdict
+from ..diagnosis.check import check_with_notes
 from ..diagnosis.ranking import central, rank
 from ..errors import MissingExtraError, MonitorchError, OptionError
 from ..store import WHOLE_RUN, LensInfo, Run, Window
@@ -91,9 +92,9 @@ class RunTools:
             most: at most so many findings, first causes first; `total` says how many there are.
         """
         opened = self._folder.run(run)
-        findings = check(opened)
-        head = headline(opened, findings)
-        return {**head, "total": len(findings), "findings": [_short(finding) for finding in _some(findings, most)]}
+        findings, notes = check_with_notes(opened)
+        shown = [_short(finding) for finding in _some(findings, most)]
+        return {**headline(opened, findings), "notes": notes, "total": len(findings), "findings": shown}
 
     def describe_run(self, run: str) -> Answer:
         """Describe a run: settings, model, what was measured, the layers that look worst, and the last events.

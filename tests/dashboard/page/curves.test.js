@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { curvesOf, isSigned, rangeOf, smooth } from "page/curves.js";
+import { curvesOf, isRepeated, isSigned, rangeOf, smooth } from "page/curves.js";
 
 /** A block of one layer with a column for each tick; null is what was not measured. */
 function block(statistic, values, { lens = "run", layer = "run", nonfinite = null } = {}) {
@@ -45,6 +45,19 @@ test("what is logged now and then is one curve, with every number marked", () =>
     values.map((value) => value ?? undefined),
   );
   assert.equal(raw.isSparse, true);
+});
+
+test("a chart that repeats the numbers of another in all runs is known", () => {
+  const run = (...blocks) => ({ name: "a", blocks, started: 0 });
+  const [logged, loss] = [chart("logged"), chart("loss")];
+  const same = run(block("loss", [3, null, 1]), block("logged", [3, null, 1]));
+  const other = run(block("loss", [3, null, 1]), block("logged", [3, null, 2]));
+  const short = run(block("loss", [null, null, 1]), block("logged", [null, null, 1]));
+  assert.equal(isRepeated(logged, [loss], [same]), true);
+  assert.equal(isRepeated(logged, [chart("loss", { lens: "another" })], [same]), false);
+  assert.equal(isRepeated(logged, [], [same]), false);
+  for (const sources of [[], [other], [same, other], [short], [run(block("loss", [3, null, 1]))]])
+    assert.equal(isRepeated(logged, [loss], sources), false);
 });
 
 test("an evaluation after a step does not hide what the step itself has, beside other runs or alone", () => {

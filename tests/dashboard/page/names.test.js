@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { charts, family, favourite, matcher, menu, statisticsOf, title } from "page/names.js";
+import { charts, family, favourite, layerText, matcher, menu, statisticsOf, title } from "page/names.js";
 import { band, count, line } from "./facts.js";
 
 const lens = (name, layers, ...statistics) => ({ name, layers, statistics: statistics.flat(), histograms: [] });
@@ -12,6 +12,16 @@ test("a statistic has a title of its own", () => {
   assert.equal(title(line("Weight Norm", "max")), "Weight Norm · max");
   assert.equal(title({ ...line("", "mean"), name: "mean" }), "mean");
   assert.equal(title(undefined), "");
+});
+
+test("a layer whose name is a number is called a layer", () => {
+  assert.deepEqual(["0", "12.3", "fc1", "h.0", "0.weight"].map(layerText), [
+    "layer 0",
+    "layer 12.3",
+    "fc1",
+    "h.0",
+    "0.weight",
+  ]);
 });
 
 test("gradients are shown first, lines are offered first, the whole run is no row", () => {

@@ -2,6 +2,7 @@
 
 import { element } from "page/dom.js";
 import { count, number } from "page/format.js";
+import { layerText } from "page/names.js";
 
 /** @import { App } from "page/app.js" */
 /** @import { RunError, RunEvent } from "page/data.js" */
@@ -53,7 +54,7 @@ export class AlertsTab {
         element("b", { text: event.kind.replaceAll("_", " ") }),
         element("span", { class: "muted", text: `step ${count(event.step)}` }),
       ),
-      event.layer ? element("bdi", { class: "mono", text: event.layer }) : null,
+      event.layer ? element("bdi", { class: "mono", text: layerText(event.layer) }) : null,
       text ? element("span", { class: "alert-text", text: String(text) }) : null,
       facts.length ? element("dl", {}, ...facts) : null,
     );

@@ -122,6 +122,42 @@ export function isSigned(spec, sources) {
 }
 
 /**
+ * Whether a chart has a single curve, whose numbers are exactly those of a curve of another chart, in all runs.
+ * @param {ChartSpec} spec
+ * @param {ChartSpec[]} others
+ * @param {Source[]} sources
+ */
+export function isRepeated(spec, others, sources) {
+  const [own] = spec.curves;
+  if (spec.curves.length !== 1 || !sources.length) return false;
+  const known = others.filter(({ lens }) => lens === spec.lens).flatMap(({ curves }) => curves);
+  return known.some((curve) =>
+    sources.every((source) => areSame(numbersOf(spec.lens, own, source), numbersOf(spec.lens, curve, source))),
+  );
+}
+
+/**
+ * @param {string} lens
+ * @param {CurveSpec} curve
+ * @param {Source} source
+ */
+function numbersOf(lens, { line, layer }, { blocks }) {
+  const block = blocks.find((known) => known.lens === lens && known.statistic === line);
+  const row = block?.layers.indexOf(layer) ?? -1;
+  return block && row >= 0 ? rowOf(block, "mean", row) : null;
+}
+
+/**
+ * One number alone may be the same by chance.
+ * @param {Float32Array | null} one
+ * @param {Float32Array | null} other
+ */
+function areSame(one, other) {
+  if (!one || !other || one.length !== other.length) return false;
+  return one.filter(Number.isFinite).length > 1 && one.every((value, place) => Object.is(value, other[place]));
+}
+
+/**
  * A block that has one of the curves; all of a lens have the same columns.
  * @param {ChartSpec} spec
  * @param {Map<string, Block>} blocks

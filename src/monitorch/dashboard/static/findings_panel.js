@@ -3,6 +3,7 @@
 import { breakable, element } from "page/dom.js";
 import { count } from "page/format.js";
 import { cases, isOpen, worstTone } from "page/health.js";
+import { layerText } from "page/names.js";
 import { sparkline } from "page/sparkline.js";
 
 /** @import { App } from "page/app.js" */
@@ -21,9 +22,10 @@ export class FindingsPanel {
   }
 
   show() {
-    const findings = this.app.health?.findings ?? [];
-    this.root.hidden = !findings.length || this.app.state.findings === "hidden";
-    const shown = JSON.stringify(findings);
+    const { findings: found, notes = [] } = this.app.health ?? {};
+    const findings = found ?? [];
+    this.root.hidden = !(findings.length || notes.length) || this.app.state.findings === "hidden";
+    const shown = JSON.stringify([findings, notes]);
     if (shown === this.shown) return; // a card that is read is left alone
     this.shown = shown;
     const all = cases(findings);
@@ -31,6 +33,7 @@ export class FindingsPanel {
     this.root.replaceChildren(
       ...all.filter(isGoing).map((one) => this.card(one)),
       ...(over.length ? [this.past(over)] : []),
+      ...notes.map((note) => element("p", { class: "diagnosis-note", text: note })),
     );
   }
 
@@ -77,7 +80,7 @@ export class FindingsPanel {
         element("span", { class: "severity", "data-tone": toneOf(finding), text: toneOf(finding) }),
         element("h3", { text: finding.title }),
         finding.layer ? element("span", { class: "muted", text: "in" }) : null,
-        finding.layer ? element("bdi", { class: "mono finding-layer" }, breakable(finding.layer)) : null,
+        finding.layer ? element("bdi", { class: "mono finding-layer" }, breakable(layerText(finding.layer))) : null,
         element("span", { class: "muted since", text: since(finding) }),
       ),
       element("button", {

@@ -29,7 +29,8 @@ import { title } from "page/names.js";
 /**
  * `findings` is null if the run was not diagnosed; `layers` are all of them, the worst first.
  * @typedef {{
- *   verdict: string, findings: Finding[] | null, layers: string[], described: Record<string, LayerHealth>,
+ *   verdict: string, findings: Finding[] | null, notes: string[], layers: string[],
+ *   described: Record<string, LayerHealth>,
  * }} Health
  */
 

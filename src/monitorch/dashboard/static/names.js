@@ -34,6 +34,14 @@ export function short(statistic) {
   return statistic.label.replaceAll("_", " ");
 }
 
+/**
+ * A layer in a sentence: a number alone, as the layers of nn.Sequential have, would be read as one.
+ * @param {string} name
+ */
+export function layerText(name) {
+  return /^[\d.]+$/.test(name) ? `layer ${name}` : name;
+}
+
 /** @param {{ tag: string }} plot */
 export function isLoss({ tag }) {
   return LOSSES.includes(tag);

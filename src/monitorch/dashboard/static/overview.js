@@ -1,6 +1,7 @@
 // The numbers of the whole run: losses large, everything else small beside them.
 
 import { ChartList } from "page/chart.js";
+import { isRepeated } from "page/curves.js";
 import { element } from "page/dom.js";
 import { isLoss, WHOLE_RUN } from "page/names.js";
 
@@ -24,7 +25,8 @@ export class Overview {
    */
   show(specs, sources, ruler) {
     const losses = specs.filter(({ tag }) => isLoss({ tag }));
-    const others = specs.filter(({ tag }) => !isLoss({ tag }));
+    // frameworks log the losses that the callback has shown already
+    const others = specs.filter((spec) => !isLoss(spec) && !isRepeated(spec, losses, sources));
     for (const [list, part] of /** @type {const} */ ([
       [this.large, losses],
       [this.small, others],

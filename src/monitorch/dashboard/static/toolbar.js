@@ -115,8 +115,8 @@ export class TopBar {
     const { health, isMissing, isEmpty, state } = this.app;
     this.verdict.hidden = !health || isMissing || isEmpty;
     if (!health) return;
-    const { findings, verdict } = health;
-    const number = findings?.length ?? 0;
+    const { findings, notes = [], verdict } = health;
+    const number = (findings?.length ?? 0) + notes.length;
     this.verdict.dataset.tone = verdictTone(health);
     this.verdict.disabled = !number;
     this.verdict.setAttribute("aria-expanded", String(number > 0 && state.findings === "shown"));

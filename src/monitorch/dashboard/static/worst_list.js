@@ -2,7 +2,7 @@
 
 import { breakable, element } from "page/dom.js";
 import { number } from "page/format.js";
-import { matcher, title } from "page/names.js";
+import { layerText, matcher, title } from "page/names.js";
 
 /** @import { App } from "page/app.js" */
 
@@ -59,7 +59,7 @@ export class WorstList {
         onclick: () => navigation.openLayer(name, { lens, statistic }),
       },
       element("span", { class: "dot" }),
-      element("bdi", { class: "mono" }, breakable(name)),
+      element("bdi", { class: "mono" }, breakable(layerText(name))),
       element(
         "span",
         { class: "worst-facts" },
