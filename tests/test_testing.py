@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import monitorch
 from monitorch.errors import OptionError
 from monitorch.store.types import layer_text
 from monitorch.testing import assert_trains
@@ -38,6 +39,16 @@ def test_what_is_fine_here_can_be_ignored():
         assert_trains(*case.all, ignore=ignore)
     with pytest.raises(AssertionError, match="no update in layer 2"):
         assert_trains(*case.all, ignore=["no_update:0"])
+
+
+def test_what_follows_from_something_that_is_fine_is_fine():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+    batch = 1000 + 500 * torch.randn(64, 4), torch.randn(64, 1)
+    found = monitorch.preflight(model, batch, nn.MSELoss())
+    assert [finding.symptom for finding in found if finding.caused_by is None] == ["input_scale"]
+    assert [finding.caused_by for finding in found[1:]]
+    assert_trains(model, batch, nn.MSELoss(), ignore="input_scale")
 
 
 def test_the_least_severity_that_fails():

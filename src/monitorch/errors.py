@@ -10,6 +10,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+LONGEST_VALUE = 60
+"""Characters of a value in a message."""
+
 
 class MonitorchError(Exception):
     """Root of all errors of this package."""
@@ -37,7 +40,7 @@ class ExchangeError(MonitorchError, RuntimeError):
 
 
 class TrainingStopped(MonitorchError):  # noqa: N818  # it was asked for
-    """Raised between two steps because of an event, if the option ``stop_on`` asks for it; nothing else of ours is.
+    """Raised between two steps because of an event, if ``stop_on`` asks for it; no other error of ours ends training.
 
     Args:
         message: which event, where and when.
@@ -59,7 +62,7 @@ class MissingExtraError(MonitorchError, ImportError):
 
 
 class OldTorchError(MonitorchError, ImportError):
-    """The installed torch is older than what models can be watched with; the message holds the pip line."""
+    """The installed torch is too old; the message holds the pip line."""
 
 
 class RecordingError(MonitorchError, ValueError):
@@ -68,6 +71,10 @@ class RecordingError(MonitorchError, ValueError):
 
 class StoreError(MonitorchError, ValueError):
     """A file or folder is not a run that this version can read or continue."""
+
+
+class NoRunError(StoreError, OptionError):
+    """There is no run where one was looked for, or it has no such rank."""
 
 
 class UnreadableRunError(StoreError):
@@ -92,21 +99,33 @@ class MonitorchWarning(UserWarning):
     """Something could not be observed; training is not affected."""
 
 
-def warn(message: str, *, stacklevel: int = 1) -> None:
-    """Issue a MonitorchWarning, and never raise.
+def short_repr(value: Any) -> str:
+    """A value that the user has given, for a message: on one line, however large it is.
+
+    >>> short_repr([1.0] * 1000)[-8:]
+    '.0, 1.0…'
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def warn(message: str) -> None:
+    """Issue a MonitorchWarning at the user's line, and never raise.
 
     Where warnings are errors (``python -W error``) a raised warning would end the user's training: then the message is
     printed to stderr instead.
 
     Args:
         message: what the user has to know, and what to do.
-        stacklevel: 1 for the line that calls this function, 2 for the caller of that, and so on.
     """
     if _this_thread.texts is not None:
         _this_thread.texts.append(message)
         return
     try:
-        warnings.warn(message, MonitorchWarning, stacklevel=stacklevel + 1)
+        warnings.warn(message, MonitorchWarning, stacklevel=_users_line())
     except Exception:
         _print(message)
 
@@ -121,7 +140,7 @@ _this_thread = _ThisThread()
 
 @contextlib.contextmanager
 def kept_warnings() -> Iterator[list[str]]:
-    """Keep what this thread would warn about inside the block: a warning is for the thread of the user's program."""
+    """Collect this thread's warnings inside the block: they must be shown by the user's own thread."""
     before, _this_thread.texts = _this_thread.texts, []
     try:
         yield _this_thread.texts
@@ -129,8 +148,8 @@ def kept_warnings() -> Iterator[list[str]]:
         _this_thread.texts = before
 
 
-def users_line() -> int:
-    """The ``stacklevel`` for :func:`warn` that points to the line of the user's code: not ours, and not torch's."""
+def _users_line() -> int:
+    """The ``stacklevel`` with which a warning of the caller points to the user's code: not to ours, nor to torch's."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (__package__, "torch"):
         frame, level = frame.f_back, level + 1

@@ -1,7 +1,7 @@
 """What a number of a layer is: its plot, its curve and its line, and how to draw it.
 
-All that shows numbers reads these fields. A name, such as ``"Loss/train_loss -σ"``, is read only where a number comes
-with nothing but its name: in files of earlier versions, and in what users hand over.
+Everything that shows numbers reads these fields. A name, such as ``"Loss/train_loss -σ"``, is read only where a number
+comes with nothing but its name: in files of earlier versions, and in what users hand over.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Statistic(_Fields):
     'Weight Norm/mean'
 
     Args:
-        name: all of its names in one: ``<tag>/<line>``, or ``<tag>/<curve> <line>``. If it is the only thing given,
-            the other names are read from it.
+        name: the full name: ``<tag>/<line>``, or ``<tag>/<curve> <line>``. If nothing else is given, the other fields
+            are read from it.
         scale: ``"linear"`` or ``"log"``, the vertical axis.
         limits: the smallest and the largest possible number, if there are any.
         tag: the plot.
@@ -118,7 +118,7 @@ class Statistic(_Fields):
 
     @property
     def label(self) -> str:
-        """The same without what goes without saying.
+        """A short label: without the parts that are implied.
 
         >>> Statistic("Loss/train_loss mean").label, Statistic("Norm/mean").label, Statistic("Norm/max").label
         ('train_loss', '', 'max')
@@ -127,7 +127,7 @@ class Statistic(_Fields):
 
     @property
     def title(self) -> str:
-        """Its whole name, without what goes without saying.
+        """Its full name, without the parts that are implied.
 
         >>> Statistic("Loss/train_loss mean").title, Statistic("Norm/mean").title, Statistic("mean").title
         ('Loss/train_loss', 'Norm', 'mean')
@@ -136,7 +136,7 @@ class Statistic(_Fields):
 
     @property
     def error_text(self) -> str:
-        """The error as people write it; empty for what is no estimate.
+        """The error as text; empty if the number is exact.
 
         >>> Statistic("Norm/mean", error=0.011).error_text, Statistic("Cos", limits=(-1, 1), error=0.022).error_text
         ('± 1.1 %', '± 0.022')
@@ -164,7 +164,7 @@ class Statistic(_Fields):
 
 
 def label(curve: str, line: str, role: str = "line") -> str:
-    """What a line is called inside of its plot: without the name of the usual aggregation."""
+    """The label of a line inside its plot, without the default aggregation."""
     return " ".join(part for part in (curve, "" if line in _USUAL or role == SHARE else line) if part)
 
 

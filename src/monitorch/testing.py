@@ -31,9 +31,10 @@ def assert_trains(
         batch: ``(inputs, targets)``.
         loss_fn: computes the loss from output and targets. None: the output of the model has a field ``loss``.
         optimizer: what will train the model, or a list of optimizers.
-        fit_steps: so many steps a copy is trained on this batch.
-        ignore: symptoms that are fine here, such as ``"input_scale"``; with a layer, ``"dead_units:fc1"``.
-        fail_on: the least severity that fails, ``"warning"`` or ``"error"``, or ``"info"``.
+        fit_steps: how many steps a copy of the model is trained on this batch.
+        ignore: symptoms that are fine here, such as ``"input_scale"``; with a layer, ``"dead_units:fc1"``. What follows
+            from them is ignored, too.
+        fail_on: the lowest severity that fails, ``"warning"`` or ``"error"``, or ``"info"``.
 
     >>> import torch
     >>> assert_trains(nn.Linear(2, 1), (torch.randn(8, 2), torch.randn(8, 1)), nn.MSELoss())
@@ -49,7 +50,7 @@ def assert_trains(
         finding
         for finding in found
         if SEVERITIES.index(finding.severity) >= SEVERITIES.index(fail_on)
-        and not {finding.symptom, finding.id} & ignored
+        and not any({one, one.partition(":")[0]} & ignored for one in (finding.id, finding.caused_by or ""))
     ]
     if bad:
         lines = [f"{finding.line}\n  try: {finding.remedy.text}" for finding in bad]

@@ -83,12 +83,12 @@ def write_run(tmp_path):
 def write_judged(write_run):
     """Write a run of which a diagnosis has kept samples: those of its inputs, with this standard deviation."""
 
-    def write(name, std):
+    def write(name, std, steps=20):
         folder = write_run(name, {"L": {"Norm/mean": {"fc": [1.0, 2.0]}}}, meta={FACTS: RunFacts().to_json()}, every=10)
         numbers = {signals.INPUT_STD: std, signals.INPUT_MEAN: 0.0, signals.FEATURE_SPREAD: 1.0}
         with Writer(folder, resume=True) as writer:
             for signal, value in numbers.items():
-                samples = SampleArrays(np.arange(1, 21), np.zeros(20, int), np.full(20, value))
+                samples = SampleArrays(np.arange(1, steps + 1), np.zeros(steps, int), np.full(steps, value))
                 writer.put_samples(signal, samples, writer="w", first=0, names=["input"], replaces=False)
         return folder
 

@@ -5,13 +5,14 @@ import pytest
 from monitorch import cli
 from monitorch.cli.check import SEVERITIES, is_as_bad
 from monitorch.diagnosis import Finding, Remedy, check
-from monitorch.store import open_run, types
+from monitorch.store import Writer, open_run, types
 
 
 @pytest.fixture
 def folder(write_judged, write_run):
     write_run("other", {"L": {"Norm/mean": {"fc": [1.0]}}})
     write_judged("sick", std=290.0)
+    write_judged("empty", std=1.0, steps=0)
     return write_judged("fine", std=1.0).parent
 
 
@@ -42,7 +43,7 @@ def test_without_a_name_it_is_the_newest_run(folder, capsys):
 
 def test_it_says_what_could_not_be_judged(folder, capsys):
     notes = json.loads(run_check(folder, capsys, "--json"))["notes"]
-    assert notes[-1] == "0 steps were observed: too few to judge layers, which takes 5."
+    assert notes[-1] == "0 steps were observed: too few to judge layers; that needs 5."
     assert " ".join(notes) in " ".join(run_check(folder, capsys).split())
 
 
@@ -71,6 +72,15 @@ def test_json_is_strict_and_has_every_finding(folder, capsys):
 def test_it_fails_only_if_asked_to(folder, capsys, run, severity, code, option):
     limit = [] if severity is None else ["--fail-on", severity]
     assert run_check(folder, capsys, run, *limit, *option, code=code)
+
+
+@pytest.mark.parametrize(("limit", "code"), [([], 0), (["--fail-on", "error"], 1)])
+def test_a_run_that_has_crashed_says_what_ended_it_and_is_as_bad_as_any_finding(folder, capsys, limit, code):
+    with Writer(folder / "fine", resume=True) as writer:
+        writer.close("crashed", ValueError("the batch is empty"))
+    lines = run_check(folder, capsys, "fine", *limit, code=code).splitlines()
+    assert lines[1].startswith("fine  crashed")
+    assert lines[2] == "ValueError: the batch is empty"
 
 
 def finding(severity, **more):
@@ -106,7 +116,9 @@ def test_severities_are_those_of_findings():
     ("arguments", "code", "message"),
     [
         (["nowhere"], 2, "there is no run 'nowhere'"),
-        (["sick", "--rank", "7"], 1, "7"),
+        (["sick", "--rank", "7"], 2, "rank=7 is not in"),
+        ([".."], 2, "there is no run in"),
+        (["empty"], 1, "cannot be diagnosed: no step was stored"),
         (["other"], 1, "cannot be diagnosed"),
     ],
 )

@@ -52,13 +52,19 @@ def test_nothing_in_the_name_of_a_run_is_obeyed(runs, capsys):
     [
         (["nothing"], "nothing"),
         (["first", "-o", "monitorch_runs"], "monitorch_runs is a folder: name a file, such as"),
-        (["first", "-o", "nowhere/report.html"], "nowhere/report.html"),
-        (["monitorch_runs"], "there is no run in monitorch_runs"),
+        (["first", "-o", "file/report.html"], "file"),
+        (["monitorch_runs"], "monitorch_runs is a folder of runs: name one of them: "),
     ],
 )
 def test_what_is_wrong_is_said(runs, arguments, message, capsys):
+    (runs / "file").touch()
     assert cli.main(["report", *arguments]) != 0
     assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_made(runs):
+    assert cli.main(["report", "first", "-o", "for/you/report.html"]) == 0
+    assert (runs / "for" / "you" / "report.html").is_file()
 
 
 def test_what_was_found_is_said(runs, capsys):

@@ -186,7 +186,7 @@ def test_errors_in_a_symptom_of_ones_own_are_shown(training, tmp_path):
 def test_a_run_that_was_not_diagnosed_says_how_to_get_that(training, tmp_path):
     with training.watch(tmp_path, diagnose=False):
         training.train(10)
-    with pytest.raises(StoreError, match=r"cannot be diagnosed: nothing was kept for it.*without diagnose=False"):
+    with pytest.raises(StoreError, match=r"cannot be diagnosed: it has no diagnosis data.*without diagnose=False"):
         check(tmp_path / "run")
     Writer(tmp_path / "bare").close()
     with pytest.raises(StoreError, match="cannot be diagnosed"):

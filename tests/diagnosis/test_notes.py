@@ -22,13 +22,11 @@ def test_a_run_that_was_watched_well_needs_none(watched):
 
 def test_no_loss(story):
     told = story().weights(signals.GRADIENT, *[np.ones(100)] * 3)
-    assert notes_of(told.history) == [
-        "No loss was seen: pass loss_fn= or call push_loss(loss), or the loss is not judged."
-    ]
+    assert notes_of(told.history) == ["No loss was seen, so it is not judged: pass loss_fn= or call push_loss(loss)."]
 
 
 def test_few_steps(watched):
-    assert notes_of(watched(range(1, 9), 8).history) == ["8 losses: too few to judge the loss, which takes 30."]
+    assert notes_of(watched(range(1, 9), 8).history) == ["8 losses: too few to judge the loss; that needs 30."]
 
 
 def test_steps_that_were_observed_long_ago(watched):
@@ -38,7 +36,7 @@ def test_steps_that_were_observed_long_ago(watched):
 
 
 def test_few_observed_steps(watched):
-    assert notes_of(watched([1, 2, 150]).history) == ["3 steps were observed: too few to judge layers, which takes 5."]
+    assert notes_of(watched([1, 2, 150]).history) == ["3 steps were observed: too few to judge layers; that needs 5."]
 
 
 @pytest.mark.parametrize(
@@ -68,4 +66,4 @@ def test_a_watch_that_is_printed_says_so():
             optimizer.zero_grad()
             loss_fn(model(torch.ones(4, 2)), torch.zeros(4, 1)).backward()
             optimizer.step()
-    assert str(watched).splitlines()[1] == "  8 losses: too few to judge the loss, which takes 30."
+    assert str(watched).splitlines()[1] == "  8 losses: too few to judge the loss; that needs 30."

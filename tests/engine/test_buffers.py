@@ -241,6 +241,41 @@ def test_a_parameter_that_cannot_be_weighed_does_not_stop_the_others(cracked):
     assert (whole.weight, broken.weight, told) == (6.0, None, ["it fell apart"])
 
 
+def test_a_gradient_that_cannot_be_measured_does_not_stop_the_others(filled, monkeypatch):
+    whole, broken, told, geometry = plain(0), plain(1), [], filled.buffer.geometry
+    broken.fail = lambda error, data: told.append(str(error))
+
+    def measure(meter, *rest):
+        if meter is broken:
+            raise RuntimeError("it fell apart")
+        geometry(meter, *rest)
+
+    monkeypatch.setattr(filled.buffer, "geometry", measure)
+    filled.buffer.gradients([(meter, Info(meter.number, 0), torch.ones(2, 3), False) for meter in (broken, whole)])
+    assert (filled.read().norms(whole).tolist(), told) == ([pytest.approx(6**0.5)], ["it fell apart"])
+
+
+def test_a_signal_between_the_two_parts_of_a_row_does_not_take_it_apart():
+    """Its handler may read all rows: infos and numbers of later ones must still belong together."""
+    buffer, meters = HostBuffer(None), [plain(0), plain(1)]
+    first = buffer.geometry, (meters[0], Info(0, 0), torch.tensor([1.0]), False)
+    second = buffer.geometry, (meters[1], Info(1, 0), torch.tensor([2.0]), False)
+    taken, note = [], buffer.note
+
+    def interrupted(*data):
+        note(*data)
+        taken.extend(buffer.take())
+
+    first[0](*first[1])
+    buffer.note = interrupted
+    second[0](*second[1])
+    buffer.note = note
+    first[0](*first[1])
+    read = Read([*taken, *buffer.take()])
+    assert (read.norms(meters[0]).tolist(), read.norms(meters[1]).tolist()) == ([1.0, 1.0], [2.0])
+    assert len(taken[0].infos) == len(taken[0].rows) == 1
+
+
 def test_rows_are_given_away_once(filled):
     filled.buffer.output(plain(), Info(0, 0), torch.ones(1, 2))
     assert len(filled.read().rows) == 1

@@ -374,18 +374,6 @@ def test_a_choice_is_saved():
     assert [comparison.sketched for comparison in after] == [False, True]
 
 
-def test_sketched_updates_of_older_releases_are_not_gone_on_with():
-    """These were of float32, beside a copy of the parameter."""
-    old, new = Comparison("sketch"), Comparison("sketch")
-    new.updates = "sketch"
-    follow(old, LARGE)
-    state = saved(old)
-    del state["chosen"]
-    assert not new.load_state_dict(state, LARGE.device)
-    assert follow(new, LARGE, LARGE) == [False, True]
-    assert new.previous.dtype is torch.float64
-
-
 def test_preprocessors_learn_when_sketches_are_compared(measured):
     asking, meters = Asking(SKETCH), []
     meter = measured.engine.subscribe(meters, "layer", Reports(), asking, "gradient").meter

@@ -380,14 +380,6 @@ def test_it_is_kept_for_good_and_told_once():
     assert later.origin is None
 
 
-def test_states_of_earlier_releases_have_none():
-    training = Training(mlp)
-    saved = training.inspector.state_dict()
-    del saved["state"]["first_not_finite"]
-    training.inspector.load_state_dict(saved)
-    assert training.origin is None
-
-
 @pytest.mark.parametrize("has_norms", [False, True], ids=["checked", "norms on the device"])
 @pytest.mark.parametrize("name", ["mlp", "cnn", slow("transformer")])
 def test_faults_in_steps_that_are_not_observed_are_found_if_every_step_is_checked(name, has_norms, monkeypatch):

@@ -66,6 +66,15 @@ def test_hooks_keep_their_places(model, inspector):
     assert len(calls) == 2 * EVERY
 
 
+def test_hooks_that_somebody_has_cleared_do_not_keep_others_from_resting(model, inspector):
+    for number in range(3 * EVERY):
+        if number == EVERY - 1:
+            model[0]._forward_hooks.clear()
+        step(model)
+    assert hooks(model) == [1] * 3
+    assert {name: len(norms) for name, norms in samples(inspector).items()} == {"0": 2, "1": 3, "2": 3}
+
+
 def test_hooks_that_only_look_where_channels_are_rest_until_something_is_observed(model):
     lens = OutputActivation(dropout=False, inplace=False)
     options = {"every": lambda number: number == 4, "visualizer": "dummy", "on_error": "raise"}

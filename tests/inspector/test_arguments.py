@@ -129,7 +129,7 @@ def test_a_stand_in_has_the_groups_of_all_or_all_that_is_trained(first):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ("adam", "not 'adam'. If there is none, pass 'by hand' and call watched.step"),
+        ("adam", "not 'adam'. If there is no optimizer object, pass 'by hand' and call watched.step"),
         (["by hand"], r"not 'by hand'"),
         (SGD, "not <class"),
         (object(), "not <object"),
@@ -143,7 +143,7 @@ def test_what_makes_no_steps_is_refused(given, text):
 
 
 def test_a_scaler_is_for_optimizers_of_torch():
-    with pytest.raises(OptionError, match="which steps of others it skips cannot be noticed"):
+    with pytest.raises(OptionError, match="skipped steps of others cannot be detected"):
         trainer(Muon(), torch.amp.GradScaler("cpu"), "at_step")
     assert trainer(Accelerated(Muon(), torch.amp.GradScaler("cpu")), None, "at_step").grad_scaler is None
 

@@ -59,7 +59,7 @@ def test_the_shown_overhead_is_what_was_added(case, how):
     for part in (0.4, 0.6, 0.8, 1.0):
         run.run(part * seconds)
         assert is_true(run)
-    assert not run.cost.is_lower_bound
+    assert not run.cost.lacks_idle_steps
     assert run.cost.spent == pytest.approx(run.spent, rel=0.05)
     assert run.cost.bare == pytest.approx(run.trained, rel=0.02)
 
@@ -134,7 +134,7 @@ def test_evaluations_count_with_what_hooks_take_in_them():
 @pytest.mark.parametrize("every", [1, 2, lambda step: True])
 def test_without_idle_steps_it_is_the_least_that_observing_can_have_cost(every):
     run = Simulation(0.01, observing(0.01), {"every": every}).run(30)
-    assert run.cost.is_lower_bound
+    assert run.cost.lacks_idle_steps
     assert 0.5 * run.spent < run.cost.spent < run.spent
     assert 0.25 < run.cost.overhead < run.recent_overheads()[0]
 
@@ -143,7 +143,7 @@ def test_without_idle_steps_it_is_the_least_that_observing_can_have_cost(every):
 def test_if_all_time_is_inside_hooks_the_bound_is_what_it_costs(every):
     prices = Prices(hooks=(0.0, 0.003, 0.003), tick=0.02)
     run = Simulation(0.01, prices, {"every": every}, tick_every=1.0).run(30)
-    assert run.cost.is_lower_bound
+    assert run.cost.lacks_idle_steps
     assert run.cost.overhead == pytest.approx(run.recent_overheads()[0], rel=0.02)
 
 
@@ -157,7 +157,7 @@ def test_ticks_count_where_no_step_is_idle():
 
 def test_on_a_device_the_bound_comes_from_events(device):
     run = Simulation(0.01, Prices(hooks=(0.0, 0.004, 0.004)), {"every": 1}, device=device, lag=0.05).run(30)
-    assert run.cost.is_lower_bound
+    assert run.cost.lacks_idle_steps
     assert run.cost.overhead == pytest.approx(0.4, rel=0.05)
 
 
@@ -165,9 +165,9 @@ def test_one_idle_step_is_enough_to_know():
     run = Simulation(0.01, observing(0.01), {"every": lambda step: step != 50})
     run.cadence.needs_baseline = False
     run.run(steps=49)
-    assert run.cost.is_lower_bound
+    assert run.cost.lacks_idle_steps
     run.run(steps=20)
-    assert not run.cost.is_lower_bound
+    assert not run.cost.lacks_idle_steps
     assert is_true(run.run(40))
 
 

@@ -109,8 +109,8 @@ def test_an_event_of_the_whole_run_needs_no_more_than_step_and_kind():
     [
         ({"severity": "fatal"}, "severity='fatal' is unknown; choose from 'info', 'warning', 'error'"),
         ({"severity": None}, "severity=None is unknown; choose from 'info'"),
-        ({"numbers": {"loss": "high"}}, "loss='high' is none"),
-        ({"numbers": {"loss": torch.ones(2)}}, r"loss=tensor\(\[1., 1.\]\) is none"),
+        ({"numbers": {"loss": "high"}}, "loss='high' is not one"),
+        ({"numbers": {"loss": torch.ones(2)}}, r"loss=tensor\(\[1., 1.\]\) is not one"),
     ],
 )
 def test_a_wrong_event_is_refused_with_what_is_right(wrong, message):

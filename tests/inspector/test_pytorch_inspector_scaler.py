@@ -145,11 +145,11 @@ SGD = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     [
         (
             {"grad_scaler": torch.amp.GradScaler("cpu")},
-            "grad_scaler needs the optimizer that it steps: pass optimizer=",
+            "grad_scaler needs the optimizer that it steps: also pass optimizer=",
         ),
         ({"grad_scaler": 1024.0, "optimizer": SGD}, r"takes a torch.amp.GradScaler, not 1024.0"),
         ({"gradient": "after_clip", "optimizer": SGD}, r"choose from 'at_step', 'before_clip'"),
-        ({"gradient": "before_clip"}, "needs an optimizer: pass optimizer="),
+        ({"gradient": "before_clip"}, "needs an optimizer: also pass optimizer="),
     ],
     ids=["no optimizer", "no scaler", "unknown moment", "moment of no optimizer"],
 )

@@ -41,7 +41,7 @@ def test_one_may_wait_for_all_but_the_last_ticks_and_not_for_ever(finisher):
 
 def test_warnings_and_the_first_error_come_to_whoever_waits(finisher):
     def fail(text):
-        warn(f"warned of {text}", stacklevel=1)
+        warn(f"warned of {text}")
         raise OSError(text)
 
     for text in ("one", "two"):

@@ -197,7 +197,7 @@ def test_a_state_that_cannot_be_used_is_told_of(saved):
         accelerator.save_state("saved")
         file = Path("saved", "monitorch.pt")
         file.write_bytes(saved) if isinstance(saved, bytes) else torch.save(saved, file)
-        with pytest.warns(MonitorchWarning, match="cannot go on from|only its step is used"):
+        with pytest.warns(MonitorchWarning, match="cannot be resumed from|only the step of the checkpoint is used"):
             accelerator.load_state("saved")
 
 

@@ -377,7 +377,7 @@ def test_metrics_that_are_no_numbers_are_left_out(tmp_path):
         (
             lambda model: MonitorchHandler(model, None).attach(Engine(print), Engine(print), val=Engine(print)),
             OptionError,
-            "called 'val', too",
+            "called 'val' as well",
         ),
     ],
 )

@@ -312,5 +312,5 @@ def test_without_the_sdk_the_command_says_how_to_get_it():
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
-    assert cli.main(["mcp", str(tmp_path / "nowhere")]) == 1
+    assert cli.main(["mcp", str(tmp_path / "nowhere")]) == 2
     assert "there is no folder" in capsys.readouterr().err

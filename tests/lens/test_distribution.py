@@ -123,6 +123,26 @@ def test_frozen_parameters_have_no_gradient_until_they_train(model, inputs, watc
         model[0].inner.requires_grad_(True)
 
 
+def test_a_parameter_of_a_layer_that_is_never_called_is_found_when_it_trains(watch, shown):
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 1, batch_first=True)  # never calls its out_proj
+
+        def forward(self, inputs):
+            return self.attention(inputs, inputs, inputs)[0]
+
+    model = Attends()
+    model.attention.out_proj.weight.requires_grad_(False)
+    inspector = watch(model, Distribution("gradient"))
+    for number in (1, 2):
+        inspector.tick_epoch()
+        model(torch.randn(2, 3, 4)).sum().backward()
+        inspector.tick_epoch()
+        assert ("attention.out_proj.weight" in shown.values("Gradient Distribution")) == (number == 2)
+        model.attention.out_proj.weight.requires_grad_(True)
+
+
 def test_tied_parameters_are_shown_once(watch, shown):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from monitorch.engine.ranks import merged
 from monitorch.numerical import RunningMeanVar
 from monitorch.numerical.series import Series
 from monitorch.numerical.waiting import HostCopy
@@ -48,6 +49,23 @@ def test_training_is_told_from_evaluation(losses, evaluation_from_grad, training
         hand_over(preprocessor, torch.tensor(2.5), nn.MSELoss().train(training))
     trains = {None: training and grad, True: grad, False: training}[evaluation_from_grad]
     assert preprocessor.value == {"train": [2.5] * trains, "val": [2.5] * (not trains)}
+
+
+def test_losses_that_come_while_processes_exchange_a_tick_are_kept_for_the_next(losses):
+    preprocessor, loss_fn = losses(inplace=True), nn.MSELoss()
+    preprocessor.gradient.is_looking = False
+
+    def lose(step):
+        loss = loss_fn(torch.full((2,), float(step), requires_grad=True), torch.zeros(2))
+        assert preprocessor.take_quietly(loss_fn, loss, step)
+
+    lose(1)
+    kept = preprocessor.release()  # a tick begins
+    lose(2)
+    with preprocessor.showing(kept):  # in another thread, while training goes on
+        preprocessor.merge_ranks(merged({0: preprocessor.payload()}))
+    assert [number for _, number in preprocessor.recent("train")] == [1.0, 4.0]
+    assert preprocessor.release().series.values()["train"].mean == 4.0
 
 
 def test_the_loss_of_a_real_step(losses):

@@ -57,6 +57,7 @@ def test_what_was_written_is_read(kept, tmp_path):
 
 def test_none_takes_the_place_of_another_and_they_are_listed_in_their_order(tmp_path):
     paths = [write_flight_record(tmp_path, record(rank=rank)) for rank in (0, 0, 3)]
+    assert flight_records(str(tmp_path)) == flight_records(tmp_path)
     assert [path.name for path in paths] == ["flight_41200.npz", "flight_41200_2.npz", "flight_41200_rank3.npz"]
     assert sorted(flight_records(tmp_path)) == sorted(paths)
     assert flight_records(tmp_path / "nowhere") == []

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from monitorch.errors import StoreError
+from monitorch.errors import NoRunError
 from monitorch.store import Writer, list_runs, open_run, run_list
 from monitorch.store.status import CRASHED_SECONDS
 
@@ -119,10 +119,11 @@ def test_run_is_opened_by_folder_rank_or_file(tmp_path):
         ("rnu", None, "there is no run in .*rnu; runs beside it: other, run"),
         ("run", 7, "rank=7 is not in .*run; choose from 0"),
         ("missing/run", None, "there is no run in .*run$"),
+        (".", None, "is a folder of runs: name one of them: other, run"),
     ],
 )
 def test_run_that_is_not_there_lists_those_that_are(tmp_path, path, rank, message):
     make(tmp_path / "run")
     make(tmp_path / "other")
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(NoRunError, match=message):
         open_run(tmp_path / path, rank)

@@ -95,7 +95,7 @@ EAGER = [
     Case("sparse gradients", model=models.Sparse),
     Case(
         "gradient penalty (`create_graph=True`)",
-        "gradients of outputs of the pass that trains; the pass that computes the penalty is no sample",
+        "gradients of outputs of the pass that trains; the pass that computes the penalty is not a sample",
         model=models.smooth,
         loop=loops.penalising,
     ),

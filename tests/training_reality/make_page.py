@@ -14,20 +14,20 @@ INTRODUCTION = """\
 
 Each row of the table below is a test. It trains a small model in that way and compares every number of every step with
 an oracle: the same training again, in float64, with autograd alone. It also trains without the inspector and compares
-the weights and the random number stream. The rows are in `tests/training_reality/cases.py`; if there is a GPU they run
-there too.
+the weights and the random number stream. The rows are in `tests/training_reality/cases.py`; if there is a GPU, they
+also run there.
 
 The numbers are: {everything}; in two rows also {of_some}. Norms come with correlations if consecutive tensors are
-compared. Updates come with the facts of `ParameterFacts`; gradients, where a step has parts or Adam makes it, with
-those of `SignalToNoise`.
+compared. Updates come with the numbers of `ParameterFacts`; gradients come with those of `SignalToNoise` where a step
+has parts or uses Adam.
 
-Gradients are those that the optimizer uses: [Mixed precision, clipping, accumulation](../how_to/precision.md) says what
+Gradients are the ones the optimizer uses: [Mixed precision, clipping, accumulation](../how_to/precision.md) says what
 that means for each.
 
 ## The table
 
-`taken` says when gradients of parameters are taken, `since` is the first step at which all series have numbers, and
-`weights` says whether they are bit-identical with and without the inspector.
+`taken` says when parameter gradients are measured, `since` is the first step at which all series have numbers, and
+`weights` says whether weights are bit-identical with and without the inspector.
 
 | way to train | recorded | taken | since | weights | remark |
 |---|---|---|---|---|---|
@@ -36,11 +36,11 @@ that means for each.
 TOGETHER = """
 ## Together with checkpointing and torch.compile
 
-The same rows again: with both kinds of checkpointing if the model has a middle part to compute twice, compiled, and
-with both. Each is a test of its own, with the same numbers, the same weights (compiled: within rounding) and no more
-graph breaks than without the inspector. CUDA graphs are those of `mode="reduce-overhead"`, on a GPU. Where torch itself
-cannot do it, the cell says why. Before torch 2.13 compiled graphs ignore layers that were frozen when the graph was
-made.
+The same rows again: with both kinds of checkpointing (if the model has a middle part that can be recomputed), compiled,
+and compiled with checkpointing. Each is a test of its own, with the same numbers, the same weights (compiled: within
+rounding) and no more graph breaks than without the inspector. CUDA graphs are those of `mode="reduce-overhead"`, on a
+GPU. Where torch itself cannot do it, the cell says why. Before torch 2.13 compiled graphs ignore layers that were
+frozen when the graph was made.
 
 | way to train | {ways} |
 |---|{lines}|
@@ -49,9 +49,9 @@ made.
 PROCESSES = """
 ## Several processes
 
-Each row runs in real processes; the oracle is one process in float64 with all batches. The numbers are those above, the
-loss and rates of gradients, with mean, deviation, extremes and median. Compiled weights are equal within rounding, and
-there are no more graph breaks. More in [Several processes](../how_to/processes.md).
+Each row runs in real processes; the oracle is one process in float64 with all batches. The numbers are those above plus
+the loss and gradient rates, each with mean, deviation, extremes and median. Compiled weights are equal within rounding,
+and there are no more graph breaks. More in [Several processes](../how_to/processes.md).
 
 | way to train | processes | recorded | weights | each as | remark |
 |---|---|---|---|---|---|
@@ -60,17 +60,17 @@ there are no more graph breaks. More in [Several processes](../how_to/processes.
 SITUATIONS = """
 ## Other situations
 
-Each of these has a test too, most of them in `tests/training_reality/test_unusual_training.py`. GPT-2, BERT, Llama, T5,
-ViT, Mixtral and Whisper, built from small configurations, are in `test_real_models.py`.
+Each of these also has a test, most of them in `tests/training_reality/test_unusual_training.py`. GPT-2, BERT, Llama,
+T5, ViT, Mixtral and Whisper, built from small configurations, are in `test_real_models.py`.
 
 | situation | what happens |
 |---|---|
 | a pass under `torch.func`, `vmap`, forward-mode AD, tracing or export, or with fake tensors | is not recorded |
-| products with the Hessian; gradients of an input alone while parameters train | are not recorded |
+| Hessian-vector products; gradients of an input alone while parameters train | are not recorded |
 | an optimizer whose `step()` calls the `step()` of its base class | makes one step |
 | an optimizer whose `step()` is never called (SAM with `first_step`) | a warning says to call `watched.step()` |
-| an optimizer that is not torch's, or none at all | is measured from one call of `watched.step()` to the next |
-| tensors that no module has | `watch(parameters={"name": tensor})` shows them |
+| an optimizer that is not a torch optimizer, or none at all | is measured from one `watched.step()` to the next |
+| tensors that belong to no module | `watch(parameters={"name": tensor})` shows them |
 | step hooks that change gradients | the changed gradients are shown, whenever the hook was registered |
 | a model whose layers are called but not the model itself (Lightning) | a pass begins with its first layer |
 | an optimizer that trains another model; a model none of whose layers is called | a warning |
@@ -80,7 +80,7 @@ ViT, Mixtral and Whisper, built from small configurations, are in `test_real_mod
 | a module that returns its own parameter | one sample per step, and no hook is left on the parameter |
 | scripted parts (`torch.jit`) | are left out, with a warning |
 | sparse outputs, float64 numbers near 1e200 | are measured |
-| a default device or dtype, warnings as errors | training goes on; warnings are printed if they are errors |
+| a default device or dtype, warnings as errors | training continues; warnings that would be errors are printed |
 | anything that fails inside monitorch | a warning; weights stay bit-identical |
 """
 

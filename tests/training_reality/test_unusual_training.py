@@ -472,7 +472,7 @@ def test_a_step_that_is_noticed_anyway_is_not_counted_twice(inspect):
     inspector = inspect(model, all_lenses(optimizer), optimizer=optimizer)
     loss_of(model, X).backward()
     optimizer.step()
-    with pytest.warns(MonitorchWarning, match="steps of this one are counted"):
+    with pytest.warns(MonitorchWarning, match="steps of this one are already counted"):
         inspector.step()
     assert inspector.state.step == 1
 

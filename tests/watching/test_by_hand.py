@@ -163,7 +163,7 @@ def test_a_stored_run_without_an_optimizer_tells_once_how_to_see_updates(given, 
         for (x,) in batches(3):
             model(x).square().mean().backward()
             watched.step()
-    told = capsys.readouterr().out.count("updates of parameters are not measured: pass the optimizer")
+    told = capsys.readouterr().out.count("parameter updates are not measured: pass the optimizer")
     assert told == (given is None)
 
 
@@ -402,7 +402,7 @@ def test_a_watch_of_a_bank_keeps_it_until_it_is_closed():
 def test_a_probe_cannot_copy_a_foreign_optimizer():
     model = new_model()
     with watch(model, Sign(model.parameters())) as watched:
-        with pytest.raises(OptionError, match="cannot make another optimizer like 'Sign' for a copy"):
+        with pytest.raises(OptionError, match="cannot make an optimizer like 'Sign' for a copy"):
             watched.probe(torch.ones(4, 3), torch.ones(4, 2), loss_fn=nn.MSELoss(), overfit=3)
         report = watched.probe(torch.ones(4, 3), torch.ones(4, 2), loss_fn=nn.MSELoss())
     assert report.train_loss == pytest.approx(report.eval_loss)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import monitorch
 from monitorch.diagnosis import Finding, Remedy, RunFacts, Symptom, signals
@@ -416,6 +417,47 @@ def test_signals_are_those_of_tensors(training):
     assert first_norm.column("2.weight")[0] == pytest.approx(float(before.norm()), rel=1e-5)
     for signal in (signals.ZEROS, signals.DEATH, signals.CHANGED, signals.RATE, signals.INPUT_STD, signals.PERPLEXITY):
         assert history.table(signal), signal
+
+
+def test_parameters_without_a_norm_do_not_hide_the_first_step_of_others():
+    class Quantised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(4, 4, dtype=torch.uint8), requires_grad=False)
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.linear(x)
+
+    model, loss_fn = Quantised(), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.linear.parameters(), lr=0.1)
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn, visualizer="dummy", tick_every=2) as watched:
+        for _ in range(4):
+            loss_fn(model(torch.randn(16, 4)), torch.randn(16, 2)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert watched._diagnosis.history.table(signals.WEIGHT_ALIKE).places == ("linear.weight",)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_inside_checkpoints_are_compared_between_samples(reentrant):
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.inside, self.last = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.last(checkpoint(self.inside, self.first(x).relu(), use_reentrant=reentrant))
+
+    model, loss_fn = Checkpointed(), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn, every=1, visualizer="dummy") as watched:
+        for _ in range(4):
+            loss_fn(model(torch.randn(16, 4)), torch.randn(16, 2)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    table = watched._diagnosis.history.table(signals.LAYER_BATCH_SPREAD)
+    assert (sorted(table.places), len(table.steps)) == (["first", "inside"], 4)
 
 
 def test_of_many_layers_some_are_compared_between_samples():

@@ -315,6 +315,49 @@ def test_the_handler_of_the_user_is_back_after_the_run(training, before):
         signal.signal(signal.SIGTERM, found)
 
 
+def test_a_handler_that_is_not_pythons_stays(training, monkeypatch):
+    """It could be neither called nor put back."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: pytest.fail("there must be no handler of ours"))
+    with training.watch():
+        training.run(2)
+
+
+def test_a_forked_child_that_is_asked_to_end_writes_nothing(run_program, training):
+    program = """
+        import os, signal, sys, time
+        from pathlib import Path
+        from tests.watching.test_flight_recorder import Training
+
+        training = Training(Path(sys.argv[1]))
+        with training.watch():
+            training.run(2)
+            here, there = os.pipe()
+            child = os.fork()
+            while not child:
+                os.write(there, b".")
+                time.sleep(0.01)  # Python looks for signals in between
+            os.read(here, 1)  # it runs: a signal that comes while a process is being forked is lost
+            os.kill(child, signal.SIGTERM)
+            assert os.waitpid(child, 0) == (child, signal.SIGTERM)
+    """
+    done = run_program(textwrap.dedent(program), training.folder)
+    assert (done.returncode, training.records) == (0, []), done.stderr
+
+
+def test_a_program_that_holds_a_lock_when_it_is_asked_to_end_ends_all_the_same(training, monkeypatch):
+    monkeypatch.setattr(flight_recorder, "PATIENCE", 0.1)
+    found = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with training.watch() as watched:
+            training.run(2)
+            with watched.visualizer._opening:  # as if the signal came while a run is being made
+                monkeypatch.setattr(flight_recorder.FlightRecorder, "dump", lambda *_: watched.visualizer._open(0))
+                signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, found)
+
+
 def test_a_closed_watch_writes_nothing_when_the_program_is_asked_to_end(tmp_path):
     asked = []
     found = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))

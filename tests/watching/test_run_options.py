@@ -482,8 +482,8 @@ def test_monitoring_that_is_switched_off_leaves_nothing(training, folder, monkey
     ("options", "message"),
     [
         ({"resume": True}, "needs the name of the run"),
-        ({"visualizer": "dummy", "run": "a"}, "leave them or visualizer= out"),
-        ({"visualizer": "dummy", "config": {}}, "leave them or visualizer= out"),
+        ({"visualizer": "dummy", "run": "a"}, "drop either these or visualizer="),
+        ({"visualizer": "dummy", "config": {}}, "drop either these or visualizer="),
         ({"run": "a/b"}, "name of a folder"),
         ({"max_size": 3}, "max_size=3 must be"),
         ({"tick_every": 0}, "at least 1"),
@@ -494,6 +494,17 @@ def test_wrong_options_are_refused_before_anything_is_made(options, message, tra
         training.watch(**options)
     assert not folder.exists()
     assert not training.model._forward_pre_hooks
+
+
+def test_a_run_that_goes_on_with_another_model_is_warned_of(training, folder):
+    with training.watch(run="first"):
+        training.run(0, 3)
+    with training.watch(run="first", resume=True):  # the same model, so nothing is said
+        training.run(3, 5)
+    larger = Training()
+    larger.model.append(nn.Linear(1, 1))
+    with pytest.warns(MonitorchWarning, match="of another model, Sequential with 21 .* Sequential with 23 parameters"):
+        larger.watch(run="first", resume=True).close()
 
 
 def test_a_job_that_always_resumes_may_start_so(training, folder):

@@ -16,7 +16,7 @@ SEVERITIES = ("info", "warning", "error")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run(parser, optional=True)
-    fail_on = "exit code 1 if something at least this bad lasts (default: never)"
+    fail_on = "exit code 1 if something at least this bad lasts, or the run has crashed (default: never)"
     parser.add_argument("--fail-on", choices=SEVERITIES, metavar="|".join(SEVERITIES), help=fail_on)
     parser.add_argument("--all", action="store_true", help="every consequence, however many")
     add_json(parser)
@@ -26,23 +26,23 @@ def run(options: argparse.Namespace) -> int:
     """Judge the stored numbers of a run again, and print what was found."""
     from ..diagnosis.check import check_with_notes
     from .reading import find_run
+    from .run_facts import headline
 
     with find_run(options, options.run) as found:
         findings, notes = check_with_notes(found)
+        facts = headline(found, findings)
         if options.json:
-            from .run_facts import headline
             from .strict_json import print_answer
 
-            print_answer(**headline(found, findings), notes=notes)
+            print_answer(**facts, notes=notes)
         else:
             from .finding_sheet import print_findings
-            from .run_facts import headline
             from .run_sheet import title
             from .screen import open_console
 
-            console = open_console()
-            print_findings(console, findings, title(headline(found)), notes, everything=options.all)
-    return int(options.fail_on is not None and is_as_bad(findings, options.fail_on))
+            print_findings(open_console(), findings, title(facts), notes, found.error, everything=options.all)
+        has_crashed = found.status == "crashed"
+    return int(options.fail_on is not None and (has_crashed or is_as_bad(findings, options.fail_on)))
 
 
 def is_as_bad(findings: "Iterable[Finding]", severity: str) -> bool:

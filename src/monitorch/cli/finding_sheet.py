@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..diagnosis import Finding, problems, verdict
-from ..store import Event
+from ..store import Event, Failure
 from .screen import QUIET, SEVERITIES, TROUBLE, indented, words
 from .wording import count_text
 
@@ -20,13 +20,16 @@ def print_findings(
     findings: Sequence[Finding],
     title: Text | None = None,
     notes: Iterable[str] = (),
+    error: Failure | None = None,
     *,
     everything: bool,
 ) -> None:
-    """Print all findings in full: the verdict, the title of the run, notes, then each finding below its cause."""
+    """Print the verdict, the title of the run, what ended it, notes, and all findings, each below its cause."""
     console.print(verdict_words(findings))
     if title is not None:
         console.print(title)
+    if error is not None:
+        console.print(words(error.line, TROUBLE))
     for note in notes:
         console.print(words(note, QUIET))
     for tree in trees(findings):

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from ..errors import MonitorchError
+from ..errors import OptionError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +19,5 @@ def run(options: argparse.Namespace) -> None:
     from ..store import DEFAULT_FOLDER
 
     if options.folder is not None and not options.folder.is_dir():
-        raise MonitorchError(f"there is no folder {options.folder}: name one with runs, such as {DEFAULT_FOLDER}")
+        raise OptionError(f"there is no folder {options.folder}: name one with runs, such as {DEFAULT_FOLDER}")
     serve(options.folder or Path(DEFAULT_FOLDER))

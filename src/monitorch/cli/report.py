@@ -4,7 +4,7 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..errors import MonitorchError
+from ..errors import OptionError
 from .arguments import add_json, whole_number
 
 _LARGEST_BYTES = 6_000_000
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     from .run_facts import headline
 
     if options.out is not None and options.out.is_dir():
-        raise MonitorchError(f"{options.out} is a folder: name a file, such as {options.out / 'report.html'}")
+        raise OptionError(f"{options.out} is a folder: name a file, such as {options.out / 'report.html'}")
     with ExitStack() as stack:
         runs = [stack.enter_context(find_run(options, name)) for name in options.run or [None]]
         report = report_html(*runs, columns=options.columns, max_bytes=_LARGEST_BYTES)

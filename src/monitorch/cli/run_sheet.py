@@ -34,6 +34,7 @@ _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 
 def print_sheet(run: Run, options: argparse.Namespace) -> None:
     """Print the whole run: what is wrong, facts, lenses, layers, events."""
+    choices = choose(run, options, with_edges=options.all, whole_run=True)
     console = open_console()
     findings = findings_of(run.meta)
     events = run.events() if options.all else other_events(run.events(), findings or ())
@@ -48,7 +49,6 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
         console.print()
     console.print(_facts({**run.meta, "file": run.path}))
     console.print()
-    choices = choose(run, options, with_edges=options.all, whole_run=True)
     newest = run.newest()
     if not newest:
         console.print(words("no numbers yet", QUIET))

@@ -7,7 +7,7 @@ import webbrowser
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import MonitorchError
+from ..errors import OptionError
 from .arguments import whole_number
 
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
 
     folder = options.runs or Path(DEFAULT_FOLDER)
     if options.runs is not None and not folder.is_dir():
-        raise MonitorchError(f"there is no folder {folder}: name one with runs, such as {DEFAULT_FOLDER}")
+        raise OptionError(f"there is no folder {folder}: name one with runs, such as {DEFAULT_FOLDER}")
     run_folder = RunFolder(folder)
     opens = _has_screen() if options.browser is None else options.browser
 

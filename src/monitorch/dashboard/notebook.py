@@ -31,8 +31,9 @@ class Report:
         self.html, self.text, self.height = html, text, height
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to a file."""
+        """Write the page to a file, in a folder that is made if needed."""
         path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.html, encoding="utf-8")
         return path
 

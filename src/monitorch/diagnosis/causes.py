@@ -1,4 +1,4 @@
-"""Which finding explains which: first causes come first, their consequences hang under them."""
+"""Which finding explains which: causes come first, with their consequences below them."""
 
 import math
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ HARMFUL = {
     "underflow",
     "train_eval_mismatch",
 }
-"""What may follow from something else."""
+"""Symptoms that can be consequences."""
 
 NEVER = {
     ("attention_collapse", "nonfinite"),
@@ -77,13 +77,13 @@ ALWAYS = {
 """Pairs in which the first explains the second, whichever was seen first."""
 
 EXACT = {"nonfinite"}
-"""Symptoms of which the very step is known: what was seen before it is no consequence."""
+"""Symptoms whose exact step is known, so that nothing seen before it can be a consequence."""
 
 VAGUE = 0.65
-"""Findings with less confidence than this explain nothing, as long as there are others."""
+"""Findings with less confidence than this explain nothing if there are others."""
 
 SLACK = 10
-"""Findings that began within so many steps of each other, or within three observed ones, began at the same time."""
+"""Findings that began within this many steps of each other, or within three observed steps, began at the same time."""
 
 LINGERING = {
     "underflow",
@@ -94,7 +94,7 @@ LINGERING = {
     "dead_units",
     "step_too_large",
 }
-"""What may have done harm that lasts although it is over itself."""
+"""Symptoms whose harm can last after they are over."""
 
 WEARING = {"vanishing_gradient"}
 """The same if it lasted for most of the run."""
@@ -109,7 +109,7 @@ SILENT = {
 """Pairs in which the first explains the second, although it does no harm by itself."""
 
 ACTING = {"step_too_large", "over_regularised"}
-"""Symptoms that harm by what steps do: what is there in the first pass is no consequence of them."""
+"""Symptoms that do harm through steps, so that what the first pass shows cannot be their consequence."""
 
 SEEN_AT_ONCE = {
     "dead_units",
@@ -119,7 +119,7 @@ SEEN_AT_ONCE = {
     "rank_collapse",
     "attention_collapse",
 }
-"""Symptoms that a single pass shows, so that the step in which they began is known."""
+"""Symptoms visible in a single pass, so that the step at which they began is known."""
 
 _ORDER = {symptom.id: number for number, symptom in enumerate(SYMPTOMS)}
 
@@ -127,8 +127,8 @@ _ORDER = {symptom.id: number for number, symptom in enumerate(SYMPTOMS)}
 def ranked(findings: Iterable[Finding], run: RunView) -> list[Finding]:
     """First causes first, each followed by its consequences.
 
-    What harms comes before what only looks odd. Then what is set up wrong comes before what happened later, earlier
-    before later, and of findings that began at the same time the one whose symptom explains others.
+    Harmful findings come before ones that only look odd. Then what is set up wrong comes before what happened later,
+    earlier before later, and of findings that began at the same time the one whose symptom explains others.
     """
     found, slack = list(findings), _slack(run)
     late = {second for first, second in ALWAYS for one in found if one.symptom == first}
@@ -152,7 +152,7 @@ def ranked(findings: Iterable[Finding], run: RunView) -> list[Finding]:
     found = []
     for root in (one for one in placed if one.caused_by is None):
         rest = [one for one in placed if one.caused_by == root.id]
-        begin = min(one.step for one in (root, *rest))  # it was there when the first of its consequences was seen
+        begin = min(one.step for one in (root, *rest))  # the cause was there when its first consequence was seen
         found += [replace(root, step=begin), *rest]
     return found
 
@@ -165,7 +165,7 @@ def _slack(run: RunView) -> int:
 
 
 def _moments(steps: Iterable[int], slack: int) -> dict[int, int]:
-    """The number of the moment that each step belongs to: those that are near each other are one.
+    """The number of the group that each step belongs to; steps close to each other share one.
 
     >>> _moments([3, 12, 15, 40], 10)
     {3: 0, 12: 0, 15: 1, 40: 2}
@@ -180,7 +180,7 @@ def _moments(steps: Iterable[int], slack: int) -> dict[int, int]:
 
 
 def _is_calm(one: Finding, others: Iterable[Finding], slack: int, run: RunView) -> bool:
-    """Whether it does no harm, nor did any just before something else began to."""
+    """Whether it is harmless, and did no harm just before something harmful began."""
     if one.severity != SEVERITIES[0]:
         return False
     harmful = [other for other in others if other.severity != SEVERITIES[0] and not _was_there(one, other, run)]
@@ -191,12 +191,12 @@ def _is_calm(one: Finding, others: Iterable[Finding], slack: int, run: RunView) 
 
 
 def _was_there(cause: Finding, other: Finding, run: RunView) -> bool:
-    """Whether the first pass shows something that only steps could have done."""
+    """Whether ``other`` was there in the first pass, although ``cause`` acts only through steps."""
     return cause.symptom in ACTING and other.symptom in SEEN_AT_ONCE and other.step <= run.facts.since + 1
 
 
 def _lingers(one: Finding, now: int) -> bool:
-    """Whether it is over, but what it has done is not."""
+    """Whether it is over but its harm lasts."""
     if one.resolved_at is None:
         return False
     lasted_long = one.resolved_at - one.step > (now - one.step) / 2
@@ -216,7 +216,7 @@ def _explains(cause: Finding, other: Finding, slack: int, run: RunView) -> bool:
     if is_odd and (cause.symptom, other.symptom) not in SILENT and other.severity != SEVERITIES[0]:
         return False
     begin = cause.step - (0 if cause.symptom in EXACT else slack)
-    since = other.detected_at if other.confidence < VAGUE else other.step  # who knows since when nothing is learned?
+    since = other.detected_at if other.confidence < VAGUE else other.step  # when learning stopped is not known exactly
     is_later = since >= begin or (cause.symptom, other.symptom) in ALWAYS
     is_over = cause.resolved_at is not None and other.step > cause.resolved_at + 2 * slack
     return is_later and not is_over

@@ -12,7 +12,7 @@ from .notes import notes_of
 from .symptoms import Symptom
 
 FACTS = "diagnosis"
-"""The name of what is known of a run beside its samples, among the facts of a stored one."""
+"""The key of the run facts in the metadata of a stored run."""
 
 
 def stored_history(run: Run) -> SampleHistory:
@@ -20,8 +20,8 @@ def stored_history(run: Run) -> SampleHistory:
     facts = run.meta.get(FACTS)
     if facts is None:
         raise StoreError(
-            f"{run.path} cannot be diagnosed: nothing was kept for it. Runs are diagnosed if they were watched with "
-            "monitorch.watch(...), of this release or later, and without diagnose=False"
+            f"{run.path} cannot be diagnosed: it has no diagnosis data. Only runs watched with monitorch.watch(...) of "
+            "this release or later, without diagnose=False, have it"
         )
     history = SampleHistory(RunFacts.from_json(facts))
     stored, had = run.samples(), dict(history.facts.first_steps)
@@ -29,8 +29,10 @@ def stored_history(run: Run) -> SampleHistory:
         for names, samples in parts:
             history.add(signal, names, samples.places, samples.steps, samples.values)
         first = min(int(samples.steps.min(initial=history.step)) for _, samples in parts)
-        if first > had.get(signal, first):  # a run that may not grow has forgotten its first samples
+        if first > had.get(signal, first):  # a run with a size limit has dropped its first samples
             history.facts.since = max(history.facts.since, first - 1)
+    if not history.step:
+        raise StoreError(f"{run.path} cannot be diagnosed: no step was stored")
     return history
 
 
@@ -48,12 +50,12 @@ def check(run: Run | str | os.PathLike[str], symptoms: Iterable[Symptom] | None 
 
 
 def check_with_notes(run: Run, symptoms: Iterable[Symptom] | None = None) -> tuple[list[Finding], list[str]]:
-    """The same, and what could not be looked at."""
+    """The same, and what could not be judged."""
     history = stored_history(run)
     known = _past(run) if symptoms is None else ()
     return diagnose(history, chosen(symptoms), known), notes_of(history)
 
 
 def _past(run: Run) -> list[Finding]:
-    """What was over when the run ended: stored numbers need not show any more that it was there."""
+    """Findings that were over when the run ended; the stored numbers may no longer show them."""
     return [one for one in findings_of(run.meta) or () if not one.is_open]

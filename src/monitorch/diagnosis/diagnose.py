@@ -42,9 +42,9 @@ def diagnose(
     Args:
         history: what is known of the run.
         symptoms: what to look for; None for everything.
-        known: earlier findings: what has been found once keeps its beginning, although older steps may be forgotten;
-            a warning or an error that is there no more stays at the end of the list, as one that is over.
-        report: is told of a symptom that fails, and the others go on; without it the error is raised.
+        known: earlier findings. A finding keeps its first step even if older samples were dropped; a warning or error
+            that has gone stays at the end of the list, marked as over.
+        report: called when a symptom fails, and the others continue; without it the error is raised.
     """
     run, earlier_ones = RunView(history), list(known)
     looked_for = chosen(None) if symptoms is None else symptoms
@@ -61,16 +61,16 @@ def diagnose(
             report(symptom.id, error)
     for earlier in earlier_ones:
         now = found.get(earlier.id)
-        if now is not None and (earlier.is_open or not now.is_open):  # one that comes again begins again
+        if now is not None and (earlier.is_open or not now.is_open):  # a finding that returns starts anew
             found[earlier.id] = replace(
                 now, step=min(now.step, earlier.step), detected_at=min(now.detected_at, earlier.detected_at)
             )
-    gone = judged - {one.symptom for one in found.values()}  # one that has moved to another layer is the same
+    gone = judged - {one.symptom for one in found.values()}  # one that moved to another layer counts as the same
     return [*ranked(found.values(), run), *(_over(one, run.step) for one in earlier_ones if _stays(one, gone))]
 
 
 def _stays(earlier: Finding, gone: Container[str]) -> bool:
-    """Whether it stays in the list although nothing is left of it: it was told, as a warning or an error."""
+    """Whether it stays listed after it is gone: only if it was reported as a warning or an error."""
     return earlier.symptom in gone and (not earlier.is_open or earlier.severity != SEVERITIES[0])
 
 
@@ -81,6 +81,6 @@ def _over(earlier: Finding, step: int) -> Finding:
 
 
 def switched_off(history: SampleHistory, symptoms: Sequence[Symptom] | None = None) -> list[str]:
-    """The ids of the symptoms that nothing can be said about, because something is missing."""
+    """The ids of symptoms that cannot be judged because data are missing."""
     run = RunView(history)
     return [one.id for one in (chosen(None) if symptoms is None else symptoms) if not one.is_possible(run)]

@@ -15,18 +15,18 @@ ACTIONS = {
     "clip": "clip the norm of all gradients at ``max_norm``",
     "reinit": "initialise ``layers`` again, with ``gain``",
     "replace_activation": "replace the activation in ``layers`` by ``by``",
-    "drop_output_activation": "take the last activation, ``layer``, away",
+    "drop_output_activation": "remove the last activation, ``layer``",
     "standardise_input": "give every input feature mean 0 and standard deviation 1",
     "shuffle": "shuffle the training data",
     "scale_weight_decay": "multiply the weight decay by ``factor``",
     "grad_scaler": "scale the loss with a GradScaler, or compute in bfloat16",
 }
-"""What a remedy may do, for programs that apply it; the words in double backquotes are its arguments."""
+"""The actions a remedy may name, for programs that apply it; words in double backquotes are arguments."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to try: in words, and where it is one of :data:`ACTIONS` also for programs.
+    """What to try: in words and, if it is one of :data:`ACTIONS`, also for programs.
 
     >>> Remedy("Lower the learning rate.", "scale_lr", {"factor": 0.1}).action
     'scale_lr'
@@ -94,7 +94,7 @@ class Finding:
 
     @property
     def id(self) -> str:
-        """The symptom and the layer: no other finding of a run has the same."""
+        """The symptom and the layer; unique within a run."""
         return f"{self.symptom}:{self.layer or ''}"
 
     @property
@@ -163,7 +163,7 @@ def findings_of(facts: Mapping[str, Any]) -> list[Finding] | None:
 
 
 def moved(finding: Finding, steps: int) -> Finding:
-    """The same finding for somebody who began to count so many steps earlier.
+    """The same finding, with its steps shifted by ``steps``.
 
     >>> moved(Finding("dead_units", "error", "fc1", 80, 100, "", Remedy("")), 1000).step
     1080
@@ -186,7 +186,7 @@ def _plain(value: float) -> float | str:
 
 
 def problems(findings: Iterable[Finding]) -> list[Finding]:
-    """The first causes of what is wrong now: of warnings and errors that last; they may be over themselves."""
+    """The causes of the warnings and errors that are open; the causes themselves may be over."""
     known = {one.id: one for one in findings}
     first = {_first_cause(one, known) for one in _lasting(known.values())}
     return [one for one in known.values() if one.id in first]
@@ -197,7 +197,7 @@ def _lasting(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def verdict(findings: Iterable[Finding] | None) -> str:
-    """How the run is, in a few words.
+    """The state of the run in a few words.
 
     >>> verdict([]), verdict(None)
     ('healthy', 'not diagnosed')
@@ -211,7 +211,7 @@ def verdict(findings: Iterable[Finding] | None) -> str:
 
 
 def _first_cause(finding: Finding, known: Mapping[str, Finding]) -> str:
-    """The id of the finding that nothing known explains."""
+    """The id of the first cause of a finding."""
     path, cause = [finding.id], finding.caused_by
     while cause is not None and cause in known and cause not in path:
         path.append(cause)

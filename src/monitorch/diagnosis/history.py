@@ -1,6 +1,6 @@
 """The samples of a run that a diagnosis looks at: single observed steps, and the loss of every step.
 
-Numbers of ticks would not do: they are means, from which no median and no first bad step can be read.
+Tick averages would not do: no median and no first bad step can be read from them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +17,8 @@ Steps = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 FIRST_KEPT, MOST_KEPT = 64, 1024
-"""Of how many steps samples are kept: of the first ones always, and of others until there are so many in all. Then
-every second of the older half is forgotten."""
+"""How many steps are kept: always the first ``FIRST_KEPT``, and up to ``MOST_KEPT`` in all. Beyond that, every second
+step of the older half is dropped."""
 
 MOST_LOSSES = 1_000_000
 """The same for losses."""
@@ -29,7 +29,7 @@ TRAINING, VALIDATION = "training", "validation"
 
 @dataclass(frozen=True)
 class Table:
-    """A signal: ``values[step, place]``; NaN where nothing was measured, or what was measured is no number."""
+    """A signal: ``values[step, place]``; NaN where nothing was measured or the value was not finite."""
 
     steps: Steps
     places: tuple[str, ...]
@@ -39,7 +39,7 @@ class Table:
         return self.values.size > 0
 
     def select(self, places: Iterable[str]) -> "Table":
-        """Only these places, those that are there, in this order."""
+        """Only these places, as far as they exist, in this order."""
         known = {place: number for number, place in enumerate(self.places)}
         chosen = [place for place in places if place in known]
         return Table(self.steps, tuple(chosen), self.values[:, [known[place] for place in chosen]])
@@ -122,7 +122,7 @@ class Samples:
         return NewSamples(samples, first, tuple(self.names[first:]), parts is None)
 
     def store_again(self) -> None:
-        """What was taken last was not stored: the next :meth:`take_new` has everything, with all names."""
+        """The last :meth:`take_new` was not stored: return everything next time, with all names."""
         self._unsaved, self._named = None, 0
 
     def _thin(self) -> None:
@@ -136,7 +136,7 @@ class Samples:
         self._kept = len(known)
 
     def table(self, *, largest: bool = False, smallest: bool = False) -> Table:
-        """All samples as a table; of several at one step and place their mean, or the largest or smallest."""
+        """All samples as a table; of several at one step and place, the mean, or the largest or smallest."""
         steps, places, values = self.arrays()
         known, rows = np.unique(steps, return_inverse=True)
         shape = len(known), len(self.names)
@@ -163,7 +163,7 @@ class NewSamples(NamedTuple):
     first: int
     names: tuple[str, ...]
     replaces: bool
-    """Whether they are all there are: some of those before were forgotten."""
+    """Whether this is the complete set, because earlier samples were dropped."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Loss:
 
 @dataclass
 class Parameter:
-    """What is known of a parameter beside its samples."""
+    """What is known about a parameter besides its samples."""
 
     layer: str
     shape: tuple[int, ...]
@@ -200,10 +200,10 @@ class Parameter:
 
 @dataclass
 class RunFacts:
-    """What is known of a run beside its samples; all of it may be missing."""
+    """What is known about a run besides its samples; any of it may be missing."""
 
     layers: dict[str, str] = field(default_factory=dict)
-    """The kind of each layer by name, in the order in which they run, as far as that is known, else of the model."""
+    """The kind of each layer by name, in the order in which they run if known, otherwise in model order."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     """By name, in the same order."""
     ran: list[str] = field(default_factory=list)
@@ -211,7 +211,7 @@ class RunFacts:
     loss_fn: str | None = None
     """The class of the module that computes the loss."""
     loss_is_mean: bool = True
-    """Whether it is a plain mean: no sum, and nothing counts more than something else."""
+    """Whether it is a plain, unweighted mean."""
     classes: int | None = None
     """How many classes the loss tells apart."""
     target_counts: list[int] = field(default_factory=list)
@@ -227,16 +227,16 @@ class RunFacts:
     computes_in_half: bool = False
     """Whether layers compute in float16, as with autocast, whatever their parameters are."""
     optimizers: int = 1
-    """How many there are; with several, losses of several aims are mixed, and need not fall."""
+    """How many optimizers there are; with several, the loss mixes several objectives and need not fall."""
     since: int = 0
-    """How many steps were done before watching began: what needs the first steps is off then."""
+    """How many steps were done before watching began; symptoms that need the first steps are off then."""
     first_steps: dict[str, int] = field(default_factory=dict)
-    """The first step that each signal had a sample of: a stored run may have lost it since."""
+    """The first step with a sample of each signal; a stored run may have dropped it."""
     origin: Mapping[str, Any] | None = None
     """The first tensor that was not finite: step, where, what, layer, parameter, text."""
 
     def run_in_order(self, names: Sequence[str]) -> None:
-        """Layers were seen running in this order; all others stay behind those that they stand behind in the model.
+        """Layers were seen running in this order; the other layers stay after those they follow in the model.
 
         >>> facts = RunFacts({"head": "Linear", "softmax": "Softmax", "body": "Linear"})
         >>> facts.run_in_order(["body", "head"])
@@ -282,7 +282,7 @@ class SampleHistory:
         self.facts = facts or RunFacts()
         self.samples: dict[str, Samples] = {}
         self.step = 0
-        """The last step that anything is known of."""
+        """The last step for which anything is known."""
 
     def add(self, signal: str, names: Sequence[str], places: Steps, steps: Steps, values: Numbers) -> None:
         """Add samples of a signal; ``names`` are those of all places."""
@@ -305,7 +305,7 @@ class SampleHistory:
         return np.unique((_NOTHING if found is None else found.arrays()).steps)
 
     def loss(self, kind: str = TRAINING) -> Loss:
-        """The losses of one kind; of several at one step their mean."""
+        """The losses of one kind; several at one step are averaged."""
         table = self.table(LOSS).select([kind])
         if not table.places:
             return Loss(np.zeros(0, np.int64), np.zeros(0))

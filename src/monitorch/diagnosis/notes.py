@@ -1,4 +1,4 @@
-"""What a diagnosis could not look at, in plain sentences: without them "healthy" would say too much."""
+"""What a diagnosis could not judge; without these notes, "healthy" would say too much."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -11,18 +11,18 @@ MOST_NOTES = 3
 
 
 def notes_of(history: SampleHistory) -> list[str]:
-    """How much the findings of a run are based on, where that is little; what matters most comes first."""
+    """Notes on how little a diagnosis rests on, the most important first."""
     return list(islice(_notes(RunView(history)), MOST_NOTES))
 
 
 def _notes(run: RunView) -> Iterator[str]:
     observed = run.table(signals.GRADIENT)
     if not run.loss:
-        yield "No loss was seen: pass loss_fn= or call push_loss(loss), or the loss is not judged."
+        yield "No loss was seen, so it is not judged: pass loss_fn= or call push_loss(loss)."
     elif not run.is_long:
-        yield f"{len(run.loss)} losses: too few to judge the loss, which takes {SHORT}."
+        yield f"{len(run.loss)} losses: too few to judge the loss; that needs {SHORT}."
     if len(observed.steps) < FEWEST:
-        yield f"{len(observed.steps)} steps were observed: too few to judge layers, which takes {FEWEST}."
+        yield f"{len(observed.steps)} steps were observed: too few to judge layers; that needs {FEWEST}."
     elif not run.is_fresh(observed):
         last = f"step {observed.steps[-1]:,} of {run.step:,}"
         yield f"No step was observed after {last}: later ones are judged by their losses only."

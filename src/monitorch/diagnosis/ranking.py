@@ -1,15 +1,14 @@
 """Which layers are worst: the one rule by which layers are ordered.
 
 1. Layers with open warnings or errors come first: the most severe, then first causes before what they explain, then
-   those that last longest.
-2. Then layers with non-finite numbers: the more of their recent ticks have some, the earlier.
+those that last longest. 2. Then layers with non-finite numbers: the more of their recent ticks have some, the earlier.
 3. Then those that jumped: the newest number against the median of the recent ones before it, in decades, up or down.
-   Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. What most layers do together
-   is no layer's jump: a schedule of the learning rate moves all of them. A layer whose last 5 numbers are 0 counts as
+Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. A change shared by most layers
+does not count as a jump: a learning rate schedule moves all of them. A layer whose last 5 numbers are 0 counts as
    the largest jump, unless all layers were 0 all the time.
 4. Then those with the largest newest number.
 
-What is no layer of the model, such as its input, is not ranked, and facts such as a checksum do not jump.
+Entries that are not layers, such as the input, are not ranked, and facts such as a checksum do not jump.
 
 Signs are ignored. Numbers near zero jump easily without meaning anything. So less than a millionth of the largest
 number of all layers is calm, and both sides of a ratio get something added: a hundredth of the range of a statistic
@@ -145,7 +144,7 @@ def worst_first(severities: Iterable[Severity]) -> list[int]:
 
 
 class LayerHealth(NamedTuple):
-    """How a layer is.
+    """The health of one layer.
 
     Args:
         layer: its name.
@@ -181,7 +180,7 @@ class LayerHealth(NamedTuple):
 
 
 def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
-    """How each layer of a run is, the worst first; equally bad ones in the order of the model."""
+    """The health of each layer of a run, worst first; ties in model order."""
     layers = run.layers
     problems = open_problems(findings, layers)
     found: dict[str, LayerHealth] = {}
@@ -260,7 +259,7 @@ def recent(
 
 
 def _lenses_of_layers(run: Run, layers: Sequence[Layer]) -> list[LensInfo]:
-    """The lenses with rows for modules or parameters; all, if nobody has said what is a module."""
+    """The lenses with rows for modules or parameters; all, if the modules are not known."""
     modules = {layer.name for layer in layers if layer.kind is not None}
     lenses = [lens for lens in run.lenses.values() if lens.ticks and lens.name != WHOLE_RUN]
     chosen = [
@@ -279,7 +278,7 @@ def _is_parameter(name: str, known: Mapping[str, Layer]) -> bool:
 
 
 def _without_shared(jump: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Jumps, less what more than half of the layers have jumped at least, in the same direction.
+    """Jumps minus the jump that more than half of the layers share in the same direction.
 
     >>> _without_shared(np.array([-1.0, -1.5, -1.0, -4.0, 2.0]), np.full(5, True)).tolist()
     [0.0, -0.5, 0.0, -3.0, 2.0]

@@ -9,14 +9,14 @@ from .finding import Remedy
 from .run import FEWEST, RunView, median, nan_median
 
 USUAL_UPDATE, FIRST_UPDATE, CAREFUL_UPDATE = 1e-2, 4e-2, 1e-2
-"""|update| / |weight| of runs that learn: after five steps or ten, in the very first one, and in that of one where
-larger steps would diverge."""
+"""Typical |update| / |weight| of runs that learn: after five to ten steps, in the first step, and in the first step of
+a run that larger steps would make diverge."""
 
 LARGE_UPDATE = 0.03
 """Steps of this size may have killed what is dead now."""
 
 IDLE_SHARE = 0.01
-"""A learning rate that has fallen to less than this share of its highest does little more."""
+"""A learning rate below this share of its maximum has little effect."""
 
 LARGE_GAIN, SMALL_GAIN = 3.0, 0.25
 """Weights beyond these are larger, or smaller, than any usual initialisation makes them."""
@@ -39,16 +39,16 @@ SQUASHERS = ("Sigmoid", "Tanh", "Softsign", "Hardtanh", "Hardsigmoid", "LogSigmo
 """Activations of modules: those that let large numbers through, and those that do not."""
 
 SAFE_ACTIVATION = "ELU"
-"""What to use instead: its slope is 1 for most of what it gets, and its units cannot die, however narrow a layer is."""
+"""What to use instead: its slope is 1 for most inputs, and its units cannot die, however narrow a layer is."""
 
 NO_ACTIVATIONS = ("Dropout", "Identity", "Flatten", "Pool", "Upsample", "Pad", "Shuffle", "Softmax", "Fold", "Loss")
-"""What is in the names of other modules without parameters."""
+"""Parts of class names of parameter-free modules that are not activations."""
 
 
 def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
-    """How large the weights of each layer are, or were at first: root mean square times the root of their inputs.
+    """The gain of each layer's weights, now or at first: root mean square times the square root of the fan-in.
 
-    Layers begin with 0.6 in torch, with 1 as Xavier has it, with 1.4 as He has it. Embeddings have no inputs.
+    Torch's default gives 0.6, Xavier 1, He 1.4. Embeddings have no inputs.
     """
     table = run.table(signals.WEIGHT).select(run.weights)
     found: dict[str, float] = {}
@@ -64,7 +64,7 @@ def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
 
 
 def feeding(run: RunView, activation: str) -> list[str]:
-    """The layer whose weights make what an activation gets, and layers with parameters between them, such as norms.
+    """The layer with weights that feeds an activation, and layers with parameters in between, such as norms.
 
     Calls of functions have the name of that layer already.
     """
@@ -119,10 +119,7 @@ def were_large(run: RunView, step: int) -> bool:
 
 def rate_before(run: RunView, *, is_higher: bool) -> float | None:
     """What to multiply learning rates by to undo a jump, of a factor of ten or more; None if there was none."""
-    rates = run.table(signals.RATE)
-    if not rates:
-        return None
-    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1)
+    highest = run.highest_rates
     with np.errstate(all="ignore"):
         jumps = highest[:-1] / highest[1:]
     jumps[~np.isfinite(jumps) | (jumps == 0)] = 1.0  # from or to a rate of 0
@@ -133,9 +130,8 @@ def rate_before(run: RunView, *, is_higher: bool) -> float | None:
 
 
 def of_schedule(run: RunView) -> str | None:
-    """To look at the schedule, if that has taken all learning rates to nearly nothing; else None."""
-    rates = run.table(signals.RATE)
-    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1, initial=0.0)
+    """The advice to check the schedule, if it has taken all learning rates to nearly 0; else None."""
+    highest = run.highest_rates
     if not len(highest) or not highest[-1] < IDLE_SHARE * highest.max():
         return None
     return f"Look at the schedule: it has taken the learning rate from {highest.max():.3g} to {highest[-1]:.3g}."

@@ -9,17 +9,17 @@ from . import signals
 from .history import TRAINING, VALIDATION, Loss, Numbers, RunFacts, SampleHistory, Table
 
 FEWEST = 5
-"""Medians are taken over so many observed steps."""
+"""Medians are taken over this many observed steps."""
 
 EARLY = 5
-"""How many losses tell where training began."""
+"""How many losses define the starting level."""
 
 MOST_SORTED = 1 << 20
-"""Numbers that are sorted at once: windows of a long run are looked at one part after the other."""
+"""The most numbers sorted at once; windows of a long run are processed in parts."""
 
 SHORT, PATIENCE = 30, 100
-"""With fewer steps nobody can say whether a run learns, and with fewer than these one that has learned little may still
-learn much."""
+"""With fewer steps than ``SHORT`` nothing can be said about learning; with fewer than ``PATIENCE``, a run that has
+learned little may still learn much."""
 
 ENOUGH = 16
 """Losses of fewer samples are too noisy to be looked at one by one."""
@@ -51,11 +51,11 @@ class RunView:
 
     @property
     def _halfway(self) -> float:
-        """The middle of what is known: what was observed before it tells nothing about now."""
+        """The middle of the known range; what was observed before it says nothing about now."""
         return (min(self.facts.first_steps.values(), default=0) + self.step) / 2
 
     def is_fresh(self, table: Table) -> bool:
-        """Whether a signal was observed lately, so that it may stand beside the newest losses."""
+        """Whether a signal was observed recently enough to be compared with the newest losses."""
         return len(table.steps) > 0 and bool(table.steps[-1] >= self._halfway)
 
     def latest(self, table: Table) -> Numbers:
@@ -86,6 +86,13 @@ class RunView:
                 found[name] = int(table.steps[inside[-1] + 1])
         return found
 
+    @cached_property
+    def highest_rates(self) -> Numbers:
+        """The highest learning rate of all parameter groups, at each step of ``table(signals.RATE)``."""
+        rates = self.table(signals.RATE).values
+        highest: Numbers = np.where(np.isfinite(rates), rates, 0.0).max(axis=1, initial=0.0)
+        return highest
+
     def layer_of(self, parameter: str) -> str | None:
         """The layer of a parameter."""
         own = self.facts.parameters.get(parameter)
@@ -96,7 +103,7 @@ class RunView:
         return max(1, math.prod(self.facts.parameters[parameter].shape))
 
     def place(self, layer: str | None) -> int:
-        """Where a layer is in the model."""
+        """The position of a layer in the model."""
         return -1 if layer is None else self._places.get(layer.split(" ")[0], len(self._places))
 
     @cached_property
@@ -107,7 +114,7 @@ class RunView:
 
     @cached_property
     def loss(self) -> Loss:
-        """Of training, at every step."""
+        """The training losses, at every step."""
         return self._history.loss(TRAINING)
 
     @cached_property
@@ -137,7 +144,7 @@ class RunView:
         return math.ceil(ENOUGH / max(self.facts.batch or ENOUGH, 1))
 
     def _level(self, losses: Numbers) -> float:
-        """The median of losses, of small batches that of the means of blocks: a single sample tells nothing."""
+        """The median of losses, for small batches, the median of block means, since a single sample says nothing."""
         known = losses[np.isfinite(losses)]
         whole = len(known) // self._block
         return median(known[len(known) - whole * self._block :].reshape(whole, -1).mean(axis=1) if whole else known)
@@ -154,7 +161,7 @@ class RunView:
 
     @cached_property
     def trivial_loss(self) -> float:
-        """The loss of somebody who always says the same; NaN if the loss, or what enters it, is not known."""
+        """The loss of the best constant output; NaN if the loss or its inputs are not known."""
         kind = self.facts.loss_fn
         if not self.facts.loss_is_mean:
             return math.nan
@@ -169,7 +176,7 @@ class RunView:
 
     @cached_property
     def fallen(self) -> float:
-        """Which share of the loss is gone since the beginning; NaN if that is not known."""
+        """The share of the first loss that is gone; NaN if not known."""
         if not math.isfinite(self.first_loss) or not math.isfinite(self.last_loss):
             return math.nan
         return (self.first_loss - self.last_loss) / max(abs(self.first_loss), 1e-12)
@@ -181,7 +188,7 @@ class RunView:
 
     @cached_property
     def is_stuck(self) -> bool:
-        """Whether it has learned nothing: no more than to say always the same."""
+        """Whether it has learned nothing beyond a constant output."""
         if not self.is_long or math.isnan(self.last_loss) or self.facts.optimizers > 1:
             return False
         is_trivial = self.last_loss > 0.95 * self.trivial_loss  # False if that is not known
@@ -196,7 +203,7 @@ class RunView:
 
     @cached_property
     def learns(self) -> bool:
-        """Whether it has learned much, so that whatever looks odd does little harm."""
+        """Whether it has learned much, so that oddities do little harm."""
         if not self.is_long or math.isnan(self.last_loss):
             return False
         if math.isfinite(self.trivial_loss) and self.last_loss > 0.8 * self.trivial_loss:
@@ -204,9 +211,9 @@ class RunView:
         return self.fallen > 0.5 or self.last_loss < 0.5 * self.trivial_loss
 
     def harm(self, least: str = "info", seen: Table | None = None) -> str:
-        """How bad something is that may keep a run from learning; never less than ``least``.
+        """How bad something is that may keep a run from learning; at least ``least``.
 
-        Nor more, unless nothing is learned at all, if it was ``seen`` only long ago: it may have gone since.
+        If it was ``seen`` only long ago, it is exactly that, unless nothing is learned at all.
         """
         if self.is_stuck:
             return "error"

@@ -3,7 +3,7 @@
 OUTPUT = "output rms"
 """Root mean square of each sample's output, on average over the batch, of each layer with weights."""
 GRADIENT = "gradient norm"
-"""Of each parameter, as the optimizer uses it."""
+"""The norm of each parameter's gradient, as the optimizer uses it."""
 GRADIENT_COSINE = "gradient cosine"
 """With the gradient of the step before."""
 UPDATE_RATIO = "update ratio"

@@ -1,4 +1,4 @@
-"""What measures: the hooks that all lenses share, the kernels behind them, and the rows of sums that they leave."""
+"""The measuring engine: the hooks that all lenses share, the kernels behind them, and the rows of sums they write."""
 
 import re
 
@@ -11,7 +11,7 @@ OLDEST_TORCH = "2.11"
 
 
 def check_torch(version: str) -> None:
-    """Refuse a torch that is too old, here and not in the middle of a training.
+    """Refuse a torch that is too old now, rather than in the middle of training.
 
     >>> check_torch("2.13.0+cpu")
     """

@@ -1,4 +1,4 @@
-"""Allocates memory that is kept longer than one pass, and says how much of it copies may take."""
+"""Allocates memory that outlives a pass, and limits how much of it copies may take."""
 
 import os
 from collections import defaultdict
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 MOST_COPIES = 64 << 20
-"""How many bytes copies that are only there to be compared with may take together, if nobody has asked for copies."""
+"""The most bytes that copies kept for comparison may take together, unless the user asked for exact comparison."""
 SHARE_OF_MEMORY = 0.01
-"""And which share of the memory of their device."""
+"""And the share of their device's memory."""
 
 
 class Allowance:
-    """How much memory copies may take; who comes too late for a copy must do with a sketch."""
+    """Limits the memory for copies. A meter that does not fit uses a sketch instead."""
 
     def __init__(self) -> None:
         self._held: dict[Any, tuple[int, torch.device]] = {}
@@ -40,12 +40,12 @@ class Allowance:
 
 @lru_cache(maxsize=64)
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that a device has; a device that does not say so shares that of the host."""
+    """The memory of a device in bytes; a device that does not report it is taken to share the host's."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # this system does not say it
+    except (AttributeError, ValueError, OSError):  # not available on this system
         return MOST_COPIES * 100
 
 

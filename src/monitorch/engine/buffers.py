@@ -1,4 +1,4 @@
-"""Rows as they are measured: on the host, on a device, or captured by a CUDA graph; a tick takes them all at once.
+"""Buffers for rows: on the host, on a device, or captured by a CUDA graph. A tick takes all rows at once.
 
 There is one buffer per device. Its methods measure a tensor with a suitable kernel and write one row, without waiting.
 """
@@ -30,7 +30,7 @@ from .rows import Numbers
 from .torch_private import norm_all
 
 CAPACITY = 1 << 15
-"""How many rows are kept before they are folded: limits memory between two ticks."""
+"""The most rows kept before they are folded; limits memory between ticks."""
 
 CAPTURED = 1 << 12
 """How many rows CUDA graphs may write, per device."""
@@ -39,10 +39,10 @@ KEPT_TABLES = 256
 """How many tables of launches for many tensors are cached."""
 
 BASELINE = 4
-"""Bit of a tag above those for the kind of the pass: the row is kept only to compare the next one with it."""
+"""Tag bit above those for the kind of pass: the row only serves as a baseline for the next one."""
 
 ALONE, SKETCHED = "alone", "sketched"
-"""The groups of tensors that are measured one by one, and of parameters of which sketches are kept."""
+"""Names of two groups: tensors measured one by one, and parameters whose sketches are kept."""
 
 NO_GRAPH = -1
 """The generation of rows that no CUDA graph can have written."""
@@ -56,7 +56,7 @@ class Info(NamedTuple):
     tag: int = 0
     """The kind of the pass, and :data:`BASELINE`."""
     part: int = OWN
-    """With several processes, which part of the tensor it is: rows of one part are copies."""
+    """With several processes, which part of the tensor this is; rows of the same part are duplicates."""
     generation: int = NO_GRAPH
     """With CUDA graphs, rows of a meter are compared only within one generation and gap, see ``Engine._drop_stale``."""
     gaps: int = 0
@@ -65,7 +65,7 @@ class Info(NamedTuple):
 METER, STEP, TAG, PART, GENERATION, GAPS = range(len(Info._fields))
 
 NOWHERE = Info(-1, -1)
-"""The origin of a tensor that gets no row."""
+"""Placeholder for a tensor that gets no row."""
 
 Infos: TypeAlias = NDArray[np.int64]
 Entry: TypeAlias = tuple[Meter, Info, Tensor, bool]
@@ -73,7 +73,7 @@ Entry: TypeAlias = tuple[Meter, Info, Tensor, bool]
 
 
 class Chunk:
-    """Rows that a buffer has given away; those of a device must be copied before they can be read."""
+    """Rows taken from a buffer. Rows from a device must be copied before they can be read."""
 
     def __init__(self, infos: Infos, rows: Numbers | Tensor, alive: dict[int, Tensor]) -> None:
         self.infos, self.alive = infos, alive
@@ -100,21 +100,24 @@ class Buffer:
         self._when_full = when_full
         self.infos = array("q")
         self.alive: dict[int, Tensor] = {}
-        """Which channels are active, by row, if processes count dead channels together."""
+        """The active channels of each row, if several processes count dead channels together."""
 
     def __len__(self) -> int:
         return len(self.infos) // len(Info._fields)
 
     def note(self, info: Info, alive: Tensor | None = None) -> None:
-        """Say where the row comes from that is written next."""
+        """Note where the next row comes from."""
         if alive is not None:
             self.alive[len(self)] = alive
         self.infos.extend(info)
 
-    def _take_infos(self) -> tuple[Infos, dict[int, Tensor]]:
-        infos = np.frombuffer(self.infos, np.int64).reshape(-1, len(Info._fields)).copy()
-        alive, self.infos, self.alive = self.alive, array("q"), {}
-        return infos, alive
+    def _take_infos(self, count: int) -> tuple[Infos, dict[int, Tensor]]:
+        """Give the first ``count`` away."""
+        size, alive = count * len(Info._fields), self.alive
+        infos = np.array(self.infos[:size], np.int64).reshape(-1, len(Info._fields))
+        self.infos = self.infos[size:]
+        self.alive = {row - count: flags for row, flags in alive.items() if row >= count}
+        return infos, {row: flags for row, flags in alive.items() if row < count}
 
 
 class HostBuffer(Buffer):
@@ -135,7 +138,7 @@ class HostBuffer(Buffer):
             self._correction = None
 
     def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> bool:
-        """Measure what a layer put out; whether it is not finite."""
+        """Measure a layer's output; returns whether it is not finite."""
         row = host.output(x.detach(), meter.channel_dim, meter.eps, meter.wanted)
         self._write(info, row, alive)
         return row[NONFINITE] > 0
@@ -160,7 +163,7 @@ class HostBuffer(Buffer):
         """Measure many tensors that are neither compared nor counted."""
         try:
             rows = host.lengths([entry[2] for entry in entries])
-        except Exception:  # found again with the tensor that it comes from
+        except Exception:  # measured again one by one, to find the tensor at fault
             self.gradients(entries)
             return
         if self._correction is not None:
@@ -186,7 +189,7 @@ class HostBuffer(Buffer):
                 meter.fail(error, x)
 
     def weigh(self, entries: Sequence[Entry]) -> None:
-        """Let meters know how large many parameters are before a step; no rows are written."""
+        """Store the squared norm of each parameter in its meter before a step; writes no rows."""
         try:
             self._weigh(entries)
         except Exception:  # found again with the tensor that it comes from
@@ -232,12 +235,13 @@ class HostBuffer(Buffer):
                 self._when_full(chunk)
 
     def take(self) -> list[Chunk]:
-        """Give all rows away."""
-        if not self.infos:
+        """Return all rows and empty the buffer."""
+        count = min(len(self), len(self.rows) // WIDTH)  # a signal handler may come between the two parts of a row
+        if not count:
             return []
-        rows, self.rows = np.frombuffer(self.rows, np.float64).reshape(-1, WIDTH), array("d")
-        infos, alive = self._take_infos()
-        return [Chunk(infos, rows.copy(), alive)]
+        rows, self.rows = np.array(self.rows[: count * WIDTH]).reshape(-1, WIDTH), self.rows[count * WIDTH :]
+        infos, alive = self._take_infos(count)
+        return [Chunk(infos, rows, alive)]
 
 
 def sketch_of(meter: Meter) -> Tensor:
@@ -248,8 +252,12 @@ def sketch_of(meter: Meter) -> Tensor:
     return state
 
 
+def _keep_sketch(meter: Meter, x: Tensor) -> None:
+    reference.keep_sketch(x, sketch_of(meter))
+
+
 def _size(entry: Entry) -> int:
-    """Small tensors come first: a large one pushes the code for all of them out of the cache."""
+    """Small tensors first: a large one evicts the code for the others from the cache."""
     return entry[2].numel()
 
 
@@ -266,7 +274,7 @@ class DeviceBuffer(Buffer):
         self._moving: list[tuple[HostCopy, Chunk]] = []
         self._many: dict[Any, Any] = {}
         self._sum: tuple[int, Tensor, Tensor] | None = None
-        """Of how many tensors the last sum was, which column it is in, and the others."""
+        """For ``add_sum``: the last count, the mask of the sum's column, and the other columns."""
         self._correction: Correction | None = None
         self._uncorrected = 0
 
@@ -294,7 +302,7 @@ class DeviceBuffer(Buffer):
         self._uncorrected = 0
 
     def output(self, meter: Meter, info: Info, x: Tensor, alive: Tensor | None = None) -> bool:
-        """Measure a layer's output; False, because nobody waits to know whether it is finite."""
+        """Measure a layer's output. Always False: whether it is finite is not known without waiting."""
         if not meter.reads(x):
             meter.reader = self._output_reader(meter, x)
         block, index = self._place(meter, info, alive)
@@ -340,7 +348,7 @@ class DeviceBuffer(Buffer):
         for key, group in self._groups(entries):
             if key is ALONE:
                 for meter, info, x, follows in group:
-                    self.geometry(meter, info, x, follows)
+                    meter.guarded(self.geometry, meter, info, x, follows)
                 continue
             meters, infos, measured, flags = zip(*group, strict=True)
             previous = [meter.comparison.previous for meter in meters] if key[0] else None
@@ -350,13 +358,13 @@ class DeviceBuffer(Buffer):
     lengths = gradients
 
     def add_sum(self, info: Info, squares: float | Tensor, count: int, works: Tensor | None = None) -> None:
-        """Write the row of many tensors together, of which the sum of all squares is known.
+        """Write one row for many tensors together, given the sum of all squares.
 
         Args:
             info: where it comes from.
             squares: the sum.
-            count: of how many tensors.
-            works: 0 leaves the row out.
+            count: the number of tensors.
+            works: 0 drops the row.
         """
         row = self.block[self._reserve([info])]
         if self._sum is None or self._sum[0] != count:
@@ -377,7 +385,7 @@ class DeviceBuffer(Buffer):
                 self._many_for(fused_many.ManySketches, meters).keep(measured, [sketch_of(meter) for meter in meters])
                 continue
             for meter, _, x, _ in group:
-                reference.keep_sketch(x, sketch_of(meter))
+                meter.guarded(_keep_sketch, meter, x)
 
     def weigh(self, entries: Sequence[Entry]) -> None:
         """Let meters know how large many parameters are before a step; no rows are written."""
@@ -386,7 +394,7 @@ class DeviceBuffer(Buffer):
             entry[0].weight = weight
 
     def _write_weights(self, meters: Sequence[Meter], first: int) -> None:
-        """Put the sizes of parameters before the step into the rows of their updates, which begin here."""
+        """Write the norms of parameters before the step into the rows of their updates, starting at ``first``."""
         weights = [meter.weight for meter in meters]
         if any(weight is not None for weight in weights):
             none = self.block.new_zeros(())
@@ -404,8 +412,7 @@ class DeviceBuffer(Buffer):
                 continue
             if key is ALONE:
                 for meter, info, x, follows in group:
-                    self.geometry(meter, info, x.detach(), follows)
-                    self._write_weights([meter], len(self) - 1)
+                    meter.guarded(self._update_alone, meter, info, x.detach(), follows)
                 continue
             meters, infos, measured, flags = zip(*group, strict=True)
             previous = [meter.comparison.previous for meter in meters] if key[0] else None
@@ -413,6 +420,10 @@ class DeviceBuffer(Buffer):
             many, first = self._many_for(fused_many.ManyUpdates, meters), self._reserve(infos)
             many(measured, before, previous, flags, self.block, first)
             self._write_weights(meters, first)
+
+    def _update_alone(self, meter: Meter, info: Info, x: Tensor, follows: bool) -> None:
+        self.geometry(meter, info, x, follows)
+        self._write_weights([meter], len(self) - 1)
 
     def _many_for(self, kind: Any, meters: Sequence[Meter]) -> Any:
         """The cached tables of an earlier launch for the same tensors; making them costs time."""
@@ -447,7 +458,7 @@ class DeviceBuffer(Buffer):
         return bool(self._captured)
 
     def collect(self, step: int, tag: int, gaps: int) -> None:
-        """Move the rows that CUDA graphs have written since the last call to the others.
+        """Move rows written by CUDA graphs since the last call into the main block.
 
         Args:
             step: the number of the step.
@@ -492,7 +503,7 @@ class DeviceBuffer(Buffer):
         return first
 
     def _make_room(self) -> None:
-        for copy, chunk in self._moving:  # begun a whole buffer ago, so this does not wait
+        for copy, chunk in self._moving:  # started one full buffer ago, so this does not wait
             copy.deliver()
             self._when_full(chunk)
         self._moving = [(HostCopy(chunk.pending()), chunk) for chunk in self._empty()]
@@ -505,12 +516,12 @@ class DeviceBuffer(Buffer):
         used = self.block[: len(self)]
         rows = used.clone()
         used.zero_()
-        infos, alive = self._take_infos()
+        infos, alive = self._take_infos(len(self))
         return [Chunk(infos, rows, alive)]
 
 
 def _group(meter: Meter, x: Tensor) -> Any:
-    """The group of a tensor: its name, or whether there is a tensor before and what counts as zero."""
+    """The group of a tensor: a name, or (whether it has a previous tensor, the threshold for zero)."""
     comparison = meter.comparison
     if not fused.AVAILABLE or not fused.supports(x):
         return ALONE
@@ -560,7 +571,7 @@ class Buffers(dict[torch.device, HostBuffer | DeviceBuffer]):
         return any(isinstance(buffer, DeviceBuffer) and buffer.has_captured for buffer in self.values())
 
     def collect(self, step: int, tag: int, gaps: int, unit: Tensor | None) -> None:
-        """Take what CUDA graphs have written, in this unit; see :meth:`DeviceBuffer.collect`."""
+        """Collect what CUDA graphs have written, multiplied by ``unit``; see :meth:`DeviceBuffer.collect`."""
         for buffer in self.values():
             if isinstance(buffer, DeviceBuffer):
                 with nullcontext() if unit is None else buffer.corrected(unit):

@@ -1,8 +1,7 @@
 """The columns of a row: what one pass over a tensor leaves behind.
 
-A row holds raw sums, not finished numbers: sums can be added over micro-batches, parts of a tensor and processes. This
-is the only place that says which columns there are. Kernels, preprocessors, the merging of processes and the tests read
-it.
+A row holds raw sums, not finished numbers: sums can be added over micro-batches, parts of a tensor and processes. The
+columns are defined only here; kernels, preprocessors, the merge over processes and the tests read this.
 """
 
 from collections.abc import Iterable
@@ -13,14 +12,14 @@ RATED = "where rates are wanted: Request(rates=...)"
 COMPARED = "where tensors are compared: Request(correlation=...)"
 ON_REQUEST = "where it is wanted: Request(columns=...)"
 OF_UPDATES = "updates, where it is wanted: Request(columns=...)"
-"""Which rows have a column; those of the last two kinds cost time and are filled only for those who ask for them.
+"""Which rows have a column. The last two kinds cost time and are filled only on request.
 
-All kernels fill all columns, except those of updates: these are known before the step, and the buffers add them.
+All kernels fill all columns except those of updates, which are known before the step and added by the buffers.
 """
 
 
 class Merge(Enum):
-    """How a column of two parts of one tensor becomes that of both."""
+    """How a column is merged over two parts of one tensor."""
 
     SUM = "the sum of both"
     LARGEST = "the larger one"
@@ -33,7 +32,7 @@ class Column(IntEnum):
     Attributes:
         holds: what it is.
         of: which rows have it; in others it is 0.
-        power: it is counted in this power of the unit of its row. A product with another row has one unit of each.
+        power: the power of the row's unit that the number carries. A product with another row has one unit of each.
         merge: how the columns of two parts become one.
     """
 
@@ -50,9 +49,14 @@ class Column(IntEnum):
         return column
 
     SQUARES = "sum of the squares", EVERYWHERE, 2
-    DOT = "sum of the products with the tensor before", COMPARED, 2
-    UNIT = "the unit: 1, or what keeps squares of huge or tiny numbers inside float64", EVERYWHERE, 1, Merge.LARGEST
-    FOLLOWS = "1 if there was a tensor before to compare with", COMPARED, 0, Merge.SMALLEST
+    DOT = "sum of the products with the previous tensor", COMPARED, 2
+    UNIT = (
+        "the scale: 1, or a factor that keeps squares of huge or tiny numbers within float64",
+        EVERYWHERE,
+        1,
+        Merge.LARGEST,
+    )
+    FOLLOWS = "1 if there was a previous tensor to compare with", COMPARED, 0, Merge.SMALLEST
     NORMS = "sum of the norms of single samples", OF_OUTPUTS
     BATCH = "number of samples", OF_OUTPUTS
     ACTIVE = "how many elements are larger than eps in absolute value", RATED
@@ -61,14 +65,14 @@ class Column(IntEnum):
     SIZE = "number of elements", EVERYWHERE
     NONFINITE = "how many elements are NaN or infinite; NaN if not known", EVERYWHERE
     LARGEST = "largest absolute value of a finite element; NaN if not known", ON_REQUEST, 0, Merge.LARGEST
-    WEIGHT = "sum of the squares of the parameter before the step, in no unit", OF_UPDATES
+    WEIGHT = "sum of the squares of the parameter before the step, unscaled", OF_UPDATES
 
 
 WIDTH = len(Column)
 """Numbers in a row."""
 
 ALL, NOTHING_MORE = -1, 0
-"""Which columns are wanted beside those that every row has, as bits: all of them, or none."""
+"""Bit masks of the columns wanted besides the usual ones: all, or none."""
 
 
 def bits(columns: Iterable[Column]) -> int:

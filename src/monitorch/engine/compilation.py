@@ -34,7 +34,7 @@ def outside_graph(hook: Hook) -> Hook:
 
 
 def inside_graph(hook: Hook) -> Hook:
-    """Decorator: under torch.compile, trace the hook into the graph of the model, but never make an own graph of it.
+    """Decorator: under torch.compile, trace the hook into the model's graph, but never make a separate graph of it.
 
     Hooks of the outermost module are called before and after its graph, where the compiler is still active.
     """
@@ -52,7 +52,7 @@ def is_compiled_module(module: nn.Module) -> bool:
 
 
 def spare_the_compiler() -> None:
-    """Where warnings are errors, ignore one that the compiler itself gives for any autograd function in a graph.
+    """Where warnings are errors, ignore a warning that the compiler itself raises for any autograd function in a graph.
 
     The compiler hides this warning, but cannot hide it as an error: compiling a watched model would fail.
     """
@@ -65,7 +65,7 @@ def drop_graphs(model: nn.Module) -> None:
     if any(map(is_compiled_module, model.modules())) and has_graphs(model):
         torch.compiler.reset()
         text = "compiled graphs do not see new hooks, so torch.compiler.reset() was called: the model compiles again"
-        warn(text, stacklevel=3)
+        warn(text)
 
 
 def warn_if_blind(engine: "Engine") -> None:
@@ -73,7 +73,7 @@ def warn_if_blind(engine: "Engine") -> None:
     if engine.is_blind and number_of_graphs():
         why = "no layer was seen in this tick: torch.compile seems to run a graph that was compiled without hooks"
         cure = "call torch.compiler.reset() once after attaching the inspector"
-        warn(f"{why}, for this model or another of its class; {cure}", stacklevel=3)
+        warn(f"{why}, for this model or another of its class; {cure}")
 
 
 def has_graphs(model: nn.Module) -> bool:

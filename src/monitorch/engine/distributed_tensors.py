@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from .torch_private import arrived, mark_constant
 
 OWN, SHARED = -1, 0
-"""Which part of a tensor is here: one that only this process has; or the whole, which every process has."""
+"""Which part of a tensor is here: one that only this process has, or the whole tensor, which every process has."""
 
 PLAIN = (Tensor, nn.Parameter)
 """The types of nearly all tensors; checked first, because hooks call this."""
 
 
 def distributed_type() -> Any:
-    """The class DTensor, without importing its package: before that, no tensor can be one."""
+    """The class DTensor, without importing its package: until that is imported, no tensor can be one."""
     module = sys.modules.get("torch.distributed.tensor")
     return () if module is None else module.DTensor
 
@@ -73,7 +73,7 @@ def samples_here(tensor: Any) -> tuple[Tensor, int]:
 
 def gradient_here(tensor: Any) -> tuple[Tensor, int]:
     """The local part of a distributed gradient."""
-    # even if there seems to be nothing to do: while the compiler traces, a gradient has the placements of its output
+    # always redistribute: while compiling, a gradient is shown with the placements of its output
     tensor = tensor.detach().redistribute(placements=_without_sums(tensor.placements))
     return _here(tensor), _lowest_rank(tensor.device_mesh, tensor.placements)
 

@@ -1,4 +1,4 @@
-"""All that measures for one inspector: the taps that lenses share, their meters, and the rows that they leave."""
+"""Everything that measures for one inspector: the taps that lenses share, their meters, and their rows."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -68,10 +68,10 @@ class Resting(Protocol):
 
 
 class Engine:
-    """One tap per module output, one for gradients, one per optimizer for updates, and the rows that they leave.
+    """One tap per module output, one for gradients, one per optimizer for updates, and the rows they write.
 
-    Rows are folded under one lock, in the order in which they were measured: whoever reads a number waits until
-    earlier rows are folded, whichever thread does that.
+    Rows are folded under one lock, in measuring order. Reading a number waits until earlier rows are folded, whichever
+    thread does it.
 
     Args:
         state: the state of the inspector: whether to record, and the step.
@@ -97,7 +97,7 @@ class Engine:
         self.origins = OriginFinder(state, self.meters)
         self._last = LastRows()
         self.recent_rows: RecentRows | None = None
-        """Keeps the rows of the last steps, if somebody wants that; not those of parameters, which come with ticks."""
+        """Keeps the rows of the last steps, if asked for; not those of parameters, which are read at ticks."""
         self._seen: set[int] = set()
         self._lock = RLock()
         self.gradients = GradientTap(self)
@@ -105,7 +105,7 @@ class Engine:
         self.calls = FunctionalCalls(self)
         self.inputs = InputTap(state)
         self.module_taps: list[Resting] = []
-        """What else has hooks on modules: taps that hand tensors over instead of measuring them, and others."""
+        """Other objects with hooks on modules, such as taps that pass tensors on instead of measuring them."""
         self.backward = TrainingBackward(model, state, lambda: self.gradients.followed)
         self.step_scales = StepScales()
         self._outputs: dict[int, OutputTap] = {}
@@ -114,9 +114,9 @@ class Engine:
         self.when_no_pass_has_begun: Callable[[nn.Module], None] | None = None
         """Called with the first layer that runs, if no pass of the model was noticed before."""
         self.is_awake = True
-        """Whether hooks are where they measure; on idle steps they are not."""
+        """Whether the hooks are in place; during idle steps they are not."""
         self._resting: set[Resting] = set()
-        self._checks_steps = False
+        self._step_checks: list[StepCheck] = []
         self.norms = StepNorms(self)
 
     @classmethod
@@ -137,7 +137,7 @@ class Engine:
     @property
     def checks_steps(self) -> bool:
         """Whether something is measured at every step, so that none may go by unnoticed."""
-        return self._checks_steps or self.norms.wants_every_step
+        return any(check.is_open for check in self._step_checks) or self.norms.wants_every_step
 
     # taps and meters
 
@@ -160,8 +160,8 @@ class Engine:
 
     def check_steps(self, optimizer: Optimizer) -> StepCheck:
         """What checks gradients and parameters at steps that are not observed."""
-        self._checks_steps = True
-        return StepCheck(self, optimizer)
+        self._step_checks.append(StepCheck(self, optimizer))
+        return self._step_checks[-1]
 
     def steps(self, optimizer: Optimizer) -> OptimizerSteps:
         """What notices an optimizer's steps."""
@@ -187,14 +187,14 @@ class Engine:
             name: the layer.
             gatherer: reports what fails.
             preprocessor: gets the rows.
-            what: what is measured; with the name of the layer the same in every process.
-            parameter: what the preprocessor keeps numbers under, beside the gatherer's name.
+            what: what is measured; together with the layer's name, the same in every process.
+            parameter: the key for the preprocessor's numbers, in addition to the gatherer's name.
             output_index: which part of an output to measure.
             share: the share of the global loss that this process computes.
         """
         request = request_of(preprocessor, output_index)
         subscriber = self._subscribers.setdefault(id(preprocessor), Subscriber(preprocessor))
-        # under two names the same tensor is measured twice: a preprocessor has one place for the rows of a meter
+        # a tensor with two names is measured twice: a preprocessor has one slot per meter
         meter = find_meter([meter for meter in meters if not subscriber.has(meter.number)], request)
         if meter is None:
             meter = self._new_meter(name, request, share)
@@ -334,7 +334,7 @@ class Engine:
             self.ranks.hand_out_alone()
 
     def find_origin(self) -> None:
-        """Look whether something was not finite in the rows so far, also in a step that may never end."""
+        """Check the rows so far for non-finite numbers, including a step that may never end."""
         self.settle()
         self._search(self.origins.judge, self.state.step, is_last=True)
 
@@ -347,7 +347,7 @@ class Engine:
             tell(self.state, "looking for what was not finite first", error)
 
     def _is_recent(self, infos: Infos, rows: Numbers) -> Mask:
-        """Which rows a record of the last steps is for: those of observed steps, and what was wrong in other steps."""
+        """Which rows belong in the flight record: those of observed steps, and broken ones of other steps."""
         in_steps = np.array([meter.kind not in (PARAMETER, ALL_GRADIENTS) for meter in self.meters])[infos[:, METER]]
         is_read = np.array([bool(meter.subscriptions) for meter in self.meters])[infos[:, METER]]
         found: Mask = in_steps & ((infos[:, TAG] & BASELINE) == 0) & (is_read | are_broken(rows))
@@ -361,12 +361,14 @@ class Engine:
     def fold_chunks(self, chunks: Sequence[Chunk], ended: int = 0) -> None:
         """Fold rows of this process, or with several processes keep them for the exchange.
 
-        ``ended``: how many steps had ended when these rows, and all of earlier ones, were taken.
+        ``ended``: how many steps had ended when these rows were taken.
         """
         with self._lock:
+            shares = np.array([meter.share for meter in self.meters])
             for chunk in chunks:
                 was_written = chunk.rows[:, UNIT] != 0  # otherwise its kernel failed, or its graph did not run
                 infos, rows = chunk.infos[was_written], chunk.rows[was_written]
+                rows[:, UNIT] *= shares[infos[:, METER]]
                 self._note_skipped(chunk.infos[~was_written])
                 self._drop_stale(infos, rows)
                 if self.recent_rows is not None:
@@ -381,7 +383,7 @@ class Engine:
             self._search(self.origins.judge, ended)
 
     def _note_skipped(self, infos: Infos) -> None:
-        """Rows of a step were never written: if the optimizer would have used them, it has skipped the step."""
+        """Rows that were never written: if they are gradients or updates, the optimizer skipped the step."""
         used = [info for info in infos.tolist() if self.meters[info[METER]].kind in (GRADIENT, UPDATE)]
         self.origins.skip(info[STEP] for info in used)
 
@@ -390,7 +392,6 @@ class Engine:
         if not len(rows):
             return
         with self._lock:
-            rows[:, UNIT] *= np.array([meter.share for meter in self.meters])[infos[:, METER]]
             table = RowTable(infos[:, METER], rows, self._last, infos[:, STEP])
             is_broken = are_broken(rows)
             self._search(self.origins.take, infos, is_broken)
@@ -407,7 +408,7 @@ class Engine:
                     subscriber.preprocessor.fold(own, subscriber.report)
 
     def _drop_stale(self, infos: Infos, rows: Numbers) -> None:
-        """Undo comparisons of CUDA graphs with anything older than the row before.
+        """Undo comparisons that CUDA graphs made with anything older than the previous row.
 
         Such a graph compares with what is in its memory. Whether that is the last tensor is known only here: there may
         have been a gap, or a graph for another shape, with its own memory, may have run in between.
@@ -424,7 +425,7 @@ class Engine:
     # the life of a run
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next tensors are compared with, without gradients of outputs, which are too large."""
+        """What the next tensors are compared with; output gradients are left out because they are too large."""
         meters = {}
         for meter in self._compared():
             comparison = meter.comparison.state_dict(with_tensor=meter.kind != OUTPUT_GRADIENT)

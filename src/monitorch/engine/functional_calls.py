@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 Content: TypeAlias = tuple[str, Sequence[Tensor | None], Sequence[float]]
-"""What is handed over of a call: what it is, its tensors and its numbers."""
+"""What is passed on about a call: its kind, its tensors and its numbers."""
 
 Reader: TypeAlias = Callable[..., Content | None]
-"""Takes the result of a call and then its arguments, and says what to hand over; None if it is of no interest.
+"""Takes the result and the arguments of a call, and returns what to pass on; None to ignore it.
 
 The compiler traces it: it looks at the arguments, and computes nothing.
 """
@@ -46,18 +46,18 @@ class CallListener(Protocol):
     readers: Mapping[Any, Reader]
     """The wanted functions, and how to read their calls; a function has one reader for all listeners."""
     kinds: frozenset[str]
-    """What the readers of this listener hand over: those of another one may be read in the same model."""
+    """The kinds of calls this listener takes; other listeners of the same model may take others."""
     passes: frozenset[int]
     """The wanted kinds of passes, as ``kind_of_pass`` numbers them."""
     in_graphs: bool
-    """Whether compiled graphs are to hand over calls, too."""
+    """Whether calls inside compiled graphs are wanted as well."""
 
     def take_call(self, content: Content) -> None:
         """The module has made a call in an observed step; no error may leave this method."""
 
 
 class FunctionalCalls:
-    """Hands calls of torch functions to those who listen to the module that makes them."""
+    """Passes calls of torch functions to the listeners of the calling module."""
 
     def __init__(self, engine: "Engine") -> None:
         self.state = engine.state
@@ -99,7 +99,9 @@ class FunctionalCalls:
     def begin(self, module: nn.Module) -> None:
         """The model begins to run, or a part of it that is called by itself; the mode is on until it ends."""
         running = self._running.modules
-        if running and not self._is_nested(running[0], module):  # something stronger than an exception has ended it
+        if running and not self._is_nested(
+            running[0], module
+        ):  # it was ended without its hook being called, e.g. by KeyboardInterrupt
             self.end(everything=True)
         if running:
             if running[0] == id(module):
@@ -120,7 +122,7 @@ class FunctionalCalls:
     def miss(self) -> None:
         """The model runs where calls are not seen: say so once, if somebody wants them there."""
         if any(own.in_graphs for own in self._all_listeners()) and is_news(self.state, UNSEEN):
-            warn(f"{UNSEEN}, as Sequential does in torch.compile(model). Call model.compile() instead", stacklevel=2)
+            warn(f"{UNSEEN}, as Sequential does in torch.compile(model). Call model.compile() instead")
 
     def _wants(self, module: nn.Module) -> bool:
         if inside_backward():
@@ -169,7 +171,7 @@ class FunctionalCalls:
         self.state.clock.leave(begin)
 
     def _deliver(self, content: Content, *, has_grad: bool, path: str = "") -> None:
-        """Hand a call over; what backward repeats, baselines, and tensors without numbers do not count."""
+        """Pass a call on. Recomputation in backward, baseline steps and meta tensors are ignored."""
         if inside_backward() or not is_observed(self.state) or any(x is not None and x.is_meta for x in content[1]):
             return
         module, listeners = self._find(path)
@@ -213,7 +215,7 @@ class _Running(threading.local):
 
 
 class _CallMode(TorchFunctionMode):
-    """Sees every call of a torch function; is off while it handles one, so it sees nothing inside of it."""
+    """Sees every call of a torch function. It is off while it handles one, so nested calls are not seen."""
 
     def __init__(self, calls: FunctionalCalls, callback: GraphCallback) -> None:
         super().__init__()

@@ -1,6 +1,5 @@
 """What single backward passes add to gradients, compared with the gradient that an optimizer uses in the end."""
 
-import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from ..numerical.norms import as_real
 from ..numerical.precision import wide_dtype
 from .optimizers import group_numbers
-from .parameters import find_parameter
+from .parameters import ParameterRef
 from .reports import tell
 from .step_interval import StepInterval
 from .torch_private import graph_task, norm_all
@@ -31,16 +30,15 @@ class PartsOfStep(NamedTuple):
     mean_square: Tensor
     """The mean over the parts of this process; NaN if gradients were there before the first part."""
     square_of_mean: Tensor
-    """That of the mean gradient of all parts of all processes."""
+    """The squared norm of the mean gradient over all parts of all processes."""
 
 
 class GradientParts:
-    """Gathers the norms of what each backward pass adds between two steps of an optimizer.
+    """Collects the norm of what each backward pass adds, between two steps of an optimizer.
 
     A part is what a backward pass adds: a micro-batch and, where gradients are averaged over processes while backward
-    runs, that of each process. What it adds is seen before it is added and averaged; the sum is read at the end of the
-    backward pass, before it is clipped. So nothing is copied, and a loss scale, which is the same in all of them, does
-    not matter.
+    runs, that of each process. The addition is seen before it is accumulated and averaged, and the sum is read at the
+    end of backward, before clipping. So nothing is copied, and a loss scale cancels out.
 
     Args:
         receive: called after each observed step that has at least two parts.
@@ -49,7 +47,7 @@ class GradientParts:
     def __init__(self, engine: "Engine", optimizer: Optimizer, receive: Callable[[PartsOfStep], None]) -> None:
         self.state, self._engine, self._optimizer, self._receive = engine.state, engine, optimizer, receive
         self._interval = StepInterval(engine, optimizer, self._end_step)
-        self._watched: OrderedDict[int, tuple[weakref.ref[nn.Module], str]] = OrderedDict()
+        self._watched: OrderedDict[int, ParameterRef] = OrderedDict()
         self._forget()
 
     def _forget(self) -> None:
@@ -64,16 +62,16 @@ class GradientParts:
         self._ends: dict[int, tuple[int, int]] = {}
         """Id and version of the gradient of each parameter at the end of the last backward pass."""
         self._sums: dict[int, Tensor] = {}
-        """The norm of that."""
+        """The norm of that gradient."""
         self._leftovers: dict[int, Tensor] = {}
         """The norm of each gradient that was there before the first part."""
         self._is_spoiled = False
-        """Whether parts are not whole, or somebody has changed a sum of some of them."""
+        """Whether a part is incomplete, or a partial sum was modified."""
 
     def watch(self, module: nn.Module, parameter: str) -> list[RemovableHandle]:
         """Gather from a parameter, until both handles are removed."""
         handle = RemovableHandle(self._watched)
-        self._watched[handle.id] = weakref.ref(module), parameter
+        self._watched[handle.id] = ParameterRef(module, parameter)
         return [handle, self._engine.gradients.listen(module, parameter, self._take)]
 
     def remove(self) -> None:
@@ -107,14 +105,13 @@ class GradientParts:
             self._leftovers.update(zip(map(id, old), norms, strict=True))
 
     def _parameters(self) -> list[Tensor]:
-        found = [(module(), name) for module, name in self._watched.values()]
-        return [own for module, name in found if module and (own := find_parameter(module, name)) is not None]
+        return [own for watched in self._watched.values() if (own := watched.find()) is not None]
 
     def _end_backward(self, task: int) -> None:
         try:
             begin = self.state.clock.enter()
             grown = self._growing.pop(task, [])
-            if self.state.averages:  # other processes may have added to parameters that this one has not used
+            if self.state.averages:  # other processes may have added to parameters that this process did not use
                 grown = self._parameters()
             gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
             if gradients:

@@ -1,4 +1,4 @@
-"""Gradients of parameters: those of one backward pass, or one optimizer step, are measured together."""
+"""Gradients of parameters: all of one backward pass or optimizer step are measured together."""
 
 import weakref
 from collections import OrderedDict
@@ -42,7 +42,7 @@ MAY_WAIT = 1 << 30
 
 
 NO_HOOKS = False, False
-"""A parameter without the two hooks that it may have."""
+"""Neither of the two hooks is set."""
 
 Listener: TypeAlias = Callable[[Tensor, Tensor], None]
 """Called with a parameter and what a backward pass is about to add to its gradient, which must not be kept."""
@@ -63,7 +63,7 @@ class WatchedGradient:
         self.followed: Tensor | None = None
         """The parameter as it was when the last pass began, if it trains."""
         self._content = 0
-        """What it held: ``swap_tensors`` takes the hooks away with it."""
+        """Identifies its content: ``swap_tensors`` moves the hooks away with it."""
         self._handles: list[Any] = []
         self._hooks = NO_HOOKS
         """Which of the two hooks it has: the one that is called after, and the one before backward adds to it."""
@@ -112,7 +112,7 @@ class WatchedGradient:
         return moment
 
     def unhook(self) -> None:
-        """Remove the hooks from the parameter; where none was left, autograd has nothing to look at any more."""
+        """Remove the hooks from the parameter; if no hooks remain, autograd need not look for any."""
         while self._handles:
             self._handles.pop().remove()
         if any(self._hooks) and self.followed is not None and not inside_backward():  # it may be calling them
@@ -200,7 +200,7 @@ class GradientTap:
 
     @property
     def followed(self) -> list[Any]:
-        """Those whose gradients are waited for: what was in their places when the last pass began."""
+        """The parameters whose gradients are expected: the objects in place when the last pass began."""
         return [watched.followed for watched in self._watched.values() if watched.followed is not None]
 
     @property
@@ -222,7 +222,8 @@ class GradientTap:
     def listen(self, module: nn.Module, parameter: str, listener: Listener) -> RemovableHandle:
         """Tell a listener what each backward pass of observed steps adds to the gradient of a parameter.
 
-        It is told of what is in the place of the parameter: while a pass runs, ``fully_shard`` puts others there.
+        The listener gets the object currently in the parameter's place: during a pass, ``fully_shard`` puts others
+        there.
         """
         watched = self._at(module, parameter)
         handle = watched.listen(listener)
@@ -234,7 +235,9 @@ class GradientTap:
         watched = self._watched.get((id(module), parameter))
         if watched is None or watched.module() is not module:  # another object may have had the same id
             watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
-            watched.join(self._owned)  # at once: torch goes on to look for hooks where one has ever been
+            watched.join(
+                self._owned
+            )  # now, before any hook is added: torch keeps looking for hooks where one has ever been
         return watched
 
     def adds_to(self, parameter: Any) -> bool:
@@ -275,7 +278,7 @@ class GradientTap:
                 watched.unhook()
 
     def wake(self) -> None:
-        """Hook them again: the pass whose gradients come next may have begun already."""
+        """Hook them again; the pass that produces the next gradients may have begun already."""
         self._is_resting = False
         self.refresh()
 

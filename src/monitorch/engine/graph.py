@@ -25,14 +25,14 @@ from .reports import Reports, tell
 from .torch_private import is_traced, mark_static, without_modes
 
 Receiver = Callable[..., None]
-"""Takes a tensor, the kind of the pass and, except outside of CUDA graphs, which part of it this process has.
+"""Takes a tensor, the kind of pass and, inside CUDA graphs, which part of the tensor this process has.
 
 What ``pass_named`` passes on is a dictionary of tensors; ``pass_call`` says what was called with what, whether
 gradients are enabled, and where in the graph.
 """
 
 _BETWEEN = "\n"
-"""What is between names; they are one argument of an operator."""
+"""Separator: names are passed to an operator as one string."""
 
 _library: Any = torch.library.Library("monitorch", "DEF")  # type: ignore[no-untyped-call]
 _library.define("forward(Tensor x, Tensor(a!) key, int kind, int part) -> ()")
@@ -118,7 +118,7 @@ class GraphHook(HookOnModule):
             return self.in_graph(*args)
         try:
             if not is_traced():
-                with without_modes():  # neither ours nor the user's is there to see what hooks do
+                with without_modes():  # no torch mode, ours or the user's, should see what hooks do
                     return self.eager(*args)
         except Exception as error:
             tell(self._reports, self._what, error)
@@ -188,57 +188,36 @@ class _DistributedIdentity(_Identity):
         return gradient, torch.ops.monitorch.backward(here, key, part), None
 
 
-# an error in an operator would end the pass of the user's model
+def _deliver(key: Tensor, doing: str, *data: Any) -> None:
+    """Pass data to the callback of a key; an error here would end the pass of the user's model."""
+    found = None
+    try:
+        found = _find(key)
+        if found is not None:
+            found.receive(*data)
+    except Exception as error:
+        tell(None if found is None else found.state, doing, error)
 
 
 def _forward(x: Tensor, key: Tensor, kind: int, part: int) -> None:
-    found = None
-    try:
-        found = _find(key)
-        if found is not None:
-            found.receive(x, kind, part)
-    except Exception as error:
-        tell(None if found is None else found.state, "looking at an output inside a compiled graph", error)
+    _deliver(key, "looking at an output inside a compiled graph", x, kind, part)
 
 
 def _outside(x: Tensor, key: Tensor, kind: int) -> None:
-    found = None
-    try:
-        found = _find(key)
-        if found is not None:
-            found.receive(x, kind)
-    except Exception as error:
-        tell(None if found is None else found.state, "noticing that a compiled graph runs", error)
+    _deliver(key, "noticing that a compiled graph runs", x, kind)
 
 
 def _call(what: str, tensors: list[Any], numbers: list[float], key: Tensor, has_grad: bool, path: str) -> None:
-    found = None
-    try:
-        found = _find(key)
-        if found is not None:
-            found.receive((what, tensors, numbers), has_grad, path)
-    except Exception as error:
-        tell(None if found is None else found.state, "looking at a call inside a compiled graph", error)
+    _deliver(key, "looking at a call inside a compiled graph", (what, tensors, numbers), has_grad, path)
 
 
 def _named(xs: list[Tensor], key: Tensor, kind: int, names: str) -> None:
-    found = None
-    try:
-        found = _find(key)
-        if found is not None:
-            found.receive(dict(zip(names.split(_BETWEEN), xs, strict=True)), kind)
-    except Exception as error:
-        tell(None if found is None else found.state, "looking at the inputs of a compiled graph", error)
+    named = dict(zip(names.split(_BETWEEN), xs, strict=True))
+    _deliver(key, "looking at the inputs of a compiled graph", named, kind)
 
 
 def _backward(x: Tensor, key: Tensor, part: int) -> Tensor:
-    found = None
-    try:
-        found = _find(key)
-        if found is not None:
-            found.receive(x, -1, part)
-    except Exception as error:
-        tell(None if found is None else found.state, "looking at a gradient inside a compiled graph", error)
+    _deliver(key, "looking at a gradient inside a compiled graph", x, -1, part)
     return torch.zeros(1, dtype=torch.float32, device=key.device)
 
 

@@ -22,13 +22,13 @@ KEYWORDS = {OUTPUT: ("input", "output"), TARGET: ("target", "targets", "labels")
 """What loss modules call their first two arguments."""
 
 MOST_INPUTS = 64
-"""How many tensors of one call are read; some models take a list with a tensor for each sample."""
+"""The most tensors read per call; some models take a list with one tensor per sample."""
 
 
 class InputTap:
-    """Hands what enters the model to all who read it.
+    """Passes the model's inputs to all readers.
 
-    It has no hook of its own: whoever notices that a pass begins calls it. So idle steps cost nothing.
+    It has no hook of its own; the step counter calls it when a pass begins. So idle steps cost nothing.
     """
 
     def __init__(self, state: State) -> None:
@@ -74,7 +74,7 @@ def named_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> NamedTensors:
 
 
 def loss_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> NamedTensors:
-    """The output of the model and the target, as far as a loss is called with them; of a tuple the first tensor.
+    """The model output and the target among the arguments of a loss; for a tuple, its first tensor.
 
     >>> list(loss_arguments((torch.ones(1),), {"target": torch.ones(1), "weight": torch.ones(1)}))
     ['output', 'target']

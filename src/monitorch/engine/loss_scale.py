@@ -29,8 +29,7 @@ class Unscaling(NamedTuple):
 
     Attributes:
         unit: what to multiply them by; None for 1.
-        works: 0 if the optimizer has skipped the step that they were for; None if skipped steps are noticed in another
-            way.
+        works: 0 if the optimizer skipped the step; None if skipped steps are detected otherwise.
         worked: the same for the step before.
     """
 
@@ -53,7 +52,7 @@ class Unscaling(NamedTuple):
 
 
 UNKNOWN_SCALER = "a GradScaler that is not known"
-"""What both who may notice it tell of: only the first one does."""
+"""The key under which either place that may notice this reports it; only the first does."""
 
 _SCALER_STEP = torch.amp.GradScaler.step.__code__
 
@@ -93,7 +92,7 @@ class LossScale:
 
 
 class StepScales:
-    """What a GradScaler tells optimizers at each step, if they unscale and skip by themselves, as fused ones do."""
+    """What a GradScaler passes to optimizers that unscale and skip steps themselves, as fused ones do."""
 
     def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Optimizer, tuple[Any, Tensor, Tensor | None]] = WeakKeyDictionary()

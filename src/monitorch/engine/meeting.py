@@ -23,11 +23,11 @@ from .reductions import Array, How, Seat, run
 from .torch_private import connect, default_store, reduce_in_place
 
 PATIENCE, LONG_PATIENCE = 10.0, 60.0
-"""Seconds to wait for the others at the first meeting, when it is unknown whether they watch, too: at a tick, and
-if nothing can be measured without them."""
+"""Seconds to wait for the others at the first meeting, when it is unknown whether they watch as well: at a tick, and
+when nothing can be measured without them."""
 
 AGREEING = 1.0
-"""Seconds to wait, once all have met, for what should be known since the last ticks."""
+"""Seconds to wait, once all have met, for results that should have arrived by now."""
 
 CONNECTING = 30.0
 """Seconds that processes may take to connect after they have met."""
@@ -70,7 +70,7 @@ def agree(topic: str, decide: Callable[[], str]) -> str:
 
 
 def _looks(patience: float) -> Iterator[None]:
-    """Let the caller look into the store, at least once and then with growing pauses, for so many seconds."""
+    """Yield whenever to look into the store: at least once, then with growing pauses, for ``patience`` seconds."""
     deadline, pause = time.monotonic() + patience, PAUSES[0]
     yield
     while time.monotonic() < deadline:
@@ -91,9 +91,9 @@ class Meeting:
     Processes find each other by the class of model that they watch; several inspectors of one class are matched by the
     order of their first ticks.
 
-    All meet at the first tick. If a process does not come in time, all show their own numbers. If it was only late,
-    that is, came at the same step, all wait for it at the next tick. Once they have met, they are connected: then a
-    process that leaves or dies is noticed at once.
+    All meet at the first tick. If a process does not come in time, all show their own numbers. If it was only late (it
+    came at the same step), all wait for it at the next tick. Once they have met, they are connected: then a process
+    that leaves or dies is noticed at once.
 
     Args:
         what: the class of the watched model.
@@ -103,8 +103,8 @@ class Meeting:
         self.what, self._seat = what, Seat()
         self._place: int | None = None
         self._default: Any = None
-        self._patience, self._limit = PATIENCE, timedelta(seconds=CONNECTING)
-        """How long to wait for processes that will come."""
+        self._limit = timedelta(seconds=CONNECTING)
+        """How long to wait for processes that are known to come."""
         self._store: Any = None
         self._base: Any = None
         self._round = self._tries = 0
@@ -125,7 +125,7 @@ class Meeting:
     @property
     def patience(self) -> float:
         """How many seconds training may wait for an exchange that began some ticks ago."""
-        return AGREEING if self.has_met else max(AGREEING, self._patience)
+        return AGREEING if self.has_met else PATIENCE
 
     @property
     def is_ending(self) -> bool:
@@ -135,8 +135,8 @@ class Meeting:
     def begin(self) -> None:
         """Take a place among inspectors of this class of model; call it in the same order in all processes."""
         if self._place is None and not self.is_over:
-            self._default, self._seat, self._patience = default_store(), own_seat(), PATIENCE
-            # shorter than the collectives of training wait for this process
+            self._default, self._seat = default_store(), own_seat()
+            # shorter than the timeout of the training's own collectives
             self._limit = self._default.timeout * 0.75
             self._place = next(place for place in count() if place not in _taken[self.what])
             _taken[self.what].add(self._place)
@@ -167,7 +167,7 @@ class Meeting:
         if not self.is_over:
             try:
                 self._join()
-                how, self._reason = self._find_out(step, self._patience if patience is None else patience)
+                how, self._reason = self._find_out(step, PATIENCE if patience is None else patience)
                 if how == TOGETHER:
                     self._connect()
                 elif how == APART:
@@ -178,7 +178,7 @@ class Meeting:
             raise ExchangeError(self._reason)
 
     def end(self, *, has_more: bool, shows: bool) -> bool:
-        """Training has ended in all processes: whether there is a last tick, which not all may join.
+        """Training has ended everywhere. Returns whether there is a last tick, which not all processes may join.
 
         Only the process that shows it waits for the last numbers of the others, which they put into the store.
         """
@@ -254,7 +254,7 @@ class Meeting:
             if store.check(here):
                 store.compare_set(how, "", TOGETHER)
             if store.check([how]):
-                return store.get(how).decode(), "the other processes had stopped waiting for this one"
+                return store.get(how).decode(), "the other processes stopped waiting for this one"
         missing = [other for other, key in enumerate(here) if not store.check([key])]
         reason = f"{_named(missing)} did not take part within {patience:.3g} s"
         return store.compare_set(how, "", APART if number else LATER).decode(), reason

@@ -1,4 +1,4 @@
-"""One measured tensor of one layer: what is asked of it, what it is compared with, and who wants its rows."""
+"""A meter measures one tensor of one layer: what is asked for, what it is compared with, and who gets the rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ OUTPUT, OUTPUT_GRADIENT, GRADIENT, UPDATE, PARAMETER = "output", "output gradien
 """What a meter measures: the first part of its key."""
 
 ALL_GRADIENTS = "all gradients"
-"""The same for one that measures those of all parameters together."""
+"""The same, for the gradients of all parameters together."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Request:
 
     Attributes:
         output_index: which part of an output to measure.
-        rates: count active numbers: the largest value that counts as zero, and where the channels of a layer are.
+        rates: count active elements: the largest value that counts as zero, and where a layer's channels are.
         correlation: compare with the tensor before: ``"exact"``, ``"sketch"``, ``"auto"`` or not at all.
         updates: for updates, how a parameter is kept during a step: ``"exact"``, ``"sketch"`` or ``"auto"``. If
             tensors are compared, it is done in the same way.
         passes: which forward passes to measure.
         exact_death: with several processes, count a channel as dead only if it is active in none of them.
-        columns: further columns to fill, of those that cost time and are left out otherwise, such as ``LARGEST``.
+        columns: costly columns to fill that are otherwise left out, such as ``LARGEST``.
     """
 
     output_index: int | str | None = None
@@ -142,7 +142,7 @@ class Comparison:
         """How often the memory for the previous tensor was replaced."""
         self._allowance = Allowance() if allowance is None else allowance
         self._chosen: str | None = None
-        """What was chosen; that stays, whatever the next tensors are."""
+        """The choice made; it stays, whatever comes next."""
         self._layout: Any = None
 
     def interrupt(self) -> None:
@@ -150,7 +150,7 @@ class Comparison:
         self.interrupted = True
 
     def follows(self, gap: int) -> bool:
-        """Whether nothing was missed before a tensor that comes now. ``gap``: how many gaps there were."""
+        """Whether nothing was missed before the current tensor. ``gap``: the number of gaps so far."""
         continues = self.how is not None and not self.interrupted and self.gap == gap
         self.interrupted, self.gap = False, gap
         return continues
@@ -160,13 +160,13 @@ class Comparison:
         return bool((x.shape, x.device, x.dtype, x.stride()) == self._layout)
 
     def make_room(self, x: Tensor, *, in_graph: bool) -> bool:
-        """Make room for a tensor with another layout; whether it can still be compared with the last one."""
+        """Make room for a tensor with a new layout; returns whether it can still be compared with the last one."""
         layout = x.shape, x.device, x.dtype, x.stride()
         previous, known, self._layout = self.previous, self._layout, layout
         self.sketched = self._is_sketched(x.shape, x.device, x.dtype)
         is_same = previous is not None and known is not None and known[:2] == layout[:2]
         if is_same and known[2] != layout[2] and UNIT_DTYPES & {known[2], layout[2]}:
-            is_same = False  # the length of the last one is in another unit
+            is_same = False  # the norm of the last one is in another unit
         if self.sketched and is_same and known[3] != layout[3]:
             is_same = False  # a sketch depends on the memory layout of the elements
         if in_graph and is_capturing(x.device):
@@ -225,7 +225,7 @@ class Comparison:
         """Continue from a saved state; whether the next tensor can be compared with the last one of that run."""
         self.gap, self.interrupted = state["gap"], True
         self.generation += 1
-        self._chosen = state.get("chosen")  # older releases did not choose
+        self._chosen = state["chosen"]
         if state["layout"] is None:
             return False
         shape, (dtype, stride) = torch.Size(state["layout"][0]), state["layout"][1:]
@@ -289,7 +289,7 @@ class Meter:
 
     @property
     def what(self) -> str:
-        """Which tensor of the layer it measures, such as ``"output"`` or ``"gradient weight"``."""
+        """Names the measured tensor, such as ``"output"`` or ``"gradient weight"``."""
         return " ".join(str(part) for part in self.key[:2] if part is not None)
 
     def widen(self, request: Request) -> None:
@@ -343,7 +343,7 @@ class Meter:
             subscription.learn_estimates()
 
     def measure_updates(self) -> None:
-        """What comes from now on are parameters after a step: measure how far they have moved."""
+        """From now on the meter gets parameters after a step: measure how far they moved."""
         self.comparison.updates = self.request.updates
 
     def before_step(self, x: Tensor) -> None:
@@ -374,7 +374,7 @@ class Meter:
 
     def fail(self, error: Exception, data: Any) -> None:
         """Let every gatherer here report the error; then stop measuring, unless only a sample is left out."""
-        self.failed = not isinstance(error, SkippedSample)
+        self.failed |= not isinstance(error, SkippedSample)
         for subscription in list(self.subscriptions):
             subscription.gatherer.report(error, data)
 
@@ -459,7 +459,7 @@ class Subscriber:
         return chosen, places[chosen]
 
     def is_first(self, places: Places) -> Mask:
-        """Which of these rows, sorted by place or not, are the first ones of their layer; the next ones are not."""
+        """Which of these rows are the first of their layer; later calls know them."""
         size = max(len(self._known), int(places.max()) + 1)
         known = np.zeros(size, bool)
         known[: len(self._known)] = self._known
@@ -481,7 +481,7 @@ class Subscriber:
 
 
 def find_meter(meters: Sequence[Meter], request: Request) -> Meter | None:
-    """The meter among these whose pass can serve the request, too."""
+    """The meter whose pass can also serve this request; None if there is none."""
     return next((meter for meter in meters if meter.request.joins(request)), None)
 
 
@@ -495,7 +495,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def through_row(method: Method) -> Method:
-    """Decorator for a ``process_*`` method that only makes the row of its tensor: where there is an engine, it does."""
+    """Decorator for a ``process_*`` method that only computes a row: with an engine, the engine computes it instead."""
     method.is_through_row = True  # type: ignore[attr-defined]
     return method
 
@@ -503,7 +503,7 @@ def through_row(method: Method) -> Method:
 def is_measured(preprocessor: Any) -> bool:
     """Whether the engine may measure for it: not if a subclass has replaced the method that takes tensors.
 
-    A class that defines ``request`` itself knows what it does.
+    A class that defines ``request`` itself is trusted.
     """
     if not hasattr(preprocessor, "request") or not hasattr(preprocessor, "fold"):
         return False

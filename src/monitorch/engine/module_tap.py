@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 NamedTensors: TypeAlias = dict[str, Tensor]
 
 Picker: TypeAlias = Callable[..., NamedTensors]
-"""Gets what the hook gets and says which tensors to hand over. The compiler traces it: it computes nothing."""
+"""Gets the hook's arguments and returns the tensors to pass on. It is traced by the compiler, so it must not
+compute."""
 
 
 class ModuleTap(GraphHook):

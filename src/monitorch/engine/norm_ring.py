@@ -1,4 +1,4 @@
-"""The norms of the last steps, where the tensors are: nothing is copied before somebody wants to know."""
+"""The norms of the last steps, kept on the device: nothing is copied until somebody asks."""
 
 from collections import deque
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ from ..numerical.precision import HOST, wide_dtype_of
 from .rows import Numbers, Places
 
 STEPS = 64
-"""Of how many steps norms are kept."""
+"""How many steps are kept."""
 
 UNMEASURED = -1.0
-"""In the place of a norm: there was no gradient, or the optimizer has skipped the step."""
+"""Stands for a missing norm: there was no gradient, or the step was skipped."""
 
 OF_GRADIENTS, OF_PARAMETERS = 0, 1
 """The two lines of a step."""
@@ -40,7 +40,7 @@ class RingCopy(NamedTuple):
 
 
 class DeviceFlag:
-    """Whether something has happened on a device, as far as the host can know that without waiting.
+    """Whether something happened on a device, as far as the host knows without waiting.
 
     >>> flag = DeviceFlag(HOST)
     >>> flag.check(torch.ones(2))
@@ -66,7 +66,7 @@ class DeviceFlag:
         self._there += found if works is None else found.where(works.to(found.device) > 0, 0.0)
 
     def is_set(self) -> bool:
-        """Whether it was set, when the host last heard of it; asks again."""
+        """Whether it was set when the host last asked; asks again."""
         if not self._can_look:
             return False
         if self._arrived is None:
@@ -134,7 +134,7 @@ class NormRing:
         self.is_new = True
 
     def reader(self) -> "RingReader":
-        """What makes sense of a copy of the numbers that begins now."""
+        """A reader for a copy of the numbers that starts now."""
         lines = np.arange(self._next - len(self._entries), self._next) % STEPS
         return RingReader(list(self._entries), lines)
 

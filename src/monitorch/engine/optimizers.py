@@ -18,7 +18,7 @@ DEEPSPEED = "DeepSpeed keeps parameters and gradients outside the model; use ful
 MEGATRON = "Megatron adds gradients up in main_grad, and .grad stays empty; use fully_shard (FSDP2) instead"
 
 BY_HAND = "by hand"
-"""What is given in the place of an optimizer where there is no object for it."""
+"""Passed instead of an optimizer if there is no object for it."""
 
 INSIDE = ("optimizer", "_optimizer", "optim")
 """The attributes under which wrappers keep the optimizer inside them."""
@@ -69,13 +69,13 @@ def takes_steps(optimizer: Any) -> bool:
 
 
 def _is_one(wrapper: Any, inner: Any) -> bool:
-    """Whether it has step hooks of its own: then it is an optimizer, and does not only pass calls on."""
+    """Whether the wrapper has its own step hooks, so that it is an optimizer and not just a proxy."""
     own = vars(wrapper).get(STEP_PRE_HOOKS) if hasattr(wrapper, "__dict__") else None
     return own is not None and own is not step_pre_hooks(inner)
 
 
 class StandIn(Optimizer):
-    """Stands in for optimizers whose steps cannot be noticed, so that the user says when they have stepped.
+    """Stands in for optimizers whose steps cannot be detected; the user says when they have stepped.
 
     Its parameter groups are theirs. If one of them has none, there is one group with all that is trained.
 
@@ -152,7 +152,7 @@ class OptimizerSteps:
     A ``step`` that calls the one of its base class is one step, though torch calls its hooks twice. Listeners are
     called after all other hooks, since these may still change the gradients that the optimizer gets.
 
-    Where no hook of the optimizer tells of its steps, :meth:`begin_by_hand` and :meth:`end_by_hand` do.
+    If no hook of the optimizer fires, :meth:`begin_by_hand` and :meth:`end_by_hand` are called instead.
 
     Args:
         state: the state of the inspector, which reports errors.
@@ -162,18 +162,18 @@ class OptimizerSteps:
     def __init__(self, optimizer: Optimizer, state: Reports, clock: HookClock | None = None) -> None:
         self.optimizer, self._state, self._clock = optimizer, state, clock
         self.beginning: list[Listener] = []
-        """Know that a step begins, before anything is read."""
+        """Called first, before anything is read."""
         self.keeping: list[Listener] = []
-        """Keep parameters as they are before a step."""
+        """Called next, to keep the parameters from before the step."""
         self.before: list[Listener] = []
-        """Look at the gradients of a step."""
+        """Called last, to read the gradients of the step."""
         self.after: list[Listener] = []
         self.has_ended = False
         """Whether a step has ended since this was last set to False."""
         self._depth = 0
-        self._stand_in: _StandIn | None = None
+        self._last_hook: _LastHook | None = None
         self.quiet: QuietSteps | None = None
-        """What counts idle steps without telling the listeners, if something does."""
+        """Counts idle steps without telling the listeners; None if nothing does."""
         self._pre_hook = optimizer.register_step_pre_hook(self._begin)
         self._post_hook = optimizer.register_step_post_hook(self._end)
 
@@ -185,7 +185,7 @@ class OptimizerSteps:
         self.beginning, self.keeping, self.before, self.after = [], [], [], []
 
     def begin_by_hand(self) -> None:
-        """The parameters are now as they are before a step that no hook will tell of."""
+        """Keep the parameters now, before a step that no hook announces."""
         self._tell(self.keeping, (self.optimizer,), {})
 
     def end_by_hand(self) -> None:
@@ -215,15 +215,15 @@ class OptimizerSteps:
             last = next(reversed(hooks))
             if last == self._pre_hook.id:
                 self._step_begins(args, kwargs)
-            else:  # somebody came since the last step, and the order is fixed while hooks are being called
-                self._stand_in = _StandIn(hooks, last, self._step_begins)
+            else:  # another hook was added since the last step, and the order cannot change while hooks run
+                self._last_hook = _LastHook(hooks, last, self._step_begins)
         except Exception as error:
             tell(self._state, "noticing that a step begins", error)
 
     def _leave_place(self) -> None:
-        if self._stand_in is not None:
-            self._stand_in.remove()
-            self._stand_in = None
+        if self._last_hook is not None:
+            self._last_hook.remove()
+            self._last_hook = None
 
     def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
@@ -264,8 +264,8 @@ class OptimizerSteps:
         return running_steps(self.optimizer) <= 1
 
 
-class _StandIn:
-    """Replaces the last hook for one call: calls it, and then what has to come after it."""
+class _LastHook:
+    """Replaces the last hook for one call: calls it, then the action that must come after it."""
 
     def __init__(self, hooks: dict[int, Any], place: int, action: Listener) -> None:
         self._hooks, self._place, self._hook, self._action = hooks, place, hooks[place], action
@@ -273,7 +273,7 @@ class _StandIn:
 
     @outside_graph
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Be that hook."""
+        """Run the hook, then the action."""
         self.remove()
         result = self._hook(optimizer, args, kwargs)
         is_changed = isinstance(result, tuple) and len(result) == 2  # the arguments of the step

@@ -1,4 +1,4 @@
-"""Which tensor was the first that was not finite.
+"""Finds the first tensor that was not finite.
 
 After one step of an optimizer a single NaN has made everything NaN, so only the first one tells what is wrong. Rows are
 judged step by step, in the order in which they were measured.
@@ -24,7 +24,7 @@ FORWARD, BACKWARD, IN_STEP = "forward", "backward", "step"
 """Where it happened."""
 
 OPERATION, INPUT = "operation", "input"
-"""What it may be beside the tensors that meters measure: the result of an operation between layers, or data."""
+"""Besides measured tensors, it can be the result of an operation between layers, or the data."""
 
 WITH_GRAD = 2
 """Bit of the kind of a pass: gradients are enabled, so that the pass may be one of training."""
@@ -33,7 +33,7 @@ UNUSUAL = "numbers that are not finite"
 """What is worth a closer look: see ``Cadence.notice``."""
 
 MOST_LOOKS = 256
-"""How many layers are looked at closely before rows are judged: whatever follows the first is a consequence."""
+"""How many layers are inspected before rows are judged; whatever follows the first is a consequence."""
 
 
 class Origin(NamedTuple):
@@ -82,11 +82,12 @@ class Seen(NamedTuple):
 class OriginFinder:
     """Finds the first tensor that was not finite, once in a run.
 
-    A number that is not finite is a fault if it does damage. Where gradients or updates of parameters are measured,
-    one of these is not finite then, or else the parameter itself; where they are not, a gradient of an output. An
-    output alone, such as attention scores with a mask of -Inf, is none: a layer that had such an output while all
-    gradients were finite is not suspected any more. If only outputs are measured, one that was never finite is taken
-    for a mask. Steps that a GradScaler skips do no damage.
+    A non-finite number is a fault if it does damage: a parameter, its gradient or its update is not finite, or, where
+    those are not measured, the gradient of an output. A non-finite output alone, such as attention scores masked with
+    -Inf, is not a fault: a layer that had such an output while all gradients were finite is not suspected any more. If
+        only outputs are measured, a layer whose output was never finite is taken for a mask. Steps that a GradScaler
+        skips do no
+    damage.
 
     Args:
         state: the state of the inspector, which is told.
@@ -106,7 +107,7 @@ class OriginFinder:
         self._is_parameter: Mask = np.zeros(0, bool)
         self._is_output: Mask = np.zeros(0, bool)
         self._is_sum: Mask = np.zeros(0, bool)
-        """By meter, whether it measures many tensors together: all are fine, or nobody knows which one is broken."""
+        """By meter, whether it measures many tensors together; if it is broken, which tensor is unknown."""
         self.order: dict[str, int] = {}
         """In which order layers run: that of a step in which outputs were measured."""
         self._last_good = 0
@@ -229,12 +230,12 @@ class OriginFinder:
             infos[:, METER].tolist(), infos[:, TAG].tolist(), is_broken.tolist(), strict=True
         ):
             meter = self._meters[number]
-            if meter.kind != OUTPUT or tag % BASELINE >= WITH_GRAD:  # evaluation is no part of training
+            if meter.kind != OUTPUT or tag % BASELINE >= WITH_GRAD:  # evaluation passes do not count
                 found[meter.kind].append(Seen(meter, broken))
         return found
 
     def _does_damage(self, seen: dict[str, list[Seen]]) -> bool:
-        """Whether what is not finite in a step gets into what the optimizer uses, as far as that is measured."""
+        """Whether non-finite numbers reach what the optimizer uses, as far as measured."""
         for kinds in ((GRADIENT, UPDATE), (OUTPUT_GRADIENT,)):
             rows = [row for kind in kinds for row in seen[kind]]
             if rows:
@@ -249,7 +250,9 @@ class OriginFinder:
         look = self._looks.get((step, meter.number), Look())
         if look.parameter is not None:
             found = _named(meter.name, look.parameter)
-            text = f"the parameter {found!r} was the first that was not finite: it was so before step {number:,} began"
+            text = (
+                f"the parameter {found!r} was the first that was not finite: it was already so before step {number:,}"
+            )
             return self._told(number - 1, IN_STEP, PARAMETER, meter.name, look.parameter, text, number - 1)
         if look.inputs_finite is False and after is not None:
             around = _around(after, meter.name)
@@ -276,7 +279,7 @@ class OriginFinder:
         flow, gradients = seen[OUTPUT_GRADIENT], _broken(seen[GRADIENT])
         first = next((place for place, row in enumerate(flow) if row.is_broken), len(flow))
         are_all = len(gradients) == len(seen[GRADIENT]) > 1
-        if first == len(flow) or not are_all:  # clipping makes all of them NaN if one is: then they tell nothing
+        if first == len(flow) or not are_all:  # clipping turns all of them NaN if one is, so they say nothing
             reached = {row.meter.name: place for place, row in reversed(list(enumerate(flow[:first])))}
             # backward reaches last what runs first; layers whose outputs are not measured come in model order
             places = (
@@ -286,7 +289,9 @@ class OriginFinder:
             gradients = [meter for _, meter in sorted(zip(places, gradients, strict=True), key=itemgetter(0))]
             if gradients and (first == len(flow) or gradients[0].name in reached):
                 known = (
-                    "; those of all were not finite, as after clipping, so another may be the cause" if are_all else ""
+                    "; all gradients were non-finite, as after clipping, so another one may be the cause"
+                    if are_all
+                    else ""
                 )
                 return self._made(number, BACKWARD, gradients[0], f"{when}{known}")
         if first:

@@ -74,8 +74,8 @@ class OutputTap(GraphHook):
         self._missed = True
         module = self.module()
         if module is not None:
-            hooks = list(module._forward_hooks)
-            self._later_hooks = hooks[hooks.index(self._handle.id) + 1 :]
+            hooks, own = list(module._forward_hooks), self._handle.id
+            self._later_hooks = hooks[hooks.index(own) + 1 :] if own in hooks else []  # somebody may clear all hooks
             self._handle.remove()
 
     def wake(self) -> None:
@@ -117,11 +117,11 @@ class OutputTap(GraphHook):
         return changed
 
     def _take_output(self, meter: Meter, kind: int, output: Any, part: int = OWN) -> bool:
-        """Measure an output, if passes of this kind are wanted; whether it is known already not to be finite."""
+        """Measure an output if this kind of pass is wanted; returns whether it is already known to be non-finite."""
         if kind not in meter.passes or meter.failed:
             return False
         if self.state.is_baseline and not (meter.in_graph and is_capturing(self._engine.device)):
-            return False  # nothing is compared with it; but a CUDA graph also serves other steps
+            return False  # outputs are not compared, so skip the baseline; but a CUDA graph also serves other steps
         try:
             if type(output) is Tensor and output.dim() > 1 and output.is_floating_point() and output.numel():
                 x = output  # nearly always
@@ -130,7 +130,7 @@ class OutputTap(GraphHook):
                 if type(x) is not Tensor:
                     x, part = local_samples(x)
             if x.is_meta:
-                return False  # it has no numbers, like those of a tracer
+                return False  # it holds no numbers
             alive = meter.alive(x) if meter.exact_death and several_processes() else None
             info = Info(meter.number, self.state.step, kind, part)
             return self._engine.buffers[x.device].output(meter, info, x, alive)
@@ -215,7 +215,7 @@ class OutputTap(GraphHook):
             tensor = pick_tensor(output, meter.index)
             if tensor is not None and meter.callback is not None:
                 meter.callback.pass_forward(tensor, kind, distributed=isinstance(tensor, self._distributed))
-        return changed if is_new else None  # the compiler cannot compare tuples with "is"
+        return changed if is_new else None  # under the compiler, tuples cannot be compared with "is"
 
     def _receive_output(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:
         if self.state.wants_data() and self._recomputation.counts(has_grad=kind >= 2):

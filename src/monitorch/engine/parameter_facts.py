@@ -1,7 +1,6 @@
-"""Facts about parameters at the steps of their optimizers, which no norm tells."""
+"""Facts about parameters at optimizer steps that no norm shows."""
 
 import math
-import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from ..numerical.precision import wide_dtype
 from ..numerical.waiting import copied_sample
 from .distributed_tensors import is_distributed, local_part
 from .optimizers import Owned, group_numbers
-from .parameters import find_parameter
+from .parameters import ParameterRef
 from .step_interval import StepInterval
 
 if TYPE_CHECKING:
@@ -28,16 +27,16 @@ Number: TypeAlias = float | Tensor
 """A number, which may be on a device; NaN if it is not known."""
 
 IN_NONE = -1.0
-"""The number of the optimizer, and of the group, of a parameter that is in none."""
+"""Stands for "no optimizer" and "no group"."""
 
 
 class Facts(NamedTuple):
-    """What is known of a parameter after a step of its optimizer."""
+    """What is known about a parameter after a step of its optimizer."""
 
     was_empty: Number
-    """1 if its gradient was empty when some backward pass since the step before added to it, else 0."""
+    """1 if its gradient was empty when a backward pass since the previous step added to it, else 0."""
     changed: Number
-    """1 if a bit of it has changed since the observed step before, else 0."""
+    """1 if any bit of it changed since the previous observed step, else 0."""
     checksum: Number
     """The checksum of its bits."""
     rate: Number
@@ -63,24 +62,20 @@ class FactListener(Protocol):
     """Listens to the facts about one parameter."""
 
     name: str
-    """The name that they are passed on with."""
+    """The name under which they are passed on."""
     receiver: FactReceiver
 
 
-class _Watched:
-    """One parameter, looked up by name at each step."""
+class _Watched(ParameterRef):
+    """One parameter."""
 
     def __init__(self, module: nn.Module, name: str, listener: FactListener) -> None:
-        self._module, self._name, self.listener = weakref.ref(module), name, listener
+        super().__init__(module, name)
+        self.listener = listener
         self._empties: list[Number] = []
-        """Whether its gradient was empty, at each time when backward has added to it since the last step."""
+        """Whether its gradient was empty each time backward added to it since the last step."""
         self._grown = 0
-        """The id of the parameter then."""
-
-    def find(self) -> Tensor | None:
-        """The parameter as it is now."""
-        module = self._module()
-        return None if module is None else find_parameter(module, self._name)
+        """The id of the parameter at that time."""
 
     def grows(self, parameter: Tensor, _: Tensor) -> None:
         """Backward is about to add to its gradient."""
@@ -96,13 +91,13 @@ class _Watched:
 
 
 class FactsTap:
-    """Looks at each parameter after the steps of its optimizer; at one in no optimizer after those of the first."""
+    """Looks at each parameter after the steps of its optimizer, or of the first optimizer if it is in none."""
 
     def __init__(self, engine: "Engine", optimizers: Sequence[Optimizer]) -> None:
         self._engine, self._optimizers = engine, tuple(optimizers)
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
         self._sums: dict[tuple[int, torch.device], _Sums] = {}
-        """Those of the last observed step, by number of the optimizer and device."""
+        """The checksums of the last observed step, by optimizer number and device."""
         self._intervals = [
             StepInterval(engine, optimizer, partial(self._end_step, number))
             for number, optimizer in enumerate(self._optimizers)
@@ -156,7 +151,7 @@ class FactsTap:
             listeners = [watched.listener for watched, _, _ in found]
             _tell(
                 "checksum", listeners, as_float(sums), [is_whole for _, _, is_whole in found]
-            )  # of parts it is no use
+            )  # the checksum of a part is of no use
             last = self._last_sums((number, device), [watched for watched, _, _ in found], sums)
             changed = (sums != last.sums).to(wide_dtype(sums))
             if works is not None:  # a step that the optimizer has skipped says nothing
@@ -184,7 +179,7 @@ class _Sums(NamedTuple):
 def _tell(
     fact: str, listeners: Sequence[FactListener], numbers: Column | Sequence[Number], are_known: Sequence[bool] = ()
 ) -> None:
-    """Tell one fact about several parameters, as far as it is known: one call for all that have the same receiver."""
+    """Pass one fact about several parameters on, in one call per receiver; unknown ones are left out."""
     if not listeners:
         return
     is_column = isinstance(numbers, Tensor) or all(isinstance(number, float) for number in numbers)
@@ -204,7 +199,7 @@ def _tell(
 
 
 def _is_empty(gradient: Tensor | None) -> Number:
-    """1 if there is no gradient, or only zeros: adding to them is the same. Of sparse and sharded ones nobody looks."""
+    """1 if there is no gradient or it is all zeros, which is the same; sparse and sharded ones are not checked."""
     if gradient is None:
         return 1.0
     if gradient.layout is not torch.strided or is_distributed(gradient):

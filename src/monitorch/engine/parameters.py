@@ -64,15 +64,31 @@ def _trained_factor(module: nn.Module, name: str) -> Tensor | None:
     return module._parameters.get(f"{name}_orig", module._parameters.get(f"{name}_v"))
 
 
+class ParameterRef:
+    """A parameter of a module, looked up by name each time: it may be replaced, and the module may go."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self._module, self.name = weakref.ref(module), name
+
+    def find(self) -> Tensor | None:
+        """The parameter as it is now."""
+        module = self._module()
+        return None if module is None else find_parameter(module, self.name)
+
+    def belongs_to(self, module: nn.Module) -> bool:
+        """Whether it is one of this module; the id alone does not tell, since a later module may get the same."""
+        return self._module() is module
+
+
 class ParameterBank(nn.Module):
-    """Tensors that are trained, and that no module has; it is never called.
+    """Holds trained tensors that belong to no module; it is never called.
 
     >>> tensors = {"scale": nn.Parameter(Tensor([1])), "codes.left": nn.Parameter(Tensor([1, 2]))}
     >>> [name for name, _ in ParameterBank(tensors).named_parameters()]
     ['scale', 'codes.left']
 
     Args:
-        tensors: by name; the parts of a dotted name are banks inside banks.
+        tensors: by name; a dotted name makes nested banks.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -89,7 +105,7 @@ class ParameterBank(nn.Module):
 
 
 class Target(NamedTuple):
-    """A parameter that is measured now and then."""
+    """A parameter to measure."""
 
     meter: Meter
     module: weakref.ref[nn.Module]
@@ -105,7 +121,7 @@ class ParameterTap:
     def watch(
         self, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured, kept_under: str
     ) -> Subscription:
-        """Measure a parameter for a preprocessor whenever it is asked for; it keeps the numbers under this name."""
+        """Measure a parameter for a preprocessor on request; the numbers are kept under ``kept_under``."""
         return self._engine.subscribe([], name, gatherer, preprocessor, PARAMETER, parameter, parameter=kept_under)
 
     def measure(self, targets: Iterable[Target]) -> None:

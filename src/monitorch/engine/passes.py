@@ -1,4 +1,4 @@
-"""Which passes of a model count: training or evaluation, first or repeated, of a loss or of something else."""
+"""Which passes of a model count: training or evaluation, first or recomputed, for a loss or for something else."""
 
 import sys
 import weakref
@@ -36,7 +36,7 @@ def kind_of_pass(module: nn.Module) -> int:
 
 
 def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
-    """Whether the running forward pass is part of training; how to tell is a key of ``TRAINING_PASSES``."""
+    """Whether the running forward pass is one of training; ``evaluation_from_grad`` is a key of ``TRAINING_PASSES``."""
     return kind_of_pass(module) in TRAINING_PASSES[evaluation_from_grad]
 
 
@@ -103,7 +103,7 @@ class Reach(Enum):
     NONE = "none of them is reached"
     RETURNED = "their gradients are computed and returned, as autograd.grad() does"
     ADDED = "their gradients are computed and added to .grad, as backward() does"
-    UNKNOWN = "unknown: no parameter is trained, other tensors stand in for them, or torch does not tell"
+    UNKNOWN = "unknown: no parameter is trained, other tensors stand in for them, or torch cannot say"
 
 
 def reach(parameters: Iterable[nn.Parameter]) -> Reach:
@@ -134,14 +134,14 @@ def reach(parameters: Iterable[nn.Parameter]) -> Reach:
 
 
 class TrainingBackward:
-    """Says whether the running backward pass is that of a loss: only then gradients are recorded.
+    """Says whether the running backward pass is that of a loss; only then are gradients recorded.
 
     Derivatives with respect to the input alone, as for a gradient penalty or a saliency map, are not recorded. Neither
     are Hessian-vector products, where gradients with a graph are differentiated again and the result is returned.
 
     Args:
-        stand_ins: returns what was in the places of watched parameters during the pass, where ``functional_call`` has
-            put others.
+        stand_ins: returns the tensors in the places of watched parameters during the pass; ``functional_call`` may have
+            replaced them.
     """
 
     def __init__(self, model: nn.Module | None, state: State, stand_ins: Callable[[], Iterable[Any]]) -> None:

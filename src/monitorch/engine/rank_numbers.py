@@ -1,4 +1,4 @@
-"""Finished numbers of several processes, put together: moments, counts, losses of the same step, and lists."""
+"""Merges finished numbers of several processes: moments, counts, losses of the same step, and lists."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ from .reductions import How, Program, Reduction, Seat, agree_on, digest, gather,
 Numbers: TypeAlias = NDArray[np.float64]
 
 LISTED = 1 << 18
-"""How many numbers of lists, which cannot be reduced, all processes together may send in one tick."""
+"""The most list entries, which cannot be reduced, that all processes together may send in one tick."""
 
 
 class Vector(NamedTuple):
-    """Numbers of a key that are put together element by element."""
+    """Numbers of one key that are merged element by element."""
 
     numbers: NDArray[Any]
     part: int = OWN
     """Which part of a tensor they are of: copies of a part count once, and parts are added up."""
     averages: bool = False
-    """Whether to take the mean over those that have an element, instead."""
+    """Whether to average over the processes that have an element, instead of adding."""
 
 
 @dataclass
@@ -35,11 +35,11 @@ class Payload:
     """Moments of samples; those of all processes are pooled."""
     vectors: dict[Any, Vector] = field(default_factory=dict)
     lists: dict[Any, list[float]] = field(default_factory=dict)
-    """Samples that are kept one by one: gathered, and if there are very many, thinned out evenly."""
+    """Individual samples, which are gathered; if there are very many, they are thinned out evenly."""
     facts: Any = None
-    """Anything else, of a few bytes, that is gathered; None where there is nothing."""
+    """Any other small data to gather; None if there is none."""
     counts_copies_once: bool = False
-    """Whether moments that are the same in all processes are of copies, and count once."""
+    """Whether moments that are equal in all processes are duplicates and count once."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ Payloads: TypeAlias = Mapping[str, Payload]
 """By participant."""
 
 MOMENTS, COPIES, SUMS, PARTS, MEANS = range(5)
-"""The kinds of what is reduced."""
+"""The kinds of data that are reduced."""
 
 
 class Name(NamedTuple):
@@ -135,7 +135,7 @@ def _rest(own: Payloads, room: int) -> dict[str, tuple[dict[Any, list[float]], A
 
 FINITE, MEAN, STD, LOW, HIGH, NONFINITE, VAR, LAST = range(len(Row._fields))
 OF_SAMPLES = [MEAN, STD, VAR]
-"""The fields of moments that mean nothing without samples."""
+"""Fields of moments that are undefined without samples."""
 
 
 class _Table:
@@ -163,7 +163,7 @@ class _Table:
     def extremes(self) -> Numbers:
         """Each field of moments, and its negative; what is not here is smaller than anything."""
         own, negative = self._rows.copy(), -self._rows
-        own[np.isnan(own)] = negative[np.isnan(negative)] = -np.inf  # the last sample may be none
+        own[np.isnan(own)] = negative[np.isnan(negative)] = -np.inf  # there may be no last sample
         is_empty = self._rows[:, FINITE] == 0
         for fields in (own, negative):
             fields[np.ix_(is_empty, OF_SAMPLES)] = -np.inf
@@ -172,7 +172,7 @@ class _Table:
         return found
 
     def parts(self) -> NDArray[np.uint8]:
-        """Of numbers that belong to parts of tensors, which part is here."""
+        """For numbers that belong to parts of tensors: which part is here."""
         found = np.zeros((len(self._of_vectors), self._seat.processes), np.uint8)
         for index, ((name, _), vector) in enumerate(zip(self._of_vectors, self._vectors, strict=True)):
             if name.kind == PARTS and isinstance(vector, Vector):
@@ -182,7 +182,7 @@ class _Table:
 
     @np.errstate(all="ignore")
     def sums(self, extremes: Numbers) -> Numbers:
-        """What is added up: of moments in a unit and from a centre that all processes know by now."""
+        """What is added up; moments are in a unit and around a centre that all processes know by now."""
         centre, unit = _centre_and_unit(extremes)
         finite, mean, std, nonfinite = (self._rows[:, field] for field in (FINITE, MEAN, STD, NONFINITE))
         off, spread = (mean - centre) / unit, std / unit
@@ -236,7 +236,7 @@ class _Table:
 
 
 def _centre_and_unit(extremes: Numbers) -> tuple[Numbers, Numbers]:
-    """A number between the smallest and the largest mean, and one that all deviations from it are small in."""
+    """A centre between the smallest and the largest mean, and a unit in which all deviations from it are small."""
     high, low = extremes[:, 0, MEAN], -extremes[:, 1, MEAN]
     centre = np.where(np.isfinite(high), high / 2 + low / 2, 0.0)
     unit = np.maximum(extremes[:, 0, STD], high / 2 - low / 2)

@@ -1,8 +1,8 @@
-"""Rows of several processes, added up to whole tensors.
+"""Merges the rows of several processes into rows of whole tensors.
 
-Norms, rates and cosines of a whole tensor cannot be computed from those of its parts, but from the sums behind them.
-Processes agree on where rows are: on names for what is measured, once, and on the passes of a tick, by a digest. Then
-the rows are reduced, each column as it is declared. What travels does not depend on the number of processes.
+Norms, rates and cosines of a whole tensor cannot be computed from those of its parts, only from the underlying sums.
+Processes first agree on where rows are: once on names for what is measured, and per tick on its passes, by a digest.
+Then the rows are reduced, each column by its declared rule. The traffic does not depend on the number of processes.
 """
 
 import itertools
@@ -31,14 +31,14 @@ A moment is a step and the number of the pass in it.
 """
 
 PASSES = 1 << 20
-"""More than the passes of one step."""
+"""Larger than the number of passes in a step."""
 
 TAGS = 1 << 6
-"""More than there are tags."""
+"""Larger than any tag."""
 
 NO_STEP = -(1 << 40)
 NOT_HERE = OWN - 1
-"""The part of a tensor that this process has never seen."""
+"""Stands for a tensor that this process has never seen."""
 
 Flags: TypeAlias = NDArray[np.bool_]
 Name: TypeAlias = tuple[Any, int]
@@ -80,7 +80,7 @@ class Names:
     numbers: dict[Name, int] = field(default_factory=dict)
     digest: int = 0
     own_parts: Places = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The part of each that this process had when parts were last counted."""
+    """The part of each that this process had when parts were last counted; see ``_count_parts``."""
     parts: Numbers = field(default_factory=lambda: np.zeros(0))
     """How many parts each has; 0 where every process has its own."""
     copies: Numbers = field(default_factory=lambda: np.zeros(0))
@@ -126,7 +126,7 @@ class RankMerge:
         self._sent: dict[Any, Last] = {}
         self._received: dict[Any, Last] = {}
         self._order: dict[Any, int] = {}
-        """Which of the meters in the last payload was used first, second, and so on."""
+        """The order in which the meters of the last payload were first used."""
         self._names = Names()
         self._forget()
 
@@ -195,7 +195,7 @@ class RankMerge:
         Args:
             own: the rows of one process.
             seat: the place of that process.
-            anew: whether only some processes take part, so that nothing holds that all have agreed on.
+            anew: whether only some processes take part, so that earlier agreements do not apply.
         """
         return _merged(own, seat, Names() if anew else self._names, self._received)
 
@@ -250,21 +250,21 @@ class _OwnRows:
         self.names: list[Name] = [(payload.keys[code // TAGS], code % TAGS) for code in found.tolist()]
         self.parts = np.full(len(found), OWN, np.int64)
         self.parts[entries] = payload.places[:, PART]
-        # a tensor that is cut anew within a tick: only rows of the last part fit those of the others
+        # if a tensor was re-sharded within a tick, only rows of the latest part match the other processes
         stays = np.flatnonzero(payload.places[:, PART] == self.parts[entries])
         self.entries, self.places = entries[stays], payload.places[stays]
         self.rows, self.units = payload.rows[stays], payload.units[stays]
         place = {int(row): index for index, row in enumerate(stays)} if payload.alive else {}
         self.alive = {place[row]: flags for row, flags in payload.alive.items() if row in place}
         self.has_elements: Mask = self.rows[:, SIZE] > 0
-        """Of some tensors there is no part here."""
+        """Some tensors have no part in this process."""
 
     @property
     def moments(self) -> Places:
         return self.places[:, MOMENT]
 
     def layout(self, numbers: Places) -> tuple[bytes, bytes]:
-        """Which rows there are, whatever their order, where ``numbers`` are those of the names."""
+        """A description of the rows that does not depend on their order; ``numbers`` are the numbers of the names."""
         number = numbers[self.entries]
         order = np.lexsort((self.moments, number))
         return number[order].tobytes(), self.moments[order].tobytes()
@@ -339,7 +339,7 @@ def _passes(names: Names, entries: Places, moments: Places, first: int, last: in
 
 
 def _count_parts(names: Names, own: Places, seat: Seat) -> Program[Names]:
-    """Find out of how many parts each tensor consists, and how many processes have each part."""
+    """Find out how many parts each tensor has, and how many processes hold each part."""
     is_here = own != NOT_HERE
     low = np.where(is_here, -own, NO_STEP)
     highest, lowest, holders = yield [
@@ -434,7 +434,7 @@ class _Table:
             self._own.places[self._full, BEFORE] == self._layout.moments_before[self._at[self._full]]
         )
         own *= SIGNS
-        own[np.isnan(own)] = np.inf  # what is not known makes the whole unknown
+        own[np.isnan(own)] = np.inf  # an unknown part makes the whole unknown
         found = np.full((len(self._layout), len(OF_EXTREMES)), -np.inf)
         found[self._at[self._full]] = own
         return found
@@ -484,7 +484,7 @@ class _Table:
         return found
 
     def alive(self, widths: Places) -> NDArray[np.uint8]:
-        """Of each row with channels: whether a process does not know which are active, and which are."""
+        """For each row with channels: a flag for "unknown here", then which channels are active."""
         _, ends, found = self._blocks(widths)
         for row in self._full.tolist():
             width, flags = widths[self._entries[row]], self._own.alive.get(row)
@@ -511,5 +511,5 @@ class _Table:
 
 
 def _is_batch(key: Any) -> bool:
-    """Whether each process has samples of its own of what is measured, where it is not a part of a tensor."""
+    """Whether each process measures its own samples of this, rather than a part of one tensor."""
     return key[0] in OF_BATCHES

@@ -1,4 +1,4 @@
-"""Numbers of several processes: one exchange for everybody who has some.
+"""Merges the numbers of several processes, in one exchange for all participants.
 
 Each ``start_sync`` registers what to merge; the first ``finish_sync`` does it for all of them.
 """
@@ -68,7 +68,7 @@ def offer(participant: Participant | RankMerge) -> None:
 
 
 def own_seat() -> Seat:
-    """The place of this process among all of them."""
+    """The rank of this process and the number of processes."""
     return Seat(own_rank(), dist.get_world_size()) if several_processes() else Seat()
 
 

@@ -1,4 +1,4 @@
-"""The rows of the last observed steps, for whoever wants to know what happened just before."""
+"""Keeps the rows of the last observed steps, for the flight record."""
 
 from collections import deque
 
@@ -13,7 +13,7 @@ class RecentRows:
     """Keeps the rows of the last steps that have any.
 
     Args:
-        steps: of how many steps.
+        steps: how many steps to keep.
 
     >>> recent = RecentRows(steps=2)
     >>> for step in (3, 7, 9):
@@ -31,8 +31,8 @@ class RecentRows:
     def keep(self, infos: Infos, rows: Numbers) -> None:
         """Add rows, which are newer than nearly all of those before.
 
-        The newest ones are kept as they are, however many: somebody may find out that the first of them matters. So
-        only what is too old for that one is forgotten.
+        The newest part is kept whole, however long: its first step may turn out to matter. So older parts are dropped
+        only when they are too old for that step.
         """
         if not len(infos):
             return
@@ -66,6 +66,6 @@ class RecentRows:
 
 
 def _last_steps(infos: Infos, rows: Numbers, count: int) -> tuple[Infos, Numbers]:
-    """Copies of the rows of the last so many steps."""
+    """Copies of the rows of the last ``count`` steps."""
     is_recent = infos[:, STEP] >= np.unique(infos[:, STEP])[-count:].min(initial=np.iinfo(np.int64).max)
     return infos[is_recent], rows[is_recent]

@@ -26,7 +26,7 @@ class How(Enum):
 
 
 class Reduction(NamedTuple):
-    """Numbers of this process, and what is wanted of those of all processes."""
+    """Numbers of this process, and how to reduce them over all processes."""
 
     numbers: Array
     how: How
@@ -141,7 +141,7 @@ def largest(*numbers: int) -> Program[list[int]]:
 
 
 def digest(*things: Any) -> int:
-    """A number that is nearly always different for different things; the same in all processes."""
+    """A hash that is the same in all processes."""
     content = b"|".join(thing if isinstance(thing, bytes) else repr(thing).encode() for thing in things)
     return int.from_bytes(blake2b(content, digest_size=7).digest(), "big")
 
@@ -172,7 +172,7 @@ def gather(own: Any, seat: Seat) -> Program[dict[int, Any]]:
 def union(own: Sequence[Any], seat: Seat) -> Program[list[Any]]:
     """Everything that any process has, without repetition and in the same order everywhere.
 
-    Most have the same, so first comes what the first process has, and then only what it lacks.
+    Most processes have the same items, so the first process sends all of its own, and the others only what it lacks.
     """
     first = yield from gather(list(own) if seat.rank == 0 else None, seat)
     known = dict.fromkeys(first.get(0, ()))

@@ -6,7 +6,7 @@ from typing import Protocol
 from ..errors import TrainingStopped, warn
 
 _told_by_nobody = Counter[str]()
-"""Causes that were reported without a known inspector."""
+"""Causes reported while no inspector was known."""
 
 LONGEST = 300
 """Characters of an error's text that are shown."""
@@ -23,14 +23,14 @@ class Reports(Protocol):
 def tell(state: Reports | None, what: str, error: Exception) -> None:
     """Warn that ``what`` has failed, once per cause; with ``on_error="raise"`` raise the error instead.
 
-    Everything that torch or a training loop calls catches its errors and reports them here. What the user has asked for
-    with ``stop_on`` is no error.
+    Everything that torch or a training loop calls catches its errors and reports them here. A stop that the user asked
+    for with ``stop_on`` is passed on.
     """
     if isinstance(error, TrainingStopped) or getattr(state, "on_error", "warn") == "raise":
         raise error
     cause = cause_of(error)
     if is_news(state, cause):
-        warn(f"{what} failed: {cause}. Training goes on; on_error='raise' shows where it happened", stacklevel=3)
+        warn(f"{what} failed: {cause}. Training goes on; on_error='raise' shows where it happened")
 
 
 def cause_of(error: Exception) -> str:

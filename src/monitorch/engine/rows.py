@@ -57,7 +57,7 @@ class RowTable:
         owners: the owner of each row.
         numbers: the rows, in the order in which they were measured.
         last: the last rows of earlier tables; these rows become the last ones.
-        steps: how many steps had ended when each was measured; None where nobody counts.
+        steps: how many steps had ended when each row was measured; None if steps are not counted.
     """
 
     def __init__(self, owners: Places, numbers: Numbers, last: LastRows, steps: Places | None = None) -> None:
@@ -97,9 +97,9 @@ class Rows:
     Args:
         chosen: which rows of the table they are.
         places: the layer of each, as a place in ``names``.
-        is_baseline: which rows are only there to compare the next one with; no sample comes from them.
+        is_baseline: which rows only serve to compare the next one with; they give no sample.
         is_first: which rows are the first ones of their layer; those of their owner, if None.
-        lacks: columns that were not requested, so that they are not there.
+        lacks: columns that were not requested and so are missing.
     """
 
     def __init__(
@@ -125,7 +125,9 @@ class Rows:
     def __getitem__(self, column: Column) -> Numbers:
         """One column."""
         if column in self._lacks:
-            raise OptionError(f"{column.name} was not requested, so it is not there; it is in rows of: {column.of}")
+            raise OptionError(
+                f"{column.name} was not requested, so these rows do not have it; it is in rows of: {column.of}"
+            )
         found: Numbers = self._table.numbers[self._chosen, column]
         return found
 

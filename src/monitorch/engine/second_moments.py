@@ -1,7 +1,6 @@
-"""Gradients in units of the second moment that Adam keeps of them."""
+"""Gradients divided by the root of the second moment that Adam keeps."""
 
 import math
-import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ from .buffers import Entry, Info
 from .distributed_tensors import local_part
 from .meter import Measured, Meter, Reporter, Subscription
 from .optimizers import group_numbers
-from .parameters import find_parameter
+from .parameters import ParameterRef
 from .step_interval import StepInterval
 from .torch_private import divide_all, multiply_all, raise_all, root_all
 
@@ -33,14 +32,16 @@ AT_ONCE = 64 << 20
 """How many bytes of gradients are divided at once: limits the memory for quotients."""
 
 
-class _Watched(NamedTuple):
-    module: weakref.ref[nn.Module]
-    parameter: str
-    meters: list[Meter]
+class _Watched(ParameterRef):
+    """A parameter whose gradient is measured."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.meters: list[Meter] = []
 
 
 class SecondMoment(NamedTuple):
-    """A gradient, and what an optimizer keeps of its squares; local parts, if they are sharded."""
+    """A gradient and the optimizer's running average of its squares; local parts if sharded."""
 
     gradient: Tensor
     second: Tensor
@@ -61,7 +62,9 @@ class SecondMomentTap:
         self, module: nn.Module, parameter: str, name: str, gatherer: Reporter, preprocessor: Measured
     ) -> Subscription:
         """Measure a parameter for a preprocessor from now on."""
-        watched = self._watched.setdefault((id(module), parameter), _Watched(weakref.ref(module), parameter, []))
+        watched = self._watched.get((id(module), parameter))
+        if watched is None or not watched.belongs_to(module):
+            watched = self._watched[id(module), parameter] = _Watched(module, parameter)
         return self._engine.subscribe(watched.meters, name, gatherer, preprocessor, SCALED_GRADIENT, parameter)
 
     def remove(self) -> None:
@@ -76,8 +79,7 @@ class SecondMomentTap:
         waiting = list[tuple[Meter, int, SecondMoment]]()
         size, groups = 0, group_numbers(self._optimizer)
         for watched in self._watched.values():
-            module = watched.module()
-            tensor = None if module is None else find_parameter(module, watched.parameter)
+            tensor = watched.find()
             if tensor is None or id(tensor) not in groups:
                 continue
             for meter in watched.meters:
@@ -164,7 +166,7 @@ def _on_host(step: Any) -> bool:
 
 
 def _kind_of_step(moment: SecondMoment) -> tuple[Any, ...]:
-    """What moments have in common whose factors are computed together."""
+    """The key of moments whose factors are computed together."""
     step, beta = moment.step, moment.beta
     kind = (step.device, step.dtype, step.shape) if isinstance(step, Tensor) else None
     return kind, id(beta) if isinstance(beta, Tensor) else beta

@@ -15,7 +15,7 @@ class HookClock(Protocol):
     spent: float
     """Seconds that they have taken in this step so far."""
     calling: float
-    """Seconds that it takes torch to call one of a module: the hook itself cannot measure that."""
+    """Seconds that torch takes to call a module hook, which the hook cannot measure itself."""
 
     def enter(self) -> Any:
         """A hook begins."""
@@ -25,7 +25,7 @@ class HookClock(Protocol):
 
 
 class QuietSteps(Protocol):
-    """Counts steps in which nothing is measured, and of which nobody has to be told."""
+    """Counts steps in which nothing is measured and that nobody needs to hear about."""
 
     is_quiet: bool
     """Whether this step is one of them."""
@@ -70,7 +70,8 @@ class State(Protocol):
     loss_scale: LossScale | None
     """What losses are multiplied by, where that is known."""
     steps_have_ends: bool
-    """Whether an optimizer or the user tells when a step ends, so that it is counted then; else when it begins."""
+    """Whether an optimizer or the user says when a step ends, so that it is counted then; otherwise it is counted when
+    it begins."""
     first_not_finite: "Origin | None"
     """The first tensor that was not finite."""
     gradient: str
@@ -80,7 +81,7 @@ class State(Protocol):
         """Whether hooks should do anything now."""
 
     def is_recording(self) -> bool:
-        """The same, whatever the step."""
+        """The same, regardless of the phase of the step."""
 
     @property
     def clock(self) -> HookClock:
@@ -104,5 +105,5 @@ class State(Protocol):
 
 
 def is_observed(state: State) -> bool:
-    """Whether to measure now, for its own sake and not only to compare the next step with it."""
+    """Whether to measure now and not just as a baseline for the next step."""
     return state.wants_data() and not state.is_baseline

@@ -1,6 +1,5 @@
 """Whether gradients and parameters are finite in steps that are not observed."""
 
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from .buffers import Entry, Info
 from .distributed_tensors import local_part
 from .meter import GRADIENT, PARAMETER, Meter
 from .optimizers import Owned
-from .parameters import find_parameter
+from .parameters import ParameterRef
 from .state import is_observed
 
 if TYPE_CHECKING:
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
 
 
 class Checked(NamedTuple):
-    """A parameter that is checked; nobody gets the rows of its meters, only the search for the origin sees them."""
+    """A parameter that is checked; no preprocessor gets the rows of its meters, only the origin search."""
 
-    module: weakref.ref[nn.Module]
-    parameter: str
+    parameter: ParameterRef
     of_gradient: Meter
     of_parameter: Meter
 
@@ -43,11 +41,16 @@ class StepCheck:
     def watch(self, module: nn.Module, parameter: str, name: str) -> None:
         """Check a parameter of a layer from now on."""
         meters = (self._engine.unread_meter(what, parameter, name) for what in (GRADIENT, PARAMETER))
-        self._checked.append(Checked(weakref.ref(module), parameter, *meters))
+        self._checked.append(Checked(ParameterRef(module, parameter), *meters))
 
     def close(self) -> None:
-        """Check nothing any more; the optimizer keeps calling, for nothing, until the engine is closed."""
+        """Stop checking. The optimizer's hooks stay until the engine is closed, but do nothing."""
         self._checked = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is checked."""
+        return bool(self._checked)
 
     def _before_step(self, *_: Any) -> None:
         found = [(each.of_gradient, tensor.grad) for each, tensor in self._parameters()]
@@ -62,8 +65,7 @@ class StepCheck:
             return []
         owned, found = Owned(self._optimizer), list[tuple[Checked, Tensor]]()
         for each in self._checked:
-            module = each.module()
-            tensor = None if module is None else find_parameter(module, each.parameter)
+            tensor = each.parameter.find()
             if tensor is not None and tensor in owned:
                 found.append((each, tensor))
         return found

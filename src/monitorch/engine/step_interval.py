@@ -1,4 +1,4 @@
-"""The time between two steps of an optimizer, in which its gradients grow."""
+"""The interval between two steps of an optimizer, in which its gradients accumulate."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ class StepInterval:
     """Tells when a step of an optimizer has ended, and whether all passes since the last one were observed.
 
     Args:
-        ended: called right after each step, with whether that is observed. Of steps that are not it is told while
-            others than the first optimizer make them, so that it can forget what it has gathered.
+        ended: called right after each step, with whether it is observed. Quiet steps of the first optimizer are not
+            reported.
     """
 
     def __init__(self, engine: "Engine", optimizer: Optimizer, ended: Callable[[bool], None]) -> None:
@@ -26,8 +26,8 @@ class StepInterval:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all training passes since the last step were observed: else nobody knows what they did."""
-        # quiet steps are those of the optimizer whose steps count: each of them is observed as a whole, or not at all
+        """Whether all training passes since the last step were observed: otherwise it is unknown what they added."""
+        # with quiet steps, each step is observed completely or not at all
         return self._steps.quiet is not None or self._gaps == self._state.gaps
 
     def remove(self) -> None:

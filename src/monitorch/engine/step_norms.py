@@ -6,7 +6,6 @@ for the norm of all of them together, if that takes little of the time of a step
 
 import math
 import statistics
-import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from .meter import ALL_GRADIENTS, GRADIENT, PARAMETER, Measured, Meter, Subscrip
 from .norm_ring import OF_GRADIENTS, OF_PARAMETERS, STEPS, UNMEASURED, NormRing, RingCopy, RingReader
 from .optimizers import Owned, has_closure
 from .origin import UNUSUAL
-from .parameters import find_parameter, own_parameters
+from .parameters import ParameterRef, find_parameter, own_parameters
 from .reports import tell
 from .rows import Numbers, Places
 from .state import is_observed
@@ -41,36 +40,22 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 SHARE = 0.005
-"""Of the time of a step: how much reading all gradients may take, and reading all parameters."""
+"""The share of a step's time that reading all gradients may take, and the same for all parameters."""
 
 FIRST, ENOUGH = 2, 5
-"""Passes that are not measured, because much happens for the first time, and how many are."""
+"""How many warm-up passes are not measured, and how many passes are."""
 
 NOTICING = 1e-4
-"""Seconds that a step takes longer on a CPU because it cannot go by unnoticed."""
+"""Seconds that a step costs more on a CPU if it cannot be quiet."""
 
 
 KEPT_LAYOUTS = 64
-"""How many sets of parameters are known at once."""
+"""How many layouts are cached."""
 
 
 def is_kept_on(device: torch.device) -> bool:
     """Whether norms of every step stay on this device."""
     return device.type not in ("cpu", "meta")
-
-
-class NamedParameter(NamedTuple):
-    """A parameter, and where it was found."""
-
-    layer: str
-    parameter: str
-    module: weakref.ref[nn.Module]
-
-    @property
-    def tensor(self) -> Tensor | None:
-        """The parameter as it is now."""
-        module = self.module()
-        return None if module is None else find_parameter(module, self.parameter)
 
 
 class Group(NamedTuple):
@@ -83,7 +68,7 @@ class Group(NamedTuple):
     places_there: Tensor
     """The same on the device."""
     counted: Tensor | None
-    """Which of the group count for the norm of all; None for all."""
+    """Which of the group count towards the total norm; None for all."""
 
 
 class Layout(NamedTuple):
@@ -95,7 +80,7 @@ class Layout(NamedTuple):
 
 
 class RecentNorms(NamedTuple):
-    """What is known on the host: ``numbers[i, line, j]`` was the norm of ``names[j]`` when ``steps[i]`` had ended."""
+    """What is known on the host: ``numbers[i, line, j]`` is the norm of ``names[j]`` after ``steps[i]`` steps."""
 
     steps: Places
     names: list[tuple[str, str]]
@@ -104,10 +89,10 @@ class RecentNorms(NamedTuple):
 
 
 class Price:
-    """What the passes of a step take, compared with the step: measured at the first ones, and decided for good.
+    """Whether reading norms is cheap compared with a step: measured in the first passes, then decided once.
 
-    On CUDA it is the time between events before and after a pass: that of its kernels if the device has always work to
-    do, and that of the host if the device waits for it.
+    On CUDA it is the time between events before and after a pass: kernel time if the device always has queued work,
+    host time if the device waits.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -139,7 +124,7 @@ class Price:
             self._spans.append((event, self._event()))
 
     def decide(self, bare: float | None, share: float, more: float) -> None:
-        """Compare it with the duration of a step, as soon as both are known; ``more`` seconds come with it."""
+        """Compare it with the duration of a step once both are known; ``more`` seconds are added to it."""
         if self.is_low is not None or bare is None or not self.is_measured:
             return
         while self._spans and self._spans[0][1].query():
@@ -167,7 +152,7 @@ class StepNorms:
     """
 
     name = ""
-    """The layer that all gradients together belong to: the model."""
+    """The layer name for all gradients together: the model itself."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine, self.state = engine, engine.state
@@ -178,7 +163,7 @@ class StepNorms:
         self._sums: list[Meter] = []
         self._price = Price(engine.device)
         self._places: dict[tuple[str, str], int] = {}
-        self._found: list[NamedParameter] = []
+        self._found: list[ParameterRef] = []
         self._known: dict[int, int] = {}
         """Places of parameters by id."""
         self._layouts: dict[tuple[int, ...], Layout] = {}
@@ -299,7 +284,7 @@ class StepNorms:
         return self._layouts[ids]
 
     def _look_for_names(self) -> None:
-        """Find the names of all parameters; a tied one has its first."""
+        """Find the names of all parameters; a tied parameter gets its first name."""
         self._known, self._found = {}, []
         for name, module, _ in self.layers:
             for parameter in own_parameters(module):
@@ -307,11 +292,11 @@ class StepNorms:
                 if tensor is not None and id(tensor) not in self._known:
                     place = self._places.setdefault((name, parameter), len(self._places))
                     self._known[id(tensor)] = place
-                    self._found.append(NamedParameter(name, parameter, weakref.ref(module)))
+                    self._found.append(ParameterRef(module, parameter))
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, added or removed."""
-        if any(id(known.tensor) not in self._known for known in self._found):
+        if any(id(known.find()) not in self._known for known in self._found):
             self._known = {}
         self._layouts = {}
 
@@ -340,7 +325,7 @@ class StepNorms:
                 self._early.append(self._chunk(group.device, ring, ring.numbers.clone()))
 
     def _is_news(self) -> bool:
-        """Something was not finite: whether that has to be looked at. If so, a tick and more observed steps come."""
+        """Whether a non-finite number is new. If so, asks for an early tick and more observed steps."""
         if self.state.first_not_finite is not None or self.state.step < self._calm_until:
             return False
         self._calm_until = self.state.step + STEPS  # what follows is a consequence
@@ -349,7 +334,7 @@ class StepNorms:
         return True
 
     def _add_up(self, group: Group, tensors: list[Tensor], unscaling: Unscaling, *, wants_sum: bool) -> None:
-        """Measure gradients on a CPU; where one is not finite, all of them are written down, and the parameters."""
+        """Measure gradients on a CPU. If one is not finite, write rows for all of them and for the parameters."""
         if unscaling.works is not None and not float(unscaling.works):
             return  # the step is skipped
         gradients = [as_dense(part_here(own.grad)) for own in tensors if own.grad is not None]
@@ -391,7 +376,7 @@ class StepNorms:
         return NormChunk(self, device, ring.reader(), numbers)
 
     def _make_meters(self) -> None:
-        """Every place gets its two meters, once: rows are made of them in another thread."""
+        """Make the two meters of every place, once; another thread makes rows for them."""
         if len(self._meters) < len(self._places):
             for name, parameter in list(self._places)[len(self._meters) :]:
                 kinds = (GRADIENT, PARAMETER)
@@ -400,7 +385,7 @@ class StepNorms:
     def receive(self, device: torch.device, copy: RingCopy) -> tuple[Infos, Numbers]:
         """Take a copy that has arrived on the host: the rows of steps that were not judged before.
 
-        While all is fine, one row says so.
+        While everything is finite, a single row is enough.
         """
         self._copies[device] = copy
         judged, infos, rows = self._judged.get(device, -1), list[Info](), list[float]()
@@ -424,7 +409,7 @@ class StepNorms:
         return np.array(infos, np.int64).reshape(-1, len(Info._fields)), found
 
     def read(self, until: int | None = None) -> RecentNorms:
-        """What has come to the host, of steps before which at most ``until`` had ended."""
+        """What has arrived on the host, up to step ``until``."""
         parts, names = list(self._copies.values()), list(self._places)
         steps = sorted(
             {entry.step for entries, _ in parts for entry in entries if until is None or entry.step <= until}
@@ -443,7 +428,7 @@ class StepNorms:
 
 
 class NormChunk(Chunk):
-    """What a ring held at one moment, on its way to the host, where it becomes rows."""
+    """A snapshot of a ring on its way to the host, where it becomes rows."""
 
     def __init__(self, owner: StepNorms, device: torch.device, reader: RingReader, numbers: Tensor) -> None:
         super().__init__(np.zeros((0, len(Info._fields)), np.int64), np.zeros((0, WIDTH)), {})
@@ -458,7 +443,7 @@ class NormChunk(Chunk):
 
 
 def _norms(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """The norm of each, in this dtype; those that one pass cannot read together are read one by one."""
+    """The norm of each, in this dtype; tensors that cannot be read together are read one by one."""
     try:
         return list(norm_all(tensors, 2, dtype=dtype))
     except Exception:  # sparse and complex tensors, and rare dtypes

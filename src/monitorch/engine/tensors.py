@@ -71,7 +71,7 @@ def samples_of(output: Any, index: int | str | None) -> Tensor:
 
 
 def has_no_numbers(data: Any) -> bool:
-    """Whether there are tensors on the meta device in it: of them only the shapes are known, as under a tracer."""
+    """Whether there are tensors on the meta device in it: only their shapes are known, as under a tracer."""
     return any(tensor.is_meta for tensor in tensors_in(data))
 
 

@@ -100,7 +100,7 @@ def may_have_graphs(code: CodeType) -> bool:
 
 
 def without_compiler(function: Any) -> Any:
-    """What ``torch.compile`` has wrapped to make this function, or None; ``__wrapped__`` may be another decorator's."""
+    """The function that ``torch.compile`` wrapped, or None; ``__wrapped__`` may be another decorator's."""
     return getattr(function, "_torchdynamo_orig_callable", None)
 
 
@@ -124,7 +124,7 @@ mark_constant(path_in_graph)
 
 
 def remove_mode(mode: TorchFunctionMode) -> None:
-    """Take a mode off in this thread, also from below others, if it is on; public is only taking off the last one."""
+    """Remove a mode of this thread, even from below others, if it is on; the public API only removes the last one."""
     modes: Any = overrides
     if any(known is mode for known in modes._get_current_function_mode_stack()):
         above = []
@@ -137,7 +137,7 @@ def remove_mode(mode: TorchFunctionMode) -> None:
 without_modes = torch._C.DisableTorchFunction
 """Inside a ``with`` block no mode of ``torch.overrides`` sees what is called.
 
-Public is only taking a mode off and putting it back, which takes ten times as long.
+The public way, removing a mode and putting it back, takes ten times as long.
 """
 
 
@@ -146,7 +146,7 @@ OperatorMode = _python_dispatch.TorchDispatchMode
 
 
 def last_operator_mode() -> Any:
-    """The last of the modes of operators that are on in this thread, or None; nothing public tells."""
+    """The last of the modes of operators that are on in this thread, or None; there is no public way to ask."""
     return _python_dispatch._get_current_dispatch_mode()
 
 
@@ -232,7 +232,7 @@ def after_backward(callback: Callable[[], None]) -> None:
 def hook_gradient(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
     """Call a hook with the gradient of a tensor that is not a leaf, as ``register_hook`` does, for good.
 
-    That one also makes a handle to remove the hook, which takes three times as long as all the rest.
+    ``register_hook`` also creates a handle, which takes three times as long as everything else.
     """
     if type(tensor) is not Tensor:
         tensor.register_hook(hook)  # type: ignore[no-untyped-call]
@@ -277,7 +277,7 @@ norm_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_norm
 """The Euclidean norms of many tensors, with few launches; ``torch.linalg.vector_norm`` takes one each."""
 
 root_all: Callable[..., tuple[Tensor, ...]] = torch._foreach_sqrt
-"""The roots of many tensors, with few launches; ``Tensor.sqrt`` takes one each, as those of the next three do."""
+"""The roots of many tensors with few launches; ``Tensor.sqrt`` needs one each. The same holds for the next three."""
 
 multiply_all: Callable[..., None] = torch._foreach_mul_
 """Multiply many tensors in place, each by a number or a scalar tensor of its own."""
@@ -339,7 +339,7 @@ STEP_PRE_HOOKS = "_optimizer_step_pre_hooks"
 
 
 def step_pre_hooks(optimizer: Any) -> "OrderedDict[int, Any] | None":
-    """The step pre-hooks of an optimizer, in the order of their calls; None if it has not even a place for them."""
+    """The step pre-hooks of an optimizer, in the order of their calls; None if it has no attribute for them."""
     return getattr(optimizer, STEP_PRE_HOOKS, None)
 
 

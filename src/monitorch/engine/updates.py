@@ -1,6 +1,5 @@
 """How far an optimizer step moves parameters: all of them are measured together."""
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,26 +12,21 @@ from .buffers import BASELINE, NOWHERE, Entry, Info
 from .distributed_tensors import local_part
 from .meter import UPDATE, Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
-from .parameters import find_parameter
+from .parameters import ParameterRef
 from .torch_private import copy_all
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 
-class _Watched:
-    """A parameter whose updates are measured, looked up by name at each step."""
+class _Watched(ParameterRef):
+    """A parameter whose updates are measured."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
-        self.module, self.name = weakref.ref(module), name
+        super().__init__(module, name)
         self.meters: list[Meter] = []
         self.before: Tensor | None = None
         """The parameter as it was before the step, if a meter needs a copy."""
-
-    def find(self) -> Tensor | None:
-        """The parameter as it is now."""
-        module = self.module()
-        return None if module is None else find_parameter(module, self.name)
 
     def copy_of(self, local: Tensor) -> Tensor:
         """Memory for a copy of the local part of the parameter."""
@@ -44,8 +38,8 @@ class _Watched:
 class UpdateTap:
     """Measures parameters from just before to just after each step.
 
-    They are read before every step that is measured, because a parameter may have changed since the last step without
-    a trace: neither fused steps nor changes of ``.data`` raise its version. What is kept of them is a copy or a sketch.
+    They are read before every step that is measured, because a parameter may have changed unnoticed since the last
+    step: neither fused steps nor changes of ``.data`` raise its version. What is kept of them is a copy or a sketch.
     """
 
     def __init__(self, engine: "Engine", optimizer: Optimizer) -> None:
@@ -65,7 +59,7 @@ class UpdateTap:
     ) -> Subscription:
         """Measure the updates of a parameter for a preprocessor from now on."""
         watched = self._watched.get((id(module), parameter))
-        if watched is None or watched.module() is not module:  # another parameter may have had the same id
+        if watched is None or not watched.belongs_to(module):
             watched = self._watched[id(module), parameter] = _Watched(module, parameter)
         subscription = self._engine.subscribe(watched.meters, name, gatherer, preprocessor, UPDATE, parameter)
         subscription.meter.measure_updates()
@@ -90,7 +84,7 @@ class UpdateTap:
         sketched, weighed = list[Entry](), list[Entry]()
         for watched in self._watched.values():
             tensor = watched.find()
-            if tensor is None or tensor not in owned:  # its steps do not change others
+            if tensor is None or tensor not in owned:  # its steps do not change other parameters
                 continue
             local = local_part(tensor)[0]
             kept = [meter for meter in watched.meters if self._keeps(meter, local)]

@@ -74,7 +74,7 @@ class Gatherer(AbstractGatherer):
         super().__init__(inspector_state)
         self._preprocessors = list(preprocessors)
         self.name = name
-        """The name that data are passed with; a lens may choose a longer name than that of the layer."""
+        """The name passed with the data; a lens may choose a longer one than the layer's."""
         self.module_name = name
         """The name of the module that data come from."""
         self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
@@ -87,6 +87,9 @@ class Gatherer(AbstractGatherer):
         for handle in self._handles:
             if isinstance(handle, Subscription):
                 handle.rename()
+
+    def refresh(self) -> None:
+        """Look again at what may have changed in the model without any hook noticing; most gatherers need not."""
 
     @abstractmethod
     def _process(self, preprocessor: Any, *data: Any) -> None:
@@ -109,8 +112,8 @@ class Gatherer(AbstractGatherer):
         return active and not is_traced()
 
     def _is_step_observed(self) -> bool:
-        """Whether this step is observed; preprocessors say if they want others, too."""
-        if getattr(self.inspector_state, "is_baseline", False):  # only there to compare the next one with it
+        """Whether this step is observed; preprocessors can ask for others as well."""
+        if getattr(self.inspector_state, "is_baseline", False):  # a baseline step
             return any(getattr(preprocessor, "compares", True) for preprocessor in self._preprocessors)
         phase = getattr(self.inspector_state, "phase", True)
         return bool(phase) or all(getattr(preprocessor, "every_step", False) for preprocessor in self._preprocessors)
@@ -138,8 +141,8 @@ class Gatherer(AbstractGatherer):
         """Warn once about an error with ``data``; then stop, unless only a sample is left out."""
         if isinstance(error, SkippedSample):
             if not self._warned and is_news(self.inspector_state, cause_of(error)):
-                rest = "Others that are left out for this reason are not named"
-                warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}. {rest}", stacklevel=2)
+                rest = "Further samples left out for this reason are not reported"
+                warn(f"{self.owner} leaves out a sample of layer {self.name!r}: {error}. {rest}")
             self._warned = True
             return
         if self.inspector_state is not None and self.inspector_state.on_error == "raise":
@@ -151,7 +154,7 @@ class Gatherer(AbstractGatherer):
         if is_news(self.inspector_state, cause):
             shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(data))
             seen = f" (shapes: {shapes})" if shapes else ""
-            rest = "Training goes on. Other layers and lenses that stop for this reason are not named"
+            rest = "Training goes on. Other layers and lenses that stop for this reason are not reported"
             cure = "PyTorchInspector(on_error='raise') shows where it happened"
             text = f"{self.owner} stops watching layer {self.name!r}: {cause}{seen}. {rest}; {cure}"
-            warn(text, stacklevel=2)
+            warn(text)

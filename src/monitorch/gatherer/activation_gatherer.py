@@ -19,7 +19,7 @@ class Caller(Protocol):
 
     name: str
     is_activation: bool
-    """Whether it is an activation function itself, so that its calls have its name."""
+    """Whether it is an activation function itself, so that calls are named after it."""
 
     def module(self) -> nn.Module | None:
         """The module, while it exists."""
@@ -34,7 +34,7 @@ class ActivationCall(NamedTuple):
     """The lower and the upper bound, and how near to it counts; see ``Bounds``."""
     channel_last: bool
     weights: str | None
-    """The last layer with weights that ran before, whose output it nearly always takes."""
+    """The last layer with weights that ran before; its output is nearly always the input of this call."""
 
 
 class ActivationLayers:
@@ -65,7 +65,7 @@ class ActivationLayers:
         self._inside: dict[tuple[str, str], bool] = {}
 
     def take(self, caller: Caller, content: Content, running_pass: tuple[int, int]) -> ActivationCall | None:
-        """Whether a call that :data:`READERS` has read is that of an activation function; else it is remembered."""
+        """The activation call, if this is one; a call of a layer with weights is remembered instead."""
         what, tensors, numbers = content
         if what == WEIGHTS:
             self._before, self._last_dim = caller, bool(numbers[0])
@@ -74,7 +74,7 @@ class ActivationLayers:
         (result,) = tensors
         low, high, _ = numbers
         if result is None or (_is_formula(caller) and (low == low or high == high)):
-            return None  # the tanh of a GELU that is written by hand is no activation of its own
+            return None  # the tanh inside a hand-written GELU is not an activation
         name = self._name(caller, running_pass)
         channel_last = self._channels_are_last(name, result.dim())
         return ActivationCall(name, result, numbers, channel_last, None if self._before is None else self._before.name)
@@ -121,7 +121,7 @@ class ActivationGatherer(CallGatherer):
         layers: names calls; one object for all layers of a model.
         is_activation: whether the module is an activation function itself, so that its calls have its name.
 
-    The others are those of every gatherer.
+    The other arguments are those of every gatherer.
     """
 
     def __init__(

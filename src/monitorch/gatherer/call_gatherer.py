@@ -10,11 +10,11 @@ from .abstract_gatherer import Gatherer, GathererState
 
 
 class CallGatherer(Gatherer):
-    """Passes on the calls that a module makes of the functions which its preprocessor reads.
+    """Passes on a module's calls of the functions that its preprocessor reads.
 
     Args:
         preprocessors: one preprocessor, with ``readers``, ``kinds``, ``passes()`` and ``process_call(name, content)``.
-            If its ``in_graphs`` is False, compiled graphs hand nothing over.
+            If its ``in_graphs`` is False, calls inside compiled graphs are ignored.
 
     The others are those of every gatherer.
     """
@@ -35,7 +35,7 @@ class CallGatherer(Gatherer):
         self._hand_over(content)
 
     def take_call(self, content: Content) -> None:
-        """The same in as few steps as possible, from where it is known that this step is observed."""
+        """The same with less overhead, for callers that know that this step is observed."""
         if not self._failed and self.inspector_state is not None:
             try:
                 self._process(self._preprocessors[0], content)

@@ -20,7 +20,7 @@ CHANNELS_LAST = (
     *(nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention, nn.RNNBase),
 )
 IMAGE = 4
-"""Dimensions of a batch of images, at least."""
+"""A tensor with at least this many dimensions is a batch of images."""
 
 
 class LayoutHook(GraphHook):
@@ -42,7 +42,7 @@ class LayoutHook(GraphHook):
             self._layout.note(self._last_dim)
 
     def in_graph(self, *_: Any) -> None:
-        """Inside a graph nobody can see which module ran."""
+        """Inside a graph, which module ran is not known."""
 
 
 class ChannelLayout:
@@ -50,12 +50,12 @@ class ChannelLayout:
 
     The last weighted module that ran before the layer's first observed pass decides: convolutions and batch norms have
     their channels in dimension 1, linear layers, embeddings, layer norms and attention in the last. Other modules with
-    weights have them in the last, too, unless they return images: then the layout before them is kept. The answer for a
+    weights count as channels-last unless they return images; then the layout before them is kept. The answer for a
     layer never changes; when all layers have one, the hooks are removed. Inside a compiled graph no hook can see which
     module ran: there the last weighted module defined before the layer decides, and the hooks stay, because removing
     them would cause a recompilation.
 
-    With an engine hooks are off while nothing is recorded, as those of taps are.
+    With an engine, the hooks are off while nothing is recorded, like those of taps.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class ChannelLayout:
             engine.send_to_rest(self)
 
     def note_own(self, output: Any) -> None:
-        """The same for one of a class that nobody knows."""
+        """The same for a module of an unknown class."""
         try:
             found = pick_tensor(output)
         except Exception:  # an output that cannot be looked at says nothing about channels

@@ -72,7 +72,7 @@ class BatchNormGatherer(Gatherer):
             self._handles.append(ModuleTap(engine, module, _pick_running, self, what))
 
     def _keep(self, named: NamedTensors, kind: int) -> None:
-        """Called before the layer runs, and changes what it has."""
+        """Called before the layer runs and updates its statistics."""
         is_there = kind == TRAINING and MEAN in named
         self._kept = ChannelMoments(named[MEAN].clone(), named[VARIANCE].clone()) if is_there else None
 

@@ -104,7 +104,7 @@ class CallParameterGatherer(ParameterGatherer):
 class OptimizerStepParameterGatherer(CallParameterGatherer):
     """Passes on one parameter after each step, and shows it to the preprocessors before the step.
 
-    So N steps give N changes, each measured over one step, also after a pause in recording.
+    So N steps give N changes, each over exactly one step, even after a pause in recording.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class ParameterGradientGatherer(ParameterGatherer):
 
     Args:
         parameter: the parameter's name in ``module``.
-        follow: look the parameter up at each forward pass, so that one that is frozen, replaced or not initialised
-            now is watched as soon as it trains; otherwise such a parameter is an error. Inside compiled graphs it is
-            looked up only by :meth:`refresh`, since to do it there would break them.
+        follow: look the parameter up at each forward pass, so that one that is frozen, replaced or not initialised now
+            is watched as soon as it trains; otherwise such a parameter is an error. Inside compiled graphs it is looked
+            up only by :meth:`refresh`, since doing it there would break the graph.
     """
 
     def __init__(

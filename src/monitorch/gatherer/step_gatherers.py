@@ -1,4 +1,4 @@
-"""What is told of parameters right after the steps of an optimizer."""
+"""Gatherers of what is known about parameters right after optimizer steps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from .abstract_gatherer import Gatherer, GathererState
 
 
 class SecondMomentGatherer(Gatherer):
-    """Has the gradient of one parameter measured in units of its second moment, and its parts measured.
+    """Measures the gradient of one parameter in units of its second moment, and its parts.
 
     Args:
-        preprocessors: get rows, as those of gradients.
+        preprocessors: get rows like those of gradients.
         moments: measures gradients after steps.
         parts: measures what single backward passes add; None where that cannot be seen.
 

@@ -1,7 +1,8 @@
-"""What the processes of a training have agreed on at ticks: which steps they observe, when they tick, when they stop.
+"""What the processes of a run agree on at ticks: which steps to observe, when to tick, when to stop.
 
-A tick does not wait for the other processes. So what they wish travels with its numbers, and takes effect a few ticks
-later: by then all know it, and as all tick at the same steps, it begins at the same step everywhere.
+A tick does not wait for the other processes. Each process sends its request along with its numbers, and the result
+takes effect a few ticks later. By then every process knows it, and because all tick at the same steps, it starts at the
+same step everywhere.
 """
 
 from collections import deque
@@ -19,31 +20,31 @@ LATENESS = 3
 """After how many ticks an agreement takes effect."""
 
 EVERY, TICK_IN = "observe every", "tick in"
-"""The wishes of a process, both in steps."""
+"""What a process asks for; both are numbers of steps."""
 
 MOST_EVENTS = 100
-"""How many events of a process travel with one tick."""
+"""The most events that a process sends with one tick."""
 
 
 class Agreement(NamedTuple):
     """What all processes do."""
 
     every: int
-    """Every how many steps they observe one."""
+    """They observe one step in this many."""
     tick_in: int
     """After how many steps they tick."""
     stop: Event | None = None
-    """The event for which they stop training."""
+    """The event that stops training."""
 
 
 class Agreements:
-    """Those of the last ticks."""
+    """The agreements of the last few ticks."""
 
     def __init__(self) -> None:
         self._ticks = 0
         self._reached: dict[int, Agreement] = {}
         self.wished: deque[int] = deque(maxlen=LATENESS)
-        """Every how many steps this process has wished to observe, at the ticks whose agreements are still to come."""
+        """The interval that this process asked for at each tick whose agreement has not arrived yet."""
 
     def begin(self) -> int:
         """A tick begins: its number, the same in all processes."""
@@ -60,7 +61,7 @@ class Agreements:
 
 
 class Wishes:
-    """What this process wishes when a tick begins: steps to observe, so that it can pay for them, and the next tick."""
+    """What this process asks for when a tick begins: how often to observe, within its budget, and when to tick next."""
 
     def __init__(self, state: "InspectorState") -> None:
         since = max(1, state.step - state.wished_at)
@@ -81,15 +82,15 @@ class Wishes:
 
 
 def wishes(every: int, tick_in: int) -> Payload:
-    """What one process wishes, so that the largest wishes of all processes are found."""
+    """One process's request, packed so that merging keeps the largest of each."""
     return Payload({name: Row(1, low=wish, high=wish) for name, wish in ((EVERY, every), (TICK_IN, tick_in))})
 
 
 class SharedEvents:
-    """Shows the events of all processes in one of them, and finds the one for which training is to be stopped.
+    """Shows the events of all processes in one of them, and finds the event that stops training.
 
     Args:
-        state: that of the inspector.
+        state: the inspector's state.
         seat: the place of this process.
         is_main: whether this process shows them.
     """
@@ -99,15 +100,15 @@ class SharedEvents:
         self.stop: Event | None = None
 
     def payload(self) -> Payload:
-        """The new events of this process, and the one for which it wants to stop.
+        """The new events of this process, and the event it wants to stop for, if any.
 
-        Those of later steps wait for the next tick. Training goes on while a tick is put together, and when it stops
-        must not depend on how long that takes.
+        Events of later steps wait for the next tick. Training goes on while a tick is assembled, and the step at which
+        it stops must not depend on how long that takes.
         """
         events = self._state.events
-        new, stop = events.take_unsent(self._step), events.stop
+        new, stop = events.take_unsent(self._step, MOST_EVENTS), events.stop
         stop = stop if stop is not None and stop.step <= self._step else None
-        return Payload(facts=(new[:MOST_EVENTS], stop) if new or stop is not None else None)
+        return Payload(facts=(new, stop) if new or stop is not None else None)
 
     def merge_ranks(self, merged: Merged) -> None:
         """Take the events of the others, and the first one for which any process wants to stop."""
@@ -117,5 +118,5 @@ class SharedEvents:
         if self._is_main:
             self._state.events.receive(sent, own)
         stops = [stop for _, stop in facts.values() if stop is not None]
-        if stops and merged.processes == self._seat.processes:  # otherwise those that are missing would go on
+        if stops and merged.processes == self._seat.processes:  # otherwise the missing processes would go on
             self.stop = min(stops, key=lambda event: event.step)

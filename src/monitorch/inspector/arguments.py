@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ..engine.gradients import AT_STEP, BEFORE_CLIP
 from ..engine.optimizers import BY_HAND, StandIn, Unwrapped, takes_steps, unwrap_optimizer
 from ..engine.parameters import ParameterBank
-from ..errors import OptionError
+from ..errors import OptionError, short_repr
 
 GRADIENTS = (AT_STEP, BEFORE_CLIP)
 
@@ -42,16 +42,16 @@ def check(**given: Any) -> None:
     for option, value in given.items():
         kind, wanted = KINDS[option]
         if not isinstance(value, kind) or isinstance(value, (str, type)) != (kind is str):
-            raise OptionError(f"{option} takes {wanted}, not {value!r}")
+            raise OptionError(f"{option} takes {wanted}, not {short_repr(value)}")
 
 
 def bank(tensors: Any) -> ParameterBank:
     """Tensors that are trained without a module, by name."""
     if not isinstance(tensors, Mapping) or not tensors:
-        raise OptionError(f"parameters takes tensors by name, such as {{'scale': scale}}, not {tensors!r}")
+        raise OptionError(f"parameters takes tensors by name, such as {{'scale': scale}}, not {short_repr(tensors)}")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not all(name.split(".")):
-            raise OptionError(f"parameters: a name is a string such as 'scale' or 'codes.left', not {name!r}")
+            raise OptionError(f"parameters: a name is a string such as 'scale' or 'codes.left', not {short_repr(name)}")
         if not isinstance(tensor, Tensor) or not tensor.is_leaf:
             what = "is computed from others" if isinstance(tensor, Tensor) else f"is {type(tensor).__name__}"
             raise OptionError(f"parameters takes tensors that are trained themselves, but {name!r} {what}")
@@ -63,7 +63,7 @@ def positive(option: str, value: float | None) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
-        raise OptionError(f"{option} takes a number above 0, or None, not {value!r}")
+        raise OptionError(f"{option} takes a number above 0, or None, not {short_repr(value)}")
     return float(value)
 
 
@@ -89,26 +89,30 @@ def _parts(given: Any) -> list[Unwrapped]:
         return [part if part.scaler else part._replace(scaler=found.scaler) for part in inside]
     is_one = callable(getattr(found.optimizer, "step", None)) and not isinstance(found.optimizer, (type, nn.Module))
     if not is_one:
-        choices = f"optimizer takes a torch.optim.Optimizer or a list of them, not {given!r}"
-        raise OptionError(f"{choices}. If there is none, pass {BY_HAND!r} and call watched.step() after each step")
+        choices = f"optimizer takes a torch.optim.Optimizer or a list of them, not {short_repr(given)}"
+        raise OptionError(
+            f"{choices}. If there is no optimizer object, pass {BY_HAND!r} and call watched.step() after each step"
+        )
     return [found]
 
 
 def trainer(optimizer: Any, grad_scaler: Any, gradient: Any) -> Trainer:
-    """Optimizers and what belongs to their steps; the scaler may come from a wrapper around an optimizer."""
+    """The optimizers, the scaler and when gradients are read; a wrapper around an optimizer may bring the scaler."""
     unwrapped = _optimizers(optimizer)
     found = tuple(one.optimizer for one in unwrapped)
     if gradient not in GRADIENTS:
         raise OptionError.unknown("gradient", gradient, GRADIENTS)
     if gradient != AT_STEP and not found:
-        raise OptionError(f"gradient={gradient!r} needs an optimizer: pass optimizer=, too")
+        raise OptionError(f"gradient={gradient!r} needs an optimizer: also pass optimizer=")
     if grad_scaler is not None and not isinstance(grad_scaler, torch.amp.GradScaler):
-        raise OptionError(f"grad_scaler takes a torch.amp.GradScaler, not {grad_scaler!r}")
+        raise OptionError(f"grad_scaler takes a torch.amp.GradScaler, not {short_repr(grad_scaler)}")
     if grad_scaler is not None and not found:
-        raise OptionError("grad_scaler needs the optimizer that it steps: pass optimizer=, too")
+        raise OptionError("grad_scaler needs the optimizer that it steps: also pass optimizer=")
     is_by_hand = any(isinstance(one, StandIn) for one in found)
     if grad_scaler is not None and is_by_hand:
-        raise OptionError("grad_scaler is for optimizers of torch: which steps of others it skips cannot be noticed")
+        raise OptionError(
+            "grad_scaler works only with torch.optim optimizers: skipped steps of others cannot be detected"
+        )
     if grad_scaler is None and not is_by_hand:
         grad_scaler = next((one.scaler for one in unwrapped if isinstance(one.scaler, torch.amp.GradScaler)), None)
     return Trainer(found, grad_scaler, gradient)

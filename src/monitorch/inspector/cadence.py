@@ -14,27 +14,27 @@ from .cost import Cost
 from .step_clock import Phase, StepClock
 
 CHECK = 8
-"""Of steps in a row every so many is idle: otherwise nobody knows how long a step takes by itself."""
+"""When every step is observed, one in this many is left idle, to measure how long a step takes on its own."""
 
 LOOK_AGAIN = 256
-"""The most steps to wait before looking at the costs again: they may have changed."""
+"""Recompute the costs after at most this many steps; they may have changed."""
 
 LEAST = 1 / 3
-"""The share of a budget that is for observed steps in any case. For tiny models ticks, and hooks in idle steps, may
-take more than the whole; that is shown, but what good is a watch that sees nothing?"""
+"""The share of the budget reserved for observed steps. With tiny models, ticks and idle hooks alone can exceed the
+budget. The overhead shown includes them, but some steps are still observed."""
 
 GIFT, GIFT_EVERY = 2.0, 600.0
-"""Seconds of observing that something unusual is worth, and how often, in seconds, it can get them."""
+"""Extra seconds of observing granted when something unusual happens, and the shortest time between two grants."""
 
-UNAGREED = 16  # steps after which processes observe fewer, and fewer again after twice as many, until they agree
-MEASURED = 16  # of idle steps in a row on CUDA one in so many
-REMEMBERED = 4  # steps whose phases were decided
-ASKED = 64  # steps for which a user's function was asked
+UNAGREED = 16  # steps after which processes observe half as often, and again after twice as many, until they agree
+MEASURED = 16  # on CUDA, one idle step in this many is measured
+REMEMBERED = 4  # steps whose phase is remembered
+ASKED = 64  # size of the cache for the user's function
 LARGEST = 10_000
 
 
 class Emptied(NamedTuple):
-    """The account when it was empty for the first time: what it had got so far, and spent on observed steps."""
+    """The account when it first ran empty: income so far, and seconds spent on observed steps."""
 
     income: float
     on_steps: float
@@ -45,20 +45,20 @@ class Cadence:
     """Says which steps are observed.
 
     Steps are numbered from 1. At the end of each, call :meth:`end_step` and then ask for the :meth:`phase` of the next.
-    What was said about a step never changes, so a compiled graph can ask two steps ahead.
+    The phase of a step never changes once it is decided, so a compiled graph can ask two steps ahead.
 
     With a budget, observing has an account. It begins with ``head_start`` seconds, and each step adds the share
     ``budget`` of the time that it takes by itself. A pair of steps, baseline and observed, begins when the account pays
-    for both; then steps are observed as long as it pays for one more. Whatever observing costs is subtracted, see
-    :class:`Cost`; a third of the budget is for observed steps in any case.
+    for both; then steps are observed as long as it pays for one more. What observing costs is subtracted (see
+    :class:`Cost`). A third of the budget is always reserved for observed steps.
 
-    With several processes all observe the same steps: every ``common_n``-th, on which they agree at ticks.
+    Several processes observe the same steps: every ``common_n``-th. They agree on that number at ticks.
 
     Args:
         every: observe every n-th step, or those for which this function of the step's number is true; it is called once
-            for each step, for some of them one step ahead. With a budget: the smallest n that it may choose.
+            per step, sometimes one step ahead. With a budget: the smallest n that it may choose.
         budget: the share of training time that observing may cost, such as 0.02.
-        head_start: seconds that it may cost before that, with a budget.
+        head_start: seconds that observing may cost before the budget applies.
         device: where the steps run.
         clock: returns the time in seconds.
 
@@ -110,7 +110,7 @@ class Cadence:
         self._known: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        """The account, and what was said about coming steps; durations are measured again."""
+        """The account and the phases already decided. Durations are not saved; they are measured again."""
         account = {"gifts": self._gifts, "known": sorted(self._known), "is_dense": self._is_dense}
         account["emptied"] = None if self._emptied is None else tuple(self._emptied)
         decided = {step: int(phase) for step, phase in self._phases.items() if step > self._ended}
@@ -140,7 +140,7 @@ class Cadence:
         return found
 
     def idle_until(self, step: int) -> int:
-        """This step is idle: the first later one of which that is not known yet."""
+        """For an idle step: the first later step that may not be idle."""
         if self._unusual or self._says is not None:
             return step + 1
         if self.budget is None or self.common_n is not None:
@@ -150,7 +150,7 @@ class Cadence:
             found = max(step + 1, self._look_at)
         if self.clock.waits:
             return found
-        if self.cost.is_lower_bound:  # each may be the first idle one that can be measured
+        if self.cost.lacks_idle_steps:  # any of them may be the first idle step that can be measured
             return step + 1
         place = (step - self._busy_at) % MEASURED
         return min(found, step + 1 if place in (1, 2) else step + 2 + (MEASURED - place) % MEASURED)
@@ -162,9 +162,9 @@ class Cadence:
             self._busy_at = step
         place = (step - self._busy_at) % MEASURED
         is_one_of_many = coming == Phase.IDLE and place != 2
-        if is_one_of_many and not self.clock.waits and not self.cost.is_lower_bound:
+        if is_one_of_many and not self.clock.waits and not self.cost.lacks_idle_steps:
             self.cost.end_step(phase, self.clock.skip())  # events cost time: some idle steps are enough
-            if place == 1:  # it may have waited for the step before, so the next one is measured
+            if place == 1:  # this step may have waited for the one before, so measure the next one
                 self.clock.mark(with_hooks=True)
             return
         self.cost.end_step(phase, self.clock.end(phase))
@@ -176,11 +176,11 @@ class Cadence:
         self._unusual.add(kind)
 
     def affordable_n(self, steps: int, promised: Sequence[int] = ()) -> int:
-        """With a budget: the smallest n so that observing every n-th of some steps can be paid.
+        """With a budget: the smallest n for which it can pay for every n-th step.
 
         Args:
             steps: how many steps.
-            promised: every how many steps are observed before, each for as many steps.
+            promised: the intervals already requested for the stretches before, each ``steps`` long.
         """
         if self.budget is None:
             return self._n
@@ -234,12 +234,12 @@ class Cadence:
         return self._begin_pair(step)
 
     def _begin_pair(self, step: int) -> Phase:
-        """A baseline step, or without comparisons an observed one, if the pair can be paid."""
+        """A baseline step, or an observed one if no lens compares steps, if the account can pay for the pair."""
         lead = int(self.needs_baseline)
         if (step + lead) % self._n:
             return Phase.IDLE
-        if self.cost.is_lower_bound and self._ended - self._busy_at < 2:
-            return Phase.IDLE  # the first pairs are only to learn what they cost, and that takes idle steps, too
+        if self.cost.lacks_idle_steps and self._ended - self._busy_at < 2:
+            return Phase.IDLE  # the first pairs only measure the cost, which needs idle steps to compare with
         pair = self._price_of_pair()
         if self._balance() < pair:
             bare = self.cost.bare_step
@@ -252,8 +252,8 @@ class Cadence:
 
     @property
     def _is_slow_without_idle(self) -> bool:
-        """Whether a lot was spent before it is known how long a step takes by itself."""
-        return self.cost.is_lower_bound and self._now() - (self._began or 0.0) > self.head_start
+        """Whether the head start ran out before any idle step was measured."""
+        return self.cost.lacks_idle_steps and self._now() - (self._began or 0.0) > self.head_start
 
     def _price_of_pair(self) -> float:
         observed = self.cost.price(Phase.OBSERVE) or 0.0
@@ -264,11 +264,11 @@ class Cadence:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the account was empty once, so that nothing is left of the first seconds."""
+        """Whether the account has run empty once: the head start is used up."""
         return self._emptied is not None
 
     def _balance(self) -> float:
-        """What is left in the account when all steps that were decided so far have ended."""
+        """What will be left in the account after all steps decided so far."""
         self.cost.settle()
         income = (self.budget or 0.0) * self.cost.bare
         open_phases = [phase for step, phase in self._phases.items() if step > self._ended]

@@ -9,7 +9,7 @@ VERSION = 3
 
 
 def save(inspector: Any) -> dict[str, Any]:
-    """Plain data and tensors, such as ``torch.save`` writes and ``torch.load`` reads with its default options."""
+    """Plain data and tensors, which ``torch.load`` reads with its default options."""
     inspector.state.settle()
     engine = inspector.state.engine
     if engine is not None:
@@ -41,7 +41,7 @@ def load(inspector: Any, saved: dict[str, Any]) -> None:
 
 
 def count_on(inspector: Any, step: int) -> None:
-    """Continue from this step, with nothing else known."""
+    """Continue from this step, without a saved state."""
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
         raise OptionError(f"begin_at() takes the number of a step, at least 0, not {step!r}")
     if inspector.state.passes:
@@ -51,7 +51,7 @@ def count_on(inspector: Any, step: int) -> None:
 
 
 def _tell_of_step(inspector: Any) -> None:
-    """Those who count, too."""
+    """Pass the step number on to everything that counts steps."""
     if inspector._steps is not None:
         inspector._steps.run_statistics.begin_at(inspector.state.step)
     if hasattr(inspector.visualizer, "continue_from"):

@@ -6,7 +6,7 @@ from typing import Any
 from .step_clock import Pause, Phase, StepClock
 
 RECENT_SECONDS, RECENT_STEPS = 10.0, 100
-"""How far back the shown overhead looks: at least so long, and so many steps."""
+"""The overhead shown covers at least this many seconds and this many steps."""
 
 BLOCK = 1.0
 """Seconds of training between two points of that history."""
@@ -15,14 +15,14 @@ BLOCK = 1.0
 class Cost:
     """Adds up the seconds that observing takes, and those that the same steps take without it.
 
-    An observed step costs what it takes longer than idle ones: hooks and kernels. That is mostly the same, and once its
-    own time is known, a step is charged with that: from nothing to twice the usual, since more must be something else.
-    On a CPU it also costs what the next idle steps take longer than others, since their caches are empty.
-    An idle step costs the time inside its hooks. Time of which the clock knows nothing comes to :meth:`spend`: ticks,
-    threads that store numbers, and putting hooks on and off.
+    An observed step costs the time it takes beyond an idle one: hooks and kernels. It is charged the usual cost first,
+    and its own once measured, limited to twice the usual: a larger excess has another cause. On a CPU it also slows
+    down the next idle steps, which find cold caches; that is charged too. An idle step costs the time inside its hooks.
+    Time that the clock does not see is passed to :meth:`spend`: ticks, threads that store numbers, adding and removing
+    hooks.
 
-    Where no step is idle there is nothing to compare with. Then it is the least that observing can have cost: the time
-    inside hooks, and on CUDA that of their kernels.
+    If no step is idle, there is nothing to compare with. The result is then a lower bound: the time inside hooks and,
+    on CUDA, of their kernels.
 
     >>> clock = StepClock(clock=iter([0.0, 1.0, 2.0, 5.0, 8.0, 11.0]).__next__)
     >>> cost = Cost(clock)
@@ -43,11 +43,11 @@ class Cost:
         self.spent = self.bare = 0.0
         """Seconds that observing has taken so far, and seconds that the same steps would have taken without it."""
         self.on_steps = 0.0
-        """Seconds of those that observed and baseline steps have taken."""
+        """The part of ``spent`` caused by observed and baseline steps."""
         self.in_ticks = 0.0
         """Seconds that ticks have taken so far, in all threads."""
         self.has_evaluated = False
-        """Whether there was an evaluation since the last step: then hooks may have taken much longer than usual."""
+        """Whether the model was evaluated since the last step, so that hooks may have taken much longer than usual."""
         self._elsewhere: list[float] = []
         self._in_idle_hooks = 0.0
         self._pauses: list[Pause] = []
@@ -71,7 +71,7 @@ class Cost:
         self._elsewhere.append(seconds)
 
     def spend_on_tick(self, seconds: float, pause: Pause | None = None) -> None:
-        """The same for a tick, for which training has also waited in a pause."""
+        """The same for a tick; ``pause`` is the time that training waited for it."""
         self.in_ticks += seconds
         self.spend(seconds)
         if pause is not None:
@@ -88,18 +88,18 @@ class Cost:
             self.spent += max(0.0, in_hooks - self._clock.usual_in_hooks(phase))
 
     @property
-    def is_lower_bound(self) -> bool:
-        """Whether no step was idle, so that nothing is known to compare with."""
+    def lacks_idle_steps(self) -> bool:
+        """Whether no idle step was measured, so there is nothing to compare with."""
         return not self._clock.has_measured(Phase.IDLE)
 
     @property
     def overhead_is_lower_bound(self) -> bool:
-        """Whether the true overhead may be higher: no step was idle, or none was undisturbed by observed ones."""
-        return self.is_lower_bound or self._clock.is_never_calm
+        """Whether the true overhead may be higher: no step was idle, or observed ones have slowed idle ones down."""
+        return self.lacks_idle_steps or self._clock.is_never_calm
 
     @property
     def bare_step(self) -> float | None:
-        """How long a step takes that is not observed; None while not known."""
+        """Seconds of a step that is not observed; None if not known yet."""
         idle = self._clock.usual(Phase.IDLE)
         if idle is not None:
             return idle
@@ -109,7 +109,7 @@ class Cost:
     def price(self, phase: Phase) -> float | None:
         """What a step of this phase costs; None while not known."""
         if phase == Phase.IDLE:
-            return 0.0  # its hooks are counted as they are
+            return 0.0  # the time in its hooks is added directly
         extra = self._clock.usual_extra(phase)
         if extra is None:
             took, bare = self._clock.usual(phase), self.bare_step
@@ -160,12 +160,12 @@ class Cost:
         """What observing has recently added to the time of steps, relative to it; None while not known."""
         self.settle()
         if self._unpaid[Phase.OBSERVE]:
-            return None  # steps were observed, and nobody knows yet what that has cost
+            return None  # steps were observed whose cost is not known yet
         _, spent, bare = self._history[0]
         return (self.spent - spent) / (self.bare - bare) if self.bare > bare else None
 
     @property
     def recent_steps(self) -> int:
-        """How many steps that overhead is about."""
+        """How many steps ``overhead`` covers."""
         self.settle()
         return self._steps - self._history[0][0]

@@ -14,7 +14,7 @@ class DisplaysRun:
 
 
 def displayed(visualizer: Any) -> dict[str, str]:
-    """The stored run as HTML for a notebook; None while there is none."""
+    """The stored run as HTML for a notebook; empty if there is none."""
     store = store_in(visualizer)
     if store is None or store.path is None:
         return {}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ..engine.ranks import several_processes
 from ..engine.reports import Reports, cause_of, is_news, tell
-from ..errors import OptionError, TrainingStopped, users_line, warn
+from ..errors import OptionError, TrainingStopped, warn
 from ..store.types import SEVERITIES, Event
 
 KEPT = 1000
@@ -21,7 +21,7 @@ LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERR
 """The level of a log line, by severity."""
 
 STOPPING = (None, "warning", "error")
-"""What the option ``stop_on`` takes."""
+"""The values of the option ``stop_on``."""
 
 logger = logging.getLogger("monitorch")
 
@@ -30,8 +30,8 @@ class Events:
     """The one stream of events of an inspector; any thread may add to it.
 
     Visualizers and the log get an event at once, in the thread that adds it, one at a time and in order. The user's
-    function is called between two steps, by the thread that trains, and after that training is stopped, if
-    the user has asked for it.
+    function is called between two steps, by the training thread. After that, training is stopped if the user asked for
+    that.
 
     Args:
         state: the state of the inspector, which reports errors.
@@ -79,8 +79,8 @@ class Events:
             kind: what happened, in a few words that are the same each time, such as ``"not finite"``.
             severity: ``"info"``, ``"warning"`` or ``"error"``.
             layer: where it happened; None for the whole run.
-            text: what one has to know, in a sentence.
-            numbers: plain numbers by name; a tensor would have to be waited for.
+            text: what to know about it, in a sentence.
+            numbers: plain numbers by name, not tensors: reading those would wait for the device.
         """
         if severity not in SEVERITIES:
             raise OptionError.unknown("severity", severity, SEVERITIES)
@@ -90,13 +90,13 @@ class Events:
         self.put(Event(int(step), kind, severity, time=time.time(), layer=layer, body=body))
 
     def put(self, event: Event) -> None:
-        """The same for an event that is made already."""
+        """The same for an existing event."""
         if several_processes():
             self._unsent.append(event)
         self._put(event)
 
     def _put(self, event: Event) -> None:
-        # what the user's function adds, as by writing a record, it is not told: it would be called for ever
+        # events added by the user's function are not passed back to it: that would never end
         self._to_show.append((event, self._caller == threading.get_ident()))
         self._to_show.hand_over()
 
@@ -115,7 +115,7 @@ class Events:
         self._visualizers = [weakref.ref(one) for one in visualizers if hasattr(one, "show_event")]
 
     def also_show_in(self, other: Any) -> None:
-        """Call ``other.show_event`` with each event, too, whatever the visualizers are."""
+        """Also call ``other.show_event`` with each event, whatever the visualizers are."""
         self._others.append(weakref.ref(other))
 
     def call(self, owner: Any) -> None:
@@ -139,7 +139,7 @@ class Events:
             raise TrainingStopped(f"training was stopped between two steps: {event.severity} at {event.line}", event)
 
     def receive(self, sent: Mapping[int, Iterable[Event]], own: Iterable[Event]) -> None:
-        """Add the events of other processes, by rank; one that several have found, or this one too, comes once."""
+        """Add the events of other processes, by rank. An event found by several processes is added once."""
         known = {_what(event) for event in own}
         for rank, events in sent.items():
             for event in events:
@@ -148,11 +148,12 @@ class Events:
                     numbers = {**event.numbers, "rank": rank}
                     self._put(event._replace(body={**event.body, "numbers": numbers}))
 
-    def take_unsent(self, until: int) -> list[Event]:
-        """The events of this process, up to this step, that the others do not know."""
+    def take_unsent(self, until: int, most: int) -> list[Event]:
+        """The first events of this process, up to this step, that the others do not know; the rest waits."""
         waiting = [self._unsent.popleft() for _ in range(len(self._unsent))]  # any thread may add more
-        self._unsent.extend(event for event in waiting if event.step > until)
-        return [event for event in waiting if event.step <= until]
+        due = [event for event in waiting if event.step <= until]
+        self._unsent.extend([*due[most:], *(event for event in waiting if event.step > until)])
+        return due[:most]
 
     @property
     def _state(self) -> Reports | None:
@@ -190,7 +191,7 @@ class Events:
         except Exception as error:
             if is_news(self._state, "on_event"):
                 text = f"on_event failed: {cause_of(error)}. Training goes on, and it is called with later events"
-                warn(text, stacklevel=users_line())
+                warn(text)
         finally:
             self._caller = None
 
@@ -201,7 +202,8 @@ T = TypeVar("T")
 class Queue(deque[T]):
     """Events on their way to a function, which gets them one at a time and in order.
 
-    Nobody waits: if another thread, or this one further up, is handing one over just now, it does so with all.
+    Nobody waits: if another thread, or a caller of this one, is already handing events over, it also takes the new
+    ones.
     """
 
     def __init__(self, receive: Callable[[T], None]) -> None:
@@ -228,7 +230,7 @@ def check(on_event: Any, stop_on: Any) -> None:
 
 
 def _what(event: Event) -> tuple[Any, ...]:
-    """What is the same if two processes find the same."""
+    """The fields that are equal when two processes report the same event."""
     return event.step, event.kind, event.severity, event.layer, event.statistic
 
 
@@ -241,4 +243,4 @@ def _plain(name: str, number: Any) -> float:
         return int(number)
     if isinstance(number, Real):
         return float(number)
-    raise OptionError(f"the numbers of an event are plain numbers: {name}={number!r} is none")
+    raise OptionError(f"the numbers of an event are plain numbers, and {name}={number!r} is not one")

@@ -1,4 +1,4 @@
-"""How many floating-point operations a step takes, and which share that is of what the device can do at most."""
+"""How many floating-point operations a step takes, and the share of the device's peak that this is."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ from ..engine.torch_private import OperatorMode, inside_backward, last_operator_
 from .step_clock import StepClock
 
 TRIES = 3
-"""How many steps may be spoilt, by an evaluation in between or by a mode of the user, before none is counted."""
+"""How many attempts may fail, because of an evaluation or a torch mode of the user, before we give up."""
 
 HALF, TF32, FLOAT32 = "half", "tf32", "float32"
 PRECISIONS = {torch.float16: HALF, torch.bfloat16: HALF, torch.float32: FLOAT32}
@@ -39,9 +39,9 @@ PEAKS: dict[str, tuple[float, float | None, float]] = {
     "V100-SXM2-[0-9]+GB": (125, None, 15.7),
     "T4": (65, None, 8.1),
 }
-"""What cards can do, in TFLOP/s of dense products in short floats, TF32 and float32, by the name that torch gives.
+"""Peak TFLOP/s of dense matrix products in 16-bit floats, TF32 and float32, by the device name in torch.
 
-As their makers state it, without sparsity and, where that makes a difference, with sums in float32."""
+From the manufacturers' data sheets: without sparsity, and with float32 accumulation where that differs."""
 
 
 def peak_of(name: str, precision: str) -> float | None:
@@ -59,15 +59,15 @@ def peak_of(name: str, precision: str) -> float | None:
 
 
 class FlopCount:
-    """Counts the operations of one early step: all products of matrices, convolutions and attention that torch knows.
+    """Counts the operations of an early step: matrix products, convolutions and attention, as torch's FLOP counter.
 
     From the end of one step to the beginning of the next one a mode of torch sees every operator that runs, forward and
-    backward, and changes nothing. What checkpointing repeats does not count.
+    backward, and changes nothing. Recomputation by activation checkpointing is not counted.
 
     Args:
         device: where the model is.
-        peak: the most FLOP/s that the device can do; None for what is known of the card. Nobody has asked for it then,
-            and compiled models and several processes are left alone.
+        peak: the most FLOP/s that the device can do; None to look the card up. Compiled models and several processes
+            are skipped then, since the user did not ask for this.
         clock: knows when our own hooks run, and how long steps take.
     """
 
@@ -95,7 +95,7 @@ class FlopCount:
             return
         self._tries = 0 if has_graphs else self._tries - 1  # what a CUDA graph replays is not seen later on
         if inside_backward() or last_operator_mode() is not None:
-            return  # where modes do not stay, or one of the user would be in the way of ours
+            return  # a mode entered here would not last, or the user has one active
         self._mode = _CountingMode(self._clock)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 

@@ -18,7 +18,7 @@ from ..engine.origin import Origin
 from ..engine.ranks import several_processes
 from ..engine.reports import is_news, tell
 from ..engine.torch_private import inside_backward
-from ..errors import ExchangeError, OptionError, users_line, warn
+from ..errors import ExchangeError, OptionError, warn
 from ..numerical.waiting import Pending
 from ..store.types import Event
 from .agreements import LATENESS, Agreement, Agreements
@@ -32,9 +32,9 @@ COUNTS = ("counter", "ticks", "step", "gaps")
 ERROR_MODES = ("warn", "raise")
 
 TRAINING_LOSS, EVALUATION = "the loss of training", "an evaluation"
-"""What may be reported beside numbers with a name: see ``InspectorState.report``."""
+"""What can be reported besides named numbers: see ``InspectorState.report``."""
 
-STOP_NEEDS_ALL = "with several processes stop_on needs all of them to agree, and this one shows only its own numbers"
+STOP_NEEDS_ALL = "with several processes, stop_on needs all of them to agree, but this one works on its own"
 BEHIND = "the other processes are behind by several ticks"
 ALL_OR_NONE = "The parameters of this model are spread over several processes: watch it in each of them"
 
@@ -110,15 +110,15 @@ class InspectorState:
         self.loss_scale: LossScale | None = None
         """What losses are multiplied by (the GradScaler's scale), where that is known."""
         self.told: Counter[str] = Counter()
-        """How often each problem has occurred: the user is told once."""
+        """How often each problem occurred; the user is told once."""
         self.meeting = Meeting()
-        """The same inspector in the other processes."""
+        """Where this inspector meets the inspectors of the other processes."""
         self.agreements = Agreements()
-        """What was agreed with it."""
+        """What the processes have agreed on."""
         self.engine: Engine | None = None
         """What measures for all lenses, while a model is attached."""
         self.diagnosis: Diagnosis | None = None
-        """What looks for problems at each tick, if something does."""
+        """Looks for problems at each tick; None if nothing does."""
         self.events = Events(self)
         """What happened in this run."""
         self.first_not_finite: Origin | None = None
@@ -141,7 +141,7 @@ class InspectorState:
         self.wished_at = 0
         """The step of the last tick with other processes."""
         self.observed = 0
-        """How many training passes were in observed steps since the model was attached; a checkpoint adds none."""
+        """How many training passes of this process were in observed steps; not saved in a checkpoint."""
         self.gaps = 0
         """How many passes were not recorded: a tensor must not be compared with one from before such a gap."""
         self.passes = 0
@@ -149,16 +149,16 @@ class InspectorState:
         self.pass_has_grad = True
         """Whether the current forward pass of the model began with gradients enabled."""
         self.steps_have_ends = False
-        """Whether an optimizer or the user tells when a step ends; if not, each training pass is a step."""
+        """Whether an optimizer or the user says when a step ends; otherwise each training pass is a step."""
         self.step_has_ended = True
         """Whether the last step has ended, and none has begun since."""
         self.is_evaluating = False
         """Whether the last pass was an evaluation."""
         self.phase, self._coming, self.is_baseline = Phase.IDLE, Phase.IDLE, False
         self.has_quiet_steps = False
-        """Whether idle steps may go unnoticed by all but this: set by whoever counts steps."""
+        """Whether idle steps may end without telling anyone else; the step counter sets this."""
         self.is_quiet = False
-        """Whether this step is idle, and nobody has to be told that it begins or ends."""
+        """Whether this step is idle and nobody needs to know when it begins or ends."""
         self._idle_until = 0
         self.reported = set[str]()
         """Names of the numbers reported since the last step ended; they belong to that step."""
@@ -167,7 +167,7 @@ class InspectorState:
     def begin(self, device: torch.device | None = None, *, compares: bool = True) -> None:
         """Decide on the first step, if it has not begun; ``compares``: whether a lens compares consecutive steps."""
         if not self.step:
-            self.cadence.restart()  # what was said about the first step before the lenses were known
+            self.cadence.restart()  # forget what was decided before the lenses were known
         self.cadence.needs_baseline = compares
         self._share_cadence()
         self.cadence.use(device)
@@ -201,15 +201,15 @@ class InspectorState:
         self.cadence.load_state_dict(state["cadence"])
         self.wished_at = self.step
         self._share_cadence()
-        self.reported = set(state.get("reported", ()))  # older releases did not save it
-        origin = state.get("first_not_finite")
+        self.reported = set(state["reported"])
+        origin = state["first_not_finite"]
         self.first_not_finite = None if origin is None else Origin(*origin)
         self._enter(*map(Phase, state["phases"]))
 
     def begin_at(self, step: int) -> None:
         """Count on from this step."""
-        self.step = self.agreed_at = step
-        self.cadence.restart()  # it has spoken of other steps
+        self.step = self.wished_at = step
+        self.cadence.restart()  # it has decided about other steps
         self._share_cadence()
         self._enter(self.cadence.phase(step + 1))
 
@@ -221,13 +221,13 @@ class InspectorState:
             tick()
 
     def end_tick(self, begin: Any, elsewhere: float) -> None:
-        """A tick ends that began then; threads of the visualizer took this many seconds since the last one."""
+        """End a tick that began at ``begin``; the visualizer's threads took ``elsewhere`` seconds since the last."""
         self.cadence.cost.spend_on_tick(elsewhere, self.clock.end_pause(begin))
 
     def settle(self) -> bool:
-        """Wait until earlier ticks are shown; whoever reads a number calls this first.
+        """Wait until earlier ticks are shown; call this before reading any number.
 
-        False if this thread is showing one: then it must not see later numbers.
+        False if this thread is showing a tick: then it must not see later numbers.
         """
         if self._finisher.is_this_thread:
             return False
@@ -243,9 +243,9 @@ class InspectorState:
         return self._finisher.is_done
 
     def take_agreement(self) -> None:
-        """A tick with other processes begins: do from now on what all have agreed on some ticks ago.
+        """A tick with other processes begins: apply what all agreed on some ticks ago.
 
-        If that is still not known, the others are far behind: then this process works alone.
+        If that has not arrived, the others are far behind, and this process goes on alone.
         """
         has_come = True
         try:
@@ -259,7 +259,7 @@ class InspectorState:
             self.work_alone()
             if self.on_error == "raise":
                 raise ExchangeError(BEHIND)
-            warn(f"{BEHIND}. From now on this one shows only its own numbers", stacklevel=users_line())
+            warn(f"{BEHIND}. From now on this one shows only its own numbers")
             return
         agreement = self.agreements.due()
         if agreement is not None:
@@ -294,7 +294,7 @@ class InspectorState:
                 if self.on_error == "raise":
                     raise
                 self.stop_recording()
-                warn(f"nothing is recorded: {error}. {ALL_OR_NONE}", stacklevel=3)
+                warn(f"nothing is recorded: {error}. {ALL_OR_NONE}")
 
     def stop_recording(self) -> None:
         """Record nothing until another model is attached: numbers of this one would be wrong."""
@@ -312,7 +312,7 @@ class InspectorState:
 
         Args:
             begins: 1 if the new step is counted now, 0 if it is counted when it ends.
-            in_graph: whether the step begins inside a compiled graph, which must know one step ahead what to record.
+            in_graph: whether the step begins in a compiled graph, which must know one step ahead what to record.
         """
         number, cadence = self.step + 2 - begins, self.cadence
         self._hook_call.measure()
@@ -366,12 +366,12 @@ class InspectorState:
         self.events.add(origin.step, "not finite", "error", layer=origin.layer or None, text=origin.text)
 
     def tell_of_number(self, event: Event) -> None:
-        """A shown number was not finite; if the first tensor is known, that is only a consequence."""
+        """A number that was shown is not finite. If the first such tensor is known, this is only a consequence."""
         if self.first_not_finite is None:
             self.events.put(event)
 
     def end_quiet_step(self) -> bool:
-        """A step ends, maybe a quiet one before another idle one; false if there is more to do."""
+        """End a step cheaply if it is quiet and the next one is idle too; False if there is more to do."""
         now, step, clock = perf_counter(), self.step + 1, self.clock
         if not self.is_quiet or step + 1 >= self._idle_until or step >= self.tick_step or self.events.waiting:
             return False
@@ -379,7 +379,9 @@ class InspectorState:
             return False
         self.step, self.step_has_ended = step, True
         clock.end_quietly(now)
-        clock.spent = perf_counter() - now + clock.calling  # the hooks of the optimizer; of the next step, to be exact
+        clock.spent = (
+            perf_counter() - now + clock.calling
+        )  # the optimizer's hooks; strictly, this time belongs to the next step
         return True
 
     def end_step(self) -> None:
@@ -395,8 +397,8 @@ class InspectorState:
         return self.step_has_ended or not self.steps_have_ends
 
     def call_back(self) -> None:
-        """Pass events to the user's function: what that takes is not what observing costs."""
-        if self.events.waiting and not inside_backward():  # in it, some of many optimizers may have yet to step
+        """Pass events to the user's function; that time does not count as overhead."""
+        if self.events.waiting and not inside_backward():  # inside backward, other optimizers may not have stepped yet
             begin = self.clock.begin_pause()
             self.events.call_back()
             self.clock.end_pause(begin)
@@ -411,15 +413,15 @@ class InspectorState:
             self.agreed_stop = False
             self.events.raise_stop()
         elif self.per_rank and is_news(self, "stop_on"):
-            warn(f"training is not stopped: {STOP_NEEDS_ALL}", stacklevel=users_line())
+            warn(f"training is not stopped: {STOP_NEEDS_ALL}")
 
     def report(self, name: str) -> None:
-        """A number has come from an evaluation, or was pushed or logged by the user."""
+        """A number came from an evaluation, or the user pushed or logged it."""
         self.reported.add(name)
         self.is_quiet = False
 
     def follow(self, follower: Follower) -> None:
-        """Tell this object of steps; it is held by a weak reference."""
+        """Notify this object of steps; only a weak reference to it is kept."""
         self._followers.append(weakref.ref(follower))
 
     def open_step(self) -> int | None:
@@ -429,14 +431,14 @@ class InspectorState:
         return self.step if self.step_has_ended else self.step + 1
 
     def finished_step(self) -> int | None:
-        """In the middle of a step, the one before it: the model is still as that one has left it.
+        """During a step, the number of the step before it, which left the model as it is now.
 
-        None between two steps: what comes then is shown at the last one anyway.
+        None between steps: numbers that arrive then belong to the last step anyway.
         """
         return None if self.is_between_steps else self.step
 
     def begin_step(self) -> None:
-        """A step begins, if none has: an optimizer may make one without a pass of the model."""
+        """Begin a step if none has begun: an optimizer may step without a pass of the model."""
         if self.step_has_ended:
             self._begin_step()
 
@@ -480,12 +482,12 @@ class InspectorState:
     @paused.setter
     def paused(self, paused: bool) -> None:
         self._paused = paused
-        self.clock.interrupt()  # who knows how long it lasts
+        self.clock.interrupt()  # a pause may last any time
         self._refresh()
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Pause recording inside a ``with`` block; a tick that is due by time waits for so much longer."""
+        """Pause recording inside a ``with`` block; a tick that is due by time is put off by as long."""
         before, self.paused, begin = self.paused, True, perf_counter()
         try:
             yield
@@ -495,9 +497,9 @@ class InspectorState:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Do something inside a ``with`` block that takes time and uses the device, but is no part of training.
+        """Run something in a ``with`` block that takes time and uses the device, but is not part of training.
 
-        Hooks stay where they are, so it is no gap between steps that are compared: the watched model must not run.
+        Hooks stay in place, so steps before and after can be compared. The watched model must not run inside.
         """
         begin, paused = self.clock.begin_pause(), self._paused
         self._paused, self.is_quiet = True, False
@@ -518,7 +520,7 @@ class InspectorState:
         active = self._is_active = self.is_active
         self._is_wanted = active and self.phase != Phase.IDLE
         self.observing = active and self._coming != Phase.IDLE
-        """The answer as a plain attribute: torch.compile makes one graph for True and one for False."""
+        """A plain attribute, so that torch.compile makes one graph for True and one for False."""
         if self.engine is not None and self.engine.is_awake != self._is_wanted and (self._is_wanted or self.is_steady):
             begin = perf_counter()
             if self._is_wanted:

@@ -38,7 +38,7 @@ def check_can_be_copied(model: nn.Module) -> None:
 def copied(model: nn.Module, loss_fn: Callable[..., Any] | None, *, train: bool = True) -> Iterator["ModelCopy"]:
     """A copy to measure with inside a ``with`` block, in train or eval mode.
 
-    Every block begins with the same random numbers, and puts them back. The model itself cannot be called in it.
+    Every block starts from the same random state and restores it at the end. The model itself cannot be called in it.
     """
     with ExitStack() as stack:
         stack.enter_context(_same_random_numbers())
@@ -63,7 +63,7 @@ class ModelCopy:
         for part in chain(model.modules(), owner.modules() if isinstance(owner, nn.Module) else ()):
             self._copies |= _taken_along(part)
         try:
-            with torch.no_grad():  # gradients of a copy must not flow on to the model
+            with torch.no_grad():  # gradients of a copy must not reach the model
                 self.model = copy.deepcopy(model, self._copies)
                 self._loss_fn = copy.deepcopy(loss_fn, self._copies) if isinstance(owner, nn.Module) else loss_fn
         except Exception as error:
@@ -76,7 +76,7 @@ class ModelCopy:
             if isinstance(part, nn.SyncBatchNorm):  # it would wait for other processes, which may not probe
                 part.__class__ = _LocalBatchNorm  # type: ignore[assignment]
             elif isinstance(part, nn.RNNBase):
-                part.flatten_parameters()  # cuDNN wants them side by side
+                part.flatten_parameters()  # cuDNN needs them contiguous
         owner = getattr(self._loss_fn, "__self__", self._loss_fn)
         self._parts = [part for part in (self.model, owner) if isinstance(part, nn.Module)]
 
@@ -135,7 +135,7 @@ class ModelCopy:
         steps: int,
         look: Callable[[int], None] | None = None,
     ) -> list[float]:
-        """Train so many steps on one batch; returns the loss before each step, and after the last one.
+        """Train ``steps`` steps on one batch. Returns the loss before each step, and after the last one.
 
         ``look`` is called in each step, with its number, as soon as there are gradients.
         """
@@ -163,7 +163,7 @@ class ModelCopy:
     def optimizer(self, given: Optimizer) -> Optimizer | None:
         """A new optimizer of the same class, with the same options; None if it trains nothing of the copy."""
         if isinstance(given, StandIn):
-            raise OptionError(f"cannot make another optimizer like {given.kind!r} for a copy: it is not one of torch")
+            raise OptionError(f"cannot make an optimizer like {given.kind!r} for a copy: it is not from torch.optim")
         groups = []
         for group in given.param_groups:
             options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
@@ -188,7 +188,7 @@ class _LocalBatchNorm(BatchNorm):
 
 
 def _compiled_method(forward: Any) -> MethodType | None:
-    """The method in ``model.forward = torch.compile(model.forward)``, which is a function, and so is not copied."""
+    """The method inside ``model.forward = torch.compile(model.forward)``: deepcopy does not copy functions."""
     inside = without_compiler(forward)
     method = inside if isinstance(inside, MethodType) else getattr(inside, "__wrapped__", None)
     return method if isinstance(method, MethodType) else None
@@ -196,7 +196,7 @@ def _compiled_method(forward: Any) -> MethodType | None:
 
 @contextmanager
 def _only_copies_run(model: nn.Module) -> Iterator[None]:
-    """Raise an error when the model itself is called, by a function that has kept it."""
+    """Raise an error if a function that holds on to the original model calls it."""
     handles = [part.register_forward_pre_hook(_refuse_to_run, prepend=True) for part in model.modules()]
     try:
         yield
@@ -207,13 +207,13 @@ def _only_copies_run(model: nn.Module) -> Iterator[None]:
 
 def _refuse_to_run(module: nn.Module, _: Any) -> None:
     raise UnsupportedModelError(
-        f"a model is probed on a copy, but some function calls its {type(module).__name__} itself: a loss_fn may only "
+        f"a model is probed on a copy, but something calls the original {type(module).__name__}: a loss_fn may only "
         "use the model if it is a method of it or a module, and a replaced forward if it is bound by types.MethodType"
     )
 
 
 def _taken_along(part: nn.Module) -> dict[int, Any]:
-    """What stands in for attributes that cannot be copied: results of a pass, and whatever watches the model."""
+    """Replacements for attributes that cannot be copied: tensors computed in a pass, and watches."""
     leaves = tree_leaves(vars(part))
     results = {id(leaf): leaf.detach().clone() for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_leaf}
     return results | {id(leaf): leaf for leaf in leaves if isinstance(leaf, DisplaysRun)}
@@ -221,7 +221,7 @@ def _taken_along(part: nn.Module) -> dict[int, Any]:
 
 @contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Put the random numbers back at the end, to where they were."""
+    """Restore the random state at the end."""
     of_python, of_numpy = random.getstate(), np.random.get_state(legacy=False)
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices):

@@ -47,7 +47,7 @@ FITTED: dict[Names, str] = {
     ("lightning", "LightningModule"): "lightning",
     ("pytorch_lightning", "LightningModule"): "lightning",
 }
-"""Models that a Trainer fits, and the module of ``monitorch.integration`` that has a callback for it."""
+"""Models trained by a Trainer, and the module of ``monitorch.integration`` with a callback for that Trainer."""
 
 BYPASSING = {"peft"}
 """Packages whose wrappers may run the inner module without calling it, so that its hooks would not fire."""
@@ -60,10 +60,11 @@ TAKEN_OVER = {
     "_hp_mapping": ("DeepSpeed", DEEPSPEED),
     "main_grad": ("Megatron", MEGATRON),
 }
-"""Attributes of parameters whose numbers are kept elsewhere: who has set them, and why nothing can be observed."""
+"""Attributes of parameters whose values live elsewhere: which library sets them, and why such models cannot be
+observed."""
 
 BESIDE = "parameters"
-"""What the names of tensors begin with that are trained beside a model; no submodule can have this name."""
+"""Prefix for the names of tensors trained beside a model; no submodule can have this name."""
 
 SCRIPTED = torch.jit.ScriptModule
 """Modules that torch.jit runs, without calling hooks."""
@@ -118,7 +119,7 @@ class _Found(NamedTuple):
 
 
 def taken_over(model: nn.Module) -> _Found | None:
-    """Who keeps numbers of the parameters elsewhere, and why that is a problem; None if nobody does."""
+    """Which library keeps the parameters' values elsewhere, and why that is a problem; None if none does."""
     names = (name for own in model.parameters() for name in TAKEN_OVER if name in getattr(own, "__dict__", ()))
     found = next(names, None)
     return None if found is None else _Found(*TAKEN_OVER[found])
@@ -201,7 +202,7 @@ def _children(module: nn.Module) -> dict[str, nn.Module]:
     """The children of a module, and of what it wraps, that can have hooks.
 
     A parametrised layer is still one layer, so the modules of its parametrisations are left out; so are scripted
-    modules, which call no hooks. The parts of a single adapter of PEFT have no name of that adapter.
+    modules, which call no hooks. With a single PEFT adapter, its name is left out of the layer names.
     """
     inner, found = _inside(module), dict[str, nn.Module]()
     inside = {id(part) for part in _wrapped(module)}
@@ -221,7 +222,7 @@ def _children(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def called_parts(model: nn.Module) -> list[nn.Module]:
-    """The outermost parts of a model that can be called: of a list of modules, those in it.
+    """The outermost parts of a model that can be called; for a list of modules, its items.
 
     >>> [type(part).__name__ for part in called_parts(nn.ModuleList([nn.Linear(1, 1), nn.Sequential(nn.ReLU())]))]
     ['Linear', 'Sequential']
@@ -252,7 +253,7 @@ class LayersOf:
     """What :func:`walk` finds in a model; holds the model only weakly, so that watching does not keep it alive.
 
     Args:
-        bank: what is trained beside the model.
+        bank: tensors trained beside the model.
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class LayersOf:
         return list(self._known)
 
     def _known_children(self) -> list[tuple[int, ...]]:
-        """Which children each module has that was found before; much faster than to walk through the model again."""
+        """The children of every known module; comparing these is much faster than walking the model again."""
         known = [module for reference in self._modules if (module := reference()) is not None]
         return [(len(known),), *((id(part), *map(id, part._modules.values())) for part in known if part._modules)]
 

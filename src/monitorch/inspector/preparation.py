@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..engine.engine import Engine
 from ..engine.reports import tell
 from ..engine.torch_private import running_parallel
-from ..errors import users_line, warn
+from ..errors import warn
 from .inspector_state import InspectorState
 from .module_tree import averaging_processes, taken_over
 from .run_statistics import RunStatistics
@@ -23,7 +23,7 @@ TRAINERS = {
 
 
 def running_trainer() -> str | None:
-    """The module of this list whose code is running now; None if there is none."""
+    """The module in ``TRAINERS`` whose code is running now; None if there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") in TRAINERS:
@@ -36,7 +36,7 @@ class Preparation:
     """Checks the model when training passes begin: it may have been wrapped, sharded, frozen or extended.
 
     Args:
-        run_statistics: is told how many processes train on their own batches.
+        run_statistics: told how many processes train, each on its own batches.
     """
 
     def __init__(self, state: InspectorState, engine: Engine, model: nn.Module, run_statistics: RunStatistics) -> None:
@@ -81,27 +81,25 @@ class Preparation:
         if self._state.observed and processes > 1:
             warn(
                 f"the model was made parallel after {self._state.observed} passes were watched: this tick shows the "
-                f"output gradients of these passes divided by {processes}. Make the model parallel before watching it",
-                stacklevel=2,
+                f"output gradients of these passes divided by {processes}. Make the model parallel before watching it"
             )
 
     def _look_for_a_trainer(self) -> None:
-        """Whoever watches from inside of a Trainer, as our callback does, knows what it does."""
+        """Warn if a Trainer trains the model; not if the watch was started inside it, as our callback does."""
         trainer = running_trainer()
         if trainer is not None and trainer != self._began_in:
-            text = f"{trainer} trains this model, and computes losses and makes steps where this watch cannot see them"
-            warn(f"{text}; write {TRAINERS[trainer]} instead of watch()", stacklevel=users_line())
+            text = f"{trainer} trains this model, and this watch cannot see its losses and steps"
+            warn(f"{text}; write {TRAINERS[trainer]} instead of watch()")
 
     def _look_at_parameters(self, model: nn.Module) -> None:
         if taken := taken_over(model):
             self._state.stop_recording()
-            warn(f"nothing is recorded any more: {taken.found}", stacklevel=2)
+            warn(f"nothing is recorded any more: {taken.found}")
             return
         watched = {id(parameter): parameter.requires_grad for parameter in self._engine.gradients.parameters}
         others = [parameter for parameter in model.parameters() if id(parameter) not in watched]
         if watched and not any(watched.values()) and any(parameter.requires_grad for parameter in others):
             warn(
                 "all watched parameters are frozen, but others are trained. If layers were added after watching began, "
-                "as get_peft_model() does, watch the model that it returns",
-                stacklevel=2,
+                "as get_peft_model() does, watch the model that it returns"
             )

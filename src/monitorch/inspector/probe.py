@@ -25,7 +25,7 @@ from .model_copy import ModelCopy, check_can_be_copied, copied, cut, fresh, own_
 from .module_tree import walk
 
 MOST_MIXED = 16
-"""At most so many samples are compared with each other: each takes a backward pass."""
+"""At most this many samples are compared with each other; each takes a backward pass."""
 
 
 class BatchNormShift(NamedTuple):
@@ -39,7 +39,7 @@ class BatchNormShift(NamedTuple):
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What :meth:`monitorch.PyTorchInspector.probe` has measured; None for what was not, and ``notes`` say why."""
+    """What :meth:`monitorch.PyTorchInspector.probe` measured; what was not is None, and ``notes`` says why."""
 
     train_loss: float
     """The loss of the batch in train mode."""
@@ -92,8 +92,8 @@ def _mixing_text(largest: float, pair: tuple[int, int] | None) -> str:
 class Probe:
     """Measures a model with one batch.
 
-    Every measurement has a copy of the model for itself and begins with the same random numbers, so no number depends
-    on which others are measured. The model is never called; the random numbers are put back.
+    Each measurement uses its own copy of the model and the same random state, so no result depends on what else is
+    measured. The model itself is never called, and the random state is restored.
 
     Args:
         model: the model itself, without wrappers.
@@ -128,7 +128,7 @@ class Probe:
     def report(
         self, *, noise: bool, overfit: int, sharpness: bool, mixing: bool, iterations: int, tolerance: float
     ) -> ProbeReport:
-        """Measure the two losses and what else is asked for."""
+        """Measure both losses and whatever else is asked for."""
         _check(overfit, iterations, tolerance, noise=noise, sharpness=sharpness, mixing=mixing)
         evaluated, (trained, shifts) = self.loss_in_eval_mode(), self.loss_in_train_mode()
         found: dict[str, Any] = self.noise() if noise else {}
@@ -204,9 +204,9 @@ class Probe:
     def sharpness(self, iterations: int, tolerance: float) -> float | None:
         """The largest eigenvalue of the Hessian by power iteration, one Hessian-vector product each.
 
-        It ends when ``|H v - a v| <= tolerance |H v|``: then an eigenvalue is that near to ``a``. It is the one with
-        the largest absolute value. If it is negative, or another one has the opposite sign, the iteration is repeated
-        with ``H + r I``, where ``r`` is the largest ``|H v|`` seen.
+        It stops when ``|H v - a v| <= tolerance |H v|``: then ``a`` is that close to the eigenvalue with the largest
+        absolute value. If it is negative, or another one has the opposite sign, the iteration is repeated with ``H + r
+        I``, where ``r`` is the largest ``|H v|`` seen.
         """
         with self._trial() as twin, _plain_kernels():
             loss = twin.loss(self._batch)
@@ -244,7 +244,7 @@ class Probe:
     def mixing(self) -> dict[str, Any]:
         """The fields of the report about samples that influence each other in eval mode.
 
-        Of at most 16 samples: the derivative of each output, along a random direction of length 1, with respect to all
+        For at most 16 samples: the derivative of each output, along a random unit direction, with respect to all
         floating inputs.
         """
         size = self._samples(self._batch[0], "whether samples mix")
@@ -273,7 +273,7 @@ class Probe:
         return {"mixing": largest, "mixing_pair": divmod(place, size) if largest else None}
 
     def _samples(self, data: Any, wanted: str) -> int | None:
-        """How many samples there are, if they can be taken apart; None if not, with a note."""
+        """The number of samples, if the batch can be split along its first dimension; else None, with a note."""
         leaves = [leaf for leaf in tree_leaves(data) if isinstance(leaf, Tensor) and leaf.dim()]
         sizes = sorted({len(leaf) for leaf in leaves})
         if len(sizes) == 1 and sizes[0] > 1:
@@ -302,7 +302,7 @@ def _check(overfit: Any, iterations: Any, tolerance: Any, **switches: Any) -> No
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
     """Kernels that can be differentiated twice, and in eval mode: fused attention and cuDNN's RNNs cannot."""
-    has_cudnn = torch.backends.cudnn.enabled  # not flags(), which changes precisions, too
+    has_cudnn = torch.backends.cudnn.enabled  # not flags(), which also changes precision
     torch.backends.cudnn.enabled = False
     try:
         with sdpa_kernel(SDPBackend.MATH):

@@ -1,4 +1,4 @@
-"""The inspector: the object that a user creates and keeps."""
+"""The inspector: the object that a user creates and holds."""
 
 import atexit
 import os
@@ -19,7 +19,7 @@ from ..engine.origin import Origin
 from ..engine.ranks import own_rank, several_processes
 from ..engine.reports import tell
 from ..engine.tensors import has_no_numbers
-from ..errors import LifecycleError, OptionError, users_line, warn
+from ..errors import LifecycleError, OptionError, short_repr, warn
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.logged_scalars import LoggedScalars
@@ -62,23 +62,25 @@ class PyTorchInspector(DisplaysRun):
         is_active_fn: record only every n-th tick, or those for which this function of the tick's number is true.
         master_rank: the rank of the process that shows the numbers.
         on_error: when a layer cannot be observed, ``"warn"`` once and continue without it, or ``"raise"``.
-        optimizer: the optimizer, or several. Then a step is a step of the first one, gradients are measured as the
-            optimizer uses them, and learning rates and speed are logged. Without one, a step is a training pass. One
-            that is not from torch.optim, or ``"by hand"`` if there is no object for it, needs calls of :meth:`step`.
+        optimizer: the optimizer, or several. With one, a step is a step of the (first) optimizer, gradients are
+            measured as it uses them, and learning rates and speed are logged. Without one, a step is a training pass.
+            One that is not from torch.optim, or ``"by hand"`` if there is no object for it, needs calls of
+            :meth:`step`.
         grad_scaler: the GradScaler, if you use one: then all gradients are shown unscaled, and skipped steps are
             counted.
         gradient: ``"at_step"`` for gradients as the optimizer uses them, or ``"before_clip"`` for gradients as backward
-            left them, unscaled; this costs a copy of the gradients.
+            left them, unscaled; this takes memory for a copy of the gradients.
         every: observe every n-th step, or those for which this function of the step's number is true.
         budget: the share of training time that observing may cost, such as 0.02: steps are chosen to stay within it.
-        head_start: with a budget, how many seconds observing may cost before that: the first steps are all observed.
+        head_start: seconds that observing may cost before the budget applies, so that nearly all first steps are
+            observed.
         per_rank: with several processes, each shows its own numbers, instead of one showing those of all.
         on_event: a function that is called with each event, a :class:`monitorch.store.Event`, between two steps, by the
             thread that trains.
         stop_on: ``"error"`` or ``"warning"`` raises :class:`monitorch.errors.TrainingStopped` between two steps after
             an event of that severity or worse; None only reports.
         peak_flops: the most FLOP/s that the device can do, in the precision of the model: then, with an optimizer, the
-            share that the model uses is logged. None: what is known of the card; on a CPU nothing is shown.
+            share that the model uses is logged. None looks the card up; on a CPU nothing is shown.
 
     With ``MONITORCH=off`` in the environment nothing is attached and nothing recorded.
 
@@ -135,7 +137,9 @@ class PyTorchInspector(DisplaysRun):
         self._call_preprocessor.open_step = self.state.open_step
         self._call_preprocessor.finished_step = self.state.finished_step
         self._logged = LoggedScalars()
-        self._refused, self._ticks_to_check = set[str](), 0
+        self._refused = set[str]()
+        self._checks_sight: bool | None = None
+        """Whether to check, once a tick is shown, that it has seen something; None before the first observed step."""
         self._shown_step, self._last_records = 0, list[Record]()
         self._last_overhead: float | None = None
         self._last_is_lower_bound = True
@@ -188,13 +192,13 @@ class PyTorchInspector(DisplaysRun):
 
         Hooks, kernels, ticks and the threads that store numbers all count. None while not known. If every step is
         observed there is nothing to compare with, and it is the least that observing can have cost: see
-        :attr:`overhead_is_lower_bound`. After :meth:`detach` it is what it was then.
+        :attr:`overhead_is_lower_bound`. After :meth:`detach` it keeps its last value.
         """
         return self.state.cadence.cost.overhead if self.state.attached else self._last_overhead
 
     @property
     def overhead_is_lower_bound(self) -> bool:
-        """Whether :attr:`overhead` may be too small: no step was idle, or only such as observed ones made slower."""
+        """Whether :attr:`overhead` may be too small: no step was idle, or observed ones have slowed idle ones down."""
         return self.state.cadence.cost.overhead_is_lower_bound if self.state.attached else self._last_is_lower_bound
 
     @property
@@ -216,7 +220,7 @@ class PyTorchInspector(DisplaysRun):
         return self.state.first_not_finite
 
     def attach(self, module: nn.Module) -> "PyTorchInspector":
-        """Watch ``module``; detaches from the model before, if there is one."""
+        """Watch ``module``, after detaching from the previous model, if there is one."""
         model = unwrap(module)
         if self.state.events.stop_on is not None and self.state.per_rank and several_processes():
             raise OptionError(f"stop_on={self.state.events.stop_on!r} and per_rank=True: {STOP_NEEDS_ALL}")
@@ -224,6 +228,7 @@ class PyTorchInspector(DisplaysRun):
             self.detach()
         self.state.events.forget()
         self._shown_step, self._last_records, self._model = 0, [], weakref.ref(model)
+        self._checks_sight = None
         self.state.first_not_finite = None
         self.state.average_over(averaging_processes(module))
         self._tell_stand_ins(model)
@@ -274,7 +279,7 @@ class PyTorchInspector(DisplaysRun):
         return self
 
     def drop(self) -> None:
-        """Leave the model and show nothing: nothing is computed, so the garbage collector may call this."""
+        """Remove all hooks and show nothing. Computes nothing, so the garbage collector may call it."""
         _release_dropped(self._adopted, self._handles, self.state)
 
     def step(self) -> None:
@@ -294,7 +299,7 @@ class PyTorchInspector(DisplaysRun):
             tell(self.state, "ending a step", error)
 
     def complete_step(self) -> None:
-        """Say that no further optimizer steps in this step; passes, ticks and reports say so, too."""
+        """Say that no other optimizer will step in this step; a pass, a tick or a report implies it."""
         try:
             if self._steps is not None:
                 self._steps.complete_step()
@@ -302,14 +307,14 @@ class PyTorchInspector(DisplaysRun):
             tell(self.state, "ending a step", error)
 
     def end_steps_by_call(self) -> None:
-        """Let only calls of :meth:`step` end a step, as for optimizers that take turns; before the first one."""
+        """Let only calls of :meth:`step` end a step, for optimizers that take turns. Call it before the first step."""
         if self._steps is not None:
             self._steps.ends_by_call = True
 
     def forward(self) -> None:
         """Say that a pass begins, if no call of the model does: from now on only these calls count.
 
-        Whether it is a pass of training is decided as ever: the model is in train mode and gradients are enabled.
+        It is a training pass if the model is in train mode and gradients are enabled, as always.
         """
         try:
             if self._steps is not None:
@@ -333,7 +338,7 @@ class PyTorchInspector(DisplaysRun):
             push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
             report: str | None = TRAINING_LOSS if train else self._call_preprocessor.non_train_loss_str
             if not train and self.state.finished_step() is not None:
-                report = None  # its step is known
+                report = None  # its step is given
             self._take("push_loss", "loss", value, push, report)
         except Exception as error:
             tell(self.state, "adding a loss", error)
@@ -349,7 +354,7 @@ class PyTorchInspector(DisplaysRun):
         try:
             self.complete_step()
             if not isinstance(values, Mapping | None):
-                self._refuse(f"log({_short(values)}) is left out: write log(name=number)", "log()")
+                self._refuse(f"log({short_repr(values)}) is left out: write log(name=number)", "log()")
                 values = None
             after_evaluation = self.state.finished_step() if self.state.is_evaluating else None
             label = self._label(after_evaluation if step is None else step)
@@ -381,7 +386,7 @@ class PyTorchInspector(DisplaysRun):
             tell(self.state, A_TICK, error)
 
     def show_tick(self, epoch: int | None = None, axis: str | None = None) -> None:
-        """The same for those who have more to do at the end of a step: an event does not stop training now.
+        """The same, but an event does not stop training here: for callers with more to do at the end of a step.
 
         Args:
             epoch: the number of the tick; None for the next one.
@@ -395,7 +400,7 @@ class PyTorchInspector(DisplaysRun):
         self.state.call_back()
 
     def iter(self, iterable: Iterable[Item]) -> Iterator[Item]:
-        """Go through ``iterable`` and tick after each item, except one where the loop ends with ``break``."""
+        """Iterate over ``iterable`` and tick after each item; an item left by ``break`` gets no tick."""
         for index, item in enumerate(iterable):
             if index:
                 self.tick_epoch()
@@ -407,7 +412,7 @@ class PyTorchInspector(DisplaysRun):
         return self.iter(range(*args, **kwargs))
 
     def hold(self, names: Collection[str]) -> None:
-        """Keep the numbers so far under these names at the last step, whenever the next tick comes."""
+        """Assign what was collected under these names to the last step, even if the next tick comes later."""
         for source in (self._call_preprocessor, self._logged.numbers):
             source.hold(self.state.step, names)
         for lens in self._adopted:
@@ -424,7 +429,7 @@ class PyTorchInspector(DisplaysRun):
         checkpoint.load(self, state)
 
     def begin_at(self, step: int) -> None:
-        """Count on from this step, if there is no saved state to load; before the first step."""
+        """Continue counting from this step if there is no saved state to load. Call it before the first step."""
         checkpoint.count_on(self, step)
 
     def records(self) -> list[Record]:
@@ -454,8 +459,8 @@ class PyTorchInspector(DisplaysRun):
     ) -> ProbeReport:
         """Run copies of the model with one batch, to measure what training itself does not show.
 
-        Nothing of the training changes: not the model, its gradients, the optimizer, or random numbers. Nothing is
-        recorded. If the model raises an error, so does this. It takes memory for a second model and its gradients.
+        Training is not affected: the model, its gradients, the optimizer and the random state stay as they are. Nothing
+        is recorded. Errors of the model are raised. It needs memory for a second model with gradients.
 
         Args:
             inputs: what the model is called with: a dictionary holds keyword arguments, a tuple or list several
@@ -464,10 +469,10 @@ class PyTorchInspector(DisplaysRun):
             loss_fn: computes the loss, as a module or function. None: the ``loss_fn`` of LossMetrics, if there are
                 targets; else the ``loss`` field of the output.
             noise: compare the gradients of two halves of the batch. Samples are along the first dimension.
-            overfit: train so many steps on this batch alone, with new optimizers of the same class and options.
+            overfit: train this many steps on this batch alone, with new optimizers of the same class and options.
             sharpness: also find the largest eigenvalue of the Hessian.
             mixing: also check that in eval mode no output depends on the inputs of other samples.
-            iterations: at most so many Hessian-vector products, for the sharpness.
+            iterations: the most Hessian-vector products, for the sharpness.
             tolerance: the relative error at which these end.
 
         >>> model, loss_fn = nn.Linear(2, 1), nn.MSELoss()
@@ -537,14 +542,14 @@ class PyTorchInspector(DisplaysRun):
         except (TypeError, ValueError, OverflowError) as error:
             if self.state.on_error == "raise":
                 raise
-            self._refuse(f"{call}() takes numbers, so {name}={_short(value)} is left out: {error}", name)
-        except Exception as error:  # others that came with it are taken all the same
+            self._refuse(f"{call}() takes numbers, so {name}={short_repr(value)} is left out: {error}", name)
+        except Exception as error:  # other numbers of the same call are still taken
             tell(self.state, f"{call}() of {name!r}", error)
 
     def _refuse(self, text: str, name: str) -> None:
         if name not in self._refused:
             self._refused.add(name)
-            warn(f"{text}. Training goes on", stacklevel=users_line())
+            warn(f"{text}. Training goes on")
 
     def _label(self, step: Any) -> int | None:
         """The given step, limited to the range from the last tick to now: earlier ticks were shown already."""
@@ -554,7 +559,7 @@ class PyTorchInspector(DisplaysRun):
             wanted = int(step)
         except Exception:
             self._refuse(
-                f"log(step={_short(step)}): this is not a step number, so the last finished step is used", "step="
+                f"log(step={short_repr(step)}): this is not a step number, so the last finished step is used", "step="
             )
             return None
         now = self.state.step if self.state.attached else self.state.counter
@@ -575,6 +580,9 @@ class PyTorchInspector(DisplaysRun):
             state.counter = number
             if state.engine is not None:
                 self._follow_layers()
+                for lens in self._adopted:
+                    if isinstance(lens, Lens):
+                        lens.refresh()
                 state.engine.refresh()
         finally:
             state.counter = number
@@ -610,7 +618,7 @@ class PyTorchInspector(DisplaysRun):
     def _pass_over(self, parts: list[str]) -> None:
         if parts:
             text = f"torch.jit calls no hooks, so scripted parts of the model are not watched: {', '.join(parts[:3])}"
-            warn(text + (f" and {len(parts) - 3} more" if len(parts) > 3 else ""), stacklevel=3)
+            warn(text + (f" and {len(parts) - 3} more" if len(parts) > 3 else ""))
 
     def _introduce_layers(self) -> None:
         if self._layers is not None and hasattr(self.visualizer, "describe_layers"):
@@ -631,7 +639,7 @@ class PyTorchInspector(DisplaysRun):
             self._settle()
         self._last_records = []
         for name, value in self._run_statistics().items():
-            if name not in self._logged.numbers:  # the user's own number of that name is meant
+            if name not in self._logged.numbers:  # a number that the user logs under that name wins
                 self._logged.numbers.push(name, value)
         for lens in self._adopted:
             if isinstance(lens, Lens):
@@ -641,7 +649,7 @@ class PyTorchInspector(DisplaysRun):
             self._show_logged()
         others = [lens for lens in self._adopted if lens is not self._logged]
         lenses = [*others, self._logged] if is_joint else self._adopted
-        state.counter = number  # not earlier: lenses use the old number to decide whether to look at the model now
+        state.counter = number  # not earlier: collect() above still needs the old number
         tick = Tick(lenses, self._call_preprocessor, state, axis, exchange, self._with_logged)
         self._shown_epoch, self._shown_step = tick.number, tick.step
         shows = self.is_main_process or state.per_rank
@@ -649,7 +657,8 @@ class PyTorchInspector(DisplaysRun):
         later = can_wait and all(map(_is_own, self._adopted))
         if not later:
             self._settle()
-        self._ticks_to_check += state.observed > 0
+        if self._checks_sight is None and state.observed > 0:
+            self._checks_sight = True
         state.finish_tick(partial(tick.show, self.visualizer if shows else None), later=later)
         if not later:
             self._settle()
@@ -662,8 +671,8 @@ class PyTorchInspector(DisplaysRun):
     def _settle(self) -> None:
         """Wait until the last tick is shown; after the first one, warn if it has seen nothing."""
         self.state.settle()
-        if self._ticks_to_check == 1 and self.state.engine is not None:
-            self._ticks_to_check = 2
+        if self._checks_sight and self.state.engine is not None:
+            self._checks_sight = False
             warn_if_blind(self.state.engine)
 
     def _tell_stand_ins(self, model: nn.Module) -> None:
@@ -672,7 +681,7 @@ class PyTorchInspector(DisplaysRun):
                 optimizer.trains(model, *([] if self._bank is None else [self._bank]))
 
     def _follow_hand(self, steps: StepCounter) -> None:
-        """No optimizer was given, but the user says when a step has ended: read gradients at steps from now on."""
+        """No optimizer was given, but the user calls step(): from now on, read gradients there."""
         model, stand_in = None if self._model is None else self._model(), StandIn()
         self.optimizers = (stand_in,)
         if model is not None:
@@ -703,7 +712,7 @@ def _call_back_at_exit(inspector: PyTorchInspector) -> None:
 
 
 def _is_own(lens: AbstractLens) -> bool:
-    """Whether it is one of this package, which may be read in another thread."""
+    """Whether the lens is part of this package, so that another thread may read it."""
     return type(lens).__module__.startswith(f"{__package__.partition('.')[0]}.")
 
 
@@ -714,14 +723,6 @@ def _flat(values: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
@@ -743,7 +744,7 @@ def _release(lenses: list[AbstractLens], handles: list[Any], state: InspectorSta
 
 
 def _release_dropped(lenses: list[AbstractLens], handles: list[Any], state: InspectorState) -> None:
-    """The same for an inspector that was garbage-collected: nobody could catch an error."""
+    """The same for a garbage-collected inspector, where nobody could catch an error."""
     try:
         _release(lenses, handles, state)
     except Exception as error:

@@ -23,8 +23,8 @@ GIB = 2**30
 class RunStatistics:
     """Learning rates of the optimizers; samples and steps per second, and skipped steps, since the last reading.
 
-    On CUDA also the most memory that tensors have taken at once in this process, in GiB. Where the peak of the device
-    is known also which share of it is used: the FLOP/s of the model, as if all steps were like an early one.
+    On CUDA also the peak memory of this process, in GiB. If the device's peak FLOP/s is known, also the share that the
+    model uses, assuming all steps cost the same as an early one.
 
     Args:
         optimizers: whose learning rates to read.
@@ -78,7 +78,7 @@ class RunStatistics:
         self._skipped = steps if self._skipped is None else self._skipped + steps
 
     def begin_at(self, step: int) -> None:
-        """Count from here: this many steps were done before."""
+        """Start counting here; this many steps were done before."""
         self._begin(step, self._clock())
 
     def end_step(self, step: int) -> None:
@@ -125,7 +125,7 @@ class RunStatistics:
             self._known, self._names = sizes, group_names(groups, named)
         ended, of_step = self._ended
         rates = of_step if ended == step else [group.get("lr") for group in groups]
-        known = zip(self._names, rates, strict=False)  # groups that were added since the step had no part in it
+        known = zip(self._names, rates, strict=False)  # groups added after the step took no part in it
         return {_title(name): rate for name, rate in known if _is_number(rate)}
 
 
@@ -133,7 +133,7 @@ def group_names(groups: Sequence[Mapping[str, Any]], named: Mapping[int, str]) -
     """Names for parameter groups; a single group needs none.
 
     A group with a ``name`` keeps it. Others are named after the submodule that they belong to, else by whether their
-    weights decay and whether they hold only biases and norms. If these are not distinct, they are numbered.
+    weights decay and whether they hold only biases and norms. If such names are not unique, groups are numbered.
 
     Args:
         groups: the ``param_groups`` of optimizers.

@@ -1,4 +1,4 @@
-"""Steps that a GradScaler skips: it does not call the optimizer then, so no hook of the optimizer fires."""
+"""Notices the steps that a GradScaler skips. It does not call the optimizer then, so no optimizer hook fires."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ class ScalerSteps:
 
     Args:
         steps: the steps of the optimizers.
-        skipped: is called with the optimizer.
+        skipped: called with the optimizer whose step was skipped.
         state: the state of the inspector, which reports errors.
     """
 

@@ -15,15 +15,15 @@ from ..engine.torch_private import number_of_graphs
 
 KEPT = 63  # recent durations of each phase; odd, so that the middle one is neither high nor low
 JUST_NOW = 5  # idle steps that others are compared with
-PAUSES = 3  # recent ones: while all steps are observed a device waits for the host, and soon after no more
+PAUSES = 3  # recent pauses kept: a device waits for the host while all steps are observed, and no longer soon after
 IDLE_HOOKS = 9  # recent idle steps whose hooks were measured on the device
 TIME_HOOKS_EVERY = 16  # steps
 AFTER_COMPILING = 2  # steps after one that compiled something: they still allocate, tune and capture
-MOST_OF_IDLE = 0.5  # of an idle step, as far as hooks are believed to have made it longer
-AFTERMATH = 2  # idle steps after an observed one on a CPU: they find little in its caches, and take longer
-CLOSE = 32  # idle steps between observed ones: among fewer, even the last may not have recovered
-DISTURBED = 0.25  # of an idle step: if the first one after an observed one takes so much longer, others suffer, too
-LONG = 1.0  # seconds of an idle step: beside it such beginnings are short, and leaving steps out is dear
+MOST_OF_IDLE = 0.5  # the most of an idle step's time that is attributed to hooks
+AFTERMATH = 2  # on a CPU, idle steps after an observed one that are slower because of cold caches
+CLOSE = 32  # with fewer idle steps between observed ones, even the last may still be slow
+DISTURBED = 0.25  # of an idle step: if the first after an observed one takes this much longer, later ones may as well
+LONG = 1.0  # if idle steps take longer than this many seconds, warm-up hardly matters and skipping steps is costly
 
 
 class Phase(IntEnum):
@@ -48,10 +48,10 @@ class Pause:
     def __init__(self, seconds: float, events: tuple[Any, Any] | None = None) -> None:
         self.seconds, self._events = seconds, events
         self.noticed: float | None = seconds if events is None else None
-        """How much longer training takes for it; None while not known."""
+        """How much it delayed training; None if not known yet."""
 
     def has_passed(self) -> bool:
-        """Whether a device has come to its end: then what it has noticed is known."""
+        """Whether the device has reached the end of the pause, so that its delay is known."""
         if self.noticed is None and self._events is not None and self._events[1].query():
             begin, end = self._events
             self.noticed = min(self.seconds, begin.elapsed_time(end) / 1000)
@@ -86,7 +86,7 @@ class StepClock:
 
     @property
     def waits(self) -> bool:
-        """Whether the host waits for the steps themselves: then time inside hooks makes a step longer."""
+        """Whether the host runs the steps itself (CPU), so that time inside hooks makes a step longer."""
         return self._device is None
 
     def use(self, device: torch.device | str | None) -> None:
@@ -104,7 +104,7 @@ class StepClock:
         self._new_extras: list[tuple[Phase, float]] = []
         self._after: list[deque[float]] = [deque(maxlen=KEPT) for _ in range(AFTERMATH)]
         self._since_busy, self._stretch = AFTERMATH, CLOSE
-        self._calm = 0  # for so many more steps those that came long enough after an observed one stand for all
+        self._calm = 0  # for this many more disturbed steps, only those long enough after an observed one are kept
         self._aftermaths = 0
         self._to_skip = {Phase.IDLE: 0, Phase.BASELINE: 1, Phase.OBSERVE: 2}
         self._compiled = _compiled()
@@ -130,7 +130,7 @@ class StepClock:
         self._began: Any = None
 
     def mark(self, *, with_hooks: bool = False) -> None:
-        """The current step is counted from here on; on a device ``with_hooks``, these are measured there, too."""
+        """The current step starts here. With ``with_hooks``, hooks are also timed on the device."""
         if self._device is None:
             self._began = self._clock()
         elif torch.cuda.is_current_stream_capturing():
@@ -164,7 +164,7 @@ class StepClock:
         return spent
 
     def end_quietly(self, now: float) -> None:
-        """The same for an idle step before another one; on a device it is not measured, since events cost time."""
+        """The same for an idle step followed by another one. On a device it is not measured, since events cost time."""
         began, spent = self._began, self.spent
         self._quiet_steps += 1
         self._in_quiet_hooks.append(spent)
@@ -177,10 +177,9 @@ class StepClock:
             self._keep_idle(now - began - spent)
 
     def take_quiet_steps(self) -> tuple[int, float]:
-        """How many steps have ended quietly since the last call, and the time that hooks usually take in so many.
+        """How many steps ended quietly since the last call, and the time that hooks usually take in that many steps.
 
-        On a busy machine a hook that was interrupted seems to take long. So do other parts of steps, and of their
-        durations the median counts, too.
+        On a busy machine, a hook that was preempted seems slow. So the median is used, as for step durations.
         """
         steps, self._quiet_steps = self._quiet_steps, 0
         return steps, steps * statistics.median_low(self._in_quiet_hooks) if steps else 0.0
@@ -191,7 +190,7 @@ class StepClock:
         return self._take_spent()
 
     def _take_spent(self) -> float:
-        """The time that hooks took in the step that ends now; of one that is running, the rest is of the next step."""
+        """The time that hooks took in the step that ends now; the rest of a running hook counts for the next step."""
         spent, self.spent = self.spent, 0.0
         if self.is_in_hook:
             now = self._clock()
@@ -217,7 +216,7 @@ class StepClock:
         self.spent += self._clock() - max(begin, self._ended)
 
     def leave_out(self, seconds: float) -> None:
-        """What took so long until now is part of no step, and of no hook, even if one is running."""
+        """The last ``seconds`` belong to no step and to no hook, even if one is running."""
         if self.is_in_hook:
             self.spent -= seconds
         self.mark()
@@ -228,10 +227,10 @@ class StepClock:
         return self._clock(), self._event() if may_record else None, _compiled()
 
     def end_pause(self, begin: Any, *, computes: bool = False) -> Pause:
-        """Training goes on: it is part of no step and of no hook, even if one is running.
+        """Training goes on. The pause belongs to no step and to no hook, even if one is running.
 
-        It took no time if something was compiled in it. A pause that ``computes`` on the device does not tell whether
-        steps suffer while the host is busy.
+        If something was compiled during it, it counts as zero. A pause that ``computes`` on the device says nothing
+        about how steps suffer from a busy host.
         """
         then, event, compiled = begin
         seconds: float = self._clock() - then
@@ -248,13 +247,13 @@ class StepClock:
     def host_share(self) -> float:
         """How much longer steps get for each second that the host spends on something else.
 
-        On a CPU it is 1. A device that has always work to do does not notice.
+        1 on a CPU; 0 on a device that always has queued work.
         """
         return min(self._pause_share, self.idle_share)
 
     @property
     def idle_share(self) -> float:
-        """How much longer idle steps get for each second inside their hooks, and by the kernels of those."""
+        """How much longer an idle step gets for each second inside its hooks, kernels included."""
         return statistics.median_low(self._hook_shares) if self._hook_shares else self._pause_share
 
     @property
@@ -274,20 +273,21 @@ class StepClock:
     def usual_extra(self, phase: Phase) -> float | None:
         """The median of how much longer a step took than idle ones just then; None while not known.
 
-        Steps may all become slower. Observed ones are rare, so old ones must not be compared with new idle ones.
+        All steps may become slower over time. Observed steps are rare, so an old one must not be compared with new idle
+        ones.
         """
         return statistics.median_low(self._extra[phase]) if self._extra[phase] else None
 
     def take_extras(self) -> list[tuple[Phase, float]]:
-        """How much longer each step took than idle ones just then, of those that were measured since the last call."""
+        """How much longer each step measured since the last call took than the idle steps around it."""
         self._read_events()
         found, self._new_extras = self._new_extras, []
         return found
 
     def take_aftermaths(self) -> float:
-        """How much longer idle steps took than others because one was observed before; of those since the last call.
+        """How much idle steps were slowed down by an observed step before them, since the last call.
 
-        As far as it is known: where all idle steps come right after others, none tells how fast they would be.
+        Not known if every idle step comes right after an observed one.
         """
         number, self._aftermaths = self._aftermaths, 0
         usual = (statistics.median_low(extras) for extras in self._after if extras)
@@ -295,7 +295,7 @@ class StepClock:
 
     @property
     def is_never_calm(self) -> bool:
-        """Whether idle steps seem to take longer than bare ones do, since all come soon after an observed one."""
+        """Whether all idle steps come so soon after an observed one that they are probably slower than bare ones."""
         if self._device is not None or not self._idle:
             return False
         if not self._calm:
@@ -309,10 +309,10 @@ class StepClock:
         return statistics.median_low(self._in_hooks[phase]) if self._in_hooks[phase] else 0.0
 
     def usual_share(self, phase: Phase) -> float | None:
-        """The part of a step's duration that hooks and their kernels take for sure; None while not known.
+        """The part of a step that hooks and their kernels certainly take; None if not known yet.
 
-        On CUDA this is the time between events at both ends of each hook, in some of the steps: that of kernels if the
-        device has always work to do, and that of the hooks if it waits for them.
+        On CUDA this is the time between events around each hook, in some steps: kernel time if the device always has
+        queued work, host time if it waits for the hooks.
         """
         found = self._in_hooks[phase] if self._device is None else self._on_device[phase]
         return statistics.median_low(found) if found else None
@@ -320,7 +320,7 @@ class StepClock:
     def _keep(self, phase: Phase, seconds: float, spent: float) -> None:
         self._in_hooks[phase].append(spent)
         if phase == Phase.IDLE:
-            # a hook that waits for what others have started seems to take the time of those
+            # a hook that waits for work started elsewhere seems to take that time itself
             self._keep_idle(max(0.0, seconds - min(spent * self.idle_share, MOST_OF_IDLE * seconds)))
             return
         self._durations[phase].append(seconds)
@@ -333,7 +333,7 @@ class StepClock:
         return seconds - statistics.median_low(list(self._idle)[-JUST_NOW:])
 
     def _keep_idle(self, seconds: float) -> None:
-        """Keep how long an idle step took by itself; one right after an observed one only while there are no others."""
+        """Keep the duration of an idle step; one right after an observed step only while there are no others."""
         place, self._since_busy = self._since_busy, self._since_busy + 1
         is_disturbed = place < AFTERMATH and self._device is None
         if is_disturbed and self._calm and len(self._idle) >= JUST_NOW:
@@ -348,7 +348,7 @@ class StepClock:
         self._idle.append(seconds)
 
     def _time_hooks(self, phase: Phase, spent: float) -> None:
-        """Measure hooks on the device: in some idle steps, and in some others as long as none is idle."""
+        """Time hooks on the device: in some idle steps, or in some observed ones while there are no idle ones."""
         if self._device is None:
             return
         if self._spans:
@@ -366,7 +366,7 @@ class StepClock:
 
     def _read_events(self) -> None:
         if not (self._spans_pending or self._pauses or self._pending) or torch.cuda.is_current_stream_capturing():
-            return  # a question to the device would end the capture of a graph
+            return  # querying an event would end a graph capture
         while self._spans_pending and all(end.query() for _, end in self._spans_pending[0][1]):
             phase, spans, spent = self._spans_pending.popleft()
             self._on_device[phase].append(sum(begin.elapsed_time(end) for begin, end in spans) / 1000)

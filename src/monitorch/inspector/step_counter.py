@@ -21,7 +21,7 @@ from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
 from ..engine.torch_private import NO_TASK, graph_task, inside_backward
-from ..errors import users_line, warn
+from ..errors import warn
 from .arguments import Trainer
 from .flop_count import FlopCount
 from .inspector_state import InspectorState
@@ -31,9 +31,9 @@ from .run_statistics import RunStatistics
 from .scaler_steps import ScalerSteps
 
 STEPLESS = 4
-"""After this many training passes without an optimizer step, changed parameters mean that another optimizer steps."""
+"""After this many training passes without a step, changed parameters mean that another optimizer is stepping."""
 LONG = 256
-"""After this many passes steps are being missed in any case: nobody accumulates gradients for so long."""
+"""After this many passes steps are certainly being missed: nobody accumulates gradients for that long."""
 TELL_OF_STEPS = "step() of the watch or inspector after each step"
 STEP_CURE = (
     f"if it is stepped in another way, call {TELL_OF_STEPS}, or pass the optimizer inside it whose step() is called"
@@ -52,7 +52,7 @@ class PassHook(GraphHook):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called by the module; training passes of quiet steps are only counted.
 
-        That is done here in as few calls as possible: in a step all that they need has left the processor's caches.
+        It uses as few calls as possible: what they need has left the CPU caches by then.
         """
         state, clock = self._state, self._clock
         if is_dynamo_compiling() or not (state.is_quiet and module.training and is_grad_enabled()):
@@ -87,7 +87,7 @@ class PassHook(GraphHook):
         clock.leave(begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Leave an operator in the graph that calls back whenever it runs, with the inputs if somebody reads them."""
+        """Put an operator into the graph that calls back whenever it runs, with the inputs if they are needed."""
         kind, named = kind_of_pass(module), self._counter.inputs.in_graph(args, kwargs)
         if named and kind == TRAINING and self._state.observing:
             self._callback.pass_named(kind, named)
@@ -96,7 +96,7 @@ class PassHook(GraphHook):
 
 
 class PartHook(GraphHook):
-    """Lets calls of functions be seen in a part of a model that is not called itself."""
+    """Watches function calls in a part of the model, for models that are never called as a whole."""
 
     def __init__(self, counter: "StepCounter", state: InspectorState) -> None:
         super().__init__(state, "noticing that a part of the model runs")
@@ -113,12 +113,12 @@ class PartHook(GraphHook):
 class StepCounter:
     """Counts the steps of the first optimizer, including skipped ones; without one, the training passes of the model.
 
-    If others step right after the first one, without a pass in between, the step ends with the last of them. Which one
-    that is shows in the first step: it ends when a pass begins, or with a tick or a report of the user.
+    If other optimizers step right after the first one, without a pass in between, the step ends with the last of them.
+    The first step shows which one that is: it ends when a pass begins, at a tick, or when the user reports something.
 
     A pass begins when the model is called. If the model itself is never called, because a framework calls one of its
-    methods, a pass begins with the module that is called first. Once the user says when passes and steps begin and end,
-    by :meth:`begin_pass_by_hand` and :meth:`end_step`, only that counts.
+    methods, a pass begins with the module that is called first. Once the user calls :meth:`begin_pass_by_hand` or
+    :meth:`end_step`, only those calls count.
 
     Args:
         model: the root of the watched modules.
@@ -149,16 +149,17 @@ class StepCounter:
         self._has_begun = False
         """Whether a pass of this step was noticed."""
         self._is_announced: bool | None = None
-        """Whether the user has said that a pass begins, and nothing was called since; None if the user never does."""
+        """Whether the user announced a pass and no module was called since; None if the user never announces passes."""
         self._may_be_quiet = False
         self._last: Optimizer | None = self._optimizers[0] if len(self._optimizers) == 1 else None
         """The optimizer with which a step ends; None while that is not known."""
         self._is_ending = False
         """Whether the first optimizer has stepped in this step."""
         self._follower: Optimizer | None = None
-        """Which one has stepped last since then."""
+        """The optimizer that stepped last since then."""
         self.ends_by_call = False
-        """Whether only :meth:`end_step` ends a step, though steps of optimizers are noticed: several may take turns."""
+        """Whether only :meth:`end_step` ends a step, even though optimizer steps are noticed: optimizers may take
+        turns."""
         self._flops = FlopCount(engine.device, peak_flops, state.clock)
         self.run_statistics = RunStatistics(self._optimizers, 1 / state.loss_share, model, flops=self._flops)
         self._preparation = Preparation(state, engine, model, self.run_statistics)
@@ -180,7 +181,7 @@ class StepCounter:
             self._engine.steps(optimizer).after.append(self._after_step)
 
     def follow(self, stand_in: StandIn) -> None:
-        """There was no optimizer, and now the user says when steps end: this stands in for whatever makes them."""
+        """The user says when steps end, and gave no optimizer: ``stand_in`` takes its place."""
         self._optimizers, self._last = (stand_in,), stand_in
         self._listen()
 
@@ -199,7 +200,10 @@ class StepCounter:
             return
         steps = [self._engine.steps(optimizer) for optimizer in self._optimizers]
         if any(each.has_ended for each in steps):
-            warn("step() is for optimizers whose steps are not noticed; steps of this one are counted. Remove the call")
+            warn(
+                "step() is only for optimizers whose steps cannot be detected. The steps of this one are already "
+                "counted: remove the call"
+            )
             return
         self._is_by_hand, self._last, has_begun = True, next(iter(self._optimizers), None), self._has_begun
         if not self._state.steps_have_ends:  # from now on a step may have several passes
@@ -229,8 +233,8 @@ class StepCounter:
         self.clock.leave(begin)
 
     def _begin_passes_with(self, module: nn.Module) -> None:
-        """Let passes begin with what calls this layer, from now on: it runs first, and the model is not called."""
-        if inside_backward():  # activation checkpointing repeats a pass that began before the model was watched
+        """From now on, a pass begins with the module that calls this layer: the model itself is never called."""
+        if inside_backward():  # activation checkpointing is recomputing a pass from before the model was watched
             return
         if kind_of_pass(module) != TRAINING:  # in training another one may be called
             return
@@ -245,7 +249,7 @@ class StepCounter:
         self.begin_pass(kind_of_pass(module))
 
     def act_on_events(self, kind: int) -> None:
-        """A pass is about to begin: if it is the first one of a step, do what could not be done after the last step."""
+        """A pass is about to begin. If it is the first of a step, deliver events and stop if asked."""
         self.complete_step()
         events = self._state.events
         if (events.waiting or events.stop is not None) and kind == TRAINING and self._state.is_between_steps:
@@ -270,9 +274,9 @@ class StepCounter:
         self._engine.calls.begin(module)
 
     def begin_pass(self, kind: int, *, in_graph: bool = False) -> bool:
-        """Begin a pass, unless it is repeated, or a repetition; tells whether it is one.
+        """Begin a pass, unless it will be recomputed or is a recomputation; returns whether it counts.
 
-        If the user says when passes begin, it only tells whether this is the first call since then.
+        If the user announces passes, it only returns whether this is the first call since then.
         """
         if self._is_announced is not None:
             is_first, self._is_announced = self._is_announced, False
@@ -369,13 +373,13 @@ class StepCounter:
             self._engine.collect()
 
     def complete_step(self) -> None:
-        """Count a step that the first optimizer has made, if others might still follow: now none does."""
+        """End a step that was kept open for other optimizers: none will step any more."""
         if self._is_ending and not inside_backward():
             self._last = self._follower
             self._finish_step()
 
     def _keep_parameters(self) -> None:
-        """Let all that compare parameters keep them as they are, before a step that no hook will tell of."""
+        """Keep a copy of the parameters for comparison, before a step that no hook announces."""
         for optimizer in self._optimizers:
             self._engine.steps(optimizer).begin_by_hand()
 
@@ -385,7 +389,9 @@ class StepCounter:
         self._is_uncollected = False
         self.run_statistics.end_step(self._state.step + 1)
         self._state.next_step()
-        if self._optimizers and not isinstance(self._optimizers[0], StandIn):  # what others compute would count, too
+        if self._optimizers and not isinstance(
+            self._optimizers[0], StandIn
+        ):  # work outside torch.optim would be counted as well
             self._flops.begin()
 
     def _miss_a_step(self) -> None:
@@ -403,7 +409,7 @@ class StepCounter:
             missed, cure = f"no call of {type(first).__name__}.step()", STEP_CURE
             if isinstance(first, StandIn):
                 missed, cure = "no step", f"call {TELL_OF_STEPS}: steps of {first.kind} are not noticed otherwise"
-            warn(f"{seen}, but {missed}, so nothing is counted or shown; {cure}", stacklevel=users_line())
+            warn(f"{seen}, but {missed}, so no step is counted and nothing is shown; {cure}")
 
     def _check_what_is_watched(self) -> None:
         """At the first step: warn if the optimizer trains something other than the watched model."""
@@ -414,11 +420,11 @@ class StepCounter:
         if not any(parameter in owned for parameter in model.parameters()):
             cure = "watch the model after it is wrapped or moved, and pass the optimizer that trains it"
             seen = f"the optimizer made a step, but has no parameter of the watched {kind}"
-            warn(f"{seen}; {cure}", stacklevel=users_line())
+            warn(f"{seen}; {cure}")
         elif not self._state.passes and self._engine.is_blind:
             cure = "watch the module whose layers are called in training, or call watched.forward() before each pass"
             seen = f"the optimizer made a step, but no layer of the watched {kind} was called since watching began"
-            warn(f"{seen}; {cure}", stacklevel=users_line())
+            warn(f"{seen}; {cure}")
 
     def _look_for_a_scaler(self) -> None:
         """At the first step: warn if a GradScaler that was not given makes it, and scaled gradients are shown."""
@@ -428,5 +434,5 @@ class StepCounter:
         scale = 1.0 if scaler is None else scaler.get_scale()
         if scale != 1 and is_news(self._state, UNKNOWN_SCALER):
             shown = "gradients" if self._engine.gradients.takes_scaled else "gradients of outputs"
-            text = f"a GradScaler multiplies the loss by {scale:g}, so the {shown} shown are that many times too large"
-            warn(f"{text}; pass the scaler as grad_scaler=", stacklevel=users_line())
+            text = f"a GradScaler multiplies the loss by {scale:g}, so the {shown} shown are too large by that factor"
+            warn(f"{text}; pass the scaler as grad_scaler=")

@@ -22,7 +22,7 @@ from .agreements import SharedEvents, Wishes
 from .inspector_state import InspectorState
 
 APART = "not all processes came"
-"""The problem in ``InspectorState.told``; once all processes have met again, it may be reported again."""
+"""Key in ``InspectorState.told``; removed once all processes have met again, so that it can be reported again."""
 
 CURE = (
     "This process shows only its own numbers. For those of all processes, watch the model in each of them and tick at "
@@ -49,7 +49,7 @@ class RankExchange:
         self._master_rank = master_rank
 
     def merge(self, preprocessors: Iterable[AccumulatingPreprocessor], engine: Engine | None) -> None:
-        """Put the numbers of all processes together; if they cannot be reached, warn once and keep one's own."""
+        """Merge the numbers of all processes; if they cannot be reached, warn once and keep this process's own."""
         state = self._state
         participants: list[Participant | RankMerge] = [*{id(one): one for one in preprocessors}.values()]
         participants += [self._wishes, self._events]
@@ -65,10 +65,10 @@ class RankExchange:
             if self._meeting.is_over and self._meeting is state.meeting:
                 state.work_alone()
             if is_news(state, APART):
-                warn(f"{error}. {CURE}", stacklevel=4)
+                warn(f"{error}. {CURE}")
 
     def merge_foreign(self, lenses: Iterable[AbstractLens]) -> None:
-        """Let lenses that are not ours meet; they may use collectives, and only now we know that all are here."""
+        """Sync the users' own lenses: they may use collectives, and only now all processes are known to be here."""
         if self._meeting.is_ending or not self._meeting.has_met:
             return
         others = [lens for lens in lenses if not isinstance(lens, Lens)]
@@ -79,7 +79,7 @@ class RankExchange:
 
 
 class Tick:
-    """The numbers of one tick; until they are shown, they may still be on their way from the GPU.
+    """The numbers of one tick. Until they are shown, they may still be on the GPU.
 
     Making one starts the copies, one per device, and gives lenses new accumulators for the next tick.
 
@@ -87,8 +87,8 @@ class Tick:
         lenses: the lenses that show something.
         pushed: the numbers that the user has pushed.
         axis: what ticks are counted in, ``"epoch"``, ``"step"`` or ``"tick"``.
-        exchange: that with other processes, if there are any.
-        adopt: called after that; other processes may have logged numbers, whose lens is then to be shown.
+        exchange: the exchange with other processes, if there are any.
+        adopt: called after the exchange, and returns the lenses to show: other processes may have logged numbers.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Tick:
             if self._state.on_error == "raise":
                 raise
             text = f"{type(visualizer).__name__} could not show tick {self.number}: {error}"
-            warn(text, stacklevel=4)
+            warn(text)
 
     def _begin(self, visualizer: Any, step: int) -> None:
         if hasattr(visualizer, "begin_tick"):

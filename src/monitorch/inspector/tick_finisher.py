@@ -18,10 +18,11 @@ AT_EXIT = 60.0
 class TickFinisher:
     """Runs ticks one after the other; :meth:`wait` returns when they are done.
 
-    Its thread must not wait for itself: what a tick reads is complete by then. It does not keep a program from ending.
+    Its thread must not wait for itself: everything a tick reads is ready by then. The thread does not keep a program
+    from exiting.
 
     Args:
-        spend: is told how long its thread was busy, in seconds.
+        spend: called with the seconds that its thread was busy.
     """
 
     def __init__(self, spend: Callable[[float], None]) -> None:
@@ -38,8 +39,8 @@ class TickFinisher:
         self._errors: list[Exception] = []
         self._warnings: list[str] = []
         self._done: list[Callable[[], None]] = []
-        """Ticks that were run; kept, so that pinned memory is not freed in the thread, where a CUDA graph may be
-        captured."""
+        """Finished ticks, kept so that their pinned memory is not freed in this thread, which could break a CUDA graph
+        capture."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TickFinisher, (self._spend,)  # a copy has nothing to run
@@ -72,7 +73,7 @@ class TickFinisher:
         return self._unfinished == 0 or self._process != os.getpid()
 
     def wait(self, most: int = 0, patience: float | None = None) -> bool:
-        """Wait until at most so many ticks are not done; their warnings come now, and their first error is raised.
+        """Wait until at most ``most`` ticks are unfinished. Issues their warnings and raises their first error.
 
         Returns:
             False if that took longer than ``patience`` seconds.
@@ -83,7 +84,7 @@ class TickFinisher:
             came = self._changed.wait_for(lambda: self._unfinished <= most, patience)
             errors, warnings, self._errors, self._warnings, self._done = self._errors, self._warnings, [], [], []
         for text in warnings:
-            warn(text, stacklevel=4)
+            warn(text)
         if errors:
             raise errors[0]
         return came
@@ -113,7 +114,7 @@ class TickFinisher:
 
 
 def _wait_at_exit(finisher: TickFinisher) -> None:
-    """Wait for the last ticks when Python exits, for a limited time; there is nobody to tell of their errors."""
+    """Wait for the last ticks when Python exits, for a limited time; errors are dropped, as nobody could see them."""
     known = weakref.ref(finisher)
 
     def wait() -> None:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from ..errors import MissingExtraError, OptionError, users_line, warn
+from ..errors import MissingExtraError, OptionError, warn
 from ..store import DEFAULT_FOLDER
 from ..watching.model_watch import Watch, check_options
 from ..watching.model_watch import watch as watch_model
@@ -39,10 +39,10 @@ def watch(
     """Watch a model that Accelerate has prepared, with the GradScaler that it may use.
 
     ``accelerator.save_state`` saves the position of the run, and ``load_state`` continues from there. If the
-    accelerator has a :class:`MonitorchTracker`, what is logged goes to the run, too.
+    accelerator has a :class:`MonitorchTracker`, what is logged also goes to the run.
 
     Args:
-        accelerator: what has prepared them.
+        accelerator: the accelerator that prepared them.
         model: the prepared model.
         optimizer: the prepared optimizer, or several.
         **options: options of :func:`monitorch.watch`, such as ``loss_fn`` and ``run``.
@@ -89,7 +89,7 @@ def _save(accelerator: Accelerator, watched: Watch, models: Any, weights: Any, f
 
 
 def _load(accelerator: Accelerator, watched: Watch, models: Any, folder: str) -> None:
-    """Not by ``register_for_checkpointing``, which refuses checkpoints that were made without a watch."""
+    """We do not use ``register_for_checkpointing``: it refuses checkpoints made without a watch."""
     if watched in (found := _open_watches(accelerator)):
         go_on(watched, saved_position(folder, found.index(watched)), step=0)
 
@@ -102,7 +102,8 @@ class MonitorchTracker(GeneralTracker):  # type: ignore[misc]
     """Puts what ``accelerator.log`` gets into the run of :func:`watch`, and closes it at ``end_training``.
 
     ``Accelerator(log_with=MonitorchTracker())``, or ``log_with="monitorch"`` after an import of this module. Numbers
-    belong to the last finished step, whatever ``step=`` says: there the gradients and the loss of the same moment are.
+    belong to the last finished step, whatever ``step=`` says: that is where the gradients and loss of the same moment
+    are.
 
     Args:
         run: the name of the run; with ``log_with="monitorch"`` that of the project.
@@ -143,7 +144,7 @@ class MonitorchTracker(GeneralTracker):  # type: ignore[misc]
         elif not self._was_told:
             self._was_told = True
             text = "nothing is logged before monitorch.integration.accelerate.watch(accelerator, model, optimizer)"
-            warn(text, stacklevel=users_line())
+            warn(text)
 
     def finish(self) -> None:
         """Close the watch."""

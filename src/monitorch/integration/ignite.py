@@ -17,7 +17,7 @@ except ImportError as error:
     raise MissingExtraError.needed_by("MonitorchHandler", "pytorch-ignite", extra="ignite") from error
 
 VALIDATION = "val"
-"""What numbers of an evaluator begin with that was given no name."""
+"""The prefix for numbers of an evaluator without a name."""
 
 
 class MonitorchHandler:
@@ -26,10 +26,10 @@ class MonitorchHandler:
     A step is a step of the optimizer, so with accumulated gradients it is not an iteration. The loss is the output of
     the trainer, which is a number by default. Metrics of evaluators are logged at the step after which they ran.
 
-    Put it among ``to_save`` and ``to_load`` of a ``Checkpoint``: a trainer that goes on then goes on with the same run.
+    Put it among ``to_save`` and ``to_load`` of a ``Checkpoint``: a resumed trainer then continues the same run.
 
     Args:
-        model: what is trained, with its wrapper.
+        model: the model that is trained, including its wrapper.
         optimizer: the optimizer, or all of them.
         output_transform: takes the output of the trainer and returns the loss. None: the output if it is a number, or
             its ``"loss"``.
@@ -62,7 +62,7 @@ class MonitorchHandler:
         self._open: Watch | None = None
         self._loaded: Position = {}
         self._left: Position = {}
-        """Where the last run has ended."""
+        """The step at which the last run ended."""
         self._running: Engine | None = None
 
     def __repr__(self) -> str:
@@ -86,13 +86,15 @@ class MonitorchHandler:
             if not isinstance(evaluator, Engine):
                 raise OptionError(f"attach() takes ignite Engines, but {name} is {evaluator!r}")
         if len(all_named) < len(evaluators) + len(named):
-            raise OptionError(f"attach(): the evaluator without a name is called {VALIDATION!r}, too: give it another")
+            raise OptionError(
+                f"attach(): the evaluator without a name is called {VALIDATION!r} as well: give it another name"
+            )
         trainer.add_event_handler(Events.STARTED, self._start)
         trainer.add_event_handler(Events.ITERATION_COMPLETED, self._take_loss)
         trainer.add_event_handler(Events.TERMINATE, self._terminate)
         trainer.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
         handlers = _exception_handlers(trainer)
-        handlers.insert(0, handlers.pop())  # one that raises the error again would be the last
+        handlers.insert(0, handlers.pop())  # a handler that re-raises would be the last to run
         for place, (name, evaluator) in enumerate(all_named.items()):
             evaluator.add_event_handler(Events.COMPLETED, self._take_metrics, name, gives_loss=place == 0)
         return self
@@ -102,11 +104,11 @@ class MonitorchHandler:
         return position_of(self._open) if self._open is not None else self._loaded or self._left
 
     def load_state_dict(self, state: Position) -> None:
-        """Go on from there when the trainer starts."""
+        """Continue from there when the trainer starts."""
         self._loaded = state
 
     def _start(self, trainer: Engine) -> None:
-        """Watch the model: what was restored from a checkpoint is."""
+        """Watch the model, which is already restored from a checkpoint by now."""
         self._close(None)
         saved = self._loaded or (self._left if trainer.state.iteration else {})
         self._loaded = {}
@@ -148,7 +150,7 @@ class MonitorchHandler:
         self._close(error)
         handlers = [getattr(handler, "__func__", None) for handler, *_ in _exception_handlers(trainer)]
         if all(handler is MonitorchHandler._fail for handler in handlers):
-            raise error  # the engine does not, now that there is a handler; if there are others, they decide
+            raise error  # the engine does not re-raise once there is a handler; if there are others, they decide
 
     def _close(self, error: BaseException | None) -> None:
         watched = self._open
@@ -158,12 +160,12 @@ class MonitorchHandler:
         if self._running is not None:
             self._running.remove_event_handler(self._complete, Events.COMPLETED)
             self._running = None
-        # close() would ask Python, which tells of an error at terminate()
+        # close() would look at sys.exc_info(), which holds an exception after terminate()
         watched.__exit__(None if error is None else type(error), error, None)
 
 
 def _exception_handlers(trainer: Engine) -> list[Any]:
-    """What an engine calls when there is an error, in this order; no public method tells."""
+    """The handlers an engine calls for an error, in order; there is no public way to get them."""
     found: list[Any] = trainer._event_handlers[Events.EXCEPTION_RAISED]
     return found
 

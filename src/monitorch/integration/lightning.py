@@ -16,7 +16,7 @@ from .position import Position, begin, position_of
 
 
 def _callback_class() -> type[Any]:
-    """The base class of callbacks, from whichever of its two packages the program uses, or has."""
+    """The base class of callbacks, from whichever of the two packages is imported, or else installed."""
     packages = sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules)
     for package in packages:
         try:
@@ -33,20 +33,20 @@ else:
     Callback = _callback_class()
 
 FROM_TRAINER = ("model", "optimizer", "grad_scaler")
-"""Arguments of ``watch`` that the Trainer knows."""
+"""Arguments of ``watch`` that the Trainer provides."""
 
 
 class MonitorchCallback(Callback):
     """Watches the model that a Trainer fits: ``Trainer(callbacks=[MonitorchCallback()])``.
 
-    A step is a step of the optimizer, as counted by ``trainer.global_step``; of several optimizers, a batch in which
-    they made steps. The loss is what ``training_step`` returns, or passes to ``manual_backward``. What the model logs
-    is logged here, too, at the last step. The sanity check is not recorded. A fit that goes on from a checkpoint goes
-    on with the same run.
+    A step is a step of the optimizer, as counted by ``trainer.global_step``; with several optimizers, a batch in which
+    any of them stepped. The loss is what ``training_step`` returns, or passes to ``manual_backward``. What the model
+    logs is also logged here, at the last step. The sanity check is not recorded. A fit resumed from a checkpoint
+    continues the same run.
 
     Args:
-        validation_loss: the name under which the model logs its validation loss. None: of the names with "loss" in
-            them that validation logs, the shortest; if there is none, what ``validation_step`` returns.
+        validation_loss: the name under which the model logs its validation loss. None: the shortest name with
+            "loss" in it that validation logs; if there is none, what ``validation_step`` returns.
         **options: options of :func:`monitorch.watch`; model, optimizers and GradScaler come from the Trainer.
 
     >>> MonitorchCallback(every=10, run="first try")
@@ -98,7 +98,7 @@ class MonitorchCallback(Callback):
             self._open.forward()
 
     def on_before_backward(self, trainer: "Trainer", pl_module: "LightningModule", loss: Tensor) -> None:
-        """Take the loss, without the division by micro-batches and the scale that it has here."""
+        """Take the loss before division by the number of micro-batches and before loss scaling."""
         if self._open is None:
             return
         state = self._open.inspector.state
@@ -112,14 +112,14 @@ class MonitorchCallback(Callback):
     def on_train_batch_end(
         self, trainer: "Trainer", pl_module: "LightningModule", outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """End the step, if nobody else does, and log what the training step has logged."""
+        """End the step, unless an optimizer hook does, and log what the training step has logged."""
         if self._open is not None and self._ends_steps and trainer.global_step > self._trainer_steps:
             self._trainer_steps = trainer.global_step
             self._open.step()
         self._log_of_step(trainer, pl_module)
 
     def on_validation_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Leave out what training has logged since the last step: a logger does not get it, either."""
+        """Drop what training has logged since the last step; a Lightning logger does not get it either."""
         self._take_new(trainer)
 
     def on_validation_batch_start(
@@ -180,18 +180,18 @@ class MonitorchCallback(Callback):
         state = self._open.inspector.state
         try:
             if state.is_between_steps and not several_processes():
-                self._open.tick()  # what waits for its tick would be shown a second time by a run that goes on
+                self._open.tick()  # what is still waiting for its tick would be shown twice by the resumed run
             self._saved = position_of(self._open)
         except Exception as error:
             tell(state, "saving the position of the run", error)
         return self._saved
 
     def load_state_dict(self, state_dict: Position) -> None:
-        """Go on from there when training starts."""
+        """Continue from there when training starts."""
         self._saved = state_dict
 
     def _log_of_step(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Log what is new, as a logger gets it: not between the micro-batches of a step."""
+        """Log new numbers when a logger would get them: not between the micro-batches of a step."""
         if self._open is None:
             return
         if self._open.inspector.state.is_between_steps or not pl_module.automatic_optimization:
@@ -216,7 +216,7 @@ class MonitorchCallback(Callback):
         return new
 
     def _is_known(self, name: str, value: Tensor) -> bool:
-        """Whether it was there before: the Trainer keeps old numbers, and those kept here cannot be overwritten."""
+        """Whether this very number was already there: the Trainer keeps old ones."""
         known = self._known.get(name)
         return known is not None and known.data_ptr() == value.data_ptr()
 

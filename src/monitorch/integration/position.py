@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ..errors import UnsupportedModelError, users_line, warn
+from ..errors import UnsupportedModelError, warn
 from ..watching.model_watch import Watch, watch
 
 FILE = "monitorch.pt"
-"""In the folder of a checkpoint, where each has one; further watches have ``monitorch_1.pt`` and so on."""
+"""The file name inside a checkpoint folder; further watches use ``monitorch_1.pt`` and so on."""
 
 Position = dict[str, Any]
 """The name of the run, and the state of the watch; empty if there is none."""
@@ -24,13 +24,13 @@ def position_of(watched: Watch) -> Position:
 def begin(
     model: Any, optimizer: Any, options: dict[str, Any], saved: Position, step: int, **of_run: Any
 ) -> Watch | None:
-    """Watch a model that a framework trains; training goes on, but not watched, if such a model cannot be.
+    """Watch a model that a framework trains. If it cannot be watched, training continues without.
 
     Args:
         model: the model, with its wrapper.
         optimizer: the optimizer, or several.
-        options: those of the user.
-        saved: the position in the checkpoint that training goes on from: if it has a run, that goes on, too.
+        options: the user's options.
+        saved: the position in the checkpoint that training resumes from; if it names a run, that run continues as well.
         step: how many steps the framework has counted.
         **of_run: options of a stored run that the framework knows, unless the user has said otherwise.
     """
@@ -41,20 +41,20 @@ def begin(
     try:
         watched = watch(model, optimizer, **options)
     except UnsupportedModelError as error:
-        warn(f"the model is trained, but not watched: {error}", stacklevel=users_line())
+        warn(f"the model is trained, but not watched: {error}")
         return None
     go_on(watched, saved, step)
     return watched
 
 
 def go_on(watched: Watch, saved: Position, step: int) -> None:
-    """Continue from a saved position; without a usable one, count on from this step."""
+    """Continue from a saved position; without a usable one, count from this step."""
     try:
         if saved:
             watched.load_state_dict(saved["watch"])
             return
     except Exception as error:
-        warn(f"from the checkpoint only its step is used, which is {step}: {error}", stacklevel=users_line())
+        warn(f"only the step of the checkpoint is used, which is {step}: {error}")
     if step:
         watched.begin_at(step)
 
@@ -68,14 +68,14 @@ def save_position(watched: Watch, folder: str | os.PathLike[str], *, writes: boo
         writes: whether this process writes.
         number: which of several watches it is.
     """
-    watched.tick()  # then nothing is left that belongs to one process alone
+    watched.tick()  # after this, no process holds anything the others lack
     if not writes:
         return
     try:
         torch.save(position_of(watched), _file(folder, number))
     except Exception as error:
-        cannot = f"the position of the run cannot be saved in {folder}, so it cannot go on from there"
-        warn(f"{cannot}: {error}", stacklevel=users_line())
+        cannot = f"the position of the run cannot be saved in {folder}, so the run cannot be resumed from there"
+        warn(f"{cannot}: {error}")
 
 
 def saved_position(folder: str | os.PathLike[str], number: int = 0) -> Position:
@@ -87,7 +87,7 @@ def saved_position(folder: str | os.PathLike[str], number: int = 0) -> Position:
         saved = torch.load(file, map_location="cpu", weights_only=True)
         return {"run": saved["run"], "watch": saved["watch"]}
     except Exception as error:
-        warn(f"the run cannot go on from {file}: {error}", stacklevel=users_line())
+        warn(f"the run cannot be resumed from {file}: {error}")
         return {}
 
 

@@ -1,4 +1,4 @@
-"""A callback for Hugging Face's Trainer, and for those built on it, such as TRL's: one line watches a model."""
+"""A callback for Hugging Face's Trainer and those built on it, such as TRL's: watch a model with one line."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FROM_TRAINER = ("model", "optimizer", "grad_scaler", "loss_fn")
 class MonitorchCallback(TrainerCallback):
     """Watches the model that a Trainer trains: ``Trainer(..., callbacks=[MonitorchCallback()])``.
 
-    A step is what ``state.global_step`` counts. Its loss is the one that the Trainer itself adds up and logs, whoever
-    computes it. All that the Trainer logs is logged here, too, and ``eval_loss`` is the validation loss. A run is named
-    after ``run_name`` of the TrainingArguments, which are its config. Training that goes on from a checkpoint goes on
-    with the same run.
+    A step is what ``state.global_step`` counts. Its loss is the one that the Trainer itself adds up and logs, wherever
+    it is computed. Everything the Trainer logs is also logged here, and ``eval_loss`` is the validation loss. A run is
+    named after ``run_name`` of the TrainingArguments, which are its config. Training resumed from a checkpoint
+    continues the same run.
 
     Args:
         **options: options of :func:`monitorch.watch`; model, optimizer, scaler and loss come from the Trainer.
@@ -60,7 +60,7 @@ class MonitorchCallback(TrainerCallback):
         return {**vars(self), "watched": None, "_open": None, "_loss": None}
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any) -> None:
-        """A Trainer was made: it has to tell how its training ends."""
+        """A Trainer was made: make it report how its training ends."""
         _let_tell(_calling_trainer()[0])
 
     def on_train_begin(
@@ -73,7 +73,7 @@ class MonitorchCallback(TrainerCallback):
         **known: Any,
     ) -> None:
         """Watch the model: it is wrapped, and its optimizer is made and restored."""
-        self.end(None)  # training that has begun again
+        self.end(None)  # training was restarted
         trainer, checkpoint = _calling_trainer()
         self._folder, self._loss = Path(args.output_dir or "."), None
         model = model if trainer is None else trainer.model_wrapped
@@ -141,9 +141,9 @@ class MonitorchCallback(TrainerCallback):
 
 
 class _TellingTrainer(Trainer):
-    """A Trainer that tells its callbacks what no event does: the loss of each micro-batch, and errors.
+    """A Trainer that also tells its callbacks the loss of each micro-batch, and errors, which no event does.
 
-    The loss cannot be read elsewhere: that in the output of the model may be another, or none.
+    The loss cannot be read elsewhere: the model's output may hold a different one, or none.
     """
 
     def train(self, *args: Any, **named: Any) -> Any:
@@ -164,7 +164,7 @@ class _TellingTrainer(Trainer):
         return loss
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        user_class = type(self).__bases__[1]  # copies are of the class that others know
+        user_class = type(self).__bases__[1]  # copies have the public class
         return user_class.__new__, (user_class,), *super().__reduce_ex__(protocol)[2:]
 
     def _tell(self, error: BaseException) -> None:
@@ -176,7 +176,7 @@ class _TellingTrainer(Trainer):
 
 
 def _let_tell(trainer: Trainer | None) -> None:
-    """Give a Trainer of any class the methods of _TellingTrainer, too."""
+    """Add the methods of _TellingTrainer to a Trainer of any class."""
     kind = type(trainer)
     if trainer is not None and not issubclass(kind, _TellingTrainer):
         names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -184,7 +184,7 @@ def _let_tell(trainer: Trainer | None) -> None:
 
 
 def _calling_trainer() -> tuple[Trainer | None, str | None]:
-    """The Trainer that calls a callback, and the checkpoint that its training goes on from: no event has them."""
+    """The Trainer that calls a callback, and the checkpoint that it resumes from; no event passes these."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("self")

@@ -30,22 +30,22 @@ class ActivationHealth(Lens):
 
     *Batch spread* is the mean, over all elements of an entry, of the standard deviation over the batch, divided by the
     root mean square of all elements. Near 0 all inputs give the same: the layer has collapsed. *Unit spread* is the
-    same with units and batch exchanged: near 0 all units give the same, as after a constant initialisation. Of a batch,
-    or a layer, of one there is none; if all is 0, it is 0.
+    same with units and batch exchanged: near 0 all units give the same, as after a constant initialisation. With a
+    batch, or a layer, of one there is no such number; if everything is 0, it is 0.
 
-    Of a result with more than a million elements evenly spread entries and positions are looked at, with all units, and
-    others in each step.
+    Results with more than a million elements are sampled: evenly spread entries and positions, with all units, at other
+    places in each step.
 
     Calls are named after the last layer with weights that ran before them in the same module, else after the module;
-    further ones before the next such layer get numbers: ``fc``, ``fc 2``. Seen are the activation modules and functions
-    of torch, methods and in-place ones too, and clamp; softmax and dropout are none. A formula written by hand shows
-    the functions it is made of. The first dimension is the batch. With several processes the samples of all are put
-    together: dead units are then the mean of their shares, which is at least the share that is dead in all. With
-    ``exact_death=True`` it is the latter: one sample for each tick, over all windows of all processes in it.
+    further ones before the next such layer get numbers: ``fc``, ``fc 2``. Covered are torch's activation modules and
+    functions, including methods and in-place versions, and clamp; not softmax and dropout. A formula written by hand
+    shows the functions it is made of. The first dimension is the batch. With several processes, the samples of all are
+    pooled. Dead units is then the mean of their shares, which is at least the share that is dead everywhere. With
+    ``exact_death=True`` it is that share: one sample per tick, over all windows of all processes.
 
-    Compiled models are seen, without a graph break. Not seen **inside compiled graphs** are hardsigmoid, hardswish and
-    what is checkpointed, nor, with a warning, a model that is called inside a larger compiled function, or that is a
-    plain ``nn.Sequential`` itself.
+    Compiled models are seen, without a graph break. **Inside compiled graphs**, hardsigmoid, hardswish and checkpointed
+    parts are not seen; nor is, with a warning, a model called inside a larger compiled function, or one that is a plain
+    ``nn.Sequential``.
 
     An observed step costs about ten operations on each activation, and a microsecond per torch call. Nothing waits for
     the device. Idle steps cost nothing.
@@ -58,8 +58,8 @@ class ActivationHealth(Lens):
             before.
         line_aggregation: lines to draw: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2, Q3, IQR.
         range_aggregation: bands to draw: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
-        in_graphs: look into compiled graphs, too; these then have operators that hand over activations. False leaves
-            them as they are, as the standard lens does: nothing is shown of a compiled model.
+        in_graphs: also look into compiled graphs, by adding operators to them. False leaves graphs unchanged, as the
+            standard lens does: then nothing is shown for a compiled model.
         exact_death: with several processes, count a unit as dead only if it was never active in any of them.
     """
 

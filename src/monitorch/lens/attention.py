@@ -18,18 +18,18 @@ class Attention(Lens):
     *Entropy* is the mean of H / ln(n) over queries: H is the entropy of a query's weights, n how many keys are not
     masked for it; queries with fewer than two keys do not count. 1 means that all keys get the same weight, 0 that each
     query looks at one key only. Near 0 in a whole layer (below 0.15) attention has collapsed: look at the logits, then
-    at the learning rate, or normalise queries and keys. The standard error is shown, too: at most 128 queries of each
-    call are looked at, with all heads.
+    at the learning rate, or normalise queries and keys. Its standard error is shown as well, since at most 128 queries
+    of each call are sampled, with all heads.
 
     *Largest logit* is the largest over these queries and their keys, as it goes into the softmax. The largest of all
     queries may be larger, but not larger than *logit bound*: max|q| max|k| scale. Above 50 and growing it comes before
     a collapse. Weights are those before dropout.
 
-    Seen are calls of ``scaled_dot_product_attention``, of ``softmax`` over the last dimension of a tensor with four,
+    Covered are calls of ``scaled_dot_product_attention``, of ``softmax`` over the last dimension of a tensor with four,
     and of ``multi_head_attention_forward``, which ``nn.MultiheadAttention`` calls: the models of torch and of Hugging
-    Face, and most that are written by hand, also inside ``torch.compile(model)``. Not seen are the flash-attn package
-    and flex attention; **inside compiled graphs** also not what is checkpointed, nor, with a warning, a model that is
-    called inside a larger compiled function. What is below -5000 in a mask counts as masked.
+    Face, and most that are written by hand, also inside ``torch.compile(model)``. Not covered are the flash-attn
+    package and flex attention; **inside compiled graphs** also checkpointed parts and, with a warning, a model called
+    inside a larger compiled function. Mask values below -5000 count as masked.
 
     Each observed step costs one matrix product of 128 queries with the keys of up to eight sequences in each layer, a
     pass over all queries and keys for their norms, and about a microsecond per torch call. ``nn.MultiheadAttention``
@@ -44,8 +44,8 @@ class Attention(Lens):
         line_aggregation: lines to draw for entropies: mean, std, min, max; with ``inplace=False`` also median, Q1, Q2,
             Q3, IQR.
         range_aggregation: bands to draw for entropies: std, min-max; with ``inplace=False`` also Q1-Q3; None for none.
-        in_graphs: look into compiled graphs, too; these then have operators that hand over queries and keys. False
-            leaves them as they are, as the standard lens does: nothing is shown of a compiled model.
+        in_graphs: also look into compiled graphs, by adding operators to them. False leaves graphs unchanged, as the
+            standard lens does: then nothing is shown for a compiled model.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Lens(AbstractLens):
     """What the user can do when a lens finds no layer."""
 
     _group = ""
-    """What its numbers are called together, in records and runs; empty for the name of the class."""
+    """The name of its numbers in records and runs; empty for the class name."""
 
     def __init_subclass__(cls) -> None:
         """Let every lens accept the keywords of earlier releases."""
@@ -61,7 +61,7 @@ class Lens(AbstractLens):
         """Warn if there is no layer to watch."""
         if not self._layers:
             text = f"{type(self).__name__} found no layer to watch in this model; {self._cure}"
-            warn(text, stacklevel=2)
+            warn(text)
 
     def detach_from_module(self) -> None:
         """Remove all hooks, and forget everything about the model."""
@@ -152,6 +152,11 @@ class Lens(AbstractLens):
     def _is_fresh(self) -> bool:
         """Whether the last tick was active, so that its numbers are here."""
         return bool(self._frames) and self._finalized_in == self._state.ticks - 1
+
+    def refresh(self) -> None:
+        """Look at the model again, between two ticks."""
+        for gatherer in self._gatherers:
+            gatherer.refresh()
 
     def leave(self, modules: Collection[str]) -> None:
         """Stop watching the modules of these names: they were removed or replaced."""

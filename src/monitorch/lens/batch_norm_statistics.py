@@ -20,15 +20,15 @@ class BatchNormStatistics(Lens):
     max |mean - running mean| / sqrt(running variance + eps) over channels, *variance ratio* is (variance + eps) /
     (running variance + eps) of the channel where that is farthest from 1. Running statistics are those before the pass.
 
-    How to read it: a small batch is noisy, so a shift of a few times 1 / sqrt(n), for n elements of a channel, means
-    nothing. A shift that stays above 1, or a ratio that stays above 4 or below 1/4, means that the model does something
-    else in eval mode: the momentum is too small, batches are tiny or of different kinds, or training changes the layers
-    before it faster than the statistics follow. At the beginning of training they always do.
+    How to read it: small batches are noisy, so a shift of a few times 1 / sqrt(n), with n elements per channel, means
+    nothing. A shift that stays above 1, or a ratio that stays above 4 or below 1/4, means that the model behaves
+    differently in eval mode: the momentum is too small, batches are tiny or of different kinds, or training changes the
+    layers before it faster than the statistics follow. At the beginning of training they always do.
 
-    A layer adds the share ``momentum`` of what it sees to what it keeps, and its batch follows from what it has before
-    and after. So each observed step costs a few operations on one number per channel, without reading activations or
-    waiting for the device; in a synchronised layer the batch is that of all processes. Idle steps cost nothing. Layers
-    without running statistics, in eval mode or with a momentum of 0 show nothing.
+    A layer updates its running statistics by the share ``momentum``, so the batch statistics follow from the running
+    ones before and after. So each observed step costs a few operations on one number per channel, without reading
+    activations or waiting for the device; in a synchronised layer the batch is that of all processes. Idle steps cost
+    nothing. Layers without running statistics, in eval mode or with a momentum of 0 show nothing.
 
     Args:
         inplace: keep only running moments, instead of every sample.

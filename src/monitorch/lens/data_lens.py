@@ -11,7 +11,7 @@ from .base import Lens
 
 
 class DataLens(Lens):
-    """Watches the model as a whole; what it shows is named after data, in the place of layers."""
+    """Watches the model as a whole; its numbers are named after data instead of layers."""
 
     @abstractmethod
     def _gather(self, engine: Engine, model: nn.Module, inspector_state: Any) -> Gatherer:
@@ -26,7 +26,7 @@ class DataLens(Lens):
     register_non_leaf_module = register_leaf_module
 
     def finish_attach(self) -> None:
-        """Do nothing: names of data are known when they come."""
+        """Do nothing: the names are only known once data arrive."""
 
     def finalize_epoch(self) -> None:
         """Read every view, for all names that have come so far."""

@@ -1,5 +1,6 @@
-"""Signals that nobody wants to look at, but a diagnosis needs."""
+"""Signals that are not shown but needed by the diagnosis."""
 
+import weakref
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -17,7 +18,7 @@ from ..preprocessor.layer_spread import LayerSpread
 from .base import Lens
 
 MOST_SPREADS = 8
-"""Of how many layers the batch spread is measured: evenly spread ones, always the first and the last hidden one."""
+"""How many layers the batch spread is measured in: evenly spaced, including the first and the last hidden layer."""
 
 
 class SpreadGatherer(Gatherer):
@@ -34,7 +35,7 @@ class SpreadGatherer(Gatherer):
 
     def __call__(self, named: NamedTensors, kind: int) -> None:
         """Called with the output."""
-        if named and kind == TRAINING and self._recomputation.counts(has_grad=kind >= 2):
+        if self._recomputation.counts(has_grad=kind >= 2) and kind == TRAINING and named:
             self._hand_over(next(iter(named.values())))
 
     def _process(self, preprocessor: LayerSpread, output: Tensor) -> None:
@@ -51,7 +52,7 @@ class DiagnosisSignals(Lens):
     def __init__(self) -> None:
         self.scale = OutputNorm(True, True, False, None)
         self.spread = LayerSpread(inplace=True)
-        self._weighted: list[tuple[nn.Module, str]] = []
+        self._weighted: list[tuple[weakref.ref[nn.Module], str]] = []
         super().__init__([self.scale, self.spread], [])
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
@@ -60,7 +61,7 @@ class DiagnosisSignals(Lens):
             self._watch(
                 FeedForwardGatherer(module, [self.scale], module_name, inspector_state), module_name, module_name
             )
-            self._weighted.append((module, module_name))
+            self._weighted.append((weakref.ref(module), module_name))
 
     def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch containers with weights of their own."""
@@ -73,6 +74,8 @@ class DiagnosisSignals(Lens):
         count = min(MOST_SPREADS, len(hidden))
         places = {round(number * (len(hidden) - 1) / max(count - 1, 1)) for number in range(count)}
         for place in sorted(places):
-            module, name = hidden[place]
-            self._watch(SpreadGatherer(module, [self.spread], name, self._state), name, name)
+            known, name = hidden[place]
+            module = known()
+            if module is not None:
+                self._watch(SpreadGatherer(module, [self.spread], name, self._state), name, name)
         self._weighted = []

@@ -30,17 +30,17 @@ class Distribution(ParameterStateLens):
 
     A quantile is that of the finite elements, as NumPy has it, with the elements of a bin evenly spread over it. It is
     off by less than a bin, which is a quarter of its size at most, and by far less where the distribution is smooth. It
-    is never outside of the extremes, which are exact and have a plot of their own. How many elements were 0, infinite
-    or NaN is exact, too.
+    is never outside of the extremes, which are exact and have a plot of their own. The counts of 0, infinite and NaN
+    elements are exact as well.
 
-    How to read it: a ribbon that becomes wide, with a median that stays, is a scale that grows. One whose outer bands
-    go away from the inner one has outliers, which short floats do not like. One that closes at 0 is a layer that dies,
-    or a gradient that vanishes.
+    How to read it: a ribbon that becomes wide, with a median that stays, is a scale that grows. Outer bands that move
+    away from the inner one mean outliers, which 16-bit floats handle badly. A ribbon that closes at 0 is a dying layer
+    or a vanishing gradient.
 
-    At most 65,536 elements of each tensor are looked at, in 256 evenly spread blocks; of extremes and counts all. Each
-    observed step costs a copy of these, about 30 operations for all tensors of the same size together and, of larger
-    tensors, ten passes over the whole one, two on a CPU. Nothing waits for the device, and compiled graphs stay whole.
-    Up to 4 MiB of copies wait for each other.
+    At most 65,536 elements of each tensor are read, in 256 evenly spread blocks; extremes and counts cover all
+    elements. Each observed step costs a copy of these, about 30 operations for all tensors of the same size together
+    and, of larger tensors, ten passes over the whole one, two on a CPU. Nothing waits for the device, and compiled
+    graphs stay whole. Up to 4 MiB of copies are batched together.
 
     Args:
         what: ``"output"``: outputs of activations and of layers with parameters, in training passes; ``"gradient"``:
@@ -74,13 +74,6 @@ class Distribution(ParameterStateLens):
             self._watch(outputs, module_name, module_name)
 
     register_non_leaf_module = register_leaf_module
-
-    def reset_epoch(self) -> None:
-        """Also find parameters that train now in layers whose own forward never runs."""
-        super().reset_epoch()
-        for gatherer in self._gatherers:
-            if isinstance(gatherer, ParameterGradientGatherer):
-                gatherer.refresh()
 
     def _gather(
         self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any

@@ -12,19 +12,19 @@ from .views import NamedLines
 
 
 class GradientNorm(ParameterGradientLens):
-    """Norm of the gradient of all parameters together, in each step where that is cheap, else in observed ones.
+    """Norm of the gradient of all parameters together: at every step if that is cheap, otherwise at observed steps.
 
     It is the root of the sum of the squares of all gradients, the number that ``clip_grad_norm_`` returns: with
     ``optimizer=`` as the optimizer uses them, so after clipping it is at most the threshold;
     ``gradient="before_clip"`` shows what was clipped. A parameter that is used twice counts once.
 
-    In observed steps it is computed from what other lenses measure of each gradient, so beside one of these it costs
-    nothing. In the others all gradients are read just before the optimizer's step, if that takes less than 0.5 % of the
-    time of a step: this is measured in the first steps, on a GPU with the flight recorder's pass, and decided once.
-    Without ``optimizer=``, with ``gradient="before_clip"``, and for sharded parameters it stays at observed steps.
+    At observed steps it comes from what other lenses measure, so it costs nothing next to them. At other steps all
+    gradients are read just before the optimizer's step, if that takes less than 0.5 % of the time of a step: this is
+    measured in the first steps, on a GPU with the flight recorder's pass, and decided once. Without ``optimizer=``,
+    with ``gradient="before_clip"``, and for sharded parameters it stays at observed steps.
 
     How to read it: a jump by a factor of ten or more comes before most loss spikes. A slow rise with a falling loss is
-    common. Towards 0 while the loss stays high: nothing reaches the parameters any more.
+    common. If it falls towards 0 while the loss stays high, nothing reaches the parameters any more.
 
     Args:
         inplace: keep only running moments, instead of every sample.

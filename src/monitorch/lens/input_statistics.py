@@ -33,10 +33,10 @@ class InputStatistics(DataLens):
     How to read it: most models want a mean near 0 and a standard deviation near 1. A standard deviation or a mean above
     10, or a feature spread above 100, calls for standardised inputs. A jump in one tick is a bad batch.
 
-    Of more than four million elements every so-many-th sample is read.
+    Of tensors with more than a million elements, every n-th sample is read.
 
-    Costs about ten passes over each input and a copy of it for a moment, on observed steps; nothing waits for the
-    device. Idle steps cost nothing. Compiled models pass their inputs on without a graph break.
+    Costs about ten passes over each input and a temporary copy at observed steps, without waiting for the device. Idle
+    steps cost nothing. Compiled models pass their inputs on without a graph break.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from ..engine.loss_scale import UNKNOWN_SCALER
 from ..engine.reports import is_news, tell
-from ..errors import OptionError, warn
+from ..errors import OptionError, short_repr, warn
 from ..gatherer import FeedForwardGatherer
 from ..numerical import Accumulator
 from ..numerical.extraction import count_nonfinite, has_samples
@@ -50,8 +50,8 @@ class LossMetrics(PushedLens):
         metrics_range: options.Strings | None = None,
     ) -> None:
         if loss_fn is not None and not isinstance(loss_fn, nn.Module):
-            cure = "for a plain function leave it out and call inspector.push_loss(loss, train=True)"
-            raise OptionError(f"loss_fn takes a module such as nn.MSELoss(), not {loss_fn!r}; {cure}")
+            cure = "for a plain function leave loss_fn out, and call push_loss(loss) on the watch or inspector"
+            raise OptionError(f"loss_fn takes a module such as nn.MSELoss(), not {short_repr(loss_fn)}; {cure}")
         self._loss_fn, self._metrics = loss_fn, options.strings("metrics", metrics)
         self._losses = LossModule(loss_fn_inplace, evaluation_from_grad, field_only=loss_fn is None)
         kept = loss_fn_inplace if loss_fn is not None else None
@@ -81,7 +81,7 @@ class LossMetrics(PushedLens):
         name = self._loss_names()[0]
         pushed = [] if self._call is None else self._call.recent(name)
         seen = self._losses.recent(name)
-        chosen = (pushed or seen) if self._loss_fn is None else (seen or pushed)  # as where losses are shown
+        chosen = (pushed or seen) if self._loss_fn is None else (seen or pushed)  # in the same order as for the plots
         return [(step, float(loss)) for step, loss in chosen]
 
     def register_foreign_preprocessor(self, ext_ppr: AbstractPreprocessor, inspector_state: Any) -> None:
@@ -122,7 +122,7 @@ class LossMetrics(PushedLens):
         is_unknown = engine is not None and self._state.loss_scale is None and engine.takes_scaled_gradients
         if scale is not None and is_unknown and is_news(self._state, UNKNOWN_SCALER):
             text = f"the gradient of the loss is {scale:g}, not 1, as with a GradScaler, so the gradients shown are"
-            warn(f"{text} that many times too large; pass the scaler as grad_scaler=", stacklevel=2)
+            warn(f"{text} too large by that factor; pass the scaler as grad_scaler=")
 
     def _listen(self, module: nn.Module | None, inspector_state: Any) -> None:
         if module is not None and not self._gatherers:

@@ -67,7 +67,7 @@ def experts_per_token(module: nn.Module) -> int | None:
 
 
 def isattention(module: nn.Module) -> bool:
-    """Whether a module computes attention, judged by the name of its class, and by what its forward calls.
+    """Whether a module computes attention, judged by its class name and by what its forward calls.
 
     >>> isattention(nn.MultiheadAttention(4, 1)), isattention(nn.Linear(4, 1))
     (True, False)

@@ -20,12 +20,12 @@ from .views import LayerLines, Source
 class NonFinite(ParameterStateLens):
     """The number of NaN and infinite elements in each layer's output and parameters, and in their gradients.
 
-    Of each tensor the largest count since the last tick is shown; 0 is what one wants to see. Outputs are those of
-    activations and of layers with parameters, in training; gradients of outputs those of layers that are no
-    activations; parameters are read at ticks. What other lenses measure too is not read again, except for parameters.
+    Shows the largest count of each tensor since the last tick; it should be 0. Outputs are those of activations and of
+    layers with parameters, in training; output gradients are those of layers other than activations; parameters are
+    read at ticks. Tensors that other lenses measure are not read again, except parameters.
 
-    Which tensor was the first is not to be read off here, since all others follow within a step:
-    ``inspector.first_not_finite`` says it, with this lens or any other.
+    This does not show which tensor was first, since all others follow within a step: ``inspector.first_not_finite``
+    says it, with this lens or any other.
 
     Args:
         optimizer: check gradients and parameters also at steps of this optimizer that are not observed, so that
@@ -61,7 +61,7 @@ class NonFinite(ParameterStateLens):
         super().register_leaf_module(module, module_name, inspector_state)
 
     def register_non_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
-        """Watch the parameters of its own, and the output if there are some."""
+        """Watch its own parameters, and its output if it has any."""
         self._watch_output(module, module_name, inspector_state)
         super().register_leaf_module(module, module_name, inspector_state)
 
@@ -71,13 +71,6 @@ class NonFinite(ParameterStateLens):
             self._check.close()
         self._check = None
         super().detach_from_module()
-
-    def reset_epoch(self) -> None:
-        """Also find parameters that train now in layers whose own forward never runs."""
-        super().reset_epoch()
-        for gatherer in self._gatherers:
-            if isinstance(gatherer, ParameterGradientGatherer):
-                gatherer.refresh()
 
     def _watch_output(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         if isactivation(module) or own_parameters(module):

@@ -17,7 +17,7 @@ from .views import ComputedLines
 
 
 class ParameterFacts(ParameterLens):
-    """What norms do not tell about a parameter, after each observed step of its own optimizer.
+    """What norms do not show about a parameter, after each observed step of its optimizer.
 
     * **Gradient Was Empty**: the share of steps in which ``p.grad`` was None, or all zeros, when some backward pass
       since the step before added to it. 0 means that ``zero_grad()`` is missing: gradients of all steps pile up. A
@@ -30,8 +30,8 @@ class ParameterFacts(ParameterLens):
     * **Parameter Learning Rate**: that of the last step.
 
     A parameter in no optimizer is looked at after the steps of the first one. A step that a fused optimizer skips
-    because of an overflow changes nothing, and counts nowhere. With ``fully_shard`` parts of parameters are compared;
-    checksums, and whether gradients were empty, are not known.
+    because of an overflow is not counted. With ``fully_shard``, local parts are compared; checksums and empty gradients
+    are not known.
 
     Cost of an observed step: one pass over the parameters, about that of two or three norms, and a few microseconds for
     each parameter. Nothing waits for the device, nothing is copied. Idle steps cost nothing.

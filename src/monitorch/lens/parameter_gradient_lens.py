@@ -11,12 +11,6 @@ from .parameter_lens import ParameterLens
 class ParameterGradientLens(ParameterLens):
     """Gathers each parameter's gradient; a frozen parameter is watched as soon as it trains."""
 
-    def reset_epoch(self) -> None:
-        """Also find parameters that train now in layers whose own forward never runs."""
-        super().reset_epoch()
-        for gatherer in self._gatherers:
-            gatherer.refresh()
-
     def _gather(
         self, module: nn.Module, parameter: str, preprocessor: Any, module_name: str, inspector_state: Any
     ) -> ParameterGradientGatherer:

@@ -31,7 +31,7 @@ class ParameterLens(Lens):
         super().__init__(by_parameter.values(), views)
         self._by_parameter = by_parameter
         self._seen: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
-        """Where each tensor was found first; a weak reference to itself would keep torch from swapping it."""
+        """Where each tensor was found first; a weak reference to the tensor would keep torch from swapping it."""
         self._named_otherwise: dict[str, str] = {}
 
     @property
@@ -68,7 +68,7 @@ class ParameterLens(Lens):
         self._seen, self._named_otherwise = {}, {}
 
     def _was_seen(self, tensor: Tensor) -> bool:
-        """Whether it is watched already, where it was found first; another one may have had the same id."""
+        """Whether it is already watched where it was first found; another tensor may have had the same id."""
         known, name = self._seen.get(id(tensor), (None, ""))
         module = None if known is None else known()
         return module is not None and locate_parameter(module, name) is tensor
@@ -79,7 +79,7 @@ class ParameterLens(Lens):
 
 
 def warn_of_other_names(lenses: Iterable[AbstractLens]) -> None:
-    """Warn once about layers that lenses with default options leave out and no other lens watches."""
+    """Warn once about layers that default options leave out and no other lens watches."""
     known = [lens for lens in lenses if isinstance(lens, ParameterLens)]
     default = next((lens for lens in known if tuple(lens._by_parameter) == lens._default and lens._layers), None)
     passed_over = known[0]._named_otherwise if known else {}
@@ -89,4 +89,4 @@ def warn_of_other_names(lenses: Iterable[AbstractLens]) -> None:
     where = f"layer {unseen[0]!r}" if unseen[0] else "the model itself"
     looks = f"{type(default).__name__} watches only parameters named {' and '.join(map(repr, default._default))}"
     others = f"{where} has others, such as {default._named_otherwise[unseen[0]]!r}"
-    warn(f'{looks}, but {others}: parameters="all" shows every parameter', stacklevel=3)
+    warn(f'{looks}, but {others}: parameters="all" shows every parameter')

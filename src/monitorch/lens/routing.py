@@ -20,10 +20,10 @@ class Routing(Lens):
     -sum(share ln(share)) / ln(experts) of each pass: 1 if all experts get the same, 0 if one gets everything. *Load* is
     the largest and the smallest share of a tick times the number of experts, which is 1 if all get the same: a layer
     with a capacity factor below the largest one drops tokens. *Unused experts* got no token in a tick. *Dropped tokens*
-    are those that a router gives to no expert; it is not known what a layer drops later.
+    are those that a router gives to no expert; what a layer drops later is not known.
 
-    How to read it: an entropy that falls, with unused experts, means that routing collapses. Raise the loss that
-    balances experts, or lower the learning rate of routers. Below about 0.7 much of the model is not used.
+    How to read it: an entropy that falls, with unused experts, means that routing collapses. Raise the load-balancing
+    loss, or lower the learning rate of the routers. Below about 0.7, much of the model is unused.
 
     A router is a module that returns a number for each token and expert, ``[..., experts]``. If it also returns
     integers, these say which experts are chosen: indices after the numbers, as in nearly all models of the transformers

@@ -1,4 +1,4 @@
-"""How much of each step is noise, and whether Adam knows how large gradients are."""
+"""How much of each step is noise, and whether Adam's estimate of gradient sizes is right."""
 
 from typing import Any
 
@@ -27,22 +27,22 @@ class SignalToNoise(ParameterLens):
     **Gradient Noise Scale** is tr(Sigma) / |G|^2: the variance of the gradient over the squared norm of the true one,
     in batches of one step, or in samples with ``batch_size=``. In a batch of that size noise is as large as the
     gradient. Far above 1 batch steps are mostly noise: a larger batch, or a lower learning rate. Far below 1 a smaller
-    batch would do as well. Infinite if the gradient does not show at all. It takes parts of a step to tell: the
-    micro-batches of gradient accumulation, the processes of DistributedDataParallel, or both; else it is not shown, and
-    ``inspector.probe`` measures it. Each backward pass between two steps is taken for a micro-batch of the same loss.
-    The two numbers are averaged over the steps of a tick, and then divided. It is not shown where parameters are
-    sharded (``fully_shard``): no process sees the gradient of its own batch there.
+    batch would do as well. It is infinite if the gradient is hidden by noise. Estimating it needs several parts per
+    step: the micro-batches of gradient accumulation, the processes of DistributedDataParallel, or both; else it is not
+    shown, and ``inspector.probe`` measures it. Each backward pass between two steps is taken for a micro-batch of the
+    same loss. The two numbers are averaged over the steps of a tick, and then divided. It is not shown where parameters
+    are sharded (``fully_shard``): no process sees the gradient of its own batch there.
 
     **Adam Gradient RMS** is sqrt(mean(g^2 / v)) of each parameter, with g in ``p.grad`` and v the second moment after
     the step, bias-corrected, at least eps^2. For Adam, AdamW and whatever keeps ``exp_avg_sq`` and ``step``; with
     amsgrad v is ``max_exp_avg_sq``, the one it divides by. It is at or below 1 while gradients stay as large as they
-    were. Well above 1 Adam underestimates them, and its steps are that much too large: a jump comes one to eight steps
-    before many loss spikes. The cure is a lower beta2, or clipping. It cannot exceed sqrt((1 - beta2^t) / (1 - beta2))
-    in step t.
+    were. Well above 1, Adam underestimates them and its steps are too large by that factor. A jump precedes many loss
+    spikes by one to eight steps. The cure is a lower beta2, or clipping. It cannot exceed sqrt((1 - beta2^t) / (1 -
+    beta2)) in step t.
 
     Cost of an observed step: one norm of each gradient in its first backward pass, all measured together, and two in
-    later ones, or where processes average gradients; and for Adam one pass over gradients and second moments, in
-    portions of 64 MiB, or of the largest parameter. Nothing waits for the device. Idle steps cost nothing.
+    later ones, or where processes average gradients; and for Adam one pass over gradients and second moments, in chunks
+    of 64 MiB, or one parameter if that is larger. Nothing waits for the device. Idle steps cost nothing.
 
     Args:
         optimizer: the optimizer whose steps to measure.
@@ -98,8 +98,6 @@ class SignalToNoise(ParameterLens):
         is_sharded = is_distributed(locate_parameter(module, parameter))
         if is_sharded and not self._has_warned:
             self._has_warned = True
-            warn(
-                f"{type(self).__name__} shows no noise scale where parameters are sharded over processes", stacklevel=4
-            )
+            warn(f"{type(self).__name__} shows no noise scale where parameters are sharded over processes")
         common = (module, parameter, [preprocessor], module_name, inspector_state, self._moments)
         return SecondMomentGatherer(*common, None if is_sharded else self._parts)

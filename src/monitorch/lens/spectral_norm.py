@@ -8,20 +8,20 @@ from .views import LayerLines, Source
 
 
 class SpectralNorm(ParameterStateLens):
-    """Largest singular value of each matrix among the parameters, and how many of its directions matter.
+    """Largest singular value of each weight matrix, and its effective rank.
 
     The spectral norm s1 is how much the matrix can lengthen a vector. The stable rank is |W|^2 / s1^2, with |W| the
-    Frobenius norm: from 1, if one direction has it all, to the smaller side. The effective rank is exp(-sum p ln p) of
-    singular values p that add up to 1. Tensors with more than two dimensions are flattened to (first, rest); vectors
-    are left out.
+    Frobenius norm: from 1, if one direction dominates, to the length of the smaller side. The effective rank is
+    exp(-sum p ln p) of singular values p that add up to 1. Tensors with more than two dimensions are flattened to
+    (first, rest); vectors are left out.
 
     How to read it: a spectral norm that grows without end makes outputs, or the logits of attention, grow as well. A
     rank that falls to a few means that a layer passes on little of what it gets.
 
-    Power iteration takes ``iterations`` steps at each tick and goes on from there at the next one. So the norm is a
-    lower bound, a few percent too small at first, and the stable rank an upper one. Costs ``2 * iterations`` products
-    of the matrix with a vector at each tick, without waiting for the device, and one vector of memory. On a GPU
-    matrices of the same shape are multiplied together, which takes copies of up to 64 MiB during a tick.
+    Power iteration takes ``iterations`` steps at each tick and continues from there at the next. So the norm is a lower
+    bound, a few percent too small at first, and the stable rank an upper one. Costs ``2 * iterations`` products of the
+    matrix with a vector at each tick, without waiting for the device, and one vector of memory. On a GPU matrices of
+    the same shape are multiplied together, which takes copies of up to 64 MiB during a tick.
 
     Args:
         parameters: names of the parameters to watch, or ``"all"`` for every one, shown as ``"lstm.weight_ih_l0"``.

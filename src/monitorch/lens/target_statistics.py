@@ -17,29 +17,29 @@ from .views import ComputedLines, LayerLines, Source
 class TargetStatistics(DataLens):
     """Numbers of ``"output"`` and ``"target"``, the first two arguments of ``loss_fn``, in training passes.
 
-    Of both: mean, standard deviation and range; of integer targets the range only. Of the output also the smallest and
-    the largest sum of a row, over the dimension of classes.
+    For both: mean, standard deviation and range; for integer targets only the range. For the output also the smallest
+    and largest row sum over the class dimension.
 
     Integer targets are classes if the output has one dimension more. Then classes are counted, and so are predicted
     ones, those with the largest output: the share of each, how many were seen, the ratio of the most frequent to the
-    least frequent one that was seen, and the perplexity exp(-sum p ln p), which is the number of classes if all are as
-    frequent. It is computed for each batch, and for the whole tick. Targets below 0, and those of the loss's
+    least frequent one that was seen, and the perplexity exp(-sum p ln p), which equals the number of classes if all are
+    equally frequent. It is computed for each batch, and for the whole tick. Targets below 0, and those of the loss's
     ``ignore_index``, are ignored; their share is shown. More than 4,096 classes are not counted.
 
-    Of more than four million elements every so-many-th sample is read, so that no copy takes much memory.
+    Of tensors with more than a million elements, every n-th sample is read, so that copies stay small.
 
     How to read it: a perplexity of batches far below that of the tick means that data are not shuffled. Predictions of
-    a low perplexity beside targets of a high one mean that the model always says the same. Row sums that are all 1 mean
-    that outputs are probabilities, which a loss that takes logits must not get. Targets outside of the range of outputs
-    cannot be reached by the last activation.
+    a low perplexity beside targets of a high one mean that the model always predicts the same. Row sums that are all 1
+    mean that outputs are probabilities, which a loss that takes logits must not get. Targets outside of the range of
+    outputs cannot be reached by the last activation.
 
     Costs a few passes over output and target, on observed steps; nothing waits for the device. On idle steps there is
     no hook. Losses inside of compiled graphs pass their arguments on without a graph break.
 
     Args:
         loss_fn: the module that computes the loss; called with output and target.
-        classes: the most classes with a line of their own in the plot of shares. If there are more, the first ones to
-            be most frequent get one, and all others share a line.
+        classes: the most classes with a line of their own in the plot of shares. If there are more, the classes that
+            were most frequent first get one, and all others share a line.
     """
 
     def __init__(self, loss_fn: nn.Module, *, classes: int = 10) -> None:

@@ -173,11 +173,11 @@ class LayerLines(View):
 
 
 class ComputedLines(View):
-    """Lines and bands of numbers that are no aggregates of samples.
+    """Lines and bands of numbers that are not aggregated from samples.
 
     Args:
         compute: returns the numbers by layer, then by line.
-        of_run: the numbers belong to no layer; they stand under the name of the view.
+        of_run: the numbers belong to no layer; they are listed under the name of the view.
         bands: pairs of lines that every layer has, and that are the edges of a band; None is a view without bands.
         bins: edges of bins, and what returns how many elements are between them, for each layer that has lines; None is
             a view without histograms.
@@ -242,7 +242,7 @@ class LayerRates(View):
         if not any(found.layers for found in readings):
             return TagFrame.empty(self.tag, self.type)
         shown = max((found.layers for found in readings), key=len)
-        if any(found.layers != shown for found in readings):  # the samples of one rate were given away by hand
+        if any(found.layers != shown for found in readings):  # somebody has taken the samples of one rate
             known = {layer for found in readings for layer in found.layers}
             shown = tuple(layer for layer in layers if layer in known)
         rows: dict[str, tuple[Numbers, Counts, NDArray[np.bool_]]] = {}

@@ -1,4 +1,4 @@
-"""Small tensors that wait for others of the same shape, so that few operations handle all of them."""
+"""Collects small tensors of the same shape, so that a few operations handle all of them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -12,15 +12,15 @@ from torch import Tensor
 from .precision import HOST
 
 AT_ONCE = {"cpu": 1 << 20}
-"""How many bytes wait for each other: what fits into the cache of a CPU."""
+"""How many bytes are batched: what fits into the cache of a CPU."""
 MOST_AT_ONCE = 4 << 20
-"""The same on other devices, where an operation on less takes about as long, unless somebody wants more."""
+"""The same on other devices, where a smaller operation takes about as long; callers may ask for more."""
 MANY = 256
-"""How many wait for each other, however small they are."""
+"""How many tensors are batched at most, however small."""
 
 
 class Batches:
-    """Takes a few tensors under a key, again and again, and hands over what is alike as one.
+    """Collects tensors by key, and hands over those of the same kind stacked together.
 
     Args:
         handle: called with the keys, a list with as many tensors as come with each of them, stacked, and what these
@@ -40,7 +40,7 @@ class Batches:
         self._bytes: dict[torch.device, int] = defaultdict(int)
 
     def add(self, key: Hashable, *tensors: Tensor, common: tuple[Hashable, ...] = ()) -> None:
-        """Add what belongs to one key; nobody may change it any more. What has not all in common is not alike."""
+        """Add the tensors of one key, which must not change any more; only those with equal ``common`` are stacked."""
         kind = common, *((tensor.device, tensor.dtype, tensor.shape) for tensor in tensors)
         alike = self._alike.get(kind)
         if alike is None:
@@ -93,5 +93,5 @@ def numbers_on(device: torch.device, numbers: Sequence[int] | NDArray[np.int64])
     tensor([3, 1])
     """
     here = torch.tensor(numbers, dtype=torch.int64, device=HOST)
-    here = here.pin_memory() if device.type == "cuda" else here  # older torch pins none that comes from NumPy
+    here = here.pin_memory() if device.type == "cuda" else here  # older torch cannot pin tensors made from NumPy arrays
     return here.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Checksums of tensors, on their device: equal bits give equal numbers, and any change of one element another one."""
+"""Checksums of tensors, on their device: equal bits give equal checksums, and any changed element another one."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,7 +18,7 @@ ROWS_AT_ONCE = {"cpu": 16}
 MOST_ROWS = 4096
 """The same on other devices: limits the memory for products to 64 MiB."""
 BITS = 24
-"""Whole numbers of so many bits fit into a float32, in which numbers are stored."""
+"""Integers of this many bits fit into a float32, the format in which numbers are stored."""
 
 
 @torch.no_grad()
@@ -26,8 +26,8 @@ def checksums(tensors: Sequence[Tensor]) -> Tensor:
     """One int64 for each tensor; all are on one device. Nothing waits for it.
 
     Every word of a tensor is multiplied by an odd number that depends on its place, modulo 2^32; a row of products is
-    summed modulo 2^64 and multiplied by the odd number of the row. So a single changed element changes the sum for
-    sure; that many of them do not has a chance of one in 2^32 or less.
+    summed modulo 2^64 and multiplied by the odd number of the row. So a single changed element always changes the sum;
+    several changes cancel with a chance of at most 2^-32.
 
     >>> before, after = torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])
     >>> sums = checksums([before, before.clone(), after])
@@ -62,7 +62,7 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _plan(sizes: tuple[int, ...], device: torch.device) -> _Plan:
-    """The rows of tensors with so many words each; what is at the end of a tensor is a row of its own."""
+    """The rows for tensors with these numbers of words; a partial row at the end of a tensor stands alone."""
     most = ROWS_AT_ONCE.get(device.type, MOST_ROWS)
     parts, room = list[list[tuple[int, int, int]]](), 0
     for own, size in enumerate(sizes):

@@ -140,7 +140,7 @@ def have_samples(series: Series) -> NDArray[np.bool_]:
 
 
 def _moments_of(series: Series) -> tuple[Moments, Places] | None:
-    """The columns of moments, and where in them the series are; None if they are no columns."""
+    """The columns of moments, and where in them the series are; None if they are not stored as columns."""
     if not isinstance(series, SeriesColumn):
         return None
     return None if series.moments is None else (series.moments, series.numbers)

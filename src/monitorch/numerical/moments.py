@@ -106,7 +106,7 @@ class Moments:
         self, places: Places, count: Counts, mean: Numbers, std: Numbers, low: Numbers, high: Numbers, var: Numbers
     ) -> None:
         """Chan's pairwise formula; each place occurs once."""
-        if not self.count[places].any():  # as at nearly every tick: then there is nothing to merge with
+        if not self.count[places].any():  # nearly always: there is nothing to merge with
             self.count[places], self.mean[places], self.var[places], self.huge_std[places] = count, mean, var, std
             self.low[places], self.high[places] = low, high
             return

@@ -31,5 +31,5 @@ def estimate_noise(parts: int, mean_square: Number, square_of_mean: Number) -> t
 
 
 def noise_scale(square: float, variance: float) -> float:
-    """How many parts, or samples, make a batch in which noise is as large as the gradient; infinite if none shows."""
+    """How many parts, or samples, a batch needs for noise as large as the gradient; infinite if noise hides that."""
     return variance / square if square > 0 else math.inf

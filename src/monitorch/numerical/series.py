@@ -1,8 +1,8 @@
 """Accumulators: the samples of many series, as running moments in columns or as lists of all samples.
 
 What a user reads, a :class:`RunningMeanVar` or a list, is a view: it is made when somebody asks for it, stays the same
-object, shows later samples too, and writes through. Reading anything first waits for what is still on its way: samples
-on a device, and rows that another thread is folding.
+object, shows later samples too, and writes through. Reading anything first waits for pending data: samples on a device,
+and rows that another thread is folding.
 """
 
 import functools
@@ -38,7 +38,7 @@ class SampleLog(Protocol):
     """Keeps single samples with their steps, beside accumulators."""
 
     def now(self) -> int:
-        """The step that a sample belongs to which comes now."""
+        """The step that a new sample belongs to."""
 
     def keep(self, keys: list[Any], column: int, places: Places, steps: Places, samples: Numbers) -> None:
         """Keep these; ``keys`` are those of all places, and ``column`` says which number of a sample it is."""
@@ -68,7 +68,7 @@ class Series:
         self.before_reading: Callable[[], None] | None = None
         """Brings the samples that are still on their way, before somebody reads."""
         self.log: SampleLog | None = None
-        """Gets every sample that comes from now on, too."""
+        """Also gets every sample from now on."""
         self._views: dict[int, RunningMeanVar] = {}
         self._values: OrderedDict[Any, Any] = OrderedDict()
         self._waiting = Waiting()
@@ -116,7 +116,7 @@ class Series:
         self._waiting.add_all([self.place(key, inplace)] * len(samples), samples, steps)
 
     def add_column(self, keys: Sequence[Hashable], column: int, samples: Tensor | Sequence[float]) -> None:
-        """Add one number of a sample of several to each key, as :meth:`add_all` does with all of them."""
+        """Add one column of multi-number samples, one number per key; :meth:`add_all` adds all columns."""
         numbers = [self._numbers(self.place(key))[column] for key in keys]
         if isinstance(samples, Tensor):
             samples = samples.to(wide_dtype(samples))
@@ -136,7 +136,7 @@ class Series:
             return
         if self.log is not None and steps is not None:
             known = steps != UNKNOWN
-            keys = sorted(self.places, key=self.places.__getitem__)  # those that got another name are last
+            keys = sorted(self.places, key=self.places.__getitem__)  # renamed ones are last
             self.log.keep(keys, column, places[known], steps[known], samples[known])
         if (places[1:] < places[:-1]).any():
             order = np.argsort(places, kind="stable")

@@ -1,7 +1,7 @@
 """How much numbers differ along a dimension of a tensor.
 
 On the CPU NumPy does the work, for several tensors of one shape at once: its calls take a fraction of the time of
-torch's, and for small tensors the calls are all that takes time.
+torch's, and for small tensors the calls take all the time.
 """
 
 import math
@@ -17,7 +17,7 @@ from .precision import wide_dtype
 Array = NDArray[Any]
 
 LONG = 1 << 13
-"""Longer sums are not of float32: so far it is precise enough."""
+"""Up to this length, float32 sums are precise enough."""
 
 LOW, HIGH = 1e-24, 1e36
 """Between these a sum of squares in float32 has neither overflowed nor lost digits."""

@@ -14,7 +14,8 @@ from .moments import Numbers, Places
 from .precision import HOST, wide_dtype
 
 PAUSE, LONG = 0.0005, 60.0
-"""Seconds between two looks at what a device writes, and after how many to ask the device, which may have failed."""
+"""Seconds between two checks for data from a device, and after how many seconds to ask the device itself, which may
+have failed."""
 
 PACK_AT = 256
 """How many small tensors may wait before they are packed into one: limits memory between two ticks."""
@@ -100,7 +101,7 @@ def as_sample(number: SupportsFloat | Tensor) -> float | Tensor:
         return float(number)
     if number.numel() != 1:
         raise ValueError(f"a sample is one number, not a tensor of shape {tuple(number.shape)}")
-    # each of these costs as much as the arithmetic of a small model's step, so do none without need
+    # each of these costs as much as a small model's arithmetic, so skip what is not needed
     number = number.detach() if number.requires_grad else number
     number = number.reshape(()) if number.dim() else number
     wide = wide_dtype(number)
@@ -117,7 +118,7 @@ def copied_sample(number: SupportsFloat | Tensor) -> float | Tensor:
 
 
 class Arrived(NamedTuple):
-    """What has waited, on the CPU: places, a number or a row for each, and steps; in the order of adding."""
+    """What has arrived on the CPU, in the order it was added: places, a number or row for each, and steps."""
 
     places: Places
     numbers: Numbers
@@ -144,7 +145,7 @@ class Waiting:
         return bool(self._queues or self._arrived)
 
     def add(self, place: int, sample: float | Tensor, step: int = UNKNOWN) -> None:
-        """Add a number or a tensor, which nobody may change any more; tensors of one kind of waiting have one shape."""
+        """Add a number or a tensor, which must not change any more; all tensors in one object have the same shape."""
         queue = self._queue(sample.device if isinstance(sample, Tensor) else None)
         queue.orders.append(self._added)
         queue.places.append(place)

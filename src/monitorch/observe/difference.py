@@ -65,7 +65,7 @@ class DifferenceMonitor(Monitor):
         op_: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         where = {"prepend": prepend}
-        # called after a failed pass, too: its *before* must be dropped
+        # also called after a failed pass, whose *before* value must be dropped
         also_failed = {"prepend": prepend, "always_call": True}
         super().__init__(reducer, None, "_begin", "_end", where, also_failed, train_update, eval_update)
         self.attr = checked_path(attr)
@@ -138,7 +138,7 @@ def either_given(after: Any, before: Any) -> bool:
 
 
 def subtract(after: Tensor, before: Tensor) -> Tensor:
-    """After minus before; correct also for bools and unsigned integers (signed) and half precision (not rounded)."""
+    """After minus before; also correct for bools and unsigned integers (signed) and half precision (not rounded)."""
     if after.shape != before.shape:
         raise SkippedSample(f"its shape changed from {tuple(before.shape)} to {tuple(after.shape)} in forward")
     before = before.to(after.device)

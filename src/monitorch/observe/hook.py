@@ -19,9 +19,9 @@ class Notice:
         self.text, self._module = text, None if module is None else weakref.ref(module)
 
     def give(self) -> None:
-        """Warn, unless the module is gone, too: then nothing was missed."""
+        """Warn, unless the module is gone as well: then nothing was missed."""
         if self.text is not None and self._module is not None and self._module() is not None:
-            warn(self.text, stacklevel=4)
+            warn(self.text)
 
 
 def _let_go(handles: list[Any], notice: Notice) -> None:
@@ -38,7 +38,7 @@ class Relay(HookOnModule):
 
     @inside_graph
     def __call__(self, module: nn.Module, *args: Any) -> Any:
-        """Call the hook, except in a program that is being exported."""
+        """Call the hook, except while the program is being exported."""
         return None if is_exported() else self._pass_on(module, *args)
 
     @outside_graph

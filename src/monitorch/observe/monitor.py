@@ -43,7 +43,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def is_rehearsal() -> bool:
-    """Whether this pass has no real values (tracing, export), or repeats an earlier one.
+    """Whether this pass has no real values (tracing, export) or is a repeat of an earlier one.
 
     Tensors of export, tracing and functional transforms must not be kept. A pass inside backward is one that activation
     checkpointing repeats.
@@ -213,7 +213,7 @@ class Monitor(Module, ContextualHook):
                 raise
             self.deregister()
             text = f"{type(self).__name__} stops watching {type(module).__name__}: {type(error).__name__}: {error}"
-            warn(text, stacklevel=2)
+            warn(text)
 
     def _new_notice(self, module: nn.Module) -> Notice:
         return Notice(

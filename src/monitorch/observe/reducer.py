@@ -60,7 +60,7 @@ class Reducer(Module, ABC):
         self._skipped += 1
         if not self._told:
             self._told = True
-            warn(f"{type(self).__name__} leaves out a sample: {reason}", stacklevel=3)
+            warn(f"{type(self).__name__} leaves out a sample: {reason}")
 
 
 class RecordReducer(Reducer):

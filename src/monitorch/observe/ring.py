@@ -47,7 +47,7 @@ def slots(step_time: float, duration: float, inclusive: bool = False) -> int:
     """
     steps = duration / step_time
     whole = round(steps)
-    # 2.1 / 0.3 is computed as a little above 7, but 7 is meant
+    # 2.1 / 0.3 comes out a little above 7 in floating point, but means 7
     count = whole if math.isclose(steps, whole, rel_tol=1e-9) else math.ceil(steps)
     return max(count + bool(inclusive), 1)
 

@@ -22,7 +22,7 @@ def _forget(owner: "weakref.ref[Module]", names: tuple[str, ...]) -> None:
 
 
 def blank(like: Tensor | None = None) -> Tensor:
-    """An empty tensor, which means that there is none yet."""
+    """An empty tensor, which stands for "not set yet"."""
     device, dtype = (HOST, torch.get_default_dtype()) if like is None else (like.device, like.dtype)
     return torch.empty(0, device=device, dtype=dtype)
 
@@ -61,7 +61,7 @@ class ShapedTensor:
         value: the tensor; constraints do not apply to None or an empty one.
         constraints: sizes by dimension.
         persist_data: save the tensor in the owner's state dictionary.
-        persist_constraints: save the constraints there, too.
+        persist_constraints: also save the constraints there.
         strict: treat a dimension counted from the front and one counted from the back as different.
         live: check the constraints whenever a tensor is assigned.
         fill: the value of new elements when the tensor grows.

@@ -20,25 +20,25 @@ from ..numerical.waiting import HostCopy, Pending, Waiting
 from .abstract import AbstractPreprocessor
 
 Samples: TypeAlias = Numbers | np.ma.MaskedArray[Any, Any]
-"""One number for each row; a masked one does not exist."""
+"""One number per row; masked entries are missing."""
 
 Report: TypeAlias = Callable[[int, Exception, Rows], None]
-"""Told which layer has failed, why, and with what."""
+"""Called with the layer that failed, the error and the rows."""
 
 
 @dataclass
 class Kept:
-    """What was recorded since the last tick: accumulators, and what still waits to become samples."""
+    """What was recorded since the last tick: accumulators, and data not yet turned into samples."""
 
     series: Series
     batches: Batches
-    """Tensors of layers that wait for those of others."""
+    """Tensors waiting to be handled together with those of other layers."""
     rows: Waiting = field(default_factory=Waiting)
     """Rows from direct calls."""
 
 
 class _Shown(threading.local):
-    """What this thread shows instead of the present numbers, by preprocessor."""
+    """The numbers this thread reads instead of the current ones, by preprocessor."""
 
     def __init__(self) -> None:
         self.kept: dict[int, Kept] = {}
@@ -55,14 +55,14 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
     """
 
     statistics: tuple[str, ...] = ("value",)
-    """The names of the numbers of a sample; those that a class declares itself replace the ones it would inherit."""
+    """The names of the numbers of a sample; a subclass replaces them."""
     _kept_type = Kept
     is_estimated = False
     """Whether a gatherer has compared sketches of tensors for it, instead of the tensors."""
     bytes_at_once = MOST_AT_ONCE
     """How many bytes may wait in ``kept.batches`` on a device before they are handled."""
     takes_broken = False
-    """Whether :meth:`derive` knows what to return for tensors that are not finite; else their samples are not."""
+    """Whether :meth:`derive` handles non-finite tensors itself; otherwise their samples become NaN."""
 
     def __init__(self, inplace: bool) -> None:
         self.inplace = inplace
@@ -70,7 +70,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         self._last = LastRows()
         self._log: SampleLog | None = None
         self.before_reading: Callable[[], None] | None = None
-        """Brings the rows that an engine still holds for this preprocessor; set by a gatherer that measures for it."""
+        """Fetches rows that the engine still holds for this preprocessor; set by the engine."""
         self._present = self._new_kept()
 
     @property
@@ -90,7 +90,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return SeriesColumn(series, {key: key for key in series.used_keys()}, self.statistics.index(statistic))
 
     def log_to(self, log: SampleLog | None) -> None:
-        """Keep every sample with its step there, too."""
+        """Also send every sample with its step to ``log``."""
         self._log = self._present.series.log = log
 
     def error(self, statistic: str) -> float | None:
@@ -108,7 +108,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
 
     def fold(self, rows: Rows, report: Report) -> None:
         """Add the samples in these rows; if that fails, try layer by layer, so that one does not silence the others."""
-        if not hasattr(self, "take"):  # which is written for rows of one layer
+        if not hasattr(self, "take"):  # ``take`` handles one layer at a time
             try:
                 self._fold(rows)
                 return
@@ -143,7 +143,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             if numbers.shape != (len(rows),):
                 raise ValueError(f"derive() returns one number for each of {len(rows)} rows, not {numbers.shape}")
             found.append((exists, np.where(is_broken & np.isfinite(numbers), np.nan, numbers)[exists]))
-        for index, (exists, numbers) in enumerate(found):  # not before all are known to be right: none counts twice
+        for index, (exists, numbers) in enumerate(found):  # only after all were checked, so that no sample counts twice
             self._kept.series.fold(rows.places[exists], numbers, index, steps[exists])
 
     @property
@@ -193,7 +193,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         self._merge(values)
 
     def _replace_kept(self) -> None:
-        """Begin with new accumulators, where this thread shows an earlier tick with those of that tick."""
+        """Start with new accumulators: those of the tick being shown by this thread, otherwise the current ones."""
         if id(self) in _shown.kept:
             _shown.kept[id(self)] = self._new_kept()
         else:
@@ -219,7 +219,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return self._places
 
     def _name_statistics(self, *names: str) -> None:
-        """Name the statistics, unless the class of this object does it itself; before the accumulators are made."""
+        """Name the statistics, unless the class does. Call it before the accumulators are made."""
         if type(self).statistics == AccumulatingPreprocessor.statistics:
             self.statistics = names
 
@@ -229,7 +229,7 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         return len(self.statistics)
 
     def _bring(self, kept: Kept) -> None:
-        """Bring everything that is still on its way to these accumulators."""
+        """Fold everything that is still pending into these accumulators."""
         if self.before_reading is not None:
             self.before_reading()
         kept.batches.flush()
@@ -268,16 +268,16 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
             series.fold(np.full(len(numbers), place), np.asarray(numbers, np.float64), column)
 
     def _gather(self, key: Hashable, *tensors: Tensor, common: tuple[Hashable, ...] = ()) -> None:
-        """Let tensors wait for those of other keys, until :meth:`_handle` makes samples of all; none may be changed.
+        """Keep tensors until :meth:`_handle` turns those of all keys into samples; they must not be changed.
 
-        ``common``: what else must be the same for what is handled together.
+        ``common``: further values that must be equal for tensors handled together.
         """
         self._kept.batches.add((key, self._kept.series.now()), *tensors, common=common)
 
     def _handle(
         self, kept: Any, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
     ) -> None:
-        """Make samples of what was gathered for some keys at some steps: stacked tensors, and what is common to all."""
+        """Make samples of what was gathered for these keys and steps: stacked tensors and what they have in common."""
         raise NotImplementedError(f"{type(self).__name__} handles tensors one by one")
 
     def _take_row(self, name: Hashable, row: Tensor) -> None:

@@ -22,18 +22,18 @@ from .counting import CountingStatistics, CountsKept
 ZEROS, SATURATION, DEATH = "zeros", "saturation", "death"
 BATCH_SPREAD, UNIT_SPREAD = "batch spread", "unit spread"
 NORM = "norm"
-"""What spreads are divided by; it is not shown."""
+"""Spreads are divided by it; it is not shown itself."""
 
 ENTRIES = 256
-"""A window has at least so many batch entries,"""
+"""A window has at least this many batch entries,"""
 POSITIONS, STEPS = 16_384, 4
-"""or so many positions, from so many observed steps: a batch of one long text, or one large image, is enough then."""
+"""or this many positions from this many observed steps, so that one long text or large image per batch is enough."""
 
 MOST = 1 << 20
-"""Elements of a call that are looked at: of larger results evenly spread entries and positions, others in each step."""
+"""The most elements read per call; larger results are sampled evenly, at other places in each step."""
 
 SMALL = 1 << 14
-"""Elements of a call on the CPU whose result is copied, to be measured together with others."""
+"""CPU results up to this many elements are copied, to be measured together with others."""
 
 NEAR = 0.01
 """How near to its bound a function that never reaches it counts as saturated."""
@@ -42,7 +42,7 @@ Bounds: TypeAlias = tuple[float, float, float]
 """The lower and the upper bound of a function, NaN if there is none, and how near to it counts."""
 
 ACTIVATION, WEIGHTS = "activation", "weights"
-"""What is handed over of calls: the result of an activation with its bounds; that a layer with weights has run."""
+"""What is passed on from calls: the result of an activation with its bounds, or that a layer with weights ran."""
 
 FREE = math.nan, math.nan, 0.0
 FIXED_BOUNDS: dict[str, Bounds] = {
@@ -68,13 +68,13 @@ DIM_1_FUNCTIONS = (
 
 
 def _activation(result: Any, bounds: Bounds) -> Content | None:
-    """A call, if it is that of a layer: not of a single number, nor of integers."""
+    """The content of a call, if it looks like a layer: not a scalar, not integers."""
     is_layer = isinstance(result, Tensor) and result.is_floating_point() and result.dim() > 0
     return (ACTIVATION, (result,), bounds) if is_layer else None
 
 
 def _hard_bounds(low: Any, high: Any) -> Bounds:
-    """Those that somebody has chosen; a lower bound of 0 is that of ReLU: what is there counts as zero."""
+    """Bounds chosen by the user. A lower bound of 0 is ReLU's: elements there count as zeros, not as saturated."""
     has_low = isinstance(low, (int, float)) and low != 0
     return (low if has_low else math.nan), (high if isinstance(high, (int, float)) else math.nan), 0.0
 
@@ -153,7 +153,7 @@ def thinned(x: Tensor, units: int, step: int) -> Tensor:
 
 
 def active_counts(x: Tensor, units: int) -> Tensor:
-    """How often each unit, along this dimension, is anything but 0; NaN is no zero."""
+    """How often each unit along this dimension is not 0; NaN counts as not 0."""
     return x.count_nonzero(tuple(dim for dim in range(x.dim()) if dim != units))
 
 
@@ -175,7 +175,7 @@ def spreads(x: Tensor, units: int) -> dict[str, Tensor]:
 
 @lru_cache
 def rounded(bound: float, dtype: torch.dtype) -> float:
-    """A bound as results of this dtype reach it."""
+    """A bound, rounded to this dtype."""
     return float(torch.tensor(bound, dtype=dtype, device=HOST))
 
 
@@ -207,7 +207,7 @@ def is_here(x: Tensor) -> bool:
 
 
 class Whole(NamedTuple):
-    """What results that wait as a whole have in common: where units are, and their bounds; None if there is none."""
+    """What waiting results have in common: the unit dimension and the bounds, None if there are none."""
 
     units: int
     low: float | None
@@ -216,7 +216,7 @@ class Whole(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What results of which only some sums wait have in common."""
+    """What waiting sums have in common."""
 
     elements: int
     statistics: tuple[str, ...]
@@ -224,7 +224,7 @@ class Parts(NamedTuple):
 
 @dataclass
 class AliveUnits:
-    """Which units of a layer were active, since the last window was full. What is counted is known from shapes."""
+    """Which units of a layer were active since the last full window. Entries and positions are known from shapes."""
 
     alive: Tensor
     """How often each unit was active, or only whether it was, on its device."""
@@ -252,7 +252,7 @@ class Activations(CountingStatistics):
         inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too, not only those of training.
         evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
-        in_graphs: whether compiled graphs are to hand over activations, too.
+        in_graphs: whether to measure activations inside compiled graphs as well.
         exact_death: with several processes, count a unit as dead only if it was never active in any of them.
 
     >>> health = Activations()
@@ -312,7 +312,7 @@ class Activations(CountingStatistics):
             self._gather(name, window, common=(Parts(x.numel(), (DEATH,)),))
 
     def _note_alive(self, name: str, active: Tensor, step: int, entries: int, positions: int) -> Tensor | None:
-        """Remember which units were active; if that was enough to tell the dead ones, how active all were."""
+        """Add active units to the window; once it is full, return how often each unit was active."""
         window = self._windows.get(name)
         if window is None or window.alive.shape != active.shape:
             window = self._windows[name] = AliveUnits(torch.zeros_like(active))
@@ -337,7 +337,7 @@ class Activations(CountingStatistics):
                 kept.series.add((name, DEATH), dead, step=logged)
 
     def _keep_for_all(self, kept: Kept, name: str, window: Tensor) -> None:
-        """Keep which units were active in a window until the tick; the last number says that there was one."""
+        """Keep the active units of a window until the tick; a last entry marks that there was one."""
         assert isinstance(kept, CountsKept)
         kept.add((name,), functional.pad((window != 0).to(torch.int64), (0, 1), value=1)[None])
 
@@ -349,7 +349,7 @@ class Activations(CountingStatistics):
     def _handle(
         self, kept: Kept, keys: tuple[Any, ...], steps: tuple[int, ...], columns: list[Tensor], *common: Any
     ) -> None:
-        """Make the samples of several calls; on other devices those that a window has closed for come alone."""
+        """Make the samples of several calls; on other devices, death rates come in batches of their own."""
         (what,) = common
         if isinstance(what, Whole):
             self._take_here(kept, keys, steps, columns[0], what)
@@ -375,7 +375,7 @@ class Activations(CountingStatistics):
 
     def state_dict(self) -> dict[str, Any]:
         """Also the windows that are not full."""
-        found = super().state_dict()  # first: what still waits belongs to windows, too
+        found = super().state_dict()  # first, because pending results also belong to windows
         return {**found, "windows": {name: asdict(window) for name, window in self._windows.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

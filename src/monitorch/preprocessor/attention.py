@@ -16,11 +16,11 @@ from ..numerical.extraction import extract_points
 from .accumulating import AccumulatingPreprocessor
 
 SEQUENCES, QUERIES = 8, 128
-"""How many sequences of a batch are looked at, and how many of their queries together; all heads of each."""
+"""How many sequences of a batch are sampled, and how many queries in total; all heads of each."""
 MASKED = -5000.0
-"""What is below this in a mask or among logits is no number but a mask: people write -1e4, -1e9 and -inf."""
+"""Values below this in masks or logits mean "masked": people write -1e4, -1e9 and -inf."""
 STEPS = (1.0, 2.0, 5.0, 10.0)
-"""A stated error is one of these times a power of ten: it changes seldom."""
+"""A stated error is one of these times a power of ten, so that it rarely changes."""
 
 PRODUCT, SOFTMAX, PROJECTION = "scaled dot product", "softmax", "multi-head attention"
 
@@ -94,7 +94,7 @@ class AttentionWeights(AccumulatingPreprocessor):
         inplace: keep only running moments, instead of every sample.
         record_eval: record evaluation passes too, not only those of training.
         evaluation_from_grad: how to tell evaluation from training, see ``is_training_pass``.
-        in_graphs: whether compiled graphs are to hand over queries and keys, too.
+        in_graphs: whether to measure attention inside compiled graphs as well.
     """
 
     statistics = ("entropy", "entropy error", "largest logit", "logit bound")
@@ -157,10 +157,10 @@ class AttentionWeights(AccumulatingPreprocessor):
 
 
 class _LookedAt(NamedTuple):
-    """What is kept of a call until those of other layers are there."""
+    """What is kept of a call until it is handled together with other layers."""
 
     tensors: tuple[Tensor, ...]
-    """Of each query that is looked at its entropy, and how many keys it has; the largest logit; norms that bound it."""
+    """For each sampled query its entropy and number of keys; the largest logit; norms that bound it."""
     common: tuple[float, ...]
     """The scale of logits, and which share of sequences, and of positions, is looked at."""
 
@@ -170,7 +170,7 @@ class _Sampled(NamedTuple):
 
     rows: Tensor
     positions: Tensor
-    """Of each of these sequences, which are a column."""
+    """The positions in each of these sequences; ``rows`` is a column."""
     shares: tuple[float, float]
     """Of all sequences, and of all positions of each."""
 
@@ -185,13 +185,13 @@ def _sample(batch: int, length: int, device: torch.device) -> _Sampled:
     each = min(length, max(1, QUERIES // count))
     rows = torch.arange(count, dtype=torch.int64, device=device)
     inside = torch.arange(each, dtype=torch.int64, device=device) * 1024
-    shift = rows * 633 % 1024  # another one for each sequence, so that together they are at all positions
+    shift = rows * 633 % 1024  # different for each sequence, so that together they cover all positions
     positions = (inside + shift[:, None]) * length // (each * 1024)
     return _Sampled((rows * batch // count)[:, None], positions, (count / batch, each / length))
 
 
 class _Choices(NamedTuple):
-    """Which keys are hidden from each chosen query, if any are, and how many are not."""
+    """Which keys are masked for each sampled query, if any, and how many are not."""
 
     hidden: Tensor | None
     counts: Tensor
@@ -215,7 +215,7 @@ def _measure_product(
 ) -> _LookedAt | None:
     """What to keep of queries, keys and a mask, all (sequences, heads, positions, features)."""
     if query.dim() < 2 or not query.numel() or key.shape[-2] < 2:
-        return None  # with one key there is nothing to choose
+        return None  # with a single key the entropy is always 0
     if mask is not None:
         mask = _four(mask.expand(*query.shape[:-1], key.shape[-2]))
     query, key = _four(query), _four(key)
@@ -311,7 +311,7 @@ _MEASURE: dict[str, Any] = {
 
 def _four(x: Tensor) -> Tensor:
     """As (sequences, heads, positions, ...), whatever comes before the positions."""
-    if x.dim() == 3:  # people who write (sequences * heads, positions, features) mean one head each
+    if x.dim() == 3:  # (sequences * heads, positions, features) means one head each
         return x[:, None]
     return x.reshape(-1, *x.shape[-3:]) if x.dim() > 3 else x[None, None]
 
@@ -333,8 +333,8 @@ def _mean_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Mean of H / ln(keys) over the chosen queries that have a choice, and its standard error; for each call.
 
-    The error says how sequences differ, and how positions differ inside of them. Positions are spread evenly, which is
-    at least as good as drawing them.
+    The error comes from how sequences differ and how positions differ within them. Even spacing is at least as good as
+    random sampling.
     """
     share = (entropies / choices.clamp_min(2).log()).where(choices >= 2, 0.0)  # (calls, sequences, heads, queries)
     number, total = (choices >= 2).expand_as(share).sum(2), share.sum(2)

@@ -33,10 +33,10 @@ def batch_norm_shift(batch: ChannelMoments, running: ChannelMoments, eps: float)
 
 
 class BatchNormShifts(AccumulatingPreprocessor):
-    """Keeps by how much the running statistics of a layer and those of each batch differ.
+    """Keeps how far the running statistics of a layer are from those of each batch.
 
-    A layer adds the share ``momentum`` of what it sees to what it has kept. So the statistics of the batch follow from
-    the running ones before and after, and no activation has to be read.
+    A layer updates its running statistics by the share ``momentum``. So the batch statistics follow from the running
+    ones before and after, without reading activations.
     """
 
     statistics = ("mean shift", "variance ratio")

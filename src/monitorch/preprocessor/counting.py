@@ -18,7 +18,7 @@ from ..numerical.waiting import HostCopy, Pending
 from .accumulating import Kept, SeparateStatistics
 
 Counts: TypeAlias = NDArray[np.int64]
-"""How often each of some things came."""
+"""How often each of several things occurred."""
 
 
 class CountTable(NamedTuple):
@@ -67,7 +67,7 @@ class CountsKept(Kept):
 
 
 class CountingStatistics(SeparateStatistics):
-    """Keeps counts beside its samples: ``self._count(key, counts)`` adds a tensor of integers to those of its key."""
+    """Keeps counts beside samples: ``self._count(key, counts)`` adds a tensor of integers to those of its key."""
 
     _kept_type = CountsKept
 

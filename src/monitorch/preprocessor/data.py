@@ -1,4 +1,4 @@
-"""What data look like: numbers of the tensors that enter a model or a loss. Nothing here waits for a device."""
+"""Statistics of the tensors that enter a model or a loss. Nothing here waits for a device."""
 
 import math
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ IMAGE = 4
 """With this many dimensions or more a tensor is a batch of images or films, ``[B, C, ...]``."""
 
 MOST = 1 << 20
-"""Elements of a tensor that are read; of a larger one every so-many-th sample."""
+"""The most elements read per tensor; of a larger one, every n-th sample is read."""
 
 SMALL = 1 << 16
-"""Elements of tensors that are copied, to be read together with those of other steps."""
+"""Tensors up to this many elements are copied and read together with those of other steps."""
 
 Described: TypeAlias = list[tuple[str, Tensor]]
 """Statistics with one sample for each of several tensors; one may come several times."""
 
 
 def thinned(named: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Every so-many-th sample of tensors that go together: few enough that copies of them take little memory.
+    """Every n-th sample of tensors that belong together, so that copies take little memory.
 
     >>> [len(data) for data in thinned({"x": torch.zeros(5000, 1024), "y": torch.zeros(5000)}).values()]
     [1000, 1000]
@@ -82,7 +82,7 @@ def feature_deviations(data: Tensor) -> tuple[Tensor, Tensor]:
     x = x.reshape(len(x), -1, x.shape[-1])
     is_constant = x.amin(1) == x.amax(1)
     centred = x - x.mean(1, keepdim=True)
-    rest = centred.mean(1)  # what rounding took from the mean; much, if that is far from 0
+    rest = centred.mean(1)  # the rounding error of the mean, which matters if the mean is far from 0
     return (centred.square_().mean(1) - rest.square()).clamp(min=0).sqrt(), is_constant
 
 

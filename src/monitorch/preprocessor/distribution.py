@@ -26,11 +26,11 @@ LOWEST, EXPONENTS, MANTISSA_BITS = -43, 64, 2
 SIDE = EXPONENTS << MANTISSA_BITS
 """How many bins there are for positive elements, and how many for negative ones."""
 ZERO, INFINITE, NAN = SIDE, 2 * SIDE + 1, 2 * SIDE + 2
-"""Bins of their own: that of 0 is in the middle, the other two come last."""
+"""Separate bins: the one for 0 is in the middle, the other two come last."""
 BINS = NAN + 1
 
 BLOCKS, BLOCK = 256, 256
-"""Of a larger tensor this many blocks of this many neighbours are looked at."""
+"""Of a larger tensor, this many blocks of this many adjacent elements are read."""
 
 QUANTILES = {"q01": 0.01, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q99": 0.99}
 SPECIAL = ("zero", "infinite", "nan")
@@ -80,7 +80,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
         self._take(name, here, part if is_distributed(tensor) else OWN)
 
     def process_parameter(self, name: str, parameter: Tensor) -> None:
-        """Take one parameter as it is now; of processes with the same part of it one counts."""
+        """Take one parameter as it is now; processes that hold the same part count once."""
         self._take(name, *local_part(parameter))
 
     @torch.no_grad()
@@ -88,7 +88,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
         numbers = as_real(tensor)
         if not numbers.numel():
             return
-        if numbers.dtype.itemsize < torch.float16.itemsize:  # those have few operations
+        if numbers.dtype.itemsize < torch.float16.itemsize:  # 8-bit floats support few operations
             numbers = numbers.float()
         sample = as_float32(spread(numbers), copy=True)
         is_all = sample.numel() == numbers.numel() and numbers.dtype != torch.float64  # else more is needed
@@ -159,7 +159,7 @@ def spread(numbers: Tensor) -> Tensor:
 
 
 def bin_counts(numbers: Tensor) -> Tensor:
-    """How many elements along the last dimension are in each bin; what has no bin is in the outermost ones.
+    """How many elements along the last dimension are in each bin; numbers outside all bins go into the outermost ones.
 
     >>> bin_counts(torch.tensor([1.0, 1.2, -1.5])).nonzero()[:, 0] - ZERO
     tensor([-175,  173])
@@ -211,7 +211,7 @@ def whole_facts(numbers: Tensor) -> tuple[Tensor, ...]:
 
 
 def may_look(numbers: Tensor) -> bool:
-    """Whether to look at numbers and decide; on a device that would mean to wait for them."""
+    """Whether numbers may be inspected; on a device that would wait."""
     return numbers.device == HOST
 
 

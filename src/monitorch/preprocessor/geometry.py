@@ -1,4 +1,4 @@
-"""Length and direction of gradients, and the common part of all preprocessors that measure these."""
+"""Length and direction of gradients, and the base class for everything that measures these."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -82,7 +82,7 @@ class GeometryPreprocessor(AccumulatingPreprocessor):
     def measure(self, name: str, tensor: Tensor, weight: Tensor | None = None) -> None:
         """Take one tensor, and keep a copy to compare the next one with.
 
-        ``weight``: for a change, the sum of the squares of what has changed, if it is wanted.
+        ``weight``: for updates, the sum of squares of the tensor before the change, if wanted.
         """
         previous = self._previous.get(name)
         row = reference.geometry(tensor, previous if comparable(previous, tensor) else None, None)

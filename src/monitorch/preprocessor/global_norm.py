@@ -18,7 +18,7 @@ ALL_OF_THEM = ("all tensors",)
 
 @dataclass
 class KeptSums(Kept):
-    """Also the sum of squares of each step, until somebody reads."""
+    """Also the sum of squares of each step, until it is read."""
 
     sums: dict[int, float] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class GlobalNorm(AccumulatingPreprocessor):
             sums[step] = sums.get(step, 0.0) + total
 
     def _bring(self, kept: Kept) -> None:
-        """The rows of a step may come in several parts: only when somebody reads they are all here."""
+        """The rows of a step may arrive in several parts; they are complete only when somebody reads."""
         super()._bring(kept)
         sums = cast("KeptSums", kept).sums
         for step in sorted(sums):

@@ -1,4 +1,4 @@
-"""How much samples differ: a number that tells whether a layer can tell anything apart."""
+"""How much the samples of a batch differ in a layer's output."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..numerical.spread import relative_spreads
 from .accumulating import AccumulatingPreprocessor, Kept
 
 MOST, SMALL = 1 << 19, 1 << 14
-"""Elements of an output that are looked at; and those of one that is copied, to be looked at together with others."""
+"""The most elements read per output; outputs up to the second size are copied and read together with others."""
 
 
 class LayerSpread(AccumulatingPreprocessor):

@@ -1,4 +1,4 @@
-"""What enters a loss: the output of the model, and the target; of classes, how often each one comes."""
+"""What enters a loss: the model output and the target, with class frequencies if targets are classes."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -101,7 +101,7 @@ class LossInputs(CountingStatistics):
     def shares(self) -> Lines:
         """The share of each class.
 
-        If there are many, the first ones to be most frequent keep their lines, and there is a line for all others.
+        If there are many, the classes that were most frequent first keep their lines, and the rest share one.
         """
         found = self.counts()
         size = max(map(len, found.values()), default=0)
@@ -130,7 +130,7 @@ class LossInputs(CountingStatistics):
         }
 
     def ratio(self) -> Lines:
-        """How many times as often the most frequent class was seen as the least frequent one that was seen."""
+        """The count of the most frequent class divided by that of the least frequent class seen."""
         found = self.counts().items()
         return {name: {"value": float(counts.max() / counts[counts > 0].min())} for name, counts in found}
 
@@ -160,7 +160,7 @@ def class_dimension(output: Tensor, target: Tensor) -> int | None:
     if target.is_floating_point() or output.dim() != target.dim() + 1:
         return None
     last = output.dim() - 1
-    for dimension in (min(1, last), last):  # where the losses of torch have it; where many own ones do
+    for dimension in (min(1, last), last):  # where torch's losses have it, and where custom ones often do
         if output.shape[:dimension] + output.shape[dimension + 1 :] == target.shape:
             return dimension
     return None
@@ -174,7 +174,7 @@ def class_counts(classes: Tensor, size: int) -> Tensor:
 
 
 def perplexity(counts: Tensor) -> Tensor:
-    """How many classes there would be in each row if all were as frequent: the exponential of the entropy."""
+    """The exponential of the entropy of each row: the effective number of classes."""
     shares = counts.to(wide_dtype(counts)) / counts.sum(1, keepdim=True)
     entropy: Tensor = torch.special.entr(shares).sum(1)
     return entropy.exp()

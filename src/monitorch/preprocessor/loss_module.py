@@ -24,7 +24,7 @@ ITEMS_OF_STEP = "num_items_in_batch"
 """With this argument Hugging Face's Trainer tells a model to divide its loss by the size of all micro-batches."""
 
 SMALLEST_SCALE = 2.0**10
-"""GradScalers start with a larger scale, but gradient accumulation divides it."""
+"""GradScalers start with a larger scale, but gradient accumulation may divide it."""
 
 MOST_PARTS = 64
 """The most micro-batches per step: a scaled loss may be divided by their number."""
@@ -39,8 +39,8 @@ EXACTNESS = 1.2e-7
 class LossGradient:
     """The gradients of the losses of one tick: 1 if nothing was done to the loss before backward.
 
-    They tell of a GradScaler that the inspector does not know. It watches losses until it has seen some gradients;
-    nothing waits for the GPU.
+    They reveal a GradScaler that the inspector was not given. It watches losses until it has seen a few gradients,
+    without waiting for the GPU.
     """
 
     def __init__(self) -> None:
@@ -146,17 +146,16 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         self.reset()
 
     def ask_model(self, model: nn.Module | None) -> None:
-        """Use the model's train or eval mode, too: nobody calls ``eval()`` on a loss function."""
+        """Also use the model's train or eval mode: nobody calls ``eval()`` on a loss function."""
         self._model = None if model is None else weakref.ref(model)
 
     def clear(self) -> None:
         """Also forget the model."""
-        self._model, self.gradient = None, LossGradient()
+        self._model, self.gradient, self._numbers = None, LossGradient(), []
         super().clear()
 
     def _new_kept(self) -> Kept:
         """The two losses are always there, even without samples."""
-        self._numbers = []
         kept = super()._new_kept()
         for name in self._names or ():
             kept.series.place(name, self.inplace)
@@ -191,7 +190,7 @@ class LossModule(RunNumbers, AbstractForwardPreprocessor):
         return loss if isinstance(loss, Tensor) else None
 
     def take_quietly(self, module: nn.Module, output: Any, step: int) -> bool:
-        """Take a training loss of this step in a few lines; false if it is anything but a plain one."""
+        """Take a plain training loss as cheaply as possible; False if it needs the full treatment."""
         model = None if self._model is None else self._model()
         if not module.training or not torch.is_grad_enabled() or (model is not None and not model.training):
             return False

@@ -11,7 +11,7 @@ from .parameters import ParameterNorm
 
 
 class NonFiniteCount(AccumulatingPreprocessor):
-    """The number of elements that are not finite; NaN if a sketch tells only that there are some."""
+    """The number of elements that are not finite; NaN if only a sketch was measured, which cannot count them."""
 
     statistics = ("count",)
     takes_broken = True

@@ -64,7 +64,7 @@ class OutputNorm(OutputPreprocessor):
         normalize: divide norms by the root of the number of elements of one sample.
         channel_last: accepted for symmetry with OutputActivation; norms do not depend on it.
 
-    The others are those of OutputPreprocessor.
+    The other arguments are those of OutputPreprocessor.
     """
 
     def __init__(

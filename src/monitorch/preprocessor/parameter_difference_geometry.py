@@ -23,7 +23,7 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
 
     The first tensor of a name is only kept: there is nothing to subtract yet.
 
-    From sketches norms are estimated as well, without any copy of a tensor.
+    With sketches, norms are estimated too, and no tensor is copied.
     """
 
     _errors: Mapping[str, float] = {"norm": NORM_ERROR, "correlation": COSINE_ERROR}
@@ -75,7 +75,7 @@ class ParameterDifferenceGeometry(GeometryPreprocessor, AbstractTensorPreprocess
 
 
 class ParameterDifferenceRatio(ParameterDifferenceGeometry):
-    """Norm of each change of a tensor, divided by the norm of the tensor before it; none where that is 0.
+    """Norm of each change of a tensor divided by the norm of the tensor before it; no sample if that is 0.
 
     Args:
         inplace: keep only running moments, instead of every sample.

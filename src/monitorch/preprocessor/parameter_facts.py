@@ -9,7 +9,7 @@ from .accumulating import AccumulatingPreprocessor
 
 
 class FactSeries(AccumulatingPreprocessor):
-    """Keeps the facts about each parameter; what was not known in a step is no sample.
+    """Keeps the facts about each parameter; unknown facts give no sample.
 
     >>> series = FactSeries()
     >>> series.process_fact("changed", ["layer.weight"], [0.0])

@@ -23,14 +23,14 @@ class ExpertChoice(NamedTuple):
     indices: Tensor
     """The chosen experts of each token, ``[tokens, chosen]``; the number ``experts`` stands for none."""
     is_final: bool
-    """Whether the router itself says so; otherwise something after it may choose differently, or drop tokens."""
+    """Whether the router itself returns the choice; otherwise later code may choose differently or drop tokens."""
 
 
 class ExpertShares(CountingStatistics):
     """Counts how often each expert is chosen, from what routers return.
 
     Args:
-        most_shown: of layers with at most this many experts, :meth:`shares` has each one.
+        most_shown: :meth:`shares` lists single experts only for layers with at most this many.
 
     >>> routing = ExpertShares()
     >>> routing.process_router("gate", [torch.tensor([[2.0, 1.0], [3.0, 0.0], [0.0, 1.0], [5.0, 2.0]])], top_k=1)
@@ -68,7 +68,7 @@ class ExpertShares(CountingStatistics):
         }
 
     def load(self) -> Lines:
-        """The largest and the smallest share, as multiples of the share that each has if all have the same."""
+        """The largest and the smallest share, as multiples of an even share."""
         return {
             name: {"largest": float(even.max()), "smallest": float(even.min())}
             for name, counts in self.counts().items()

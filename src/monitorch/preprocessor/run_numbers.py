@@ -17,14 +17,14 @@ from ..numerical.waiting import Pending, copied_sample
 from .accumulating import AccumulatingPreprocessor, Kept
 
 MOST_OPEN = 256
-"""How many numbers of steps may wait before those of each step are put together."""
+"""How many numbers may wait before those of each step are merged."""
 
 RECENT = 1000
-"""Of how many steps the numbers are kept for :meth:`RunNumbers.recent`."""
+"""How many steps :meth:`RunNumbers.recent` remembers."""
 
 
 class Part(NamedTuple):
-    """A number of which a step may have several, from micro-batches."""
+    """A number that a step may have several of, one per micro-batch."""
 
     step: int
     name: str
@@ -57,7 +57,7 @@ def _by_step(parts: Iterable[Part]) -> dict[tuple[int, str], list[Part]]:
 
 @dataclass
 class RunKept(Kept):
-    """Also samples of which each process has one per step, with several processes."""
+    """With several processes, also the samples that every process has once per step."""
 
     in_step: Series = field(default_factory=lambda: Series(inplace=False))
 
@@ -80,7 +80,7 @@ class RunNumbers(AccumulatingPreprocessor):
         self.open_step: Callable[[], int | None] | None = None
         """Returns the current step, if steps have an end; then all values of one step are one sample."""
         self.finished_step: Callable[[], int | None] | None = None
-        """Returns the last step in the middle of another one, else None: evaluations belong to the last one."""
+        """During a step, returns the step before it, to which evaluations belong; None between steps."""
         self._parts: list[Part] = []
         self._recent: dict[str, deque[tuple[int, Any]]] = {}
         super().__init__(inplace)
@@ -136,7 +136,7 @@ class RunNumbers(AccumulatingPreprocessor):
         self._add(name if step is None else (name, step), copied_sample(value), self.inplace)
 
     def hold(self, step: int, names: Iterable[str]) -> None:
-        """Keep all numbers so far under these names at this step, whenever the next tick comes."""
+        """Assign all numbers so far under these names to this step, even if the tick comes later."""
         self._close_steps()
         for name in names:
             for series in (self._kept.series, self._in_step):
@@ -149,7 +149,7 @@ class RunNumbers(AccumulatingPreprocessor):
         super().clear()
 
     def release(self) -> Kept:
-        """The same; what was given so far of the current step belongs to it."""
+        """The same; numbers of the current step so far are included."""
         self._close_steps()
         return super().release()
 
@@ -217,7 +217,7 @@ class RunNumbers(AccumulatingPreprocessor):
         return {**super().__getstate__(), "open_step": None, "finished_step": None}
 
     def state_dict(self) -> dict[str, Any]:
-        """Also the samples that other processes have, too."""
+        """Also the samples that every process has once per step."""
         return {**super().state_dict(), "in_step": self._in_step_lists()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ class RunNumbers(AccumulatingPreprocessor):
         return {key: list(samples) for key, samples in self._in_step.values().items()}
 
     def payload(self) -> Payload:
-        """All accumulators; of a number that every process has once per step, the samples: their mean is one."""
+        """All accumulators; where every process has one number per step, the samples, to be averaged over processes."""
         found = super().payload()
         for key, samples in self._in_step_lists().items():
             row = found.moments.get((key, 0))

@@ -12,8 +12,8 @@ class GradientNoise(AccumulatingPreprocessor):
     """The true gradient and the noise of a step, estimated from its parts.
 
     Estimates of single steps are rough, and their quotient would be biased. So each of the two is averaged over the
-    steps of a tick, and the means are divided. With several processes each estimates from its own parts and the common
-    mean; the mean of these estimates is the one from all parts.
+    steps of a tick, and the means are divided. With several processes, each estimates from its own parts and the common
+    mean. Averaging these gives the estimate from all parts.
 
     >>> import torch
     >>> noise = GradientNoise()
@@ -30,10 +30,10 @@ class GradientNoise(AccumulatingPreprocessor):
     def process_parts(self, step: PartsOfStep) -> None:
         """Take one step."""
         square, variance = estimate_noise(step.parts, step.mean_square, step.square_of_mean)
-        self._kept.series.add(WHOLE, square, variance / step.parts)  # the mean of so many parts has less of it
+        self._kept.series.add(WHOLE, square, variance / step.parts)  # the mean over all parts has less variance
 
     @property
     def scale(self) -> float | None:
-        """The noise scale in batches of one step; None if there is nothing to tell it from."""
+        """The noise scale in units of a step's batch; None if there are no samples."""
         found = self._kept.series.values().get(WHOLE)
         return noise_scale(found[0].mean, found[1].mean) if found is not None and found[0].count else None

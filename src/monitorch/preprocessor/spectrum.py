@@ -1,4 +1,4 @@
-"""Singular values of weights: the largest one, and how many there are in effect."""
+"""Singular values of weights: the largest one, and the effective rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class Spectrum(ParameterStatistics):
 
     Args:
         name: the name of the parameters.
-        iterations: steps of power iteration for each sample. It goes on where it stopped at the last one.
+        iterations: steps of power iteration for each sample. It continues from the vector of the last sample.
         largest_svd: compute the effective rank if the smaller side has at most this many elements; 0 for never.
 
     >>> spectrum = Spectrum("weight", iterations=30, largest_svd=2)
@@ -49,7 +49,7 @@ class Spectrum(ParameterStatistics):
         matrix = matrix.float() if matrix.dtype.itemsize < torch.float32.itemsize else matrix
         if matrix.device.type in ALONE:
             self._record_norms(self._kept, [name], matrix, [self._kept.series.now()])
-        else:  # nobody changes it before the tick that it is for is taken
+        else:  # it is read when the tick is taken, before anything changes it
             self._gather(name, matrix)
         if self.largest_svd:
             if min(matrix.shape) > self.largest_svd:
@@ -70,7 +70,7 @@ class Spectrum(ParameterStatistics):
             kept.series.add_all([(name, statistic) for name in names], samples, steps)
 
     def _largest(self, names: Sequence[str], matrices: Tensor) -> Tensor:
-        """The largest singular values, or a little less: the better the more often they are computed."""
+        """The largest singular values, slightly underestimated; more samples make them more accurate."""
         start = first_vector(matrices)
         vectors = torch.stack([self._last_vector(name, start) for name in names])
         along, multiply = (1, torch.bmm) if matrices.dim() > 2 else (0, torch.mv)
@@ -80,7 +80,7 @@ class Spectrum(ParameterStatistics):
             for _ in range(self.iterations):
                 products, _ = _unit(multiply(matrices, vectors), along)
                 vectors, norms = _unit(multiply(adjoint, products), along)
-        # numbers that are not finite must not stay, and from 0 there is no way back
+        # do not keep non-finite vectors, nor zero, from which the iteration cannot recover
         kept = torch.where(norms.isfinite() & (norms > 0), vectors, start)
         self._vectors.update(zip(names, kept.reshape(len(names), -1).unbind(), strict=True))
         return norms.reshape(-1)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import StoreError
 from .run_list import numbered
+from .types import FilePath
 
 VERSION = 1
 PREFIX, SUFFIX = "flight", ".npz"
@@ -91,7 +92,7 @@ def write_flight_record(folder: Path, record: FlightRecord) -> Path:
     return path
 
 
-def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
+def read_flight_record(path: FilePath) -> FlightRecord:
     """Read such a file."""
     try:
         with np.load(path, allow_pickle=False) as kept:
@@ -110,9 +111,9 @@ def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
     return FlightRecord(**facts, **of_rows, losses=losses, norms=_norms(norms))
 
 
-def flight_records(folder: Path) -> list[Path]:
+def flight_records(folder: FilePath) -> list[Path]:
     """The files of a run, oldest first."""
-    return sorted(folder.glob(f"{PREFIX}_*{SUFFIX}"), key=lambda path: (path.stat().st_mtime, path.name))
+    return sorted(Path(folder).glob(f"{PREFIX}_*{SUFFIX}"), key=lambda path: (path.stat().st_mtime, path.name))
 
 
 def _norms(arrays: list[Any]) -> NormTable:

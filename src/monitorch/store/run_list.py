@@ -1,20 +1,18 @@
 """Runs in a folder."""
 
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from ..errors import StoreError, UnreadableRunError
+from ..errors import NoRunError, UnreadableRunError
 from .failure import Failure
 from .reader import Run
 from .status import age, derive_status
-
-FilePath: TypeAlias = str | os.PathLike[str]
+from .types import FilePath
 
 DEFAULT_FOLDER = "monitorch_runs"
 _FILE = re.compile(r"rank(\d+)\.(db|log)")
@@ -70,12 +68,13 @@ def open_run(path: FilePath, rank: int | None = None) -> Run:
         return Run(path)
     ranks = ranks_of(path)
     if not ranks:
-        beside = [other.name for other in _entries(path.parent) if ranks_of(other)]
-        hint = f"; runs beside it: {', '.join(sorted(beside))}" if beside else ""
-        raise StoreError(f"there is no run in {path}{hint}")
+        if inside := _runs_in(path):
+            raise NoRunError(f"{path} is a folder of runs: name one of them: {inside}")
+        beside = _runs_in(path.parent)
+        raise NoRunError(f"there is no run in {path}" + (f"; runs beside it: {beside}" if beside else ""))
     chosen = min(ranks) if rank is None else rank
     if chosen not in ranks:
-        raise StoreError(f"rank={rank} is not in {path}; choose from {', '.join(map(str, sorted(ranks)))}")
+        raise NoRunError(f"rank={rank} is not in {path}; choose from {', '.join(map(str, sorted(ranks)))}")
     return Run(ranks[chosen])
 
 
@@ -83,6 +82,11 @@ def ranks_of(folder: Path) -> dict[int, Path]:
     """The files of a run by rank."""
     found = [(int(match[1]), path) for path in _entries(folder) if (match := _FILE.fullmatch(path.name))]
     return dict(sorted(found))
+
+
+def _runs_in(folder: Path) -> str:
+    """The names of the runs in a folder."""
+    return ", ".join(sorted(entry.name for entry in _entries(folder) if ranks_of(entry)))
 
 
 def _entries(folder: Path) -> list[Path]:

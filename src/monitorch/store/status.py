@@ -38,6 +38,8 @@ def age(meta: Mapping[str, Any]) -> float:
 
 
 def _exists(pid: int) -> bool:
+    if os.name == "nt":  # there os.kill() with 0 does not ask, but interrupts
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,5 +1,6 @@
 """The plain data types that go into a store and come out of it."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..statistic import Statistic
 
+FilePath: TypeAlias = str | os.PathLike[str]
 Floats: TypeAlias = NDArray[np.float32]
 Counts: TypeAlias = NDArray[np.int64]
 

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
 from .. import __version__
-from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, users_line, warn
+from ..errors import LifecycleError, OptionError, StoreError, UnreadableRunError, warn
 from ..statistic import Statistic
 from .backend import Backend, RankFile, create
 from .backend import resume as open_again
@@ -36,6 +36,7 @@ from .types import (
     ENDS,
     SEVERITIES,
     Event,
+    FilePath,
     Frame,
     Layer,
     Looks,
@@ -47,8 +48,6 @@ from .types import (
     Segment,
 )
 from .worker import FlushRequest, Worker
-
-FilePath: TypeAlias = str | os.PathLike[str]
 
 PUT_SECONDS = 0.05
 """The longest time that training waits for the store, in seconds. Then the frame is dropped, and so are the next ones,
@@ -312,7 +311,7 @@ class Writer:
         if call not in self._told:
             self._told.add(call)
             text = f"Writer.{call} did not store its arguments: {error}. Training goes on"
-            warn(text, stacklevel=users_line())
+            warn(text)
         return False
 
     def _warn(self) -> None:
@@ -323,7 +322,7 @@ def _pass_on(worker: Worker) -> None:
     """Show the notices of the thread as warnings in the training thread."""
     if os.getpid() == worker.pid:
         while worker.notices:
-            warn(worker.notices.popleft(), stacklevel=users_line())
+            warn(worker.notices.popleft())
 
 
 def _frame(

@@ -70,10 +70,10 @@ class AbstractVisualizer(ABC):
     """
 
     deferred = False
-    """True if ticks may be shown by another thread: then training does not wait for their numbers."""
+    """True if another thread may show ticks, so that training does not wait for them."""
 
     busy_seconds: float = 0.0
-    """How long the processor has worked for threads of the visualizer: that is part of what observing costs."""
+    """CPU seconds used by threads of the visualizer; part of the cost of observing."""
 
     wait_for_ticks: Callable[[], object] | None = None
     """Set by an inspector that shows ticks in another thread: waits until all of them are shown."""

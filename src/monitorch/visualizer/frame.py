@@ -33,7 +33,7 @@ class Moment(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """How many elements of each layer are in each bin: ``counts[layer, bin]``, and ``edges`` between which bins lie."""
+    """How many elements of each layer are in each bin: ``counts[layer, bin]``, and the ``edges`` of the bins."""
 
     edges: Numbers
     counts: Counts
@@ -140,7 +140,7 @@ class TagFrame:
         )
 
     def nonfinite_by_layer(self) -> dict[str, int]:
-        """How many samples of each layer were left out; layers without any are left out, too."""
+        """How many samples of each layer were left out; layers without any are omitted."""
         if self.nonfinite is None or not self.nonfinite.any():
             return {}
         total = np.zeros(len(self.layers), np.int64)
@@ -163,7 +163,7 @@ class TagFrame:
 
 
 def frames_of(records: Iterable[Record], tags: Mapping[str, TagAttributes]) -> Iterator[tuple[Moment, TagFrame]]:
-    """Records as frames, one for each tag of a moment, with the numbers of layers apart from those of the model."""
+    """Records as frames, one per tag and moment; layers and whole-model numbers are kept apart."""
     for moment, own in groupby(records, key=lambda record: Moment(*record[:5])):
         plots: dict[tuple[str, bool], list[Record]] = {}
         for record in own:
@@ -183,7 +183,7 @@ def _frame_of(tag: str, attributes: TagAttributes | None, records: Sequence[Reco
         known = _statistic_of(record, attributes, is_share=kind is TagType.RELATIONS)
         layer = record.statistic if kind is TagType.RELATIONS else record.layer
         place = statistics.setdefault(known, len(statistics)), layers.setdefault(layer, len(layers))
-        cells[place] = record.value + 0.0, record.nonfinite  # the sum refuses what is no number
+        cells[place] = record.value + 0.0, record.nonfinite  # the sum fails for anything but numbers
     shape = len(statistics), len(layers)
     values, counts, measured = np.zeros(shape), np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     for place, (value, count) in cells.items():

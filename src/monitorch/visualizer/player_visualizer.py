@@ -78,7 +78,7 @@ class PlayerVisualizer:
         elif call.method not in missing and call.method not in OPTIONAL_METHODS:
             missing.add(call.method)
             target = type(self.visualizer).__name__
-            warn(f"{target} has no method {call.method}; these calls are skipped", stacklevel=3)
+            warn(f"{target} has no method {call.method}; these calls are skipped")
 
     def _flush_target(self) -> None:
         flush = getattr(self.visualizer, "flush", None)
@@ -88,4 +88,4 @@ class PlayerVisualizer:
     def _warn_of(self, damage: Damage) -> None:
         what = "cut off, as when a process is killed" if damage.is_cut else "damaged"
         text = f"line {damage.line} of {self.source_filepath} is {what}: it is skipped, all other lines are played"
-        warn(text, stacklevel=3)
+        warn(text)

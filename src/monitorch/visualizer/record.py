@@ -42,5 +42,5 @@ class Record(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The statistic without what goes without saying: the word "mean"."""
+        """The statistic without the word "mean", which goes without saying."""
         return label(self.curve, self.line)

@@ -19,8 +19,8 @@ class RecordSink(AbstractVisualizer):
     """A visualizer that needs only one method, :meth:`write`.
 
     Lenses call ``write`` once per tick with all their records. The four methods of the visualizer interface, which
-    players and your own lenses may call, end there, too. A visualizer that can use whole arrays has
-    :meth:`write_frames` instead, and needs no records.
+    players and your own lenses may call, also end up there. A visualizer that can use whole arrays overrides
+    :meth:`write_frames` instead.
     """
 
     @property

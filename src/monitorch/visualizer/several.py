@@ -31,7 +31,7 @@ class Several(AbstractVisualizer):
 
     @property
     def busy_seconds(self) -> float:  # type: ignore[override]
-        """That of all of them."""
+        """The sum over all parts."""
         return sum(getattr(part, "busy_seconds", 0.0) for part in self.parts)
 
     def register_tags(self, main_tag: str, tag_attr: TagAttributes) -> None:

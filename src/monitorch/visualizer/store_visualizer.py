@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OptionError, StoreError, users_line, warn
+from ..errors import OptionError, StoreError, warn
 from ..statistic import Statistic
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Event, Layer, Writer
 from ..store.run_list import numbered as numbered_names
@@ -54,7 +54,7 @@ class StoreVisualizer(RecordSink):
     deferred = True
 
     report_event: Callable[[Event], None] | None = None
-    """Set by an inspector: tells everybody of an event that is found here."""
+    """Set by an inspector: publishes an event that is found here."""
 
     rank = 0
     """Set by an inspector: the rank of this process, for an event that comes before the first number."""
@@ -108,7 +108,7 @@ class StoreVisualizer(RecordSink):
         return self._name if self.path is None else self.path.name
 
     def open(self, rank: int = 0, name: str | None = None) -> bool:
-        """Make the run now, instead of at the first number; whether it worked. If not, a warning has said why.
+        """Make the run now, instead of at the first number; returns whether that worked; if not, a warning says why.
 
         Args:
             rank: the rank of this process.
@@ -200,7 +200,7 @@ class StoreVisualizer(RecordSink):
             self._warn(f"numbers cannot be stored: {type(error).__name__}: {error}. They are left out")
 
     def begin_tick(self, epoch: int, step: int, axis: str) -> None:
-        """Also find out what ticks are: epochs if all of them are."""
+        """Also note the unit of ticks: epochs only if all of them are."""
         super().begin_tick(epoch, step, axis)
         if self._unit != "tick":
             self._unit = "epoch" if axis == "epoch" else "tick"
@@ -226,14 +226,14 @@ class StoreVisualizer(RecordSink):
             self.writer.put_histograms(*where, counts, layers=frame.layers, edges=edges)
 
     def _wait(self) -> None:
-        """Let ticks come first that an inspector still shows in another thread."""
+        """Wait for ticks that an inspector is still showing in another thread."""
         if self.wait_for_ticks is not None:
             self.wait_for_ticks()
 
     def _warn(self, text: str) -> None:
         if not self._warned:
             self._warned = True
-            warn(text, stacklevel=users_line())
+            warn(text)
 
     def _tell_of_nonfinite(self, lens: str, grid: "Grid", values: Floats, step: int, epoch: int) -> None:
         """Store where and when numbers were first non-finite: later ones are only a consequence."""
@@ -250,7 +250,7 @@ class StoreVisualizer(RecordSink):
 
     @property
     def busy_seconds(self) -> float:  # type: ignore[override]
-        """How long the processor has worked for the background thread."""
+        """CPU seconds used by the background thread."""
         return 0.0 if self._writer is None else self._writer.busy_seconds
 
     def sync(self) -> None:
@@ -300,7 +300,7 @@ class StoreVisualizer(RecordSink):
                 options = {**options, "resume": False, "resume_step": None}
         assert writer is not None  # there is always a free number
         if reason is not None and not self._numbered:
-            warn(f"{reason}. This run is stored as {name!r}", stacklevel=users_line())
+            warn(f"{reason}. This run is stored as {name!r}")
         asked = self._options["resume_step"]
         if not self._counts_on:
             self._first_step = (writer.resumed_step or 0) if asked is None else asked
@@ -350,7 +350,7 @@ class GridPlan(NamedTuple):
             _put(values, self.counts, np.fmax(values[self.counts], counts), counts >= 0)
 
     def _most(self, frame: TagFrame) -> Floats:
-        """The largest count of each curve, of those lines that were measured; -1 if there is none."""
+        """The largest count among the measured lines of each curve; -1 if there is none."""
         # a number that overflows float32 is non-finite, too, so count at least one sample
         broken = ~(np.abs(frame.values) <= _LARGEST)
         counts = np.maximum(frame.counts(), broken)
@@ -379,7 +379,7 @@ class Grid:
         self._tick: list[tuple[GridPlan, TagFrame]] = []
 
     def add(self, layers: tuple[str, ...], frame: TagFrame) -> list[Statistic]:
-        """Keep the numbers of a tag; returns the statistics that are new, or no longer what they were."""
+        """Keep the numbers of a tag; returns the statistics that are new or have changed."""
         plan, new = self._plans.get(frame.tag), []
         if plan is None or (plan.layers, plan.statistics) != (layers, frame.statistics):
             new = self._place(layers, frame)

@@ -42,7 +42,7 @@ def number_text(value: float, nonfinite: int = 0) -> str:
 
 
 def overhead_text(overhead: float, *, at_least: bool = False) -> str:
-    """What observing costs, as a share of the time that training takes without it.
+    """The overhead, relative to the time that training takes without it.
 
     >>> overhead_text(0.0312), overhead_text(0.35, at_least=True)
     ('3.1 % overhead', 'at least 35.0 % overhead')

@@ -26,6 +26,7 @@ from ..inspector import PyTorchInspector
 from ..inspector.inspector_state import InspectorState
 from ..inspector.module_tree import named_parameters, walk
 from ..lens.base import Lens
+from ..numerical.norms import l2_norm
 from ..numerical.spread import relative_spreads
 from ..numerical.waiting import Pending, Waiting
 from ..preprocessor import activations, attention, data, loss_inputs, routing
@@ -43,7 +44,7 @@ from ..store.types import FINDING, SEVERITIES, Event
 from ..visualizer.store_visualizer import store_in
 
 PAUSE = 50
-"""A diagnosis comes after so many times as long as the last one took."""
+"""The next diagnosis waits this many times as long as the last one took."""
 
 DIAGNOSING = "looking for what is wrong"
 
@@ -87,13 +88,13 @@ SIGNALS: dict[type[AccumulatingPreprocessor], dict[str, str]] = {
 
 
 class StepLog:
-    """Takes samples for the history, with the steps that they belong to."""
+    """Adds samples to the history, each with its step."""
 
     def __init__(self, history: SampleHistory, state: InspectorState) -> None:
         self._history, self._state = history, state
 
     def now(self) -> int:
-        """The step that a sample belongs to which comes now."""
+        """The step that a new sample belongs to."""
         step = self._state.open_step()
         return self._state.step if step is None else step
 
@@ -116,7 +117,7 @@ class SignalLog(StepLog):
         self._named = named
         self._statistics = preprocessor.statistics
         self._has_keys = isinstance(preprocessor, SeparateStatistics)
-        # rows know how many steps had ended before; of parameters, which are read between steps, that is the step
+        # rows hold how many steps had ended before; for parameters, read between steps, that is the step itself
         self._is_before = hasattr(preprocessor, "request") and not isinstance(preprocessor, ParameterNorm)
 
     def keep(self, keys: list[Any], column: int, places: Steps, steps: Steps, samples: Numbers) -> None:
@@ -140,7 +141,7 @@ class SignalLog(StepLog):
 
 
 class LossLog(StepLog):
-    """Takes losses; those that a module computes before those that are pushed."""
+    """Collects losses; those computed by a module win over pushed ones."""
 
     seen: bool = False
 
@@ -183,11 +184,12 @@ class LiveDiagnosis:
         self._model = weakref.ref(model)
         self._findings: list[Finding] = []
         self.last_verdict: str | None = None
-        """The verdict when it last looked; None before the first time. Reading it waits for nothing."""
+        """The verdict of the last diagnosis; None before the first. Reading it never waits."""
         self._looked_at, self._due = -1, 0.0
         self._noted: dict[str, Any] = {}
         self._told: dict[str, int] = {}
-        """How severe findings were as events, by id: one that comes and goes is told once, unless it gets worse."""
+        """The severity already reported for each finding, by id. A finding that comes and goes is reported once, unless
+        it gets worse."""
         self._id = uuid4().hex
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
         preprocessors = [part for lens in known for part in lens._preprocessors]
@@ -223,11 +225,11 @@ class LiveDiagnosis:
         return [] if self._first is None else self._first.pending()
 
     def resume(self) -> None:
-        """The run goes on from an earlier one, of which the first steps are not known here."""
+        """The run continues an earlier one whose first steps are not known here."""
         self.history.facts.since = self._state.step
 
     def end_tick(self) -> None:
-        """A tick has been folded: take what belongs to it, and look if that is not too soon."""
+        """A tick is complete: take its facts, and diagnose unless that is too soon."""
         try:
             self._take_facts()
             self._store_samples()
@@ -252,10 +254,10 @@ class LiveDiagnosis:
     def _tell(self, one: Finding) -> None:
         is_worse, self._told[one.id] = one.id in self._told, SEVERITIES.index(one.severity)
         if one.symptom == NotFinite.id and self.history.facts.origin is not None:
-            return  # whoever has found the first tensor has said so
+            return  # the event about the first tensor has said so
         now = f"Now {'an error' if one.severity == 'error' else f'a {one.severity}'}. " if is_worse else ""
         body = {"text": now + one.explanation, "numbers": {"since": one.step}, FINDING: one.id}
-        step = self.history.step  # the numbers in the text are of this step; it may have been there for longer
+        step = self.history.step  # the text gives the numbers of this step; the finding may be older
         self._state.events.put(Event(step, one.title, one.severity, time=time.time(), layer=one.layer, body=body))
 
     def close(self) -> None:
@@ -305,7 +307,7 @@ class LiveDiagnosis:
         facts, origin = self.history.facts, self._state.first_not_finite
         store = store_in(self._visualizer)
         if store is not None:
-            facts.since = facts.since or store.first_step  # a stored run that goes on, without the state of its watch
+            facts.since = facts.since or store.first_step  # a stored run that continues without a saved watch state
         order = None if self._state.engine is None else self._state.engine.origins.order
         if order and not facts.ran:
             facts.run_in_order(list(order))
@@ -342,7 +344,7 @@ class LiveDiagnosis:
 
 
 class FirstStep:
-    """Looks in the first observed step whether the units of a weight are alike, and get the same gradients."""
+    """Checks, in the first observed step, whether the units of a weight are identical and get identical gradients."""
 
     def __init__(self, diagnosis: LiveDiagnosis, optimizer: Optimizer) -> None:
         self._diagnosis = weakref.ref(diagnosis)
@@ -363,11 +365,11 @@ class FirstStep:
         self._step = diagnosis._state.step + 1
         with torch.no_grad():
             for name, parameter in named_parameters(model):
-                if parameter.dim() < 2 or type(parameter.data) is not Tensor:
+                is_plain = type(parameter.data) is Tensor and parameter.layout is torch.strided
+                if parameter.dim() < 2 or not is_plain or not parameter.is_floating_point() or parameter.is_meta:
                     continue
                 self._names.append((signals.WEIGHT, name))
-                norm = torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64)
-                self._waiting.add(len(self._names) - 1, norm, self._step - 1)
+                self._waiting.add(len(self._names) - 1, l2_norm(parameter.detach()), self._step - 1)
                 if len(parameter) > 1:
                     self._take(signals.WEIGHT_ALIKE, name, parameter.detach())
                     if parameter.grad is not None and parameter.grad.layout is torch.strided:

@@ -6,7 +6,7 @@ from ..diagnosis import Finding, verdict
 
 
 def finding_text(findings: Sequence[Finding], notes: Iterable[str] = ()) -> str:
-    """The verdict, and below it notes and each finding, with what to try while it lasts; consequences stand further in.
+    """The verdict, then the notes and each finding, with what to try while it is open. Consequences are indented.
 
     >>> from monitorch.diagnosis import Remedy
     >>> print(finding_text([Finding("no_update", "warning", "fc1", 5, 8, "It does not change.", Remedy("Thaw it."))]))

@@ -27,10 +27,13 @@ from ..store.types import FINDING
 from ..visualizer.store_visualizer import StoreVisualizer
 
 STEPS = 10
-"""Of how many observed steps the rows are kept."""
+"""How many observed steps to keep."""
 
 DUMPING = "writing a flight record"
-"""What is told of an error in it."""
+"""What the warning says failed."""
+
+PATIENCE = 10.0
+"""Seconds that a program which was asked to end waits for its record."""
 
 ASKED_TO_END = "the program was asked to end (SIGTERM)"
 
@@ -38,7 +41,7 @@ ASKED_TO_END = "the program was asked to end (SIGTERM)"
 class FlightRecorder:
     """Keeps the rows of the last observed steps, and writes them with the last losses into the folder of the run.
 
-    On a GPU also the norms of all gradients and parameters in the last steps, observed or not.
+    On a GPU, also the norms of all gradients and parameters of the last steps, observed or not.
 
     Args:
         inspector: whose losses to keep.
@@ -63,7 +66,7 @@ class FlightRecorder:
         state = self._inspector.state
         try:
             self._engine.settle()
-        except Exception as failure:  # a device that has failed cannot be read, but what was read before is here
+        except Exception as failure:  # a failed device cannot be read, but earlier numbers are still here
             reason = f"{reason}; numbers since the last tick could not be read: {Failure.of(failure).line}"
         folder = self._store.path
         if folder is None:
@@ -74,7 +77,7 @@ class FlightRecorder:
 
     def show_event(self, event: Event) -> None:
         """Write a record of the steps before, if it is an error and the first of its kind."""
-        is_sudden = event.severity == "error" and FINDING not in event.body  # what a diagnosis finds lasts
+        is_sudden = event.severity == "error" and FINDING not in event.body  # findings are not sudden: they last
         if is_sudden and event.kind not in self._known_kinds:
             self._known_kinds.add(event.kind)
             try:
@@ -84,7 +87,7 @@ class FlightRecorder:
 
     def close(self) -> None:
         """Do not wait for a signal any more."""
-        self.is_closed = True  # its handler may stay behind one that somebody has put on since
+        self.is_closed = True  # its handler may remain, if other code installed one after it
         self._give_up_signal()
 
     def _record(self, reason: str, error: BaseException | None, step: int | None) -> FlightRecord:
@@ -122,11 +125,12 @@ class FlightRecorder:
 
 def _when_asked_to_end(recorder: FlightRecorder) -> Callable[[], None]:
     """Write a record at SIGTERM, before the handler that was there; returns a function that cancels this."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None  # Python allows handlers in the main thread only
-    known, before = weakref.ref(recorder), signal.getsignal(signal.SIGTERM)
+    known, before, process = weakref.ref(recorder), signal.getsignal(signal.SIGTERM), os.getpid()
+    # Python allows handlers in the main thread only; a handler written in C could be neither called nor put back
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        return lambda: None
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def dump() -> None:
         found = known()
         if found is not None and not found.is_closed:
             try:
@@ -134,6 +138,13 @@ def _when_asked_to_end(recorder: FlightRecorder) -> Callable[[], None]:
                 found._store.sync()
             except Exception as error:
                 tell(found._inspector.state, DUMPING, error)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:  # a child that was forked, such as a worker of a DataLoader, has no run of its own
+            # in a thread: the signal may have come while this one holds a lock that the dump needs
+            dumping = threading.Thread(target=dump, name="monitorch dump", daemon=True)
+            dumping.start()
+            dumping.join(PATIENCE)
         if callable(before):
             before(number, frame)
         elif before != signal.SIG_IGN:

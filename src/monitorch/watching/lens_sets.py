@@ -1,4 +1,4 @@
-"""Sets of lenses by name: those to start with, and all."""
+"""The named sets of lenses: "standard" and "all"."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -58,7 +58,7 @@ def standard_lenses(
 ) -> list[AbstractLens]:
     r"""The lenses of ``lenses="standard"``: those that have something to show for this model.
 
-    ``correlation`` says how they compare tensors: by default exactly, while copies of all of them take little memory.
+    ``correlation`` says how they compare tensors; by default exactly, as long as the copies need little memory.
     ``in_graphs`` lets all of them look into compiled graphs, which then have more operators.
 
     >>> print(*(type(lens).__name__ for lens in standard_lenses(nn.Linear(2, 1))), sep="\n")
@@ -75,7 +75,7 @@ def standard_lenses(
     optimizers = list(optimizers)
     layers = walk(model, depth if isinstance(depth, int) else -1)
     leaves = [layer.module for layer in layers if layer.is_leaf]
-    # of any class: outputs of layers with own parameters are shown beside outputs of activations
+    # any class: show the outputs of all layers with parameters, not only of activations
     weighted = dict.fromkeys(type(layer.module) for layer in layers if own_parameters(layer.module))
     called = [kind for kind in weighted if kind is not ParameterBank]
     chosen: list[AbstractLens] = [LossMetrics(loss_fn=loss_fn), *([GradientNorm(), NonFinite()] if weighted else [])]
@@ -84,7 +84,9 @@ def standard_lenses(
     if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):
         chosen.append(OutputActivation())
     if not isinstance(model, ParameterBank):
-        chosen.append(ActivationHealth(in_graphs=in_graphs))  # also of functions, which are seen when they are called
+        chosen.append(
+            ActivationHealth(in_graphs=in_graphs)
+        )  # covers activation functions too, which are only seen when called
     if any(map(isnotactivation, leaves)):
         chosen.append(OutputGradientGeometry(correlation=correlation))
     if weighted:
@@ -111,9 +113,9 @@ def all_lenses(
     depth: Any = -1,
     correlation: str = "auto",
 ) -> list[AbstractLens]:
-    """The lenses of ``lenses="all"``: the standard ones and every signal; not what takes an SVD of each weight.
+    """The lenses of ``lenses="all"``: the standard ones and every other, except those that need an SVD of each weight.
 
-    The noise of gradients is that of the first optimizer.
+    Gradient noise is measured for the first optimizer.
     """
     optimizers = list(optimizers)
     modules = [layer.module for layer in walk(model, depth if isinstance(depth, int) else -1)]
@@ -127,7 +129,7 @@ def all_lenses(
 
 
 SINGLE = {Attention, BatchNormStatistics, InputStatistics, ParameterFacts, Routing, TargetStatistics}
-"""Lenses of which one is enough."""
+"""Lenses that make no sense twice."""
 
 SETS = {STANDARD: standard_lenses, EVERYTHING: all_lenses}
 
@@ -144,9 +146,9 @@ def checked(lenses: str | Iterable[Any]) -> list[Any]:
 
 
 def expanded(lenses: Iterable[Any], *args: Any) -> list[AbstractLens]:
-    """The same with the lenses of each set in the place of its name; ``args`` are those of the sets.
+    """The lenses, with each set name replaced by its lenses; ``args`` are passed to the sets.
 
-    A lens that is given replaces the one of its class in a set, where two of them would only show the same twice.
+    A lens given by the user replaces the one of its class in a set, if two would only show the same twice.
     """
     given = list(lenses)
     own = {type(lens) for lens in given} & SINGLE

@@ -24,13 +24,13 @@ Bundle = dict[str, str]
 
 
 class LiveView:
-    """Draws a stored run again and again, in a thread of its own; whoever trains never waits for it.
+    """Redraws a stored run in its own thread, so training never waits for it.
 
     Args:
         store: what stores the run.
         path: the folder of the run.
         every: the fewest seconds between two pictures.
-        show: is given each picture, as HTML and as text.
+        show: called with each picture, as HTML and as text.
     """
 
     def __init__(self, store: StoreVisualizer, path: Path, every: float, show: Callable[[Bundle], None]) -> None:
@@ -39,7 +39,7 @@ class LiveView:
         self._version = -1
         self._failure: Exception | None = None
         self._ends = threading.Event()
-        self._draw()  # the place in the notebook is that of the cell that asks
+        self._draw()  # drawn here so that it appears below the calling cell
         self._thread = threading.Thread(target=self._keep_drawing, name="monitorch live view", daemon=True)
         self._thread.start()
 
@@ -47,7 +47,7 @@ class LiveView:
     def of(cls, visualizer: Any, every: float) -> "LiveView | None":
         """A view of the run, in the notebook that runs this, if one does.
 
-        None if this process stores nothing: another one does, watching is off, or a warning has said why.
+        None if this process stores nothing: another process does, watching is off, or storing failed with a warning.
         """
         if not isinstance(every, int | float) or isinstance(every, bool) or not 0 < every < float("inf"):
             raise OptionError(f"every={every!r} must be a number of seconds, more than 0")
@@ -68,7 +68,7 @@ class LiveView:
             self._thread.join(JOIN_SECONDS)
             if not self._thread.is_alive():
                 self._store.sync()
-                self._version = -1  # whether it has ended is not in the numbers
+                self._version = -1  # the end of the run does not change the data version
                 self._draw()
                 self._run.close()
         return self._failure
@@ -104,7 +104,7 @@ class Notebook:
 
     @classmethod
     def here(cls) -> "Notebook | None":
-        """The notebook that runs this code, if one does; a terminal with IPython is none."""
+        """The notebook that runs this code, if any; IPython in a terminal does not count."""
         known = sys.modules.get("IPython")  # a notebook has loaded it
         shell = None if known is None else known.get_ipython()
         return None if getattr(shell, "kernel", None) is None else cls(shell)
@@ -116,7 +116,7 @@ class Notebook:
 
 
 def pause_after(seconds: float, every: float) -> float:
-    """How long to wait after a picture that has taken so long.
+    """How long to wait after a picture that took ``seconds`` to draw.
 
     >>> pause_after(0.01, every=1.0), pause_after(0.1, every=1.0)
     (1.0, 5.0)

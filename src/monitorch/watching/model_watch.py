@@ -31,7 +31,7 @@ from ..engine.parameters import ParameterBank
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..engine.torch_private import is_traced
-from ..errors import OptionError, TrainingStopped, users_line, warn
+from ..errors import OptionError, TrainingStopped, warn
 from ..inspector import ProbeReport, PyTorchInspector
 from ..inspector.arguments import bank, trainer
 from ..inspector.display import DisplaysRun
@@ -55,18 +55,18 @@ from .run_options import RunOptions
 from .tracking import begin_tracking, beside, end_tracking
 
 FEW, OFTEN, DEAR = 10, 40, 0.5
-"""Steps per tick by default at the beginning, which is a tenth of all steps so far later; for how many ticks; and until
-these have taken so many seconds."""
+"""Default ticks at the beginning: one every ``FEW`` steps, later every tenth of the steps so far; for at most ``OFTEN``
+ticks, or until ticks have taken ``DEAR`` seconds."""
 
 PAUSE, SHARE_OF_TICKS, SHARE_OF_BUDGET, MOST_TICKS = 0.25, 0.01, 1 / 4, 2000
-"""After that: the fewest seconds between two ticks; the share of time, and of a budget, that ticks may take; and how
-many there would be at most if they had always been as far apart: a long run needs no more than a short one."""
+"""After that: the least seconds between ticks, the share of time and of a budget that ticks may take, and the most
+ticks in a run: a long run needs no more ticks than a short one."""
 
 RECENT_TICKS = 3
-"""What a tick takes is the mean of about so many: later ones may take longer than the first."""
+"""The time of a tick is averaged over about this many: later ones may take longer than the first."""
 
 BUDGET, HEAD_START = 0.03, 2.0
-"""What watching may cost by default: a share of the time of training, and seconds before that."""
+"""What watching may cost by default: a share of training time, and seconds before that share applies."""
 
 NO_LOSS = (
     "monitorch: no loss was seen: pass the module that computes it as loss_fn=, return it as the model's output.loss, "
@@ -74,13 +74,13 @@ NO_LOSS = (
 )
 
 NO_UPDATES = (
-    "monitorch: updates of parameters are not measured: pass the optimizer to watch(), of whatever kind it is, or "
+    "monitorch: parameter updates are not measured: pass the optimizer, of any kind, to watch(), or "
     '"by hand" if there is none'
 )
 
 NO_RUN = (
-    "there is no run to report on: watch() stores one unless visualizer= is given, and of several processes the first "
-    "one has it"
+    "there is no run to report on: watch() stores one unless visualizer= is given; with several processes, only the "
+    "first one does"
 )
 
 CLOSING, LIVE = "closing the watch", "drawing the live view"
@@ -112,7 +112,7 @@ def watch(
 ) -> "Watch":
     """Watch a model in training; the training loop stays as it is.
 
-    Numbers go to a run on disk. ``monitorch ui`` shows it while it grows; a printed line says so.
+    Numbers go to a run on disk. ``monitorch ui`` shows it live; a printed line tells you where.
 
     A step is one step of the (first) optimizer; without an optimizer, one training pass of the model. The watch lasts
     until the ``with`` block ends; without a block, until :meth:`Watch.close` or until the model is deleted. Watching a
@@ -128,25 +128,25 @@ def watch(
         loss_fn: the module that computes the loss; without it, the ``loss`` field of the model's output, or what you
             pass to :meth:`Watch.push_loss`.
         lenses: what to look at: ``"standard"``; ``"all"`` for the standard lenses and every other signal that costs
-            little; or a list of lenses, in which these names may stand, too: ``["standard", Attention()]``.
+            little; or a list of lenses, which may contain these names: ``["standard", Attention()]``.
         every: observe every n-th step, or those for which this function of the step's number is true. If neither this
             nor a budget is given, ``budget=0.03`` and ``head_start=2.0``: nearly every step at first, then as many as
-            three percent of the time pay for.
-            With it, the standard lenses compare tensors exactly; else only while copies of them take little memory.
+            fit into three percent of the time. If given, the standard lenses compare tensors exactly; otherwise only
+            while the copies need little memory.
         budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
-        head_start: how many seconds observing may cost before that; 0 if only a budget is given.
+        head_start: seconds that observing may cost before the budget applies; 0 if only a budget is given.
         tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow;
-            later, and from the beginning if only a budget is given, by time, at least 0.25 seconds apart, so that ticks
-            take at most one percent of it, and a quarter of a budget.
+            Later (with only a budget: from the start) by time: at least 0.25 seconds apart, and at most one percent of
+                the time or a quarter of the budget.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
-        trackers: where to write a digest of them, too: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, ``"trackio"``, an
+        trackers: where to also write a digest of them: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, ``"trackio"``, an
             object such as ``WandbTracker(project="gpt")`` from ``monitorch.visualizer.trackers``, or a list of these.
         run: name of the run; the date and time if None. A name that is taken gets a number.
         folder: the folder that holds all runs.
         config: settings to keep with the run: a dictionary, parsed arguments, a dataclass, or any object.
         capture: also keep the size of the model, the optimizers' options, the git commit, versions and the machine.
         resume: continue the run of that name, if it exists; :meth:`Watch.load_state_dict` says from which step.
-        max_size: how many bytes a run may take; beyond that its oldest ticks are kept as averages only.
+        max_size: how many bytes a run may take; beyond that, only averages of its oldest ticks are kept.
         diagnose: look for what is wrong: :attr:`Watch.findings`.
         symptoms: thresholds other than the usual ones, such as ``DeadUnits(share=0.7)``, and symptoms of your own.
         **inspector_options: further options of PyTorchInspector, such as ``on_event`` and ``stop_on``.
@@ -174,7 +174,7 @@ def watch(
     stored = RunOptions(run, folder, config, capture, resume, max_size)
     if visualizer is not None and stored.is_asked_for:
         raise OptionError(
-            "run, folder, config, capture, resume and max_size are for a stored run: leave them or visualizer= out"
+            "run, folder, config, capture, resume and max_size are for a stored run: drop either these or visualizer="
         )
     tracked = [TrackerVisualizer(tracker) for tracker in trackers_from(trackers)]
     chosen = checked(lenses)
@@ -183,8 +183,6 @@ def watch(
         raise OptionError(
             "loss_fn is for 'standard' and 'all' lenses; put LossMetrics(loss_fn=...) into your list instead"
         )
-    if root in _watches:
-        _watches[root].close()
     depth, correlation = inspector_options.get("depth", -1), "auto" if every is None else "exact"
     chosen = expanded(chosen, root, trained_by, loss_fn, depth, correlation)
     looked_for = chosen_symptoms(symptoms)
@@ -198,6 +196,8 @@ def watch(
     options |= {"every": 1 if every is None else every, "budget": budget}
     options["head_start"] = 0.0 if head_start is None else head_start
     options["visualizer"] = beside(visualizer, tracked)
+    if root in _watches:
+        _watches[root].close()
     inspector = PyTorchInspector(chosen, module=model, **options, **inspector_options)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
@@ -219,19 +219,19 @@ def watch(
 class Watch(DisplaysRun):
     """A model that is being watched; what :func:`watch` returns.
 
-    No method that a training loop calls raises an error: you get a warning, once, and training goes on.
+    Methods that a training loop calls raise no errors: you get one warning, and training goes on.
 
     A tick comes every ``tick_every`` steps, or by time. What you report after a step and before the next training pass,
-    such as a validation loss or a metric, belongs to that step and is shown at it, with an extra tick if needed. If you
-    report something after every step, ticks wait for it; numbers that come only now and then are kept for their step
-    and shown with the next tick.
+    such as a validation loss or a metric, belongs to that step, and an extra tick shows it if needed. If you report
+    something after every step, ticks wait for it. Numbers that come only now and then keep their step and are shown
+    with the next tick.
 
     Args:
         inspector: the inspector that the model is attached to.
         root: the model itself, without wrappers.
         tick_every: steps per tick; None for few at first, and by time later.
         owns_visualizer: whether to close the visualizer at the end.
-        trackers: those of its parts that write to trackers; they are closed in any case.
+        trackers: the parts of the visualizer that write to trackers; always closed at the end.
         hints: whether to print hints, such as how to show the loss.
         diagnosis: what looks for problems.
     """
@@ -251,7 +251,7 @@ class Watch(DisplaysRun):
         self._diagnosis = inspector.state.diagnosis = diagnosis
         self._name, self._tick_every, self._owns_visualizer = type(root).__name__, tick_every, owns_visualizer
         self._bank = root if isinstance(root, ParameterBank) else None
-        """What is watched, if nobody else has it."""
+        """Keeps the watched parameters alive if there is no model."""
         self._trackers = tuple(trackers)
         self._ticks, self._ticked_at = 0, 0
         self._began = self._last_tick = perf_counter()
@@ -273,19 +273,20 @@ class Watch(DisplaysRun):
             inspector.state.follow(self)
         self._plan_tick()
         _watches[root] = self
-        # a function that trains may return, and its model go, before anybody closes the watch; this keeps it alive
+        # a training function may return, and its model be freed, before anyone closes the watch; the finalizer keeps
+        # the watch alive until then
         self._with_model = weakref.finalize(root, _close_with_model, self)
         self._with_model.atexit = False
         self._recorder = self._new_recorder()
         self._live_view: LiveView | None = None
-        self._handled = sys.exc_info()[1]  # a retry may start inside an except block, and succeed
+        self._handled = sys.exc_info()[1]  # an exception may be in flight already, as in a retry inside an except block
         self._call_off = _close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"Watch({self._name}, tick_every={self._tick_every}, ticks={self._ticks}{', closed' * self._closed})"
 
     def __str__(self) -> str:
-        """How the run is: the verdict, what it is based on if that is little, and each finding with what to try."""
+        """How the run is doing: the verdict, a note if it rests on little data, and each finding with what to try."""
         if self._diagnosis is None or not self._diagnosis.history.step:
             return verdict(None)
         return finding_text(self.findings, notes_of(self._diagnosis.history))
@@ -372,13 +373,13 @@ class Watch(DisplaysRun):
         return self.inspector.records()
 
     def postfix(self) -> dict[str, float | str]:
-        """A few words for a progress bar: ``bar.set_postfix(watched.postfix())``.
+        """A few values for a progress bar: ``bar.set_postfix(watched.postfix())``.
 
-        Waits for nothing, neither for the GPU nor for a tick that is being shown. What is not known yet is left out.
+        Never waits, neither for the GPU nor for a tick. What is not known yet is left out.
 
         Returns:
-            ``loss`` and ``grad_norm`` of the last tick that is done, ``overhead``, the share of time that observing has
-            cost recently, when the head start is used up, and ``verdict``, such as ``"1 problem since step 80"``.
+            ``loss`` and ``grad_norm`` of the last finished tick; ``overhead``, the recent cost of observing, once the
+            head start is used up; and ``verdict``, such as ``"1 problem since step 80"``.
         """
         try:
             by_curve = {plot.rpartition("/")[2]: value for plot, value in self.inspector.state.newest.items()}
@@ -394,7 +395,7 @@ class Watch(DisplaysRun):
             return {}
 
     def live(self, every: float = 1.0) -> None:
-        """Show how the run is, here, and keep it up to date while it trains: verdict, loss, gradient norm, problems.
+        """Show the state of the run here and keep it up to date: verdict, loss, gradient norm, problems.
 
         In a notebook this is a picture below the cell; elsewhere a line of text, at most every ten seconds. It is drawn
         from the stored run in a thread of its own, so training does not wait for it. The last one comes when the watch
@@ -442,7 +443,7 @@ class Watch(DisplaysRun):
                 store.sync()
                 return report_html(store.path).save(path)
             if not self.inspector.state.paused:
-                warn(NO_RUN, stacklevel=users_line())
+                warn(NO_RUN)
         except Exception as error:
             tell(self.inspector.state, "writing a report", error)
         return None
@@ -459,31 +460,34 @@ class Watch(DisplaysRun):
         """The position of the run; save it with your checkpoint."""
         self.inspector.complete_step()
         if self._waits_for_reports and self._is_due and not (self._is_joint or self._closed):
-            self._complete_step()  # else both this run and the one that goes on would show it
+            self._complete_step()  # otherwise both this run and the resumed one would show it
         own = {name: getattr(self, f"_{name}") for name in COUNTS}
         return {"inspector": self.inspector.state_dict(), "reported_before": sorted(self._reported_before), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state as if there had been no interruption."""
+        if not isinstance(state, dict) or "inspector" not in state:
+            raise OptionError("this is not the state of a watch: pass what its state_dict() returned")
         self.inspector.load_state_dict(state["inspector"])
         if self._diagnosis is not None:
             self._diagnosis.resume()
         for name in COUNTS:
             setattr(self, f"_{name}", state[name])
-        self._timed_ticks, self._in_ticks = 0, 0.0  # the time of earlier ticks is not saved
-        self._reported_before = set(state.get("reported_before", ()))  # older releases did not save it
+        self._timed_ticks, self._in_ticks = 0, 0.0  # the duration of earlier ticks is not saved
+        self._reported_before = set(state["reported_before"])
         self._plan_tick()
 
     def wait_for_reports(self) -> None:
         """Say that numbers such as the loss are reported after each step, by every process that trains.
 
         From now on the tick of a step comes when the next step begins. Without this call a watch finds out by itself,
-        but the loss of the first step makes a second tick, and with several processes that of each step comes too late.
+        but then the loss of the first step causes an extra tick, and with several processes every loss comes one tick
+        late.
         """
         self._waits_for_reports = True
 
     def begin_at(self, step: int) -> None:
-        """Count on from this step: training continues from a checkpoint that has no state of a watch.
+        """Continue counting from this step, when the checkpoint has no saved watch state.
 
         Call it before the first step.
         """
@@ -514,10 +518,10 @@ class Watch(DisplaysRun):
     # called by the state of the inspector
 
     def step_is_over(self) -> None:
-        """A step has ended. If something was reported after the step before, expect a report again and wait for it."""
+        """A step has ended. If something was reported after the previous step, expect that again and wait for it."""
         try:
             self.inspector.state.reported.clear()
-            if self._now < self._due_after:  # passes were counted as steps at first
+            if self._now < self._due_after:  # passes were counted as steps until now
                 self._due_after = self._now
                 self._plan_tick()
             if self._is_due:
@@ -591,7 +595,7 @@ class Watch(DisplaysRun):
 
     @property
     def _is_early(self) -> bool:
-        """Whether ticks still come by steps: not if they are dear, or a budget has nothing to pay them with."""
+        """Whether ticks still come by steps: no longer if they are expensive or the budget cannot pay for them."""
         cadence = self.inspector.state.cadence
         if self._ticks >= OFTEN or cadence.cost.in_ticks > DEAR:
             return False
@@ -599,7 +603,7 @@ class Watch(DisplaysRun):
 
     @property
     def _is_joint(self) -> bool:
-        """Whether a tick needs all processes: then all must tick at the same step, whatever each has seen."""
+        """Whether a tick needs all processes, which must then tick at the same step."""
         return several_processes() and not self.inspector.state.per_rank
 
     @property
@@ -628,7 +632,7 @@ class Watch(DisplaysRun):
             _hint_at_loss(self.inspector)
 
     def _usual_tick(self) -> float:
-        """The seconds that a tick takes; another has just ended."""
+        """Update and return the usual duration of a tick; call it once after each tick."""
         before, self._in_ticks = self._in_ticks, self.inspector.state.cadence.cost.in_ticks
         self._timed_ticks += 1
         took = max(0.0, self._in_ticks - before)
@@ -636,16 +640,18 @@ class Watch(DisplaysRun):
         return self._tick_seconds
 
     def _steps_to_next_tick(self) -> int:
-        """What this process wishes: with several of them, all tick at the same step."""
+        """In how many steps this process wants the next tick."""
         steps = self._now - self._ticked_at
         if self._tick_every is not None or self._is_early or steps < 1:
             return self._tick_every or max(FEW, self._now // 10 if self._is_early else steps)
-        took = max(perf_counter() - self._last_tick, self._pause / 10)  # at most ten times as many steps as this time
+        took = max(
+            perf_counter() - self._last_tick, self._pause / 10
+        )  # at most ten times as many steps as in this tick
         return math.ceil(self._pause * steps / took)
 
     @property
     def _lasting_overhead(self) -> float | None:
-        """What observing costs; None during the head start, whose first seconds say nothing of the rest."""
+        """What observing costs; None during the head start, which says nothing about the rest of the run."""
         overhead, cadence = self.inspector.overhead, self.inspector.state.cadence
         is_early = cadence.head_start > 0 and not cadence.is_spent
         return None if overhead is None or (is_early and overhead > (cadence.budget or 0.0)) else overhead
@@ -663,7 +669,7 @@ class Watch(DisplaysRun):
         if self._closed and not self._was_told:
             self._was_told = True
             text = f"this watch is closed, so {method}() does nothing: call monitorch.watch(model) again"
-            warn(text, stacklevel=users_line())
+            warn(text)
         return not self._closed
 
     def _close(self, error: BaseException | None, *, alone: bool = False) -> None:
@@ -673,7 +679,7 @@ class Watch(DisplaysRun):
             self.inspector.complete_step()
             if self.inspector.state.attached and self._is_something_left(alone=alone):
                 if not self._is_joint and self.inspector.state.engine is not None:
-                    self.inspector.state.engine.find_origin()  # before losses tell of its consequences
+                    self.inspector.state.engine.find_origin()  # before its effect on the loss is reported
                 self._tick()
         finally:
             if error is not None:
@@ -701,7 +707,7 @@ class Watch(DisplaysRun):
             return self._now > self._ticked_at or self._has_reports
         if alone or self._now > self._ticked_at:  # all processes count the same steps
             return not alone
-        # but maybe only one process has evaluated
+        # but perhaps only one process evaluated
         self.inspector.state.settle()
         return self.inspector.state.meeting.end(has_more=self._has_reports, shows=self.inspector.is_main_process)
 
@@ -745,14 +751,15 @@ def _close_with_model(watch: Watch) -> None:
     """The model is gone: show what is left, unless tensors cannot be read just now."""
     watch.inspector.state.on_error = "warn"  # nobody could catch an error
     if _can_read_tensors():
-        # the garbage collector may come while a context variable is set, and Python does not survive another one then
+        # the garbage collector may run while a context variable is being set, and setting another one then crashes
+        # Python
         copy_context().run(watch.end, None)
     else:
         watch.inspector.drop()
 
 
 def _can_read_tensors() -> bool:
-    """Whether this is a moment and a thread for it: the garbage collector comes in any."""
+    """Whether tensors can be read here and now: the garbage collector may run at any time and in any thread."""
     if threading.current_thread() is not threading.main_thread() or is_traced():
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
@@ -783,8 +790,8 @@ def _advise_callback(model: nn.Module) -> bool:
     framework = callback_for(model)
     if framework is not None:
         cure = f"pass it callbacks=[MonitorchCallback()] of monitorch.integration.{framework}, and do not call watch()"
-        reason = "a watch alone does not see the loss, accumulated batches and the sanity check as what they are"
-        warn(f"if a Trainer fits this {type(model).__name__}, {cure}: {reason}", stacklevel=users_line())
+        reason = "a watch alone cannot recognise the loss, accumulated batches or the sanity check"
+        warn(f"if a Trainer fits this {type(model).__name__}, {cure}: {reason}")
     return framework is not None
 
 

@@ -12,16 +12,16 @@ from torch.optim import Optimizer
 from ..cli.wording import command
 from ..engine.meeting import agree
 from ..engine.ranks import own_rank, several_processes
-from ..errors import OptionError
+from ..errors import OptionError, StoreError, warn
 from ..inspector import PyTorchInspector
-from ..store import DEFAULT_FOLDER
+from ..store import DEFAULT_FOLDER, open_run
 from ..store.run_list import time_name
 from ..visualizer.store_visualizer import StoreVisualizer
 from .environment import environment_facts
 from .settings import settings
 
 UNKNOWN = {"host": None, "versions": None}
-"""Facts that the store would otherwise note by itself."""
+"""Leaves out facts that the store would otherwise add."""
 
 
 class RunOptions:
@@ -50,19 +50,34 @@ class RunOptions:
 
     def open(self, model: nn.Module, optimizers: Sequence[Optimizer], *, per_rank: bool) -> StoreVisualizer:
         """The visualizer that stores the run; no file is made yet."""
+        facts = environment_facts(model, optimizers) if self._capture else UNKNOWN
+        if self._resume:
+            self._compare(facts.get("model"))
         return StoreVisualizer(
             self._folder,
             self._run or time_name(),
             numbered=not self._resume,
             shared=per_rank,
             config=self._config,
-            facts=environment_facts(model, optimizers) if self._capture else UNKNOWN,
+            facts=facts,
             resume=self._resume,
             max_size=self._max_size,
         )
 
+    def _compare(self, model: dict[str, Any] | None) -> None:
+        """Warn if the run that is continued was of another model: the numbers of both would be mixed."""
+        try:
+            with open_run(self._folder / str(self._run)) as run:
+                before = run.meta.get("model")
+        except (StoreError, OSError):  # there is none yet, or the writer will say why it cannot be continued
+            return
+        if before and model and any(before.get(name) != model[name] for name in ("kind", "parameters")):
+            then, now = (f"{one.get('kind')} with {one.get('parameters'):,} parameters" for one in (before, model))
+            text = f"the run {self._run!r} was of another model, {then}; this is {now}. Their numbers will be mixed"
+            warn(f"{text}: choose another name, or leave resume=True out")
+
     def begin(self, store: StoreVisualizer, inspector: PyTorchInspector) -> str:
-        """Create the run on disk, or fail now; returns the line that tells how to look at it, if there is one."""
+        """Create the run on disk, or fail now; returns the line that says how to view it, or ""."""
         rank = own_rank()
         is_active, is_main = not inspector.state.paused, inspector.is_main_process
         if inspector.state.per_rank and several_processes() and is_active:
@@ -74,7 +89,7 @@ class RunOptions:
         if store.path is None or not is_main:
             return ""
         where = "" if self._folder == Path(DEFAULT_FOLDER) else f" {self._folder}"
-        # a checkpoint, which says from which step to go on, comes later
+        # the step to continue from is only known later, from a checkpoint
         is_continued = bool(store.first_step)
         what = "continuing" if is_continued else "storing"
         until = f", stored until step {store.first_step:,}" if is_continued else ""

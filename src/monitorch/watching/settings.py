@@ -10,10 +10,10 @@ from numbers import Integral, Real
 from typing import Any
 
 DEEPEST = 8
-"""How many levels of nested settings are kept; what is deeper, or contains itself, becomes text."""
+"""How many levels of nesting are kept; deeper or recursive values become text."""
 
 MOST_NUMBERS = 64
-"""How many numbers of an array or tensor are kept; of a larger one only the shape."""
+"""Arrays and tensors with more numbers than this are stored as their shape."""
 
 LONGEST_TEXT = 300
 """How many characters are kept of an object that is neither a number nor text."""

@@ -1,4 +1,4 @@
-"""Trackers of a watched run: where they begin, and what they get at its end."""
+"""Starts and ends the trackers of a watched run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import visualizer as visualizers
 from ..cli.wording import command
-from ..errors import users_line, warn
+from ..errors import warn
 from ..inspector import PyTorchInspector
 from ..store.run_list import time_name
 from ..visualizer.several import Several
@@ -20,7 +20,7 @@ REPORT = "report.html"
 
 
 def beside(visualizer: Any, trackers: Sequence[TrackerVisualizer]) -> Any:
-    """A visualizer and trackers as one visualizer; the parts of the first come first."""
+    """A visualizer and trackers combined into one."""
     if not trackers:
         return visualizer
     shown = visualizers.resolve(visualizer)
@@ -40,7 +40,7 @@ def begin_tracking(trackers: Sequence[TrackerVisualizer], inspector: PyTorchInsp
 
 
 def end_tracking(trackers: Sequence[TrackerVisualizer], store: StoreVisualizer | None, status: str) -> None:
-    """Close trackers; those that want it get the report of a stored run."""
+    """Close the trackers. Those that ask for it get the report of the stored run."""
     is_wanted = any(one.is_tracking and one.tracker.report for one in trackers)
     report = _report(store) if is_wanted and store is not None else None
     for tracker in trackers:
@@ -59,5 +59,5 @@ def _report(store: StoreVisualizer) -> Path | None:
         store.sync()  # the user's own one stays open
         return None if store.path is None else report_html(store.path).save(store.path / REPORT)
     except Exception as error:
-        warn(f"there is no report for trackers: {type(error).__name__}: {error}", stacklevel=users_line())
+        warn(f"there is no report for trackers: {type(error).__name__}: {error}")
         return None

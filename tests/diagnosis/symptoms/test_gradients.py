@@ -103,7 +103,7 @@ class TestVanishingGradient:
         told = story(layers).weights(signals.GRADIENT, 0.0, 0.0, 1e-40, 1e-20, 1e-5, 1.0).losses(flat())
         found = told.one(VanishingGradient())
         assert (found.layer, found.step, found.severity) == ("fc4", 1, "error")
-        assert "fc0.weight is too small to be told from 0; it falls below 0.001 of that of fc5.weight in fc4" in (
+        assert "fc0.weight is too small to distinguish from 0; it falls below 0.001 of that of fc5.weight in fc4" in (
             found.explanation
         )
         assert told.find(NoGradient()) == []  # nothing cuts the graph
@@ -164,7 +164,7 @@ class TestNoGradient:
     def test_a_weight_that_gets_zeros_while_its_bias_learns_is_behind_something_dead(self, story):
         found = self.rest(story, fc2__weight=[1.0] * 4 + [0.0] * 16).one(NoGradient())
         assert (found.layer, found.step) == ("fc2", 5)
-        assert "What enters fc2 is 0 for every sample" in found.explanation
+        assert "The input of fc2 is 0 for every sample" in found.explanation
         assert "detach" not in found.remedy.text
 
     def test_nobody_has_one_since_the_last_has_lost_it(self, story):

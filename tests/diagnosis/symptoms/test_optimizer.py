@@ -357,7 +357,7 @@ class TestNoProgress:
         told = story(loss_fn="CrossEntropyLoss", target_counts=[50, 50]).losses(flat(300, math.log(2)))
         found = told.one(NoProgress())
         assert (found.step, found.detected_at, found.severity, found.confidence) == (1, 150, "warning", 0.6)
-        assert "0.693 for always saying the same" in found.explanation
+        assert "0.693 for a constant output" in found.explanation
 
     def test_a_plateau_begins_where_the_loss_stops_falling(self, story, falling, flat):
         told = story(loss_fn="CrossEntropyLoss", target_counts=[50, 50])

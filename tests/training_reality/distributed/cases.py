@@ -63,7 +63,7 @@ LAYOUTS = (
     Layout(
         *("tensor parallel (parallelize_module)", "tp", 1, 2, COMPILED),
         apart=SHARED_OUTPUT,
-        note="a layer without parameters between two cut ones shows norms of the parts of its output",
+        note="a layer without parameters between two split ones shows the norms of its local parts",
     ),
     Layout("fully_shard and tensor parallel", "fsdp+tp", 2, 2, COMPILED, apart=SHARED_OUTPUT, note="the same"),
 )

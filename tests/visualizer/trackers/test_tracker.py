@@ -37,8 +37,8 @@ def test_bad_options_are_refused_with_what_is_right(options, message):
         ("wandbb", "trackers='wandbb' is unknown; choose from 'tensorboard', 'wandb', 'mlflow', 'trackio'"),
         (["tensorboard", "nothing"], "trackers='nothing' is unknown"),
         (3, "trackers=3 must be a name, a tracker, or a list"),
-        ([3], "3 is no tracker; choose from 'tensorboard'"),
-        ([KeptTracker], r"is no tracker: write KeptTracker\(\)"),
+        ([3], "3 is not a tracker; choose from 'tensorboard'"),
+        ([KeptTracker], r"is not a tracker: write KeptTracker\(\)"),
     ],
 )
 def test_what_is_no_tracker_is_refused_with_the_choices(given, message):

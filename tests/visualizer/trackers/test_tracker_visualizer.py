@@ -276,7 +276,7 @@ def test_a_tracker_that_hangs_holds_nothing_up(monkeypatch):
     monkeypatch.setattr(tracker_visualizer, "CLOSE_SECONDS", 0.01)
     tracker = Stuck()
     visualizer = TrackerVisualizer(tracker)
-    with pytest.warns(MonitorchWarning, match="takes longer than the ticks: some are left out") as told:
+    with pytest.warns(MonitorchWarning, match="is slower than the ticks, so some are left out") as told:
         many_ticks(visualizer)
     assert len(told) == 1
     with pytest.warns(MonitorchWarning, match="Stuck did not answer for 0 seconds: what was left is not written"):

@@ -232,7 +232,7 @@ def test_outputs_of_any_kind(make):
         ((nn.Linear(20, 4), (X, Y)), "there is no loss to measure: pass loss_fn="),
         ((nn.Linear(20, 4), (X, Y), "mse"), "loss_fn takes a module or function such as"),
         ((nn.Linear(20, 4), (X, Y), F.cross_entropy, "adam"), "optimizer takes a torch.optim.Optimizer"),
-        ((nn.Linear(20, 4), (X, Y), F.cross_entropy, "by hand"), "trains copies with optimizers of torch, not with"),
+        ((nn.Linear(20, 4), (X, Y), F.cross_entropy, "by hand"), "can only use torch.optim optimizers, not"),
         (("model", (X, Y), F.cross_entropy), "a model is a torch.nn.Module, not str"),
     ],
 )

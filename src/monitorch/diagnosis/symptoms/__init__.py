@@ -51,6 +51,6 @@ SYMPTOMS: tuple[type[Symptom], ...] = (
     Overfitting,
     Oscillation,
 )
-"""Those that explain others come first: of two that began at the same time, the earlier one is the cause."""
+"""Causes come first: of two that began at the same time, the one listed earlier is the cause."""
 
 __all__ = ["SYMPTOMS", "Symptom", *(symptom.__name__ for symptom in SYMPTOMS)]

@@ -18,13 +18,13 @@ LAYER_NORMS = ("BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")
 
 
 def first_in_order(found: list[Stretch], table: Table, run: RunView) -> list[Stretch]:
-    """Those that last, then by place in the model, then by time: others may be consequences of the first."""
+    """Open ones first, then by position in the model, then by time; later ones may be consequences of the first."""
     return sorted(found, key=lambda one: (one.resolved_at is not None, run.place(table.places[one.place]), one.step))
 
 
 @dataclass(frozen=True)
 class DeadUnits(Symptom):
-    """Most units of a layer output 0 for every one of some hundred samples.
+    """Most units of a layer output 0 for each of several hundred samples.
 
     Attributes:
         share: the share of units that must be dead.
@@ -60,7 +60,7 @@ class DeadUnits(Symptom):
         )
 
     def _remedy(self, run: RunView, began: int, layer: str, since_birth: bool) -> Remedy:
-        """Units that large steps have killed would die again; those that were born so, or broken, need new weights."""
+        """Units killed by large steps would die again; those dead from the start need new weights."""
         if not since_birth and remedies.were_large(run, began):
             return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
         sources = remedies.feeding(run, layer)
@@ -74,8 +74,8 @@ class DeadUnits(Symptom):
     def _beginning(self, run: RunView, table: Table, found: Stretch) -> int:
         """Since when so many outputs were 0, before a window of many batches told that it is the same units.
 
-        Half of the outputs of a healthy ReLU are 0, too: at least as many must be as units were found dead. Where as
-        many were while they lived, zeros tell nothing.
+        Half of the outputs of a healthy ReLU are 0 as well, so at least as many outputs must be 0 as units were found
+        dead. If as many were 0 while the units lived, zeros say nothing.
         """
         zeros, layer = run.table(signals.ZEROS), table.places[found.place]
         if layer not in zeros.places:
@@ -98,8 +98,8 @@ class SaturatedActivation(Symptom):
     """Most outputs of a hidden activation are at its bounds, where its slope is near 0.
 
     Attributes:
-        share: the share of outputs that must be there.
-        at_birth: the share that is bad from the first steps on, even if the run learns something.
+        share: the share of outputs that must be at the bounds.
+        at_birth: the share in the first steps that is a warning even if the run learns.
     """
 
     id: ClassVar[str] = "saturated_activation"
@@ -134,7 +134,7 @@ class SaturatedActivation(Symptom):
         )
 
     def _remedy(self, run: RunView, began: int, layers: list[str], is_born: bool) -> Remedy:
-        """New weights where they are too large; other activations where they are not; smaller steps if these did it."""
+        """New weights if they are too large, other activations if not, or smaller steps if steps caused it."""
         if not is_born and remedies.were_large(run, began):
             return Remedy("Lower the learning rate, or normalise what enters the layer.", "scale_lr", {"factor": 0.1})
         sizes = remedies.gains(run, at_first=is_born)
@@ -159,8 +159,8 @@ class ExplodingSignal(Symptom):
     """Outputs grow from layer to layer in the first steps.
 
     Attributes:
-        growth: how many times as large as the first the output of a layer must be,
-        large_weights: or if most weights are larger than any usual initialisation makes them.
+        growth: by what factor the output of a layer must exceed the first.
+        large_weights: the same factor if most weights are larger than any usual initialisation makes them.
         per_layer: how much a single layer must add to be named.
     """
 
@@ -205,7 +205,7 @@ class ExplodingSignal(Symptom):
         yield self.finding(layer, step, step, severity, text, self._remedy(run), shown)
 
     def _remedy(self, run: RunView) -> Remedy:
-        """All weights that are too large; if none is, activations that nobody knows, or else all weights."""
+        """Reinitialise weights that are too large; if none is, replace unknown activations, else shrink all weights."""
         sizes = remedies.gains(run)
         large = [name for name, gain in sizes.items() if gain > remedies.LARGE_GAIN]
         usual = (*remedies.RECTIFIERS, *remedies.SQUASHERS)
@@ -219,7 +219,7 @@ class ExplodingSignal(Symptom):
         return Remedy(text, "reinit", {"layers": list(sizes), "gain": 0.5})
 
     def _came_later(self, run: RunView, observed: int) -> bool:
-        """Whether steps before the first that was observed may have done it: weights have grown since the beginning."""
+        """Whether unobserved first steps may have caused it: the weights have grown since the start."""
         weights = run.table(signals.WEIGHT).select(run.weights)
         soon = weights.steps <= observed
         if observed <= FEWEST or soon.sum() < 2:
@@ -278,7 +278,7 @@ class RankCollapse(Symptom):
     """The last hidden layer gives nearly the same output for every sample, while the first does not.
 
     Attributes:
-        spread: how much outputs differ over the batch, relative to their size, at most.
+        spread: the largest difference of outputs over the batch, relative to their size.
         share: the same relative to the first layer.
     """
 
@@ -302,10 +302,10 @@ class RankCollapse(Symptom):
         layer, last = table.places[earliest.place] or None, table.places[-1]
         when = is_last[0]
         level = median(during(table, when))
-        where = "" if layer == last else f", and collapse in {layer_text(layer) if layer else 'its last layers'}"
+        where = "" if layer == last else f", and they collapse in {layer_text(layer) if layer else 'its last layers'}"
         text = (
             f"The outputs of {layer_text(last)} differ by {share(level)} of their size "
-            f"between samples{where}. Whatever comes after cannot tell samples apart."
+            f"between samples{where}. Later layers cannot tell samples apart."
         )
         remedy = remedies.let_through(run)
         shown = evidence(table, signals.LAYER_BATCH_SPREAD, last, self.spread)
@@ -319,7 +319,7 @@ class AttentionCollapse(Symptom):
     """Attention looks at one place only, or its logits grow without bound.
 
     Attributes:
-        entropy: the largest entropy, as a share of that of even attention.
+        entropy: the entropy below which attention has collapsed, as a share of that of uniform attention.
         logit: the largest logit that is fine.
     """
 

@@ -57,7 +57,7 @@ class Symptom(ABC):
         resolved_at: int | None = None,
         confidence: float = 0.9,
     ) -> Finding:
-        """A finding of this symptom; one that is over does no harm any more."""
+        """A finding of this symptom; one that is over becomes "info"."""
         severity = severity if resolved_at is None else "info"
         return Finding(
             self.id,
@@ -74,7 +74,7 @@ class Symptom(ABC):
 
 
 class Stretch(NamedTuple):
-    """Since when something lasts, when that was known, and since when it is over."""
+    """When something began, when that was certain, and when it ended."""
 
     place: int
     step: int
@@ -108,7 +108,7 @@ def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> lis
         fine = np.flatnonzero(~bad[last:])
         is_over = last < len(rows) - 1 and len(fine) > 0
         end = int(last + fine[0]) if is_over else 0
-        while end > 0 and not bad[end - 1]:  # it was over before one could be sure
+        while end > 0 and not bad[end - 1]:  # it was over before that was certain
             end -= 1
         resolved = int(steps[rows[end]]) if is_over else None
         found.append(Stretch(place, int(steps[rows[onset]]), int(steps[rows[first]]), resolved))
@@ -118,7 +118,7 @@ def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> lis
 def lasting(table: Table, is_bad: Mask, window: int = FEWEST, still_bad: Mask | None = None) -> list[Stretch]:
     """The same where more than half of ``window`` observed steps must be bad.
 
-    ``still_bad`` says where it is not over yet, if that takes more than numbers that are just not bad.
+    ``still_bad`` says where it is not over yet, if ending takes more than not being bad.
     """
     share = np.where(np.isfinite(table.values), is_bad, np.nan)
     known = np.isfinite(rolling_median(table.values, window))
@@ -127,7 +127,7 @@ def lasting(table: Table, is_bad: Mask, window: int = FEWEST, still_bad: Mask | 
 
 
 def during(table: Table, found: Stretch) -> Numbers:
-    """The newest numbers of a place while it was bad, as many as a median takes.
+    """The newest numbers of a place while it was bad, as many as a median needs.
 
     >>> table = Table(np.array([1, 2, 3]), ("a",), np.array([[0.9], [0.8], [0.1]]))
     >>> during(table, Stretch(place=0, step=1, detected_at=1, resolved_at=3))
@@ -141,7 +141,7 @@ def during(table: Table, found: Stretch) -> Numbers:
 
 
 def evidence(table: Table, signal: str, place: str, threshold: float | None = None) -> Evidence:
-    """The numbers of one place, as few as can be looked at."""
+    """The numbers of one place, thinned out for display."""
     return points(signal, place, table.steps, table.column(place), threshold)
 
 

@@ -19,7 +19,7 @@ PROBABILITIES = ("BCELoss",)
 LOG_PROBABILITIES = ("NLLLoss", "KLDivLoss", "CTCLoss")
 """Losses that want logarithms of probabilities."""
 DISTANCES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
-"""Losses that are least where outputs are the targets."""
+"""Losses that are smallest where outputs equal the targets."""
 ELEMENTWISE = (*DISTANCES, "PoissonNLLLoss")
 """Losses that compare each output with its target."""
 
@@ -30,10 +30,10 @@ BOUNDS = {
     "ReLU6": (0.0, 6.0),
     **dict.fromkeys(("LogSigmoid", "LogSoftmax"), (-math.inf, 0.0)),
 }
-"""Between which numbers the results of activations are, by class."""
+"""The range of activations, by class."""
 
 AT_BOUND = 0.98
-"""What comes so near to the bound of a function, and never beyond, has gone through it."""
+"""Outputs that come this close to a function's bound, and never exceed it, have gone through it."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class InputScale(Symptom):
 
     Attributes:
         size: the largest mean and standard deviation.
-        features: how far the standard deviations of two features may be apart,
-        large: if that of all together is larger than this.
+        features: how far the standard deviations of two features may be apart.
+        large: only if the overall standard deviation is larger than this.
     """
 
     id: ClassVar[str] = "input_scale"
@@ -75,7 +75,7 @@ class InputScale(Symptom):
             if max(mean[row], std[row]) > self.size
             else f"The standard deviations of input features are up to {short(float(spread[row]))} times apart"
         )
-        text = f"{what}. Weights are made for inputs of size 1, so first steps go astray or crawl."
+        text = f"{what}. Weights are initialised for inputs of size 1, so the first steps overshoot or crawl."
         remedy = Remedy("Give every input feature mean 0 and standard deviation 1.", "standardise_input", {})
         table, signal, limit = (
             (stds, signals.INPUT_STD, self.size)
@@ -88,7 +88,7 @@ class InputScale(Symptom):
 
 
 class LossOutput(NamedTuple):
-    """What a model returns: the layer that makes it, of which kind that is, and the range of each batch."""
+    """The model's output: the layer that makes it, its kind, and the range in each batch."""
 
     layer: str | None
     kind: str
@@ -116,7 +116,7 @@ class LossOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputLossMismatch(Symptom):
-    """What the model returns is not what the loss wants.
+    """The model's output is not what the loss expects.
 
     Attributes:
         tolerance: how near to 1 the sums of rows must be to be probabilities.
@@ -166,7 +166,7 @@ class OutputLossMismatch(Symptom):
             arguments = {"layers": [output.layer], "by": "LogSoftmax"}
             text = "Use LogSoftmax as the last activation, or CrossEntropyLoss without one."
             return Remedy(text, *(("replace_activation", arguments) if output.kind in BOUNDS else ()))
-        text = "Take the last activation away: the loss does it, or the model needs the room."
+        text = "Remove the last activation: the loss applies it, or the model needs the range."
         return Remedy(text, "drop_output_activation", {"layer": output.layer})
 
     def _shapes(self, run: RunView) -> str | None:
@@ -176,7 +176,8 @@ class OutputLossMismatch(Symptom):
             return None
         return (
             f"Output and target have different shapes, {output} and {target}, so that {run.facts.loss_fn} compares "
-            "every output with every target. The best answer to that is the mean of all targets, whatever the input is."
+            "every output with every target. The best the model can do then is to output the mean of all targets, "
+            "whatever the input."
         )
 
     def _constant(self, output: LossOutput) -> tuple[str, float] | None:
@@ -184,7 +185,7 @@ class OutputLossMismatch(Symptom):
             return None
         return (
             "Every output is exactly 1, whatever the input is: a softmax over a single unit does that. "
-            "No gradient can come through it, so nothing is learned.",
+            "No gradient gets through it, so nothing is learned.",
             0.95,
         )
 
@@ -209,12 +210,12 @@ class OutputLossMismatch(Symptom):
             return None
         return (
             f"Outputs are up to {short(highest)}, but {run.facts.loss_fn} wants logarithms of probabilities, which are "
-            "never above 0. The loss falls without end while outputs grow, whatever they say.",
+            "never above 0. The loss falls without limit while outputs grow, whether they are right or not.",
             0.98,
         )
 
     def _bounded(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
-        """Logits that cannot grow, or that cannot say no."""
+        """Logits that are bounded, or never negative."""
         loss, kind = run.facts.loss_fn, output.kind
         if loss not in ("BCEWithLogitsLoss", CROSS_ENTROPY[0]):
             return None
@@ -259,11 +260,11 @@ class OutputLossMismatch(Symptom):
 
 @dataclass(frozen=True)
 class UnrepresentativeBatches(Symptom):
-    """Batches hold fewer classes than the data: they are not shuffled; or the model only ever says one class.
+    """Batches hold fewer classes than the data: the data are not shuffled; or the model always predicts one class.
 
     Attributes:
-        share: the variety of classes in a batch, beyond a single one, over that of all, at most.
-        expected: the same over what shuffled batches of that size would have.
+        share: the largest variety of classes in a batch, minus 1, as a share of that of all data.
+        expected: the same, as a share of what shuffled batches of that size would have.
         ratio: how many times as frequent one class must be as another to be called imbalance.
         few: with more classes than these, some are always rare.
     """
@@ -292,7 +293,7 @@ class UnrepresentativeBatches(Symptom):
             level = float(perplexities[begin:].mean())
             text = (
                 f"A batch has {short(level)} classes worth of variety, all data have {short(overall)}. "
-                "Data come in an order, so each step learns some classes and forgets the others."
+                "The data are not shuffled, so each step learns some classes and forgets the others."
             )
             remedy = Remedy("Shuffle the training data.", "shuffle", {})
             shown = evidence(table, signals.PERPLEXITY, "target", limit)
@@ -309,7 +310,7 @@ class UnrepresentativeBatches(Symptom):
         is_ignored = bool(len(part)) and (said < self.share * overall or overall < self.share * len(counts))
         text = (
             f"The most frequent of {len(counts)} classes has {share(float(common / counts.sum()))} of all targets, and "
-            f"the model says {short(said)} classes worth of variety. Rare classes are hardly learned."
+            f"the model predicts {short(said)} classes worth of variety. Rare classes are hardly learned."
             if is_ignored
             else f"The most frequent of {len(counts)} classes is {short(float(common / rare))} times as frequent as "
             "the rarest. Rare classes are learned last, and the mean loss hardly shows them."
@@ -323,7 +324,7 @@ class UnrepresentativeBatches(Symptom):
         yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.7)
 
     def _uniform_since(self, perplexities: Numbers, noise: float, limit: float) -> int | None:
-        """Since which batch their mean is below the limit, beyond chance; None if not for at least half of them."""
+        """The batch from which their mean is significantly below the limit; None if that is less than half of them."""
         count = len(perplexities)
         lengths = np.arange(count, max(FEWEST, count // 2) - 1, -1)
         sums = np.cumsum(perplexities[::-1])[lengths - 1]

@@ -20,7 +20,7 @@ SMALLEST_HALF = 2.0**-24
 
 @dataclass(frozen=True)
 class NotFinite(Symptom):
-    """A number was NaN or infinite: the flight recorder knows which tensor was the first."""
+    """A number was NaN or infinite; the finding names the first such tensor."""
 
     id: ClassVar[str] = "nonfinite"
 
@@ -39,7 +39,7 @@ class NotFinite(Symptom):
         what = "The loss is not finite." if origin is None else f"{origin['text'].rstrip('.')}."
         if origin is None and run.facts.origin is not None:
             what = f"The loss is not finite since step {step:,}; that step was not observed, so the layer is not known."
-        text = f"{what[0].upper()}{what[1:]} Everything that is computed from it is lost, and so are the weights."
+        text = f"{what[0].upper()}{what[1:]} Everything computed from it, including the weights, is lost."
         is_input = origin is not None and origin["what"] == "input"
         remedy = (
             Remedy("Look at this batch: it has numbers that are not finite.")
@@ -55,7 +55,7 @@ class NotFinite(Symptom):
         yield self.finding(layer, step, step, "error", text, remedy, shown, confidence=1.0)
 
     def _culprit(self, run: RunView, origin: Mapping[str, Any]) -> str | None:
-        """Where it happened: of two neighbours the one whose backward has made the gradient of the other.
+        """Where it happened: of two neighbours, the one whose backward produced the other's gradient.
 
         A module that is not measured itself is named if it is the only one between two that are.
         """
@@ -68,7 +68,7 @@ class NotFinite(Symptom):
 
 
 NEARLY_ZERO = 1e-30
-"""What a layer makes of gradients that are smaller than this may be less than float32 can hold, and so 0."""
+"""Gradients smaller than this may underflow to 0 in the next layer."""
 
 
 def _gradients(run: RunView) -> Table:
@@ -77,9 +77,9 @@ def _gradients(run: RunView) -> Table:
 
 
 def _have_faded(table: Table) -> Mask:
-    """Where a gradient is 0 because it got ever smaller on its way back: the last that is not is nearly.
+    """Where a gradient is 0 because it faded on its way back: the last non-zero one is nearly 0.
 
-    That of a layer before a cut is 0, too, but those after the cut have a usual size.
+    Before a cut the gradient is 0 as well, but after the cut it has a normal size.
     """
     found = np.zeros(table.values.shape, bool)
     for place in range(len(table.places) - 2, -1, -1):
@@ -91,7 +91,7 @@ def _have_faded(table: Table) -> Mask:
 
 @dataclass(frozen=True)
 class VanishingGradient(Symptom):
-    """Gradients get smaller from the output to the input, until nothing is left.
+    """Gradients shrink from the output to the input until almost nothing is left.
 
     Attributes:
         ratio: the gradient of the first weight over that of the last, at most.
@@ -126,7 +126,7 @@ class VanishingGradient(Symptom):
         size = (
             f"{short(level)} times that of {last}; it falls below {limit}"
             if level > 0
-            else f"too small to be told from 0; it falls below {limit} of that of {last}"
+            else f"too small to distinguish from 0; it falls below {limit} of that of {last}"
         )
         text = (
             f"The gradient of {table.places[0]} is {size} in {layer_text(layer)}. "
@@ -158,7 +158,7 @@ class NoGradient(Symptom):
     steps: int = FEWEST
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """Of the layers that were the first to have no gradient, the one that is nearest to the output."""
+        """Among the layers that lost their gradient first, the one nearest to the output."""
         table = run.table(signals.GRADIENT)
         told = ~np.isin(table.steps, run.loss.steps[run.loss.values == 0])  # then nothing is left to learn
         table = Table(table.steps[told], table.places, table.values[told])
@@ -171,7 +171,7 @@ class NoGradient(Symptom):
         sure: Mask = (counted - lag) >= self.steps
         found = stretches(table.steps, np.where(is_bad, 0.0, 1.0), is_bad, sure)
         found = [one for one in found if one.resolved_at is None]
-        # if everybody is without now and then only, the loss was 0
+        # if all lack gradients only now and then, the loss was 0
         is_all = bool(found) and (bool(is_bad[-self.steps :].all()) or len(found) == len(names))
         if not is_all:  # a bias before a normalisation, for instance: nothing is lost
             found = [one for one in found if run.facts.parameters[names[one.place]].is_weight]
@@ -226,7 +226,7 @@ class NoGradient(Symptom):
     def _words(
         self, run: RunView, table: Table, step: int, name: str, layers: list[str], *, is_all: bool
     ) -> tuple[str, Remedy]:
-        """What is said of a gradient that is missing, of one that is 0, and of one that is 0 because its input is."""
+        """The text for a missing gradient, for one that is 0, and for one that is 0 because its input is."""
         since = Table(table.steps[table.steps >= step], table.places, table.values[table.steps >= step])
         are_many = is_all or len(layers) > 1
         who = f"{'Nothing can' if is_all else 'They cannot' if are_many else 'It cannot'} learn"
@@ -241,7 +241,7 @@ class NoGradient(Symptom):
         if self._gets_zeros(run, since, layers[0]):
             first = layer_text(layers[0])
             return (
-                f"{what}. What enters {first} is 0 for every sample: its bias got gradients, its weight none.",
+                f"{what}. The input of {first} is 0 for every sample: its bias gets gradients, its weight does not.",
                 Remedy(f"Look at what comes before {first}, such as a ReLU that has died."),
             )
         return (
@@ -270,7 +270,7 @@ class NoGradient(Symptom):
         return found
 
     def _is_spare(self, run: RunView, name: str) -> bool:
-        """Whether it may be meant for later: it stands by itself in a larger module, and never got a gradient.
+        """Whether it may be unused on purpose: a loose parameter of a larger module that never got a gradient.
 
         A mask token that is not used in this run, for instance. Whether such a module uses it is not known.
         """
@@ -283,7 +283,7 @@ class Underflow(Symptom):
     """Gradients in float16 are so small that most of their elements became 0.
 
     Attributes:
-        level: the root mean square of a gradient, in units of the smallest float16, at most.
+        level: the largest root mean square of a gradient, in units of the smallest float16 number.
     """
 
     id: ClassVar[str] = "underflow"

@@ -1,4 +1,4 @@
-"""What losses alone tell: spikes, a bad start, overfitting, and differences between training and validation."""
+"""What losses alone show: spikes, a bad start, overfitting, and differences between training and validation."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -16,22 +16,22 @@ from ..run import BINARY, CROSS_ENTROPY, EARLY, RunView, largest, median, nan_me
 from .base import Symptom, evidence, points, short
 
 RECENT = 10
-"""A spike is a jump from the median of so many losses before it."""
+"""A spike is a jump above the median of this many losses before it."""
 
 SMOOTH, SETBACK = 5, 0.25
-"""A setback is a rise of the median of so many losses, within as many steps, by this share of the loss,"""
+"""A setback is a rise of the median of ``SMOOTH`` losses, within as many steps, by the share ``SETBACK``,"""
 RATE_JUMP = 3.0
-"""after the learning rate was so many times as high as ever before."""
+"""after the learning rate jumped to this many times its previous maximum."""
 
 FAR = 1.5
-"""A first loss that is so many times its limit does harm, even if nobody knows yet whether the run learns."""
+"""A first loss this many times its limit is harmful, even before it is known whether the run learns."""
 
 LEAST_NOISE = 0.02
-"""The noise of a loss is taken for this share of it at least: that of full batches has none."""
+"""The noise of a loss is assumed to be at least this share of it; full-batch losses have none."""
 
 
 OFTEN, MOST_COMPARED = 0.02, 2048
-"""What happens at this share of losses is usual; so many of a run are looked at."""
+"""What happens in this share of losses is usual; at most this many losses of a run are checked."""
 
 BLOCK = 4096
 """Windows that are looked at together: all those of a long run would take gigabytes."""
@@ -39,7 +39,7 @@ BLOCK = 4096
 
 @dataclass(frozen=True)
 class LossNoise:
-    """How losses differ from those just before them; what takes long is computed only for places that are asked for.
+    """How losses differ from those just before them; expensive parts are computed only where asked for.
 
     Args:
         losses: all of a run.
@@ -56,12 +56,12 @@ class LossNoise:
 
     @cached_property
     def excess(self) -> Numbers:
-        """How far above that each loss is; 0 for the first ones."""
+        """How far each loss is above ``level``; 0 for the first ones."""
         return np.where(np.isnan(self.level), 0.0, self.losses - self.level)
 
     @property
     def lowest_before(self) -> Numbers:
-        """The lowest of the losses just before each that has a window: a bound that takes no time."""
+        """The lowest of the losses just before each that has a window: a cheap bound."""
         found: Numbers = self.losses[self.window - RECENT : -RECENT].copy()
         for shift in range(1, RECENT):
             np.minimum(found, self.losses[self.window - RECENT + shift : shift - RECENT], out=found)
@@ -104,7 +104,7 @@ class LossSpike(Symptom):
     Attributes:
         z: how many robust standard deviations.
         jump: how large the jump must be, as a share of the first loss.
-        window: over how many steps before it.
+        window: how many steps before it are compared.
     """
 
     id: ClassVar[str] = "loss_spike"
@@ -200,17 +200,14 @@ class LossSpike(Symptom):
             if ratio > 3:
                 shown = points(signals.INPUT_STD, table.places[0], table.steps, table.values[:, 0])
                 return f"The batch of that step was {short(ratio)} times as large as usual.", [shown]
-        return "A single batch can do that, or a step into a steep place.", []
+        return "A single bad batch can cause that, or a step into a steep region.", []
 
 
 def _rate_jumps(run: RunView) -> Steps:
     """The observed steps in which learning rates were far above all before."""
-    rates = run.table(signals.RATE)
-    if not rates:
-        return np.zeros(0, np.int64)
-    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1)
+    highest = run.highest_rates
     known = np.maximum.accumulate(highest)
-    found: Steps = rates.steps[1:][(highest[1:] > RATE_JUMP * known[:-1]) & (known[:-1] > 0)]
+    found: Steps = run.table(signals.RATE).steps[1:][(highest[1:] > RATE_JUMP * known[:-1]) & (known[:-1] > 0)]
     return found
 
 
@@ -223,11 +220,11 @@ def _are_near(steps: Steps, others: Steps, most: int) -> Mask:
 
 @dataclass(frozen=True)
 class BadInitialLoss(Symptom):
-    """A classifier starts worse than one that finds all classes as likely.
+    """A classifier starts worse than one that gives every class the same probability.
 
     Attributes:
         factor: how many times ln(classes) the first loss may be.
-        batch: how many targets a first batch must have to be believed alone.
+        batch: how many targets the first batch needs to be judged on its own.
     """
 
     id: ClassVar[str] = "bad_initial_loss"
@@ -263,12 +260,12 @@ class BadInitialLoss(Symptom):
 
 @dataclass(frozen=True)
 class Overfitting(Symptom):
-    """The validation loss rises while the training loss falls, or stays where it is while that of training vanishes.
+    """The validation loss rises while the training loss falls, or stays flat while the training loss goes to 0.
 
     Attributes:
         rise: how many times the lowest validation loss; a third of that rise is worth an info.
         share: and how much more, as a share of the first loss.
-        gap: how many times the training loss a validation loss must be that does not rise, and is not half of guessing.
+        gap: how many times the training loss a flat validation loss must be, if it is above half the loss of guessing.
     """
 
     id: ClassVar[str] = "overfitting"
@@ -300,7 +297,7 @@ class Overfitting(Symptom):
         text = (
             f"The validation loss was lowest at step {int(checks.steps[best]):,} ({short(lowest)}) and is "
             f"{short(float(values[-1]))} now, while the training loss fell from {short(then)} to {short(now)}. "
-            "The model learns its training data by heart."
+            "The model memorises its training data."
         )
         remedy = Remedy("Stop there, use more data, or regularise: weight decay, dropout, augmentation.")
         shown = points("validation loss", None, checks.steps, values, float(limit))
@@ -308,7 +305,7 @@ class Overfitting(Symptom):
         yield self.finding(None, step, detected, "warning" if is_bad else "info", text, remedy, shown)
 
     def _gap(self, run: RunView) -> Iterable[Finding]:
-        """What training has learned does not help in validation."""
+        """What was learned in training does not help in validation."""
         checks, guess = run.validation, run.trivial_loss
         limit = 0.5 * (guess if math.isfinite(guess) else run.first_loss)
         trained = np.array([run.loss_before(int(step)) for step in checks.steps])
@@ -333,11 +330,11 @@ class Overfitting(Symptom):
 
 @dataclass(frozen=True)
 class NoLabelSignal(Symptom):
-    """Training data are learned, but validation stays as bad as guessing: inputs and labels do not belong together.
+    """The training data are learned, but validation is no better than guessing: inputs and labels do not match.
 
     Attributes:
         validation: the lowest validation loss, as a share of that of guessing.
-        training: the training loss, as a share of it, at most.
+        training: the largest training loss, as a share of that of guessing.
     """
 
     id: ClassVar[str] = "no_label_signal"
@@ -368,7 +365,7 @@ class NoLabelSignal(Symptom):
 
 @dataclass(frozen=True)
 class TrainEvalMismatch(Symptom):
-    """The model is much worse in eval mode, because the running statistics of BatchNorm are not those of the data.
+    """The model is much worse in eval mode, because the running statistics of BatchNorm do not match the data.
 
     Attributes:
         factor: how many times the training loss the validation loss must be.
@@ -412,7 +409,7 @@ class TrainEvalMismatch(Symptom):
         text = (
             f"The validation loss is {short(float(checks.values[-1]))}, the training loss {short(run.last_loss)}. In "
             f"{layer_text(layer)} the statistics that are used in eval mode are not those of the batches ({how}). "
-            "Eval mode computes something else than training."
+            "In eval mode the model computes something different from training."
         )
         remedy = Remedy("Raise the momentum of BatchNorm or the batch size, or collect the statistics again.")
         shown = (

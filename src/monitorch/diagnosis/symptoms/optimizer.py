@@ -16,7 +16,7 @@ from .base import Symptom, evidence, lasting, points, share, short, stretches, t
 
 @dataclass(frozen=True)
 class NoUpdate(Symptom):
-    """A parameter gets gradients, but no bit of it changes.
+    """A parameter gets gradients but does not change by a single bit.
 
     Attributes:
         steps: for how many observed steps.
@@ -49,7 +49,7 @@ class NoUpdate(Symptom):
         is_idle = (rates == 0) & ~others_move & (np.cumsum(rates == 0, axis=0) < self.idle_rate)
         left = np.array([run.left_optimizer.get(name, math.inf) for name in names])
         optimized = np.array([run.facts.parameters[name].optimized for name in names])
-        # the first step that is observed has none before it to compare with, but who should have changed it?
+        # the first observed step has nothing to compare with, but nothing could have changed such a parameter
         is_same = (changed.values == 0) | (np.isnan(changed.values) & (~optimized | (rates == 0)))
         is_bad = is_same & ((moves & ~is_idle) | (changed.steps[:, None] >= left))
         counted = np.cumsum(is_bad, axis=0)
@@ -103,10 +103,10 @@ class NoUpdate(Symptom):
 
 @dataclass(frozen=True)
 class StaleGradient(Symptom):
-    """Gradients are never emptied, so that each step uses the sum of all steps before.
+    """Gradients are never cleared, so each step uses the sum over all steps so far.
 
     Attributes:
-        share: in which share of the steps they must not have been empty.
+        share: the share of steps in which gradients were not empty.
         steps: how many observed steps are needed.
     """
 
@@ -149,7 +149,7 @@ def _ratios(run: RunView) -> Table:
 
 
 MUCH_GROWTH = 2.0
-"""Weights that are so many times as large as at first have been moved by steps that were too large."""
+"""Weights this many times their first size were moved by steps that were too large."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class StepTooLarge(Symptom):
     Attributes:
         ratio: the largest |update| / |weight| that is fine, as a median over observed steps.
         layers: in which share of the weights.
-        replaced: the same of a single weight, which is enough if nothing was learned: it keeps nothing.
+        replaced: the same for a single weight, which is enough if nothing was learned: such steps overwrite it.
         rise: how many times the first loss a loss must be.
     """
 
@@ -192,14 +192,12 @@ class StepTooLarge(Symptom):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         severity = "error" if has_diverged else run.harm()
         resolved = None if has_diverged or run.is_stuck else self._end(run, table, detected_at)
-        does_harm = severity != "info" and resolved is None  # what is over has healed
+        does_harm = severity != "info" and resolved is None  # a run that recovered is not harmed
         says.append(
             "Steps overshoot, so nothing that was learned lasts." if does_harm else "Steps like that may overshoot."
         )
         begin = middle[table.steps >= step] if table else middle
-        update = next(
-            iter(begin[np.isfinite(begin)].tolist()), math.nan
-        )  # later ones depend on what the first has done
+        update = next(iter(begin[np.isfinite(begin)].tolist()), math.nan)  # later ones depend on the first
         remedy = remedies.lower_rate(run, update, "Lower the learning rate, warm it up, or clip gradients.")
         shown = [points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)] if table else []
         shown.append(points("loss", None, run.loss.steps, run.loss.values))
@@ -218,7 +216,7 @@ class StepTooLarge(Symptom):
         )
 
     def _end(self, run: RunView, table: Table, detected_at: int) -> int | None:
-        """Since when steps are small again, and not because weights have grown; None if they are not."""
+        """The step since which updates are small again, other than because weights have grown; None if they are not."""
         weights = run.table(signals.WEIGHT).select(run.weights).values
         with np.errstate(all="ignore"):
             growth = median(weights[-1:] / weights[:1])  # NaN if norms are not known
@@ -249,9 +247,9 @@ class StepTooLarge(Symptom):
         return int(table.steps[first]), int(table.steps[rows[0]])
 
     def _fast_growth(self, run: RunView) -> tuple[int, int] | None:
-        """The same from norms of weights, which are read also where steps are not observed.
+        """The same from weight norms, which are also read between observed steps.
 
-        Steps together are at least as long as a norm has grown.
+        The steps in between moved a weight at least as far as its norm has grown.
         """
         table, ratios_seen = run.table(signals.WEIGHT).select(run.weights), _ratios(run)
         if len(table.steps) < 2 or not table.places:
@@ -265,7 +263,7 @@ class StepTooLarge(Symptom):
             begin, end = int(table.steps[row]), int(table.steps[row + 1])
             observed = ratios_seen.values[(ratios_seen.steps > begin) & (ratios_seen.steps <= end)]
             is_denied = len(observed) >= (end - begin) / 2 and median(observed) < self.ratio / 3
-            if not is_denied:  # otherwise somebody else has changed the weights
+            if not is_denied:  # otherwise something other than the optimizer changed the weights
                 return begin + 1, end
         return None
 
@@ -300,9 +298,10 @@ class NoProgress(Symptom):
 
     Attributes:
         ratio: the largest |update| / |weight| of steps that are too small.
-        cosine: how many standard errors the mean cosine of consecutive gradients must be above 0 then.
+        cosine: for steps that are too small: how many standard errors the mean cosine of consecutive gradients must be
+            above 0.
         plateau: for how many steps a loss must not have fallen if steps are not too small.
-        far: how many times that of always saying the same a loss must be after so many steps, if it falls.
+        far: how many times the loss of the best constant output a falling loss must still be after `plateau` steps.
     """
 
     id: ClassVar[str] = "no_progress"
@@ -331,7 +330,7 @@ class NoProgress(Symptom):
         highest[~np.isfinite(table.values).any(axis=1)] = np.inf  # they are not known
         is_small = rolling_median(highest[:, None])[:, 0] < self.ratio
         if not is_small[-1] or np.mean(highest < self.ratio) < 0.5:
-            return None  # rates that go to 0 at the end are meant to
+            return None  # a rate that decays to 0 at the end is intended
         sure = int(np.flatnonzero(~is_small)[-1]) + 1  # the first rows are never sure
         first = max(sure - FEWEST + 1, 0)
         first += int(np.argmax(highest[first : sure + 1] < self.ratio))
@@ -367,9 +366,7 @@ class NoProgress(Symptom):
         slope, error = _slope(recent)
         if slope + 2 * error < 0 and slope * len(recent) < -0.02 * abs(float(np.mean(recent))):
             return None  # it falls, if slowly
-        against = (
-            f", and {short(run.trivial_loss)} for always saying the same" if math.isfinite(run.trivial_loss) else ""
-        )
+        against = f", and {short(run.trivial_loss)} for a constant output" if math.isfinite(run.trivial_loss) else ""
         text = (
             f"After {len(values):,} steps the loss is {short(run.last_loss)}; it was {short(run.first_loss)}{against}. "
             "It has stopped falling before anything was learned."
@@ -394,7 +391,7 @@ class NoProgress(Symptom):
             return None
         mean, std = run.targets
         text = (
-            f"After {len(losses):,} steps the loss is {short(run.last_loss)}, and always saying the same would give "
+            f"After {len(losses):,} steps the loss is {short(run.last_loss)}, and a constant output would give "
             f"{short(run.trivial_loss)}. Targets are about {short(mean)}, give or take {short(std)}, and outputs are "
             "still far from them."
         )
@@ -419,11 +416,10 @@ def _mean_cosine(run: RunView, steps: int | None = None) -> tuple[float, float]:
 
 
 def _is_warming_up(run: RunView) -> bool:
-    """Whether learning rates still rise: whatever is small now may be meant to be."""
-    rates = run.table(signals.RATE)
-    if not rates or len(rates.steps) < 3:
+    """Whether learning rates still rise, so that small steps may be intended."""
+    highest = run.highest_rates
+    if len(highest) < 3:
         return False
-    highest = np.where(np.isfinite(rates.values), rates.values, 0.0).max(axis=1)
     return bool(highest[-1] > 1.05 * highest[max(0, len(highest) // 2)])
 
 
@@ -437,7 +433,7 @@ def _slope(values: Numbers) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Oscillation(Symptom):
-    """Each step undoes the one before: gradients turn round all the time.
+    """Each step undoes the one before: gradients keep reversing direction.
 
     Attributes:
         cosine: the largest cosine of consecutive gradients.
@@ -468,7 +464,7 @@ class Oscillation(Symptom):
         resolved = None if sure[-1] else int(table.steps[min(rows[-1] + 1, len(table.steps) - 1)])
         text = (
             f"Consecutive gradients point in opposite directions (cosine {short(level)}), and the loss rises in "
-            f"{share(up)} of the steps. The learning rate is at the edge of what is stable."
+            f"{share(up)} of the steps. The learning rate is at the edge of stability."
         )
         remedy = Remedy("Halve the learning rate, or let it decay.", "scale_lr", {"factor": 0.5})
         shown = points(signals.GRADIENT_COSINE, None, table.steps, highest, self.cosine)
@@ -490,7 +486,7 @@ class OverRegularised(Symptom):
     """Weights shrink to nothing.
 
     Attributes:
-        shrunk: the norm of a weight over its first one, at most.
+        shrunk: the largest norm of a weight, as a share of its first one.
         layers: in which share of the weights.
     """
 
@@ -517,7 +513,7 @@ class OverRegularised(Symptom):
         began = int(np.argmax(np.nan_to_num(nan_median(ratios)[: rows[0] + 1])))
         text = (
             f"Weights have shrunk to {share(level)} of their first norm, {table.places[worst]} most of all. "
-            "Weight decay is stronger than what gradients add, so the model forgets what it learns."
+            "Weight decay outweighs the gradients, so the model forgets what it learns."
         )
         remedy = Remedy("Lower the weight decay.", "scale_weight_decay", {"factor": 0.01})
         shown = points(signals.WEIGHT, table.places[worst], table.steps, table.values[:, worst])
@@ -530,8 +526,8 @@ class NoisyGradient(Symptom):
 
     Attributes:
         cosine: the largest mean cosine, give or take two standard errors.
-        batch: the largest batch for which that is a problem by itself,
-        steps: if nothing was learned in so many steps.
+        batch: the largest batch for which that is a problem by itself.
+        steps: a warning if nothing was learned in this many steps.
     """
 
     id: ClassVar[str] = "gradient_noise"

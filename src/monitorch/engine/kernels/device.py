@@ -1,4 +1,4 @@
-"""Device code that every fused kernel shares, and the kernels that keep a copy of the tensor before.
+"""Device code shared by all fused kernels, and the kernel that keeps a copy of the previous tensor.
 
 Addresses are plain integers, so that a launch needs no tensor and one compiled kernel serves every tensor of a dtype.
 """

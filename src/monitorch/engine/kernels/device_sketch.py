@@ -34,7 +34,7 @@ def finish_sketch(state, row, follows):
 
 @jit
 def drawn(block):
-    """By how many buckets a block is shifted, where in the pool its signs begin, its own sign as that of an int32."""
+    """A block's shift in buckets, where its signs begin in the pool, and its own sign as the sign bit of an int32."""
     number = tl.cast(block, tl.uint32) * 2654435761
     number = (number ^ (number >> 16)) * 0x85EBCA6B
     number = number ^ (number >> 13)
@@ -44,7 +44,7 @@ def drawn(block):
 
 @jit
 def signed_tile(source, pool, block, bucket, count):
-    """A block of a tensor in the order of the buckets, which so stay in registers; with signs and without them."""
+    """A block of a tensor in bucket order, so that the buckets stay in registers; with and without signs."""
     shift, begin, own = drawn(block)
     place = tl.max_contiguous(tl.multiple_of((bucket - shift) & (BUCKETS - 1), GRAIN), GRAIN)
     tile = load(source + block * BUCKETS, place, count, BUCKETS).to(tl.float32)
@@ -65,7 +65,7 @@ def sketch_kernel(
 ):
     """Row of one tensor, with DOT estimated from its sketch and the one before.
 
-    The column that counts dead channels counts finished programs in the meantime.
+    Until it is done, the DEAD column serves as the counter of finished programs.
     """
     source = pointer(x, DTYPE, ALIGNED)
     pool = pointer(signs, tl.int8, True)
@@ -160,6 +160,6 @@ def join_kernel(table: tl.int64, slots: tl.int64, block: tl.int64, KEEP: tl.cons
             tl.store(target + DOT, tl.sum(change * tl.load(last)))
         tl.store(last, change)
         tl.store(target + SQUARES, tl.sum(change * change))
-        tl.store(target + NONFINITE, float("nan"))  # a sketch does not tell single elements
+        tl.store(target + NONFINITE, float("nan"))  # a sketch knows nothing about single elements
         tl.store(target + LARGEST, float("nan"))
         describe(row, tl.load(entry + 2), follows)

@@ -27,7 +27,8 @@ _DTYPES: dict[torch.dtype, Any] = (
 
 
 FILLED = bits([Column.LARGEST])
-"""The columns that these kernels fill on request; for others tensors are measured by the reference, in more passes."""
+"""The columns that these kernels fill on request. If others are wanted, the reference measures the tensor, in more
+passes."""
 
 
 def can_fill(wanted: int) -> bool:
@@ -199,7 +200,7 @@ def scratch_size(x: Tensor, channel_dim: int | None) -> int:
 
 
 class OutputReader:
-    """Writes the rows of outputs with the layout of ``x``; what is the same for all of them is computed once.
+    """Writes the rows of outputs with the layout of ``x``; whatever they share is computed once.
 
     Args:
         scratch: zeros before and after each call, see :func:`scratch_size`.

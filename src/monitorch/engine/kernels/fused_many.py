@@ -19,11 +19,11 @@ CHUNK = 16384
 WARPS = 4
 
 SLOTS = 512
-"""About how many programs sketch the parts of all tensors: enough for a GPU, and few enough for little memory."""
+"""Roughly how many programs sketch all tensors: enough to fill a GPU, few enough to need little memory."""
 MOST_SLOTS = 128
-"""How many of them may sketch one tensor: one program joins them."""
+"""The most of them for one tensor, since a single program joins their results."""
 FEWEST_BLOCKS = 16
-"""How many blocks a program sketches at least, if there are that many."""
+"""The fewest blocks per program, if there are that many."""
 
 WHOLE: Any = {"dtype": torch.int64, "device": HOST}
 
@@ -47,7 +47,7 @@ def _rows(x: Tensor) -> int:
 
 
 def _parts(members: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """Which part of which tensor each program reads, if they have this many parts."""
+    """Which part of which tensor each program reads; ``sizes`` are the numbers of parts."""
     counts = torch.tensor(sizes, **WHOLE)
     owner = torch.repeat_interleave(torch.tensor(list(members), **WHOLE), counts)
     starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
@@ -61,7 +61,7 @@ class _Tabled:
     """
 
     _uploads = 1
-    """How many of them a captured graph may hold."""
+    """How many uploads a captured graph may need."""
 
     def __init__(self) -> None:
         self._key: Any = None
@@ -70,7 +70,7 @@ class _Tabled:
         self._recorded: list[Any] = []
 
     def _launched(self, *used: Any) -> None:
-        """Keep for a captured graph what its kernels read; else get ready to capture one."""
+        """While capturing, keep what the kernels read; otherwise prepare for a later capture."""
         if torch.cuda.is_current_stream_capturing():
             self._recorded.append((self._table, *used))
             self._key = None  # the table of a captured graph is filled when it is replayed
@@ -236,7 +236,7 @@ class ManySketches(_Tabled):
 
     def keep(self, tensors: Sequence[Tensor], states: Sequence[Tensor]) -> None:
         """Before a step: write the sketch of ``tensors[i]`` into the second row of ``states[i]``, of float64."""
-        known = len(self._follows) == len(tensors)  # what follows is not read here: so the table may stay
+        known = len(self._follows) == len(tensors)  # ``follows`` is not read here, so the table can stay
         self._run(tensors, states, self._follows if known else [0] * len(tensors), 0, keep=True)
 
     def __call__(
@@ -259,7 +259,7 @@ class ManySketches(_Tabled):
             self._table = self._upload([n for own, lay, f in entries for n in (*own, *lay, f, 0)], tensors[0].device)
             self._key, self._follows = key, follows
         device, table = tensors[0].get_device(), self._table.data_ptr()
-        # not kept: until the next step others may use this memory
+        # not kept, so that others can use this memory until the next step
         slots = torch.empty(self._slots, SKETCH, dtype=torch.float64, device=tensors[0].device)
         for launch, parts in self._launches:
             launch(device, len(parts), table, parts.data_ptr(), pool_of_signs(device).data_ptr(), slots.data_ptr())

@@ -1,8 +1,8 @@
 """Rows of raw sums on the CPU: fast for dense float32, bfloat16 and float16, else by the reference.
 
-Between two layers of a training step no cache holds our code or our objects, and a line of Python takes several times
-as long as in a loop. So a tensor passes few functions here, and few objects are made for it: for small models that is
-most of what watching costs. Large tensors are read in pieces, see :mod:`.host_pieces`.
+Between two layers of a training step our code and objects are in no cache, and a line of Python takes several times as
+long as in a loop. So few functions and few objects are used per tensor; for small models this is most of the cost of
+watching. Large tensors are read in pieces, see :mod:`.host_pieces`.
 """
 
 import math
@@ -46,12 +46,12 @@ FAST = frozenset((FLOAT32, torch.bfloat16, torch.float16))
 LOW, HIGH = 1e-24, 1e36
 LOW_PRODUCT = 1e-28
 SMALL = 1 << 14
-"""Elements whose squares may be summed up in one go."""
+"""Tensors up to this many elements are summed in one go."""
 LOW_BATCH = 1e-16
-"""If the squares of a batch sum up to less, samples may have lost digits in float32."""
+"""If the squares of a batch sum to less, single samples may have lost precision in float32."""
 
 Row = tuple[float, ...]
-"""Numbers in the order of the columns. Those that cost and were not asked for are 0: rates and LARGEST."""
+"""Numbers in the order of the columns. Costly columns that were not asked for are 0: the rates and LARGEST."""
 
 # non-finite numbers are counted, without NumPy's warnings
 _quiet = np.errstate(all="ignore")
@@ -146,7 +146,7 @@ def sketched_update(x: Tensor, state: Tensor, follows: bool) -> Row:
 
 
 def _wide_sketch(x: Tensor) -> Array:
-    """The sketch of a tensor with sums of float64: differences of two may be millions of times smaller than them."""
+    """The sketch of a tensor, in float64: the difference of two may be a million times smaller than either."""
     sums, flat = Sketch(np.float64), lines((x,))
     line = flat[0] if flat else raw(x).flatten()
     for part in cuts(line.size, line.size, 1, host_pieces.PIECE):
@@ -294,7 +294,7 @@ def _product(first: Array, second: Array) -> float:
 def _active(piece: Array, eps: float, low: float) -> tuple[Array, int]:
     """Which elements are larger than eps in absolute value, and how many.
 
-    None is less than ``low``; NaN says that there may be NaN.
+    ``low`` is the smallest element, or NaN if there may be NaN.
     """
     above, below = _bounds(eps)
     active = flags(piece.size, 0)
@@ -309,12 +309,12 @@ def _active(piece: Array, eps: float, low: float) -> tuple[Array, int]:
 
 @lru_cache
 def _bounds(eps: float) -> tuple[Array, Array]:
-    """What float32 numbers are compared with instead of eps and its negative; NumPy is fastest with arrays."""
+    """The float32 thresholds that replace eps and -eps; NumPy compares fastest with arrays."""
     below = float32_below(eps)
     return np.array(below), np.array(-below)
 
 
 def _any_by_row(rows: Array) -> Array:
-    """Which rows have a True; to look for the first one is faster than ``any``."""
+    """Which rows contain a True; finding the first one is faster than ``any``."""
     first: Array = rows[:, 0]
     return first if rows.shape[1] == 1 else np.logical_or(first, rows.argmax(axis=1))

@@ -88,7 +88,7 @@ def lines(tensors: Sequence[Tensor | None], first_leads: bool = False) -> list[A
 
 @lru_cache(maxsize=1024)
 def cuts(size: int, group: int, unit: int, most: int) -> tuple[slice, ...]:
-    """Cut a flat array into pieces: whole groups or, if one is larger than ``most``, a number of its units.
+    """Cut a flat array into pieces: whole groups or, if one is larger than ``most``, some of its units.
 
     >>> cuts(12, 4, 1, most=8)
     (slice(0, 8, None), slice(8, 12, None))

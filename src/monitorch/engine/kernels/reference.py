@@ -92,7 +92,7 @@ def sketched_update(x: Tensor, state: Tensor, follows: bool) -> Tensor:
     row = change.new_zeros(WIDTH)
     row[UNIT] = unit
     row[SIZE].fill_(x.numel())
-    row[NONFINITE].fill_(math.nan)  # a sketch does not tell single elements
+    row[NONFINITE].fill_(math.nan)  # a sketch knows nothing about single elements
     row[LARGEST].fill_(math.nan)
     row[SQUARES] = change.square().sum()
     if follows:
@@ -111,7 +111,7 @@ def signs(device: torch.device) -> Tensor:
 def drawn(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For blocks of a tensor: the shift of each in buckets, the start of its signs in the pool, and its own sign.
 
-    Some blocks get the same signs in the same buckets; without their own signs they would all add up.
+    Some blocks share signs and buckets. Without a sign of their own, they would all add up.
     """
     number = (block * 2654435761) & 0xFFFFFFFF
     number = ((number ^ (number >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF

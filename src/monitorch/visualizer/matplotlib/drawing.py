@@ -48,7 +48,7 @@ def _all_points(curves: Curves) -> tuple[Numbers, Numbers]:
 
 
 def _draw_lines(axes: Axes, curves: Curves, styles: Mapping[str, LineStyle], floor: float, *, filled: bool) -> None:
-    """Draw lines, with gaps where there is no number, or on a logarithmic axis none above its lower limit."""
+    """Draw lines, with gaps where there is no number or, on a logarithmic axis, none above the lower limit."""
     for name, series in curves.lines.items():
         epochs, values = series.points()
         finite = np.isfinite(values)

@@ -79,7 +79,7 @@ class PlotBlock:
 
     @property
     def height(self) -> float:
-        """Height of all."""
+        """Total height."""
         return self.head + self.rows * self.plot_height + (self.rows - 1) * LAYER_TITLE + FOOT
 
     def legend_columns(self, column: TagColumn) -> int:

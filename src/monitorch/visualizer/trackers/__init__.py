@@ -1,4 +1,4 @@
-"""Trackers: the programs in which people keep their runs, and the few numbers of ours that go there."""
+"""Trackers: other programs in which people keep their runs, and the digest that is written to them."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -50,7 +50,7 @@ def _tracker(given: Any) -> Tracker:
         return given
     if not isinstance(given, str):
         hint = f": write {given.__name__}()" if isinstance(given, type) else f"; choose from {_choices()}, or an object"
-        raise OptionError(f"{given!r} is no tracker{hint}")
+        raise OptionError(f"{given!r} is not a tracker{hint}")
     if given not in TRACKERS:
         raise OptionError.unknown("trackers", given, TRACKERS)
     found: Tracker = __getattr__(TRACKERS[given])()

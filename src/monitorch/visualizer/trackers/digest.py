@@ -1,4 +1,4 @@
-"""Few numbers that say how a model is, whatever the number of its layers."""
+"""A few numbers that summarise a model, however many layers it has."""
 
 import re
 from collections import deque
@@ -18,10 +18,10 @@ from ..scalar_name import scalar_name, scalar_part
 from .tracker import Histogram
 
 MOST = 50
-"""About how many series there are; numbers of the whole run are all among them."""
+"""The approximate number of series; numbers of the whole run are always included."""
 
 WORST, MOST_WORST = 3, 9
-"""How many layers are shown one by one at a time, because they are the worst, and how many in all."""
+"""How many of the worst layers are shown at a time, and how many over the whole run."""
 
 RANK_EVERY = 10
 """Layers are ranked every this many ticks, and when there are other findings."""
@@ -41,13 +41,13 @@ FIRST = (
     "Output Activations",
     "Parameter Gradient Correlation",
 )
-"""The tags that tell most; others follow while there is room."""
+"""The most telling tags; others follow while there is room."""
 
 FACTS = {"Gradient Was Empty", "Parameter Changed"}
-"""Tags that are no sizes."""
+"""Tags whose numbers are facts, not sizes."""
 
 COUNTS = "Non-Finite "
-"""How the tags begin that count elements: of these the sum over all layers is of interest."""
+"""Prefix of tags that count elements; the sum over all layers is shown for them."""
 
 SUMMARY = ("min", "median", "max")
 
@@ -60,10 +60,10 @@ class Digest:
 
     These are all numbers of the whole run; counts of what is not finite; how many findings are open; for the tags that
     tell most, the smallest, the median and the largest number of all blocks, where the number of a block is the median
-    of its layers; and for the worst layers the number in which each is worst. What has been shown once stays.
+    of its layers; and for the worst layers the number in which each is worst. A layer that was shown once stays.
 
     Args:
-        include: the names of numbers to show one by one, too; None for none.
+        include: a pattern for numbers to also show one by one; None for none.
     """
 
     def __init__(self, include: re.Pattern[str] | None = None) -> None:

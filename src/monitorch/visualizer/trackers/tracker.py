@@ -1,4 +1,4 @@
-"""What a tracker is: six things that can be written to it, and how often."""
+"""The tracker interface: what can be written, and how often."""
 
 import math
 import re
@@ -60,17 +60,17 @@ class Histogram(NamedTuple):
 class Tracker(ABC):
     """Writes numbers to where another program shows them. Subclass it for a tracker of your own.
 
-    The thread that trains calls :meth:`start` and :meth:`close`; a thread of its own calls all else. Any method may
+    The thread that trains calls :meth:`start` and :meth:`close`; a background thread calls the others. Any method may
     raise an error: it becomes one warning, and training goes on.
 
     Args:
         every_ticks: write every this many ticks.
-        every_seconds: write at most once in so many seconds.
+        every_seconds: write at most once in this many seconds.
         include: a regular expression: numbers of layers whose name it is found in are written one by one, beside the
             digest. A name is such as ``parameter_gradient_norm/encoder.0.weight/mean``.
         histograms: a regular expression for the histograms of Distribution lenses, whose names are such as
-            ``gradient_distribution/encoder.0.weight``; None for none. They take more time than numbers, so they come as
-            often as that takes a twentieth of the time.
+            ``gradient_distribution/encoder.0.weight``; None for none. They take longer than numbers, so they are
+            written only as often as fits into a twentieth of the time.
         report: whether to add the report of a stored run at its end.
         prefix: what all names begin with.
     """
@@ -118,7 +118,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self, status: str) -> None:
-        """Finish what :meth:`start` has started, but not what the user has; ``"finished"`` or ``"crashed"``."""
+        """Finish what :meth:`start` started, but not a run that the user started; ``"finished"`` or ``"crashed"``."""
 
 
 def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -132,7 +132,7 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def package(name: str, needed_by: object) -> Any:
-    """Import the package of a tracker; its name is that of the extra, too."""
+    """Import the package of a tracker; the extra has the same name."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -140,7 +140,7 @@ def package(name: str, needed_by: object) -> Any:
 
 
 def check_call(function: Any, *args: Any, **options: Any) -> None:
-    """Refuse options that a function does not have: now, not when it is called."""
+    """Refuse options that a function does not take now, rather than when it is called."""
     try:
         signature(function).bind(*args, **options)
     except TypeError as error:

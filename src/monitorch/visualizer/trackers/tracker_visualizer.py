@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ...diagnosis.finding import Finding, moved, verdict
-from ...errors import users_line, warn
+from ...errors import warn
 from ...store import Event, Layer
 from ...store.run_list import time_name
 from ...store.types import SEVERITIES
@@ -48,7 +48,7 @@ class TrackedTick(NamedTuple):
 class TrackerVisualizer(RecordSink):
     """Writes a digest of each tick to a tracker.
 
-    Nothing of a tracker can stop training: what fails there becomes one warning, and later ticks are tried again.
+    A tracker cannot stop training: a failure becomes one warning, and later ticks are tried again.
 
     Args:
         tracker: where to write.
@@ -71,12 +71,12 @@ class TrackerVisualizer(RecordSink):
         self._ticks, self._due, self._alerts = 0, 0.0, 0
         self._histograms_due = 0.0
         self._written: tuple[int, Scalars] | None = None
-        """The step of the last row, and how many findings it told of."""
+        """The step of the last row, and the finding counts in it."""
         self._findings: Sequence[Finding] | None = None
 
     @property
     def busy_seconds(self) -> float:  # type: ignore[override]
-        """How long the processor has worked for the thread."""
+        """CPU seconds used by the thread."""
         return self._sender.busy_seconds
 
     @property
@@ -173,12 +173,12 @@ class TrackerVisualizer(RecordSink):
 
     def _warn(self) -> None:
         for text in self._sender.take_notices():
-            warn(text, stacklevel=users_line())
+            warn(text)
 
     # in the thread of the sender
 
     def _skip(self, tick: list[TrackedTick]) -> None:
-        """Keep the newest numbers of the whole run: a validation loss should not be lost."""
+        """Keep the newest numbers of the whole run, so that a validation loss is not lost."""
         for step, frames in tick:
             for name, value in _totals(frames).items():
                 self._skipped[name] = step, value
@@ -270,10 +270,10 @@ class Sender:
             try:
                 self._queue.put_nowait(task)
             except queue.Full:
-                self._tell("slow", f"{self._name} takes longer than the ticks: some are left out. Try every_seconds=5")
+                self._tell("slow", f"{self._name} is slower than the ticks, so some are left out. Try every_seconds=5")
 
     def close(self, end: Callable[[], object]) -> None:
-        """Wait until all is done, and call this; a tracker that does not answer is left."""
+        """Wait until everything is written, then call ``end``; a tracker that does not answer is abandoned."""
         if self._thread is None or self._process != os.getpid():
             return
         until, thread, self._thread = time.monotonic() + CLOSE_SECONDS, self._thread, None

@@ -17,10 +17,10 @@ _LONGEST_TITLE = 63
 class WandbTracker(Tracker):
     """Writes to the run that you have started with ``wandb.init``, which stays open; else it starts one of its own.
 
-    Each tick is one row, with the training step in it as ``monitorch/step``: the horizontal axis of our numbers.
-    W&B counts rows, too, and drops rows that you log with a ``step=`` which is smaller than that. So in a run of yours
-    our numbers go into your next row if a row of their own would make that count larger than the number of training
-    steps. If your ``step=`` counts epochs, pass ``commit=False``: then each of your rows has our newest numbers.
+    Each tick is one row, with the training step in it as ``monitorch/step``: the horizontal axis of our numbers. W&B
+    also counts rows, and drops rows that you log with a smaller ``step=``. So in your own run, our numbers go into your
+    next row whenever a separate row would push that count beyond the number of training steps. If your ``step=`` counts
+    epochs, pass ``commit=False``: then each of your rows has our newest numbers.
 
     Args:
         run: the run to write to; None for the one that is active.
@@ -40,7 +40,7 @@ class WandbTracker(Tracker):
         self._run: Any = None
         self._is_ours = False
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MOST_WAITING)
-        """Rows that W&B has not got yet."""
+        """Rows not yet passed to W&B."""
         self._taken, self._lying = -1, dict[str, Any]()
         """W&B's number of the row that has the last one of ours, and that one."""
 
@@ -105,17 +105,17 @@ class WandbTracker(Tracker):
         return self._is_same_step(self._lying, self._waiting[0]) or self._end_row(step)
 
     def _put(self, row: dict[str, Any]) -> None:
-        """Put a row into the one that W&B fills now, in the place of an older one of ours if that still lies there."""
+        """Put a row into the one that W&B is filling, replacing an older one of ours that is still there."""
         stale = {}
         if self._run.step == self._taken and self._is_same_step(self._lying, row):
             row = self._lying | row
         elif self._run.step == self._taken:
-            stale = dict.fromkeys(self._lying)  # None, so that no number of theirs seems to belong to this step
+            stale = dict.fromkeys(self._lying)  # None, so that no older number seems to belong to this step
         self._run.log(stale | row, commit=False)
         self._lying, self._taken = row, self._run.step
 
     def _end_row(self, step: int) -> bool:
-        """End the row that has one of ours, if that makes W&B count no more rows than there were steps."""
+        """End the row that holds one of ours, if W&B's count then stays within the number of steps."""
         can_end = self._commit and self._run.step == self._taken and self._taken < step - 1
         if can_end:
             self._run.log({self._step_metric: self._lying[self._step_metric]}, commit=True)

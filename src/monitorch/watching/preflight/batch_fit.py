@@ -14,13 +14,14 @@ from ...engine.torch_private import Convolution
 from ...inspector.model_copy import ModelCopy
 
 DEFAULT_RATE = 1e-3
-"""The rate of Adam, which trains if there is no optimizer."""
+"""The learning rate of Adam, which is used if no optimizer is given."""
 
 FIRST_STEPS = 10
-"""Updates of so many steps are measured."""
+"""Updates are measured for this many steps."""
 
 EQUAL, ROUNDING = 1e-5, 1e-6
-"""Rows are equal if they differ by no more: relative to their largest element, or to that of all gradients."""
+"""Rows that differ by no more than this are equal: relative to their largest element, or to the largest of all
+gradients."""
 
 GATES = ("weight_ih", "weight_hh")
 PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -35,18 +36,18 @@ class BatchFit:
     with_gradient: set[str] = field(default_factory=set)
     """Parameters whose gradient was not 0 at some step."""
     symmetric: set[str] = field(default_factory=set)
-    """Weights that began with the same for all units, and got the same gradient for all in every step."""
+    """Weights that start the same for all units, and get the same gradient for all of them in every step."""
     updates: dict[str, float] = field(default_factory=dict)
     """The median change of each weight in the first steps, relative to its norm."""
 
     @property
     def fall(self) -> float:
-        """By how much the loss fell at most, relative to the first one."""
+        """The largest fall of the loss, relative to the first loss."""
         return (self.losses[0] - min(self.losses)) / max(abs(self.losses[0]), math.ulp(0.0))
 
     @property
     def rise(self) -> float:
-        """The largest loss over the first one, or over the lowest, if that is farther from 0."""
+        """The largest loss divided by the first one, or by the lowest if that is farther from 0."""
         return max(self.losses) / max(abs(self.losses[0]), abs(min(self.losses)), math.ulp(0.0))
 
     @property
@@ -63,7 +64,7 @@ class BatchFit:
 def fit_batch(
     twin: ModelCopy, batch: tuple[Any, Any], given: Sequence[Optimizer], steps: int, *, factor: float = 1.0
 ) -> BatchFit | None:
-    """Train so many steps, with optimizers like those given or with Adam; None if nothing is trained.
+    """Train ``steps`` steps, with optimizers like the given ones or with Adam; None if nothing is trainable.
 
     Rates are multiplied by ``factor``. Where a schedule has made them small for a warm-up, they rise to their initial
     value during the fit.

@@ -20,9 +20,9 @@ from .loss_kind import CROSS_ENTROPY, ELEMENTWISE, LOGIT_BCE, NLL, REGRESSION, L
 from .wording import ERROR, INFO, WARNING, finding
 
 FLOOR = 0.3
-"""The loss that a model must be able to get below."""
+"""A model must be able to get below this loss."""
 OUT_OF_REACH, SLACK = 0.01, 0.01
-"""The share of targets that the last activation may not reach; by how much, in their standard deviations."""
+"""The share of targets that may lie outside the range of the last activation, and by how many standard deviations."""
 
 
 def check_mixing(facts: ModelFacts) -> Iterator[Finding]:
@@ -41,8 +41,8 @@ def check_mixing(facts: ModelFacts) -> Iterator[Finding]:
         return
     text = (
         f"In eval mode the output of sample {pair[0]} changes with the input of sample {pair[1]}, by "
-        f"{found['mixing']:.3g} for a change of 1. The model reads other samples of the batch, and will answer "
-        "differently in other company."
+        f"{found['mixing']:.3g} for a change of 1. The model reads other samples of the batch, so its "
+        "answer depends on which samples are batched together."
     )
     remedy = Remedy("Look for a view, mean, softmax or attention over dimension 0, or batch_first=False.")
     yield finding("sample_mixing", ERROR, None, text, remedy, ("mixing", found["mixing"], 0.0))
@@ -51,8 +51,8 @@ def check_mixing(facts: ModelFacts) -> Iterator[Finding]:
 def _has_samples_first(facts: ModelFacts) -> bool:
     """Whether outputs and targets have an entry for each sample, along the first dimension.
 
-    Not if there is a row and a column for each, as where samples are compared with each other, or in graphs; nor if the
-    first dimension may be time.
+    False if there is a row and a column per sample, as in similarity matrices or graphs, or if the first dimension may
+    be time.
     """
     inputs, targets = facts.batch
     given = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()]
@@ -78,7 +78,7 @@ def check_input_scale(facts: ModelFacts) -> Iterator[Finding]:
             continue
         size = max(abs(data.mean), data.std)
         remedy = Remedy("Give every input feature mean 0 and standard deviation 1.", "standardise_input")
-        harm = "Weights are made for inputs of size 1, so the first steps go astray or crawl."
+        harm = "Weights are initialised for inputs of size 1, so the first steps overshoot or crawl."
         if size > InputScale.size:
             text = (
                 f"What enters {layer_text(layer.name)} has mean {data.mean:.3g} and standard deviation {data.std:.3g}."
@@ -103,7 +103,7 @@ def check_output(facts: ModelFacts) -> Iterator[Finding]:
         if known.kind in ELEMENTWISE and known.output.shape != known.target.shape:
             remedy = Remedy("Give both the same shape, such as output.squeeze(-1) or target.unsqueeze(-1).")
         elif layer is not None and known.kind != NLL:
-            cure = "Take the last activation away, or use one that fits the targets."
+            cure = "Remove the last activation, or use one that fits the targets."
             remedy = Remedy(cure, "drop_output_activation", {"layer": layer})
         else:
             remedy = Remedy("Return logits, and use CrossEntropyLoss.")
@@ -114,11 +114,12 @@ def _mismatch(known: LossInput, facts: ModelFacts) -> str | None:
     """What is wrong with an output for a loss, in two sentences; None if nothing is."""
     output, target, last = known.output, known.target, facts.first.last_function
     if last is not None and last.is_softmax and bool((output == 1).all()):
-        return "The last softmax is over a single unit, so every output is 1. No gradient can come through it."
+        return "The last softmax is over a single unit. So every output is 1, and no gradient gets through."
     if known.kind in ELEMENTWISE and output.shape != target.shape and output.numel() and known.mean is not None:
         shapes = f"{list(output.shape)} and {list(target.shape)}"
         return (
-            f"Output and target have different shapes, {shapes}. The loss compares every output with every target then."
+            f"Output and target have different shapes, {shapes}. The loss then broadcasts: it compares every output "
+            "with every target."
         )
     if known.kind in (CROSS_ENTROPY, NLL) and known.class_dim is not None and known.classes > 1:
         return _class_mismatch(known, facts)
@@ -155,7 +156,7 @@ def _class_mismatch(known: LossInput, facts: ModelFacts) -> str | None:
         if float(total) > 1e-2:
             return (
                 f"The loss wants log-probabilities, but exponentials of the output sum to {float(total.exp()):.3g}, "
-                "not to 1. It has no minimum then, and will fall without end."
+                "not to 1. Then the loss has no minimum and falls without limit."
             )
     if last is not None and math.isfinite(last.high - last.low):
         least = math.log1p((known.classes - 1) * math.exp(last.low - last.high))
@@ -168,17 +169,17 @@ def _class_mismatch(known: LossInput, facts: ModelFacts) -> str | None:
 
 
 def check_initial_loss(facts: ModelFacts) -> Iterator[Finding]:
-    """Find a first loss that is larger than need be."""
+    """Find a first loss that is larger than it should be."""
     known = facts.loss
     if known is None or known.kind in REGRESSION or known.trivial is None or known.mean is None:
         return
     if known.target.numel() < BadInitialLoss.batch:
-        return  # a few samples may be hard
+        return  # with few samples, the loss may be high by chance
     limit = BadInitialLoss.factor * known.trivial
     if not limit < known.mean < math.inf:
         return
     text = (
-        f"The first loss is {known.mean:.3g}; a model that always says the same gets {known.trivial:.3g}. The outputs "
+        f"The first loss is {known.mean:.3g}; a model with constant output gets {known.trivial:.3g}. The outputs "
         "are too large, or the bias of the last layer is wrong."
     )
     last = facts.last_layer

@@ -1,4 +1,4 @@
-"""Looks for mistakes before the first step: one batch, copies of the model, seconds."""
+"""Looks for mistakes before the first step, in seconds: runs copies of the model on one batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -49,21 +49,21 @@ def preflight(
     """Look for mistakes before the first step: is everything connected, in scale, and can one batch be fitted?
 
     It runs copies of the model with one batch. The model, its gradients, the optimizer and random numbers stay exactly
-    as they are. It takes some seconds, and memory for a second model that is trained. If the model or ``loss_fn``
-    raises an error with this batch, so does this.
+    as they are. It takes some seconds, and memory for a second model in training. Errors of the model or ``loss_fn`` on
+    this batch are raised.
 
     Args:
         model: the model, as it will be trained.
         batch: ``(inputs, targets)``, as ``loss_fn`` and the model take them. Inputs are a tensor, a tuple of arguments,
             or a dictionary of keyword arguments. A dictionary alone is inputs without targets.
         loss_fn: computes the loss from output and targets. None: the output of the model has a field ``loss``.
-        optimizer: what will train the model, or a list of optimizers. None: nothing is said about it, and the batch is
-            fitted with Adam.
-        fit_steps: so many steps a copy is trained on this batch; 0 leaves that out. See
-            ``docs/how_to/preflight.md`` for what needs it.
+        optimizer: what will train the model, or a list of optimizers. None: the optimizer is not checked, and the batch
+            is fitted with Adam.
+        fit_steps: how many steps a copy is trained on this batch; 0 skips this. See ``docs/how_to/preflight.md`` for
+            what needs it.
 
     Returns:
-        The findings, first causes first; a list, that prints as a report.
+        The findings, causes first: a list that prints as a report.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> optimizer = torch.optim.Adam(model[0].parameters())
@@ -79,7 +79,7 @@ def preflight(
     check_can_be_copied(own)
     optimizers = trainer(optimizer, None, AT_STEP).optimizers
     if foreign := [one.kind for one in optimizers if isinstance(one, StandIn)]:
-        raise OptionError(f"preflight trains copies with optimizers of torch, not with {foreign[0]!r}: leave it out")
+        raise OptionError(f"preflight can only use torch.optim optimizers, not {foreign[0]!r}: leave it out")
     facts = ModelFacts(own, _parts_of(batch), loss_fn, optimizers, int(fit_steps))
     found = [finding for check in CHECKS for finding in check(facts)]
     return Preflight(ranked(found), facts.notes)

@@ -1,4 +1,4 @@
-"""What is known about a model before training, measured on copies of it when it is asked for."""
+"""Facts about a model before training, measured on copies when first needed."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ from .first_pass import FEW, FirstPass, first_pass, is_one_layer, rms
 from .loss_kind import LossInput, loss_input
 
 FITTED = 0.1
-"""Below that share of the loss of a model that always says the same, the batch was fitted before."""
+"""A first loss below this share of that of a constant output means the batch is already fitted."""
 REACHES = 1e-4
-"""A layer takes part in the loss if other weights change it by that share."""
+"""A layer affects the loss if perturbing its weights changes the loss by this share."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class ModelFacts:
 
     @cached_property
     def fit(self) -> BatchFit | None:
-        """How training on this batch goes; None if that is not known."""
+        """The result of training on this batch; None if not known."""
         if not self.fit_steps or not self.is_finite or not self.first.has_gradient:
             return None
         return self.fit_with(self.optimizers)
@@ -62,19 +62,19 @@ class ModelFacts:
         try:
             with copied(self.model, self.loss_fn) as twin:
                 return fit_batch(twin, self.batch, optimizers, self.fit_steps, factor=factor)
-        except Exception as error:  # the first pass went well: this is about the optimizer, or about later passes
+        except Exception as error:  # the first pass worked, so the optimizer or a later pass is to blame
             self.notes.append(f"the batch was not fitted: {type(error).__name__}: {error}")
             return None
 
     @cached_property
     def is_finite(self) -> bool:
-        """Whether the loss and all gradients are."""
+        """Whether the loss and all gradients are finite."""
         gradients = self.first.gradients.values()
         return math.isfinite(self.first.loss) and all(bool(torch.isfinite(own).all()) for own in gradients)
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the loss is so small already that it need not fall."""
+        """Whether the loss is already so small that it need not fall."""
         known = self.loss
         if known is None or known.trivial is None or known.mean is None:
             return False
@@ -106,7 +106,7 @@ class ModelFacts:
 
     @cached_property
     def last_layer(self) -> str | None:
-        """The layer with a weight that ran last: most often the one that makes the output."""
+        """The last layer with a weight that ran, usually the output layer."""
         names = [
             layer.name
             for layer in self.first.layers.values()

@@ -27,7 +27,7 @@ from ...preprocessor.data import feature_deviations
 SOFTMAX = (torch.softmax, Tensor.softmax, functional.softmax)
 
 FEW = 8
-"""Fewer samples than these show no spread."""
+"""With fewer samples, a spread cannot be measured."""
 
 FAR = 1e4
 """A function that is above this for some input has no upper bound."""
@@ -44,7 +44,7 @@ class DataScale(NamedTuple):
 
 @dataclass
 class SeenLayer:
-    """A module that ran: one with weights, or without parts."""
+    """A module that ran and has weights, or has no submodules."""
 
     name: str
     module: nn.Module
@@ -54,9 +54,9 @@ class SeenLayer:
     takes_finite: bool = True
     gives_finite: bool = True
     gradient_is_finite: bool = True
-    """Whether the gradient of its output is."""
+    """Whether the gradient of its output is finite."""
     data: DataScale | None = None
-    """Of its input, if that comes from the batch, or if no layer with weights ran before."""
+    """The scale of its input, if that comes from the batch or if no layer with weights ran before."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class FirstPass:
     has_gradient: bool = False
     """Whether the loss depends on anything that is trained."""
     parameters: dict[str, nn.Parameter] = field(default_factory=dict)
-    """Those of the copy, with their gradients."""
+    """The parameters of the copy, with their gradients."""
     layer_of: dict[str, str] = field(default_factory=dict)
     """The layer that a parameter belongs to, by the name of the parameter."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class _Watching(TorchFunctionMode):
             layer.module.register_forward_hook(self._leaving(wanted), with_kwargs=True, always_call=True)
 
     def finish(self, output: Any) -> None:
-        """The model has run, with this output; what backward repeats is not looked at."""
+        """The model has run and returned ``output``. Recomputation during backward is ignored."""
         self._is_over = True
         found = (one for one in tensors_in(output) if one.is_floating_point() and one.dim())
         self._seen.output = last = next(found, None)
@@ -236,10 +236,12 @@ class _Watching(TorchFunctionMode):
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
-        """What is called inside the block is not the model's."""
+        """Calls inside the block are ours, not the model's."""
         self._is_ours = True
-        yield
-        self._is_ours = False
+        try:
+            yield
+        finally:
+            self._is_ours = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called instead of ``func``."""
@@ -273,7 +275,7 @@ def _seen_activation(call: Any, x: Tensor, units: int) -> SeenActivation:
 
 
 def _last_function(call: _Call) -> LastFunction:
-    """What a function can return, found by calling it with numbers of every size."""
+    """The range of a function, found by calling it with numbers of every magnitude."""
     if call.function in SOFTMAX:
         return LastFunction(call.name, is_softmax=True, low=0.0, high=1.0)
     sizes = torch.logspace(-4, 6, 400, dtype=torch.float64, device=HOST)
@@ -289,7 +291,7 @@ def _last_function(call: _Call) -> LastFunction:
 
 
 def is_one_layer(module: nn.Module) -> bool:
-    """Whether its parts are no layers of their own: modules of torch are one layer, such as attention."""
+    """Whether it counts as one layer: a torch.nn module such as attention, or one whose parts have no parameters."""
     if type(module).__module__.startswith("torch.nn."):
         return True
     return not any(own_parameters(part) for part in module.modules() if part is not module)

@@ -11,13 +11,14 @@ from .facts import ModelFacts
 from .wording import ERROR, INFO, WARNING, finding
 
 FALL, RISE = 0.02, 2.0
-"""The loss of one batch must fall by that share, and may not rise to so many times the first one,"""
+"""The loss of one batch must fall by the share ``FALL``, and must not rise to ``RISE`` times the first loss,"""
 OVERSHOT, BACK = 10.0, 0.5
-"""unless that was less than so many times, and in the end it is below this share of it: first steps may overshoot."""
+"""unless it rises to less than ``OVERSHOT`` times and ends below ``BACK`` times the first loss: first steps may
+overshoot."""
 FEWEST_STEPS = 10
-"""With fewer steps nothing is said about whether a batch can be fitted."""
+"""With fewer steps, whether the batch can be fitted is not judged."""
 FASTER = 10.0, 100.0, 1000.0
-"""With how many times the learning rate a batch is tried again; what needs the last one is too slow."""
+"""Factors for the learning rate when the fit is tried again; needing the last one means the rate is too small."""
 USUAL_UPDATE = 1e-3
 """The usual change of a weight in a step, relative to its norm."""
 
@@ -33,7 +34,7 @@ def check_fit(facts: ModelFacts) -> Iterator[Finding]:
         worst = max((loss for loss in fit.losses if math.isfinite(loss)), default=first)
         text = (
             f"On this batch alone the loss goes from {first:.3g} to {worst:.3g} within {steps} steps"
-            f"{'' if fit.is_finite else ', and is not finite then'}. The learning rate is too large."
+            f"{'' if fit.is_finite else ', then becomes non-finite'}. The learning rate is too large."
         )
         remedy = Remedy("Divide the learning rate by 10, or warm it up.", "scale_lr", {"factor": 0.1})
         is_back = fit.is_finite and fit.rise < OVERSHOT and fit.late < BACK * first

@@ -36,7 +36,7 @@ def _origin(facts: ModelFacts) -> tuple[str | None, str]:
 
 
 def _forward_origin(facts: ModelFacts) -> tuple[str | None, str]:
-    """The first layer that gives what is not finite, although it gets only finite numbers."""
+    """The first layer whose output is not finite although its input is."""
     leaves = [leaf for leaf in tree_leaves(facts.batch[0]) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     if any(bool(leaf.isnan().any()) for leaf in leaves):
         return None, "The inputs hold NaN."
@@ -52,10 +52,13 @@ def _forward_origin(facts: ModelFacts) -> tuple[str | None, str]:
 
 
 def _backward_origin(first: FirstPass) -> tuple[str | None, str]:
-    """Backward goes from the last layer to the first: the last one with such a gradient is where it began."""
+    """Backward runs from the last layer to the first, so it began in the last one with a non-finite gradient."""
     for layer in reversed(first.layers.values()):
         if not layer.gradient_is_finite:
-            return layer.name, f"The gradient that comes back to {layer_text(layer.name)} is not finite; the loss is."
+            return (
+                layer.name,
+                f"The gradient that arrives at {layer_text(layer.name)} is not finite, although the loss is.",
+            )
     name = next(name for name, own in reversed(first.gradients.items()) if not bool(torch.isfinite(own).all()))
     return first.layer_of[name], f"The gradient of {name} is not finite, although the loss is."
 
@@ -92,14 +95,14 @@ def _lacking(facts: ModelFacts, lacking: list[str]) -> Iterator[Finding]:
     cause: Finding | None = None
     for layer in reversed([*(name for name in blocked if name not in ran), *ran]):
         if layer not in blocked:
-            cause = None  # what comes before is cut off by something else
+            cause = None  # layers further back are cut off by something else
             continue
         names = layers[layer]
         is_cut = any(name not in first.gradients for name in names)
         what = "but gets no gradient" if is_cut else "but its gradient is exactly 0 in every step"
         text = (
             f"The loss depends on {listed(names)}, {what}. "
-            f"Something after {layer_text(layer)} lets numbers through and no gradients."
+            f"Something after {layer_text(layer)} passes values on but blocks gradients."
         )
         remedy = Remedy("Look for detach(), no_grad(), numpy(), argmax() or round() after this layer.")
         found = finding("no_gradient", ERROR, layer, text, remedy)
@@ -107,8 +110,8 @@ def _lacking(facts: ModelFacts, lacking: list[str]) -> Iterator[Finding]:
         cause = cause or found
     unused = [name for name in lacking if first.layer_of[name] not in blocked and name not in first.gradients]
     if unused:
-        text = f"The loss of this batch does not depend on {listed(unused)}. That is fine if it is meant so."
-        remedy = Remedy("Nothing, if it is meant so; else use its output in the loss.")
+        text = f"The loss of this batch does not depend on {listed(unused)}. That is fine if it is intended."
+        remedy = Remedy("None, if that is intended; otherwise use its output in the loss.")
         yield finding("no_gradient", INFO, _common_layer(facts, unused), text, remedy)
 
 

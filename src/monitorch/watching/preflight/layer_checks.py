@@ -21,7 +21,7 @@ from .wording import ERROR, WARNING, finding, listed
 LARGE_GRADIENT = 1e3
 """The largest norm of the gradient of a weight, relative to the loss."""
 FEWEST_LAYERS = 4
-"""Gradients can vanish on their way through so many layers."""
+"""Vanishing gradients are looked for in models with at least this many layers."""
 NEARLY_ALL = 0.9
 """The share of units that may be dead in a small batch; more dead or saturated ones are an error."""
 
@@ -47,7 +47,7 @@ def check_signal(facts: ModelFacts) -> Iterator[Finding]:
         jumps = jumps or [layer for layer in layers if layer.rms > ExplodingSignal.growth * start]
         text = (
             f"Outputs grow to {level:.3g}, where inputs are about {start:.3g}, and {layer_text(jumps[0].name)} is the "
-            "first to add much. Weights are too large, and so will be losses and gradients."
+            "first to add much. The weights are too large, so losses and gradients will be too."
         )
         names = [layer.name for layer in jumps]
         remedy = Remedy(
@@ -77,7 +77,7 @@ def check_vanishing(facts: ModelFacts) -> Iterator[Finding]:
     if not facts.is_finite or facts.is_tiny or len(facts.weights) < FEWEST_LAYERS:
         return
     if facts.fit is not None and min(facts.fit.losses) < 0.5 * facts.fit.losses[0]:
-        return  # it learns all the same
+        return  # it learns anyway
     norms = [float(torch.linalg.vector_norm(first.gradients[name])) for name in facts.weights]
     quarter = len(norms) // 4
     early, late = max(norms[:quarter]), max(norms[-quarter:])
@@ -139,10 +139,10 @@ def check_activations(facts: ModelFacts) -> Iterator[Finding]:
         one = dead[0]
         text = (
             f"{share(one.dead)} of the units of {layer_text(one.name)} are 0 for every entry of the batch"
-            f"{others([each.name for each in dead])}. No gradient passes through them, so what is before them learns "
-            "nothing."
+            f"{others([each.name for each in dead])}. No gradient passes through them, so the layers before them "
+            "learn nothing."
         )
-        remedy = Remedy("Initialise the layer before it again: it keeps them below 0.", *_again(one.weights))
+        remedy = Remedy("Re-initialise the layer before it, which keeps them below 0.", *_again(one.weights))
         severity = ERROR if one.dead > NEARLY_ALL else WARNING
         yield finding("dead_units", severity, one.name, text, remedy, ("dead units", one.dead, DeadUnits.share))
     if saturated:

@@ -1,4 +1,4 @@
-"""Which loss a function computes, and what a model that always says the same would get."""
+"""Which loss a function computes, and the loss of a model with constant output."""
 
 import math
 import warnings
@@ -32,11 +32,11 @@ KINDS: dict[Any, str] = {
 }
 
 EXACTNESS = 1e-4
-"""A function computes a known loss if its result is that near to it, relatively."""
+"""A function is taken for a known loss if its result agrees to this relative precision."""
 
 
 class LossInput(NamedTuple):
-    """What a loss gets, and which loss it is."""
+    """The inputs of the loss, and which loss it is."""
 
     kind: str | None
     """One of the names above; None for a loss that is not known."""
@@ -47,18 +47,18 @@ class LossInput(NamedTuple):
     mean: float | None
     """The mean loss, without weights or smoothing."""
     trivial: float | None
-    """What a model would get that always gives the same, and the best it can."""
+    """The loss of the best constant output."""
 
     @property
     def classes(self) -> int:
-        """How many classes there are; 0 if targets are no classes."""
+        """The number of classes; 0 if targets are not classes."""
         return 0 if self.class_dim is None else self.output.shape[self.class_dim]
 
 
 def loss_input(loss_fn: Any, output: Tensor | None, inputs: Any, targets: Any, loss: float) -> LossInput | None:
     """Find out which loss was computed; None if there is no target to compare the output with.
 
-    A function is known by its name or, if it is the user's own, by its result.
+    A torch loss is recognised by its type, the user's own function by its result.
     """
     target = _target(inputs, targets)
     if output is None or target is None:
@@ -70,7 +70,7 @@ def loss_input(loss_fn: Any, output: Tensor | None, inputs: Any, targets: Any, l
     possible = (CROSS_ENTROPY, NLL) if dim is not None else ELEMENTWISE if target.is_floating_point() else ()
     ignored = getattr(loss_fn, "ignore_index", -100)
     means = {name: _mean(name, output, target, dim, ignored) for name in possible}
-    if kind is None and loss_fn is None and dim is not None:  # the model has computed it, maybe for shifted targets
+    if kind is None and loss_fn is None and dim is not None:  # the model computed it itself, maybe for shifted targets
         kind, means = CROSS_ENTROPY, {CROSS_ENTROPY: loss}
     elif kind is None:
         kind = next((name for name, mean in means.items() if mean is not None and _agree(loss, mean, target)), None)
@@ -107,7 +107,7 @@ def _mean(kind: str, output: Tensor, target: Tensor, dim: int | None, ignored: i
 
 
 def _agree(loss: float, mean: float, target: Tensor) -> bool:
-    """Whether a loss is this mean, or the sum that belongs to it."""
+    """Whether a loss equals this mean, or the corresponding sum."""
     return any(math.isclose(loss, whole, rel_tol=EXACTNESS) for whole in (mean, mean * target.numel()))
 
 

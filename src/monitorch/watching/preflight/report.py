@@ -29,7 +29,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "no_gradient": frozenset({"no_progress"}),
     "no_progress": frozenset(),
 }
-"""All that is looked for, and what each explains; those that explain most come first."""
+"""All symptoms, and what each can cause; the most basic ones come first."""
 
 
 class Preflight(list[Finding]):
@@ -37,7 +37,7 @@ class Preflight(list[Finding]):
 
     Args:
         findings: what was found.
-        notes: what could not be looked at, and why.
+        notes: what could not be checked, and why.
     """
 
     def __init__(self, findings: Iterable[Finding] = (), notes: Iterable[str] = ()) -> None:
@@ -51,7 +51,7 @@ class Preflight(list[Finding]):
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """First causes first, the worst and the most basic ones first among them; then consequences, then information."""
+    """Causes first, the worst and most basic ones at the top; then consequences, then information."""
     order = list(EXPLAINS)
     ordered = sorted(findings, key=lambda one: order.index(one.symptom))
     causes = [one for one in ordered if one.severity != INFO and one.caused_by is None]

@@ -8,7 +8,7 @@ from ...store.types import SEVERITIES, layer_text
 INFO, WARNING, ERROR = SEVERITIES
 
 SHOWN = 4
-"""So many names are listed."""
+"""The most names listed in a sentence."""
 
 
 def finding(
