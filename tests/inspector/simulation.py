@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from monitorch.inspector import inspector_state
-from monitorch.inspector.cadence import Cadence, Phase
+from monitorch.inspector.cadence import CHECK_STEPS, Cadence, Phase
 from monitorch.inspector.hook_call import HookCall
 from monitorch.inspector.inspector_state import InspectorState
 from tests.inspector.fake_time import FakeDevice, Time
@@ -202,8 +202,9 @@ class Simulation:
 
     @property
     def dense_until(self) -> int:
-        """The number of steps before three idle ones in a row."""
-        runs = (n for n in range(len(self.phases) - 3) if self.phases[n : n + 3] == [IDLE] * 3)
+        """The number of steps before more idle ones in a row than it takes to measure how long they are."""
+        few = CHECK_STEPS + 1
+        runs = (n for n in range(len(self.phases) - few) if self.phases[n : n + few] == [IDLE] * few)
         return next(runs, len(self.phases))
 
 

@@ -38,6 +38,7 @@ CASES = {
     "budget, cheap": (0.01, observing(0.0001), {"budget": 0.02}, 60),
     "aftermath": (0.001, observing(0.002, aftermath=(0.0008, 0.0003)), {"every": 10}, 20),
     "aftermath, budget": (0.001, observing(0.002, aftermath=(0.0012, 0.0004)), {"budget": 0.05}, 20),
+    "aftermath, allowance": (0.001, observing(0.002, aftermath=(0.0008, 0.0003)), ALLOWANCE, 20),
     "every third": (0.01, observing(0.01, tick=0.01), {"every": 3}, 60),
     "every hundredth": (0.01, observing(0.5), {"every": 100}, 200),
     "function": (0.01, observing(0.01), {"every": lambda step: step % 7 in (0, 1)}, 30),

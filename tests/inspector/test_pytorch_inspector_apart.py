@@ -170,7 +170,12 @@ def first_watches_more(rank):
     meeting.PATIENCE, model = 60.0, new_model()
     inspector = PyTorchInspector([lens], module=model, visualizer=numbers)
     model(batch(0, rank))
-    return found | watching(inspector.tick_epoch) | {"lines": numbers.lines}
+
+    def tick():
+        inspector.tick_epoch()
+        inspector.records()  # waits until the tick is shown: the next scenario has less patience
+
+    return found | watching(tick) | {"lines": numbers.lines}
 
 
 def first_stores_its_own(rank, folder):

@@ -303,7 +303,7 @@ def test_a_head_start_is_spent_on_the_first_steps(model, watch, take_time):
     inspector = watch(ParameterGradientGeometry(), optimizer=optimizer, budget=0.03, head_start=7.0)
     phases, _ = take_time(model, inspector, seconds=0.1)
     train(model, optimizer, 150)
-    assert phases[:64].count(Phase.OBSERVE) == 56
+    assert phases[:72].count(Phase.OBSERVE) == 63
     assert phases[90:].count(Phase.OBSERVE) < 6
 
 

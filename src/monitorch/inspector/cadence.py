@@ -11,10 +11,14 @@ import torch
 
 from ..errors import OptionError
 from .cost import Cost
-from .step_clock import Phase, StepClock
+from .step_clock import AFTERMATH, Phase, StepClock
 
-CHECK = 8
-"""When every step is observed, one in this many is left idle, to measure how long a step takes on its own."""
+CHECK_STEPS = AFTERMATH + 1
+"""When every step is observed, this many in a row are left idle now and then, to measure how long a step takes on its
+own. The last of them is no longer slowed down by observed ones."""
+
+CHECK, FIRST_CHECK = 8 * CHECK_STEPS, 8
+"""How often, in steps, and when for the first time: seven of eight steps are observed."""
 
 LOOK_AGAIN = 256
 """Recompute the costs after at most this many steps; they may have changed."""
@@ -101,6 +105,7 @@ class Cadence:
         self._last = Phase.IDLE
         self._ended = 0
         self._began: float | None = None
+        self._first = 1  # the first step since then
         self._is_dense = self.head_start > 0
         self._look_at = 0
         self._busy_at = 0
@@ -133,7 +138,8 @@ class Cadence:
         """What to do in this step; for the next step, or the one after it."""
         found = self._phases.get(step)
         if found is None:
-            self._began = self._now() if self._began is None else self._began
+            if self._began is None:
+                self._began, self._first = self._now(), step
             found = self._last = self._phases[step] = self._decide(step)
             for old in [known for known in self._phases if known <= step - REMEMBERED]:
                 del self._phases[old]
@@ -203,7 +209,7 @@ class Cadence:
             n = self._fixed_n(step)
             if self._last == Phase.BASELINE:  # the processes may have agreed on another n since
                 return Phase.OBSERVE
-            if n == 1 and self.budget is not None and step % CHECK == 0:
+            if n == 1 and self.budget is not None and _is_check(step):
                 return Phase.IDLE
             return self._by_rule(lambda number: number % n == 0, step)
         return self._by_account(step)
@@ -226,7 +232,7 @@ class Cadence:
         if step < self._look_at:
             return Phase.IDLE
         if self._is_dense and self._n == 1:
-            if step % CHECK == 0 or self._is_slow_without_idle:
+            if _is_check(step - self._first + 1) or self._is_slow_without_idle:
                 return Phase.IDLE
             if self._balance() >= (self.cost.price(Phase.OBSERVE) or 0.0):
                 return Phase.OBSERVE
@@ -244,7 +250,7 @@ class Cadence:
         if self._balance() < pair:
             bare = self.cost.bare_step
             income = (self.budget or 0.0) * bare if bare else 0.0
-            missing = math.ceil((pair - self._balance()) / income) if income else CHECK
+            missing = math.ceil((pair - self._balance()) / income) if income else CHECK_STEPS
             self._look_at = step + max(1, min(missing, LOOK_AGAIN))
             return Phase.IDLE
         self._is_dense = True
@@ -287,6 +293,10 @@ class Cadence:
         if new and self._now() - self._gift_at >= GIFT_EVERY:
             self._gift_at, self._look_at = self._now(), 0
             self._gifts += GIFT
+
+
+def _is_check(step: int) -> bool:
+    return step >= FIRST_CHECK and (step - FIRST_CHECK) % CHECK < CHECK_STEPS
 
 
 def _check(every: Any, budget: Any, head_start: Any) -> None:

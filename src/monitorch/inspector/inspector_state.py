@@ -205,6 +205,7 @@ class InspectorState:
         origin = state["first_not_finite"]
         self.first_not_finite = None if origin is None else Origin(*origin)
         self._enter(*map(Phase, state["phases"]))
+        self.clock.interrupt()  # no step has begun yet
 
     def begin_at(self, step: int) -> None:
         """Count on from this step."""
@@ -482,8 +483,8 @@ class InspectorState:
     @paused.setter
     def paused(self, paused: bool) -> None:
         self._paused = paused
-        self.clock.interrupt()  # a pause may last any time
         self._refresh()
+        self.clock.interrupt()  # a pause may last any time
 
     @contextmanager
     def pause(self) -> Iterator[None]:

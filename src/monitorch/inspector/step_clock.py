@@ -22,7 +22,8 @@ AFTER_COMPILING = 2  # steps after one that compiled something: they still alloc
 MOST_OF_IDLE = 0.5  # the most of an idle step's time that is attributed to hooks
 AFTERMATH = 2  # on a CPU, idle steps after an observed one that are slower because of cold caches
 CLOSE = 32  # with fewer idle steps between observed ones, even the last may still be slow
-DISTURBED = 0.25  # of an idle step: if the first after an observed one takes this much longer, later ones may as well
+DISTURBED = 0.15  # of an idle step: if the first after an observed one takes this much longer, later ones may as well
+FEW = 3  # such first steps; from fewer it is not known
 LONG = 1.0  # if idle steps take longer than this many seconds, warm-up hardly matters and skipping steps is costly
 
 
@@ -300,9 +301,10 @@ class StepClock:
             return False
         if not self._calm:
             return True
-        extras = self._after[0]
-        is_disturbed = bool(extras) and statistics.median_low(extras) > DISTURBED * statistics.median_low(self._idle)
-        return self._stretch < CLOSE and is_disturbed
+        if self._stretch >= CLOSE:
+            return False
+        first = self._after[0]
+        return len(first) < FEW or statistics.median_low(first) > DISTURBED * statistics.median_low(self._idle)
 
     def usual_in_hooks(self, phase: Phase) -> float:
         """The median CPU time inside hooks of a step; 0 while not known."""
@@ -336,7 +338,7 @@ class StepClock:
         """Keep the duration of an idle step; one right after an observed step only while there are no others."""
         place, self._since_busy = self._since_busy, self._since_busy + 1
         is_disturbed = place < AFTERMATH and self._device is None
-        if is_disturbed and self._calm and len(self._idle) >= JUST_NOW:
+        if is_disturbed and self._calm:
             self._calm -= 1
             self._aftermaths += place == 0
             self._after[place].append(self._beyond_idle(seconds))
