@@ -80,6 +80,7 @@ from monitorch.engine.torch_private import (
     number_of_graphs,
     path_in_graph,
     processes_sharding,
+    put_back_hook,
     raise_all,
     reduce_in_place,
     remove_mode,
@@ -671,6 +672,21 @@ def test_hooks_of_others_are_not_forgotten():
     forget_empty_hooks(weight)
     weight.sum().backward()
     assert called == ["arrived", "added"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_hook_that_is_put_back_is_one_that_was_registered_again(before):
+    linear, called = nn.Linear(1, 1), []
+    register = linear.register_forward_pre_hook if before else linear.register_forward_hook
+    handle = register(lambda *call: called.append(len(call)), with_kwargs=True)
+    hook = next(iter((linear._forward_pre_hooks if before else linear._forward_hooks).values()))
+    handle.remove()
+    put_back_hook(linear, handle.id, hook, before=before)
+    linear(torch.ones(1, 1))
+    assert called == [3 if before else 4]
+    handle.remove()
+    linear(torch.ones(1, 1))
+    assert len(called) == 1
 
 
 def test_all_tensors_are_copied_into_others_of_any_shape_and_dtype():

@@ -17,6 +17,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from monitorch import lens
+from monitorch.engine import engine
+from monitorch.engine.torch_private import number_of_graphs
 from monitorch.lens.module_distinction import isactivation
 from monitorch.preprocessor import distribution
 from tests.defaults import default_dtype
@@ -445,6 +447,7 @@ class Case(NamedTuple):
     samples_at_tick: bool = False  # looks at the model itself at a tick, so that no tick is empty
     wrap: object = lambda model: model  # makes a model that it can look at
     optimizer: object = None  # makes an optimizer that it can look at
+    variants: tuple = ()  # other ways to make it, which gather in another way
 
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.Flatten, nn.Unflatten, nn.Dropout)
@@ -456,7 +459,11 @@ CASES = {
         show_first_weight,
     ),
     "BatchNormStatistics": Case(lambda t: lens.BatchNormStatistics(), show_batch_norms, wrap=Normed),
-    "Distribution": Case(lambda t: lens.Distribution(), show_distributions),
+    "Distribution": Case(
+        lambda t: lens.Distribution(),
+        show_distributions,
+        variants=(lambda t: lens.Distribution("gradient"), lambda t: lens.Distribution("parameter")),
+    ),
     "GradientNorm": Case(lambda t: lens.GradientNorm(), show_gradient_norm),
     "InputStatistics": Case(lambda t: lens.InputStatistics(), show_inputs),
     "Routing": Case(lambda t: lens.Routing(), show_routing, wrap=Routed),
@@ -607,6 +614,34 @@ def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoc
     assert hooks_on(model, watched.optimizer, watched.loss_fn)
     inspector.detach()
     assert not hooks_on(model, watched.optimizer, watched.loss_fn)
+
+
+@pytest.fixture
+def idle_hooks(task, train, new_net, make_batches, watch, hooks_on, monkeypatch):
+    """The number of hooks on layers and parameters after each of ten steps, of which every fifth is observed."""
+    before = number_of_graphs()  # of other tests
+    monkeypatch.setattr(engine, "number_of_graphs", lambda: number_of_graphs() - before)
+
+    def count(build):
+        watched = task(new_net())
+        inspector = watch(watched.model, build(watched), optimizer=watched.optimizer, every=5)
+        found = []
+        for _ in range(10):
+            train(watched.model, watched.optimizer, make_batches((5,)), watched.loss_fn)
+            found.append(len(hooks_on(*watched.model.children())))
+        inspector.detach()
+        return found
+
+    return count
+
+
+# monitors of Attribute see every pass: their reducers may be running means
+@pytest.mark.parametrize("case", [name for name in LENSES if name != "Attribute"], indirect=True)
+def test_in_idle_steps_no_layer_has_a_hook(case, idle_hooks):
+    for build in (case.build, *case.variants):
+        hooks = idle_hooks(build)
+        assert hooks[:2] == hooks[5:7] == [0, 0]  # put back after the third or fourth step
+        assert hooks[4] == hooks[9] == 0
 
 
 @in_situations(one_of=4)

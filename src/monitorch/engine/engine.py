@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from .meter import (
     find_meter,
     request_of,
 )
+from .module_hook import Resting
 from .optimizers import OptimizerSteps
 from .origin import UNUSUAL, OriginFinder
 from .outputs import OutputTap
@@ -51,20 +52,6 @@ from .step_checks import StepCheck
 from .step_norms import StepNorms
 from .torch_private import number_of_graphs
 from .updates import UpdateTap
-
-
-class Resting(Protocol):
-    """Something with hooks on modules, which are taken off while nothing is recorded."""
-
-    @property
-    def is_eager(self) -> bool:
-        """Whether modules are called, instead of being parts of compiled graphs."""
-
-    def rest(self) -> None:
-        """Take the hooks off."""
-
-    def wake(self) -> None:
-        """Put them back."""
 
 
 class Engine:

@@ -1,6 +1,5 @@
 """A hook on a module that hands over some tensors of its calls, also from inside a compiled graph."""
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +9,7 @@ from ..numerical.norms import as_dense
 from .allocation import is_capturing
 from .distributed_tensors import distributed_type, local_samples, samples_here
 from .graph import GraphCallback, GraphHook
+from .module_hook import ModuleHook
 from .passes import kind_of_pass
 from .state import is_observed
 
@@ -48,31 +48,28 @@ class ModuleTap(GraphHook):
         before: bool = False,
     ) -> None:
         super().__init__(engine.state, what)
-        self._engine, self._state, self._module = engine, engine.state, weakref.ref(module)
-        self._pick, self._read, self._before = pick, read, before
+        self._engine, self._state = engine, engine.state
+        self._pick, self._read = pick, read
         self._distributed = distributed_type()
         self._callback = GraphCallback(engine.device, self._receive, engine.state)
         self.is_eager = False
         """Whether the module is called, instead of being part of a compiled graph."""
         engine.module_taps.append(self)
-        self.wake()
+        self._hook = ModuleHook(module, self, before=before)
 
     def wake(self) -> None:
-        """Put the hook on the module."""
-        module = self._module()
-        if module is not None:
-            register = module.register_forward_pre_hook if self._before else module.register_forward_hook
-            self._handle = register(self, with_kwargs=True)
+        """Put the hook back."""
+        self._hook.wake()
 
     def rest(self) -> None:
         """Take it off until :meth:`wake`."""
-        self._handle.remove()
+        self._hook.rest()
 
     def remove(self) -> None:
         """Take it off for good."""
         self._engine.forget(self)
         self._engine.module_taps.remove(self)
-        self._handle.remove()
+        self._hook.remove()
 
     def eager(self, module: nn.Module, *call: Any) -> None:
         """Called at each pass."""

@@ -12,6 +12,7 @@ from .buffers import BASELINE, NO_GRAPH, Info
 from .distributed_tensors import OWN, distributed_type, is_distributed, local_gradient, local_samples
 from .graph import GraphCallback, GraphHook
 from .meter import OUTPUT, OUTPUT_GRADIENT, Measured, Meter, Reporter, Subscription
+from .module_hook import ModuleHook
 from .passes import RecomputationFilter, kind_of_pass
 from .ranks import several_processes
 from .reports import tell
@@ -38,11 +39,10 @@ class OutputTap(GraphHook):
         self._missed = False
         self.is_eager = False
         """Whether the module is called, instead of being part of a compiled graph."""
-        self._later_hooks: list[int] = []
         self._distributed = distributed_type()
         # before the hooks of a parallelised module, which reduce its output to the local part
         comes_first = any(map(is_distributed, module._parameters.values()))
-        self._handle = module.register_forward_hook(self, with_kwargs=True, prepend=comes_first)
+        self._hook = ModuleHook(module, self, first=comes_first)
 
     @property
     def meters(self) -> list[Meter]:
@@ -66,28 +66,17 @@ class OutputTap(GraphHook):
     def close(self) -> None:
         """Remove the hook; gradients that still arrive are ignored."""
         self._engine.forget(self)
-        self._handle.remove()
+        self._hook.remove()
         self.outputs, self.gradients = [], []
 
     def rest(self) -> None:
         """Take the hook off until :meth:`wake`; there is a gap before the next tensor."""
         self._missed = True
-        module = self.module()
-        if module is not None:
-            hooks, own = list(module._forward_hooks), self._handle.id
-            self._later_hooks = hooks[hooks.index(own) + 1 :] if own in hooks else []  # somebody may clear all hooks
-            self._handle.remove()
+        self._hook.rest()
 
     def wake(self) -> None:
-        """Put the hook back, in the same place among the other hooks."""
-        module = self.module()
-        if module is None:
-            return
-        self._handle = module.register_forward_hook(self, with_kwargs=True)
-        hooks: Any = module._forward_hooks
-        for later in self._later_hooks:
-            if later in hooks:
-                hooks.move_to_end(later)
+        """Put the hook back."""
+        self._hook.wake()
 
     # the hot path of hooks: nearly all CPU time is spent here, so it calls few functions
 

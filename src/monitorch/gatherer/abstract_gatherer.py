@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
+from torch import nn
+
 from ..engine.engine import Engine
 from ..engine.meter import Subscription, is_measured
+from ..engine.module_hook import ModuleHook
 from ..engine.reports import cause_of, is_news, tell
 from ..engine.tensors import has_no_numbers, tensors_in
 from ..engine.torch_private import is_traced
@@ -62,7 +65,8 @@ class AbstractGatherer(ABC):
 class Gatherer(AbstractGatherer):
     """A gatherer that hands over to preprocessors and never breaks the training that calls it.
 
-    A subclass registers its hooks, calls :meth:`_hand_over` from them and writes :meth:`_process`.
+    A subclass registers its hooks, calls :meth:`_hand_over` from them and writes :meth:`_process`. Hooks on modules
+    that it registers with :meth:`_hook_module` are off while the engine of its inspector records nothing.
 
     Args:
         preprocessors: receive the data.
@@ -80,6 +84,43 @@ class Gatherer(AbstractGatherer):
         self.owner = next((type(p).__name__ for p in self._preprocessors), type(self).__name__)
         """The name that warnings begin with; a lens sets its own name here."""
         self._in_gap = self._failed = self._warned = False
+        self._hooks: list[ModuleHook] = []
+        self._rests_in: Engine | None = None
+        self.is_eager = False
+        """Whether the module is called, instead of being part of a compiled graph."""
+
+    def _hook_module(self, module: nn.Module, hook: Callable[..., Any], *, before: bool = False) -> None:
+        """Put a hook on a module; it is off in steps that are not observed."""
+        self._hooks.append(ModuleHook(module, hook, before=before))
+        self._handles.append(self._hooks[-1])
+        self._rest_when_idle()
+
+    def _rest_when_idle(self) -> None:
+        """Let the engine call :meth:`rest` and :meth:`wake`, unless all preprocessors want every step."""
+        engine: Engine | None = getattr(self.inspector_state, "engine", None)
+        wants_all_steps = all(getattr(preprocessor, "every_step", False) for preprocessor in self._preprocessors)
+        if engine is not None and self._rests_in is None and not wants_all_steps:
+            self._rests_in = engine
+            engine.module_taps.append(self)
+
+    def rest(self) -> None:
+        """Take the hooks off until :meth:`wake`."""
+        self._begin_gap()
+        for hook in self._hooks:
+            hook.rest()
+
+    def wake(self) -> None:
+        """Put them back."""
+        for hook in self._hooks:
+            hook.wake()
+
+    def detach(self) -> None:
+        """Remove the hooks; calling it afterwards is an error."""
+        super().detach()
+        engine, self._rests_in = self._rests_in, None
+        if engine is not None:
+            engine.forget(self)
+            engine.module_taps.remove(self)
 
     def rename(self, name: str) -> None:
         """Pass data with another name from now on."""
@@ -104,12 +145,21 @@ class Gatherer(AbstractGatherer):
         """Whether to record; at the first inactive call, tells preprocessors that there is a gap."""
         if self.inspector_state is None:
             return False
+        self.is_eager = True
         active = self.inspector_state.is_active and not self._failed and self._is_step_observed()
-        if not active and not self._in_gap:
+        if active:
+            self._in_gap = False
+            return not is_traced()
+        self._begin_gap()
+        if self._rests_in is not None and not self._rests_in.is_awake:  # the first pass was idle
+            self._rests_in.send_to_rest(self)
+        return False
+
+    def _begin_gap(self) -> None:
+        if not self._in_gap:
             for preprocessor in self._preprocessors:
                 self.guarded(preprocessor.interrupt, self.name)
-        self._in_gap = not active
-        return active and not is_traced()
+        self._in_gap = True
 
     def _is_step_observed(self) -> bool:
         """Whether this step is observed; preprocessors can ask for others as well."""

@@ -46,7 +46,7 @@ class BackwardGatherer(Gatherer):
         elif any(preprocessor.needs_grad_input for preprocessor in preprocessors):
             self._handles.append(module.register_full_backward_hook(HookedMethod(self._take_gradients)))
         else:
-            self._handles.append(module.register_forward_hook(HookedMethod(self._watch_output), with_kwargs=True))
+            self._hook_module(module, HookedMethod(self._watch_output))
 
     def __call__(self, module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         """Pass on the gradients of one backward pass."""

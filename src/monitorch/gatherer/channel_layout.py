@@ -1,12 +1,12 @@
 """Which dimension of an activation holds the channels, judged by the layer that made its input."""
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ..engine.graph import GraphHook
+from ..engine.module_hook import ModuleHook
 from ..engine.parameters import own_parameters
 from ..engine.tensors import pick_tensor
 from ..engine.torch_private import Convolution, Normalization
@@ -34,10 +34,10 @@ class LayoutHook(GraphHook):
         super().__init__(None if engine is None else engine.state, "looking where channels are")
         self._layout, self._last_dim = layout, last_dim
 
-    def eager(self, _: nn.Module, __: Any, output: Any) -> None:
-        """It has run."""
+    def eager(self, _: nn.Module, *call: Any) -> None:
+        """It has run; no keyword arguments come if a hook before this one has removed it."""
         if self._last_dim is None:
-            self._layout.note_own(output)
+            self._layout.note_own(call[-1])
         else:
             self._layout.note(self._last_dim)
 
@@ -65,8 +65,7 @@ class ChannelLayout:
         self._guesses: dict[str, bool] = {}
         self._decided: dict[str, bool] = {}
         self._undecided: set[str] = set()
-        self._handles: dict[int, Any] = {}
-        self._hooks: dict[int, tuple[weakref.ref[nn.Module], LayoutHook]] = {}
+        self._hooks: dict[int, ModuleHook] = {}
 
     @property
     def is_eager(self) -> bool:
@@ -89,8 +88,7 @@ class ChannelLayout:
             in_dim_1, in_last = isinstance(module, CHANNELS_IN_DIM_1), isinstance(module, CHANNELS_LAST)
             self._last_built = not in_dim_1
             hook = LayoutHook(self, in_last if in_dim_1 or in_last else None, engine)
-            self._hooks[id(module)] = weakref.ref(module), hook
-            self._handles[id(module)] = module.register_forward_hook(self._hooks[id(module)][1])
+            self._hooks[id(module)] = ModuleHook(module, hook)
 
     def __call__(self, name: str) -> bool:
         """Whether the channels of layer ``name`` are its last dimension."""
@@ -114,15 +112,13 @@ class ChannelLayout:
 
     def rest(self) -> None:
         """Take the hooks off until :meth:`wake`."""
-        for handle in self._handles.values():
-            handle.remove()
+        for hook in self._hooks.values():
+            hook.rest()
 
     def wake(self) -> None:
         """Put them back."""
-        for place, (known, hook) in self._hooks.items():
-            module = known()
-            if module is not None:
-                self._handles[place] = module.register_forward_hook(hook)
+        for hook in self._hooks.values():
+            hook.wake()
 
     def note(self, last_dim: bool) -> None:
         """A module with weights has run."""
@@ -141,7 +137,7 @@ class ChannelLayout:
 
     def _remove_hooks(self) -> None:
         self.rest()
-        self._handles, self._hooks = {}, {}
+        self._hooks = {}
         if self._engine is not None:
             self._engine.forget(self)
             self._engine.module_taps.remove(self)

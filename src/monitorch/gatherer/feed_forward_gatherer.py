@@ -49,9 +49,9 @@ class FeedForwardGatherer(Gatherer):
             self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
         elif self._preprocessors and not any(preprocessor.needs_input for preprocessor in self._preprocessors):
             self._callback = self._new_callback(module)
-            self._handles.append(module.register_forward_hook(_OutputHook(self, self._callback), with_kwargs=True))
+            self._hook_module(module, _OutputHook(self, self._callback))
         else:
-            self._handles.append(module.register_forward_hook(HookedMethod(self), with_kwargs=True))
+            self._hook_module(module, HookedMethod(self))
 
     def _new_callback(self, module: nn.Module) -> GraphCallback:
         """A way out of compiled graphs, for preprocessors that look at one tensor of the output only."""

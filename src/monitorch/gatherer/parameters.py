@@ -12,6 +12,7 @@ from ..engine.graph import GraphHook
 from ..engine.optimizers import OptimizerSteps, Owned
 from ..engine.parameters import Target, find_parameter
 from ..engine.reports import tell
+from ..engine.torch_private import forget_empty_hooks, inside_backward, without_overrides
 from ..preprocessor import AbstractModulePreprocessor, AbstractTensorPreprocessor
 from .abstract_gatherer import Gatherer, GathererState
 
@@ -169,9 +170,10 @@ class ParameterGradientGatherer(ParameterGatherer):
             watch = partial(engine.gradients.watch, module, parameter, name, self)
             self._handles += map(watch, self._preprocessors)
             return
+        self._rest_when_idle()
         self.refresh()
         if follow:
-            self._handles.append(module.register_forward_pre_hook(_FollowHook(self)))
+            self._hook_module(module, _FollowHook(self), before=True)
         elif self._hooked is None:
             self._refuse()
 
@@ -184,6 +186,16 @@ class ParameterGradientGatherer(ParameterGatherer):
         """Remove the hooks."""
         super().detach()
         self._unhook()
+
+    def rest(self) -> None:
+        """Also take off the hook on the parameter."""
+        super().rest()
+        self._unhook()
+
+    def wake(self) -> None:
+        """Also hook the parameter."""
+        super().wake()
+        self.refresh()
 
     def refresh(self, *_: Any) -> None:
         """Look the parameter up, and hook it if it trains now; a shared tap does that by itself."""
@@ -201,6 +213,9 @@ class ParameterGradientGatherer(ParameterGatherer):
     def _unhook(self) -> None:
         if self._gradient_handle is not None:
             self._gradient_handle.remove()
+            if self._hooked is not None and not inside_backward():  # it may be calling the hook
+                with without_overrides():
+                    forget_empty_hooks(self._hooked)
         self._gradient_handle = self._hooked = None
 
     def _refuse(self) -> None:

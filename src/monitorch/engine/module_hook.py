@@ -1,0 +1,77 @@
+"""A hook on a module that can be taken off for a while."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import nn
+
+from .torch_private import put_back_hook
+
+
+class Resting(Protocol):
+    """Something with hooks on modules, which are taken off while nothing is recorded."""
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether modules are called, instead of being parts of compiled graphs."""
+
+    def rest(self) -> None:
+        """Take the hooks off."""
+
+    def wake(self) -> None:
+        """Put them back."""
+
+
+class ModuleHook:
+    """A hook on a module; one that was taken off is put back in its place among the other hooks.
+
+    Args:
+        hook: called with the module, its arguments, its keyword arguments and, after it has run, its output.
+        before: whether to call it before the module runs instead of after it.
+        first: whether to call it before other hooks.
+
+    >>> seen = []
+    >>> linear = nn.Linear(2, 2)
+    >>> hook = ModuleHook(linear, lambda module, args, kwargs, output: seen.append("ours"))
+    >>> _ = linear.register_forward_hook(lambda *_: seen.append("theirs"))
+    >>> hook.rest(), hook.wake()
+    (None, None)
+    >>> _ = linear(linear.bias)
+    >>> seen
+    ['ours', 'theirs']
+    """
+
+    def __init__(
+        self, module: nn.Module, hook: Callable[..., Any], *, before: bool = False, first: bool = False
+    ) -> None:
+        self._module, self._hook, self._before = weakref.ref(module), hook, before
+        register = module.register_forward_pre_hook if before else module.register_forward_hook
+        self._handle = register(hook, with_kwargs=True, prepend=first)
+        self._later: list[int] = []
+
+    def rest(self) -> None:
+        """Take it off until :meth:`wake`."""
+        module, own = self._module(), self._handle.id
+        if module is not None:
+            hooks = list(self._hooks(module))
+            self._later = hooks[hooks.index(own) + 1 :] if own in hooks else []  # somebody may clear all hooks
+            self._handle.remove()
+
+    def wake(self) -> None:
+        """Put it back."""
+        module = self._module()
+        if module is None:
+            return
+        put_back_hook(module, self._handle.id, self._hook, before=self._before)
+        hooks = self._hooks(module)
+        for later in self._later:
+            if later in hooks:
+                hooks.move_to_end(later)
+
+    def remove(self) -> None:
+        """Take it off for good."""
+        self._handle.remove()
+
+    def _hooks(self, module: nn.Module) -> Any:
+        return module._forward_pre_hooks if self._before else module._forward_hooks

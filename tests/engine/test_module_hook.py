@@ -1,0 +1,91 @@
+"""A hook that is taken off and put back: in its place, with keyword arguments, while its module lives."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from monitorch.engine.module_hook import ModuleHook
+
+
+@pytest.fixture
+def linear():
+    return nn.Linear(2, 2)
+
+
+@pytest.fixture
+def called():
+    return []
+
+
+def note(called, name):
+    return lambda *call: called.append((name, len(call)))
+
+
+@pytest.mark.parametrize(("before", "arguments"), [(False, 4), (True, 3)])
+def test_it_is_off_until_it_wakes(before, arguments, linear, called):
+    hook = ModuleHook(linear, note(called, "ours"), before=before)
+    for _ in range(2):
+        linear(torch.ones(1, 2))
+        hook.rest()
+        linear(torch.ones(1, 2))
+        hook.wake()
+    assert called == [("ours", arguments)] * 2
+    hook.remove()
+    linear(torch.ones(1, 2))
+    assert called == [("ours", arguments)] * 2
+    assert not linear._forward_hooks
+    assert not linear._forward_hooks_with_kwargs
+    assert not linear._forward_pre_hooks_with_kwargs
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_it_keeps_its_place_among_others(before, first, linear, called):
+    register = linear.register_forward_pre_hook if before else linear.register_forward_hook
+    register(note(called, "earlier"))
+    hook = ModuleHook(linear, note(called, "ours"), before=before, first=first)
+    register(note(called, "later"))
+    for _ in range(2):
+        called.clear()
+        linear(torch.ones(1, 2))
+        assert [name for name, _ in called] == (["ours", "earlier", "later"] if first else ["earlier", "ours", "later"])
+        hook.rest()
+        hook.wake()
+
+
+def test_hooks_that_come_or_go_while_it_rests_do_not_matter(linear, called):
+    gone = linear.register_forward_hook(note(called, "gone"))
+    hook = ModuleHook(linear, note(called, "ours"))
+    goes = linear.register_forward_hook(note(called, "goes"))
+    linear.register_forward_hook(note(called, "stays"))
+    hook.rest()
+    gone.remove()
+    goes.remove()
+    linear.register_forward_hook(note(called, "new"))
+    hook.wake()
+    linear(torch.ones(1, 2))
+    assert sorted(name for name, _ in called) == ["new", "ours", "stays"]
+    assert called.index(("ours", 4)) < called.index(("stays", 3))
+
+
+def test_somebody_may_clear_all_hooks(linear, called):
+    hook = ModuleHook(linear, note(called, "ours"))
+    linear._forward_hooks.clear()
+    hook.rest()
+    hook.wake()
+    linear(torch.ones(1, 2))
+    assert called == [("ours", 4)]
+
+
+def test_it_does_not_keep_its_module(called):
+    linear = nn.Linear(2, 2)
+    hook, known = ModuleHook(linear, note(called, "ours")), weakref.ref(linear)
+    del linear
+    gc.collect()
+    assert known() is None
+    hook.rest()
+    hook.wake()
+    hook.remove()
