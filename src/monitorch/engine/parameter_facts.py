@@ -69,9 +69,9 @@ class FactListener(Protocol):
 class _Watched(ParameterRef):
     """One parameter."""
 
-    def __init__(self, module: nn.Module, name: str, listener: FactListener) -> None:
+    def __init__(self, module: nn.Module, name: str, listener: FactListener, grown: "set[_Watched]") -> None:
         super().__init__(module, name)
-        self.listener = listener
+        self.listener, self._all_grown = listener, grown
         self._empties: list[Number] = []
         """Whether its gradient was empty each time backward added to it since the last step."""
         self._grown = 0
@@ -80,12 +80,14 @@ class _Watched(ParameterRef):
     def grows(self, parameter: Tensor, _: Tensor) -> None:
         """Backward is about to add to its gradient."""
         self._grown = id(parameter)
+        self._all_grown.add(self)
         if 1.0 not in [found for found in self._empties if isinstance(found, float)]:  # else it is known already
             self._empties.append(_is_empty(parameter.grad))
 
     def was_empty(self, parameter: Tensor) -> Number:
         """Whether the gradient of this parameter was empty at some time since the last step, and begin again."""
         empties, self._empties = self._empties, []
+        self._all_grown.discard(self)
         # fully_shard puts another parameter into the place of its own while a pass runs, which has no gradient at first
         return _largest(empties) if self._grown == id(parameter) else math.nan
 
@@ -96,6 +98,8 @@ class FactsTap:
     def __init__(self, engine: "Engine", optimizers: Sequence[Optimizer]) -> None:
         self._engine, self._optimizers = engine, tuple(optimizers)
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
+        self._grown: set[_Watched] = set()
+        """Those whose gradients backward has added to since the last step of their optimizer."""
         self._sums: dict[tuple[int, torch.device], _Sums] = {}
         """The checksums of the last observed step, by optimizer number and device."""
         self._intervals = [
@@ -105,7 +109,7 @@ class FactsTap:
 
     def watch(self, module: nn.Module, parameter: str, listener: FactListener) -> list[RemovableHandle]:
         """Tell the facts about a parameter, until both handles are removed."""
-        watched, handle = _Watched(module, parameter, listener), RemovableHandle(self._watched)
+        watched, handle = _Watched(module, parameter, listener, self._grown), RemovableHandle(self._watched)
         self._watched[handle.id] = watched
         return [handle, self._engine.gradients.listen(module, parameter, watched.grows)]
 
@@ -114,9 +118,12 @@ class FactsTap:
         for interval in self._intervals:
             interval.remove()
         self._watched, self._sums = OrderedDict(), {}
+        self._grown.clear()
 
     @torch.no_grad()
     def _end_step(self, number: int, observed: bool) -> None:
+        if not observed and not self._grown:
+            return  # nearly always
         optimizer, groups = self._optimizers[number], group_numbers(self._optimizers[number])
         everybody = Owned(*self._optimizers)
         own = [
