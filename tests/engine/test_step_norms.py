@@ -12,9 +12,10 @@ from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.engine import buffers, step_norms
 from monitorch.engine.buffers import DeviceBuffer
 from monitorch.engine.norm_ring import OF_GRADIENTS, OF_PARAMETERS, STEPS, UNMEASURED
-from monitorch.engine.step_norms import ENOUGH, FIRST
+from monitorch.engine.step_norms import AGAIN, ENOUGH, FIRST, Price
 from monitorch.lens import GradientNorm, ParameterNorm
 from monitorch.numerical.precision import HOST
+from tests.inspector.fake_time import Time
 
 
 @pytest.fixture
@@ -325,6 +326,20 @@ def test_what_costs_too_much_is_given_up_for_good(device, request, monkeypatch):
     expected = [total(own) for own in training.gradients]
     assert training.totals()[len(before) :] == pytest.approx([expected[29], expected[39], expected[49]])
     assert training.kept() == kept
+
+
+@pytest.mark.parametrize(("later", "is_low"), [(1e-6, True), (0.01, False)])
+def test_what_was_cheap_in_the_first_steps_is_measured_again(later, is_low, monkeypatch):
+    time = Time()
+    monkeypatch.setattr(step_norms, "perf_counter", time)
+    price = Price(HOST)
+    for step in range(10 * AGAIN):
+        with price.measuring(step):
+            time.now += 1e-6 if step < AGAIN - 1 else later
+        price.decide(bare=0.01, share=0.01, more=0.0)
+        if step == AGAIN - 2:
+            assert price.is_low is True
+    assert price.is_low is is_low
 
 
 @pytest.mark.parametrize(

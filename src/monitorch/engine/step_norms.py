@@ -6,7 +6,7 @@ for the norm of all of them together, if that takes little of the time of a step
 
 import math
 import statistics
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 SHARE = 0.005
 """The share of a step's time that reading all gradients may take, and the same for all parameters."""
 
-FIRST, ENOUGH = 2, 5
-"""How many warm-up passes are not measured, and how many passes are."""
+FIRST, ENOUGH, AGAIN = 2, 5, 16
+"""How many warm-up passes are not measured, from how many passes the price is known, and the pass from which on one
+pass is measured again whenever their number has doubled."""
 
 NOTICING = 1e-4
 """Seconds that a step costs more on a CPU if it cannot be quiet."""
@@ -89,10 +90,11 @@ class RecentNorms(NamedTuple):
 
 
 class Price:
-    """Whether reading norms is cheap compared with a step: measured in the first passes, then decided once.
+    """Whether reading norms is cheap compared with a step: measured in the first passes, and ever more rarely later.
 
     On CUDA it is the time between events before and after a pass: kernel time if the device always has queued work,
-    host time if the device waits.
+    host time if the device waits. In the first steps it often has work from before, and no longer later. What was found
+    too dear once stays so.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -100,22 +102,31 @@ class Price:
         self.is_low: bool | None = None
         """None while not known."""
         self._passes, self._steps, self._last_step = 0, 0, -1
-        self._seconds: list[float] = []
+        self._seconds: deque[float] = deque(maxlen=ENOUGH)
         self._spans: list[tuple[Any, Any]] = []
+        self._is_new = False
 
     @property
     def is_measured(self) -> bool:
         """Whether enough passes were measured."""
         return len(self._seconds) + len(self._spans) >= ENOUGH
 
+    @property
+    def _is_measured_now(self) -> bool:
+        passes = self._passes
+        if passes <= FIRST or self.is_low is False:
+            return False
+        return not self.is_measured or (passes >= AGAIN and passes & (passes - 1) == 0)
+
     @contextmanager
     def measuring(self, step: int) -> Iterator[None]:
         """Measure the pass inside the block, if that is still needed."""
         self._passes, self._steps = self._passes + 1, self._steps + (step != self._last_step)
         self._last_step = step
-        if self.is_low is not None or self.is_measured or self._passes <= FIRST:
+        if not self._is_measured_now:
             yield
             return
+        self._is_new = True
         begin, event = perf_counter(), self._event()
         yield
         if event is None:
@@ -125,14 +136,14 @@ class Price:
 
     def decide(self, bare: float | None, share: float, more: float) -> None:
         """Compare it with the duration of a step once both are known; ``more`` seconds are added to it."""
-        if self.is_low is not None or bare is None or not self.is_measured:
+        if self.is_low is False or not self._is_new or bare is None or not self.is_measured:
             return
         while self._spans and self._spans[0][1].query():
             begin, end = self._spans.pop(0)
             self._seconds.append(begin.elapsed_time(end) / 1000)
         if len(self._seconds) >= ENOUGH:
             seconds = statistics.median_low(self._seconds) * self._passes / self._steps
-            self.is_low = seconds + more <= share * bare
+            self.is_low, self._is_new = seconds + more <= share * bare, bool(self._spans)
 
     def _event(self) -> Any:
         if self._device.type != "cuda":
@@ -237,9 +248,8 @@ class StepNorms:
         except Exception:
             price.is_low = False  # it would fail at every step
             raise
-        if price.is_low is None:
-            lists, more = (2, 0.0) if stays else (1, NOTICING)
-            price.decide(self.state.bare_step, lists * SHARE, more)
+        lists, more = (2, 0.0) if stays else (1, NOTICING)
+        price.decide(self.state.bare_step, lists * SHARE, more)
 
     def _read(self, optimizer: Optimizer, *, stays: bool, has_ended: bool, wants_sum: bool) -> None:
         trained = [own for group in optimizer.param_groups for own in group["params"] if own.grad is not None]
