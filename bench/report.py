@@ -1,6 +1,9 @@
 """Turn figures into tables.
 
-python -m bench.report build/bench/cpu.json build/bench/cuda.json    (writes RESULTS.md, and costs into README.md)
+python -m bench.report build/bench/cpu.json build/bench/user-cuda.json
+
+keeps these figures in figures.json, where rows measured again replace older ones, and writes RESULTS.md, and costs into
+README.md. Without files it writes them from what is kept.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import targets
+from . import figures, targets
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -187,16 +190,16 @@ def machine(run: Row) -> str:
 
 
 USER_TEXT = (
-    "Training loops that do not wait for the device, watched by `monitorch.watch(model, optimizer, loss_fn=...)` with"
-    " the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second "
-    "and of the same number of steps; each watched window is compared with the bare ones before and after it. `ratio`"
-    " is what is paid after the first stretch, in which the default may spend two seconds and three percent: the "
-    "median of windows, or their mean where windows have few steps. `of CPU time` is the same for the CPU time of "
-    "all threads. `overhead` is what was paid in the steps that `watch.inspector.overhead` is about; that is "
-    "`shown`, and it is true if it lies within a fifth, or one percentage point, of it. Memory is added to the peak: "
-    "of the device, or of a process on a CPU, with all that is imported. `first stretch s` is what the default has "
-    "paid before: less than two seconds means that it was still free to spend. `run of N s` is the time of a whole "
-    "run over the N seconds that it takes bare. Compiling is not counted."
+    "Training loops that do not wait for the device, watched by `monitorch.watch(model, optimizer, loss_fn=...)` with "
+    "the options in the table; runs are stored. A bare and a watched model take turns in windows of about a second and "
+    "of the same number of steps; each watched window is compared with the bare ones before and after it. `ratio` is "
+    "the cost after the first stretch (in which the default may spend two seconds plus three percent): the median over "
+    "windows, or their mean if windows have few steps. `of CPU time` is the same for the CPU time of all threads. "
+    "`overhead` is the measured cost of the steps covered by `watch.inspector.overhead`; `shown` is the value of that "
+    "property. They agree if they are within a fifth or one percentage point. Memory is what is added to the peak of "
+    "the device, or of the process on a CPU including imports. `first stretch s` is what the default has spent before "
+    "that; less than two seconds means that it had some left. `run of N s` is the time of a whole run over the N "
+    "seconds that it takes bare. Compiling is not counted."
 )
 
 
@@ -209,7 +212,8 @@ def document(runs: Sequence[Row]) -> str:
     ]
     paid = [{**row, "on": targets.ON[run["device"]]} for run in runs for row in user_rows(run)]
     if paid:
-        parts += ["## What a user pays", USER_TEXT, markdown(cells(paid, USER))]
+        machines = dict.fromkeys(f"* {targets.ON[run['device']]}: {machine(run)}" for run in runs if run.get("user"))
+        parts += ["## What a user pays", USER_TEXT, markdown(cells(paid, USER)), "\n".join(machines)]
     parts += [
         "## Targets",
         markdown([["on", "what", "target", "measured", "met"], *_judge(runs)]),
@@ -219,10 +223,16 @@ def document(runs: Sequence[Row]) -> str:
         "`every 10` is the mean over ten steps. `+` columns are what watching adds to a step (memory: to the peak). "
         "upstream is monitorch 0.1.0.7; torch_module_monitor takes norms of outputs, parameters and gradients only.",
     ]
-    for run in runs:
+    for run in [run for run in runs if _sections(run)]:
         others = tables({**run, "user": []}, markdown)
-        parts += [f"## {run['device']}: {', '.join(run['sections'])}", machine(run), *others]
+        parts += [f"## {run['device']}: {', '.join(_sections(run))}", machine(run), *others]
     return "\n\n".join(parts) + "\n"
+
+
+def _sections(run: Row) -> list[str]:
+    """Those of its sections that still have rows; users' cases come first in the document."""
+    of_cases = {row["section"] for row in run.get("cases", [])}
+    return [section for section in run["sections"] if section in of_cases or (run.get(section) and section != "user")]
 
 
 MODELS = {
@@ -277,19 +287,19 @@ def _is_number(cell: str) -> bool:
 def main() -> None:
     """Write the document, and what the README says of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", type=Path, nargs="*", help="JSON files; without any only the README is renewed")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("figures", type=Path, nargs="*", help="JSON files of the bench; none: those that are kept")
+    parser.add_argument("--out", type=Path, help="write only this document, from these files, and keep nothing")
     options = parser.parse_args()
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.figures]
     if any(run["quick"] for run in runs):
         parser.error("figures of --quick say nothing about costs")
-    if runs:
+    if options.out is not None:
         options.out.write_text(document(runs), encoding="utf-8")
         print(f"wrote {options.out}")
-    if options.out == RESULTS:
-        results = RESULTS.read_text(encoding="utf-8")
-        README.write_text(renew(README.read_text(encoding="utf-8"), results), encoding="utf-8")
-        print(f"renewed {README}")
+        return
+    RESULTS.write_text(document(figures.keep(runs)), encoding="utf-8")
+    README.write_text(renew(README.read_text(encoding="utf-8"), RESULTS.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {RESULTS} and the costs in {README}")
 
 
 if __name__ == "__main__":

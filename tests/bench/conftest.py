@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 @pytest.fixture
-def figures():
+def case_row():
     """Rows of cases by keyword, as the bench leaves them."""
     from dataclasses import asdict
 

@@ -16,17 +16,17 @@ def verdicts(*runs):
     return {(on, what): line for on, what, *line in targets.judge(runs)}
 
 
-def test_text_is_aligned_and_leaves_out_empty_columns(figures):
-    rows = [figures(), figures(problem="unavailable: not yet\nmore", correlation="sketch")]
+def test_text_is_aligned_and_leaves_out_empty_columns(case_row):
+    rows = [case_row(), case_row(problem="unavailable: not yet\nmore", correlation="sketch")]
     head, first, second = report.tables(run_of(*rows), report.text)[0].splitlines()
     assert first.index("1.200") == head.index("with ms") + 2
     assert second.endswith("unavailable: not yet")
     assert "+syncs" not in head
 
 
-def test_cost_of_a_module_is_told_where_all_are_alike(figures):
-    assert report.CASES["us/module"](figures(model="layers=10", ratio=1.06)) == "10.0"
-    assert report.CASES["us/module"](figures(model="mlp")) == ""
+def test_cost_of_a_module_is_told_where_all_are_alike(case_row):
+    assert report.CASES["us/module"](case_row(model="layers=10", ratio=1.06)) == "10.0"
+    assert report.CASES["us/module"](case_row(model="mlp")) == ""
 
 
 def test_kernels_have_their_own_table():
@@ -36,29 +36,34 @@ def test_kernels_have_their_own_table():
 
 
 @pytest.mark.parametrize(("ratio", "met"), [(1.35, "yes"), (1.36, "**no**")])
-def test_ratio_against_its_target(figures, ratio, met):
-    assert verdicts(run_of(figures(ratio=ratio)))["CPU, one thread", "mlp eager, ratio"][1:] == [f"{ratio:.4g}", met]
+def test_ratio_against_its_target(case_row, ratio, met):
+    assert verdicts(run_of(case_row(ratio=ratio)))["CPU, one thread", "mlp eager, ratio"][1:] == [f"{ratio:.4g}", met]
 
 
-def test_one_step_in_ten_is_judged_by_the_cost_of_every_step(figures):
-    line = verdicts(run_of(figures(ratio=1.5), figures(ratio=1.2, every=10)))
+def test_one_step_in_ten_is_judged_by_the_cost_of_every_step(case_row):
+    line = verdicts(run_of(case_row(ratio=1.5), case_row(ratio=1.2, every=10)))
     assert line["CPU, one thread", "mlp eager, every 10, ratio"] == ["at most 1.11", "1.2", "**no**"]
 
 
-def test_what_was_not_measured_is_not_judged(figures):
-    peers = [figures(subject="upstream"), figures(compiled=True), figures(lenses="OutputNorm"), figures(problem="no")]
+def test_what_was_not_measured_is_not_judged(case_row):
+    peers = [
+        case_row(subject="upstream"),
+        case_row(compiled=True),
+        case_row(lenses="OutputNorm"),
+        case_row(problem="no"),
+    ]
     assert {line[1] for line in verdicts(run_of(*peers)).values()} == {"not measured"}
-    assert verdicts(run_of(figures(ratio=1.0, every=10)))["CPU, one thread", "mlp eager, every 10, ratio"][1:] == [
+    assert verdicts(run_of(case_row(ratio=1.0, every=10)))["CPU, one thread", "mlp eager, every 10, ratio"][1:] == [
         "1",
         "",
     ]
 
 
-def test_document_from_files(figures, tmp_path, monkeypatch, capsys):
+def test_document_from_files(case_row, tmp_path, monkeypatch, capsys):
     files = []
     for device in ("cpu", "cuda"):
         files.append(tmp_path / f"{device}.json")
-        files[-1].write_text(json.dumps(run_of(figures(model="gpt2", compiled=True), device=device)))
+        files[-1].write_text(json.dumps(run_of(case_row(model="gpt2", compiled=True), device=device)))
     monkeypatch.setattr("sys.argv", ["report", *map(str, files), "--out", str(tmp_path / "RESULTS.md")])
     report.main()
     text = (tmp_path / "RESULTS.md").read_text()
@@ -103,8 +108,8 @@ def test_idle_steps_are_compared_with_empty_hooks(microseconds, met):
 
 
 @pytest.mark.parametrize(("ratio", "met"), [(1.04, "yes"), (1.05, "**no**")])
-def test_what_a_user_pays_comes_first(figures, paid, ratio, met):
-    run = {**run_of(figures()), "user": [paid(ratio=ratio, said=0.045)]}
+def test_what_a_user_pays_comes_first(case_row, paid, ratio, met):
+    run = {**run_of(case_row()), "user": [paid(ratio=ratio, said=0.045)]}
     table, steps = report.tables(run, report.markdown)
     head, _, line = table.splitlines()
     values = dict(zip(head.strip("| ").split(" | "), line.strip("| ").split(" | "), strict=True))
