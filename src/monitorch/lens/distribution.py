@@ -39,7 +39,7 @@ class Distribution(ParameterStateLens):
 
     At most 65,536 elements of each tensor are read, in 256 evenly spread blocks; extremes and counts cover all
     elements. Each observed step costs a copy of these, about 30 operations for all tensors of the same size together
-    and, of larger tensors, ten passes over the whole one, two on a CPU. Nothing waits for the device, and compiled
+    and, of larger tensors, one pass over the whole one, two on a CPU. Nothing waits for the device, and compiled
     graphs stay whole. Up to 4 MiB of copies are batched together.
 
     Args:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..engine.distributed_tensors import OWN, SHARED, is_distributed, local_part, local_samples
+from ..engine.kernels.fused import whole_facts as whole_facts_at_once
 from ..engine.passes import TRAINING, kind_of_pass
 from ..engine.rank_numbers import Payload, Vector
 from ..engine.tensors import samples_of
@@ -103,7 +104,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
         counts = bin_counts(numbers)
         if facts:
             smallest, largest, zero, broken, nan = facts
-            special = torch.stack([zero, broken - nan, nan], 1)
+            special = torch.stack([zero, broken - nan, nan], 1).long()
         else:
             smallest = numbers.nan_to_num(torch.inf, torch.inf, torch.inf).amin(1)
             largest = numbers.nan_to_num(-torch.inf, -torch.inf, -torch.inf).amax(1)
@@ -199,6 +200,9 @@ def as_float32(numbers: Tensor, *, copy: bool = False) -> Tensor:
 
 def whole_facts(numbers: Tensor) -> tuple[Tensor, ...]:
     """The finite extremes, and how many elements are zero, not finite and NaN; on their device."""
+    found = whole_facts_at_once(numbers)
+    if found is not None:
+        return found.unbind()
     if may_look(numbers):
         extremes, zero = numbers.aminmax(), numbers.numel() - numbers.count_nonzero()
         if all(map(math.isfinite, extremes)):

@@ -426,3 +426,36 @@ def test_differences_are_kept_as_float32_only():
     now, before = [draw(4, 4, dtype=torch.bfloat16)], [draw(4, 4, dtype=torch.bfloat16)]
     with pytest.raises(TypeError, match="float32"):
         ManyUpdates()(now, before, [torch.zeros_like(now[0])], [True], new_block(1), 0)
+
+
+def special(x):
+    """A copy with zeros and, in one element each, what is not finite."""
+    flat = x.flatten().clone()
+    flat[: len(flat) // 3] = 0
+    flat[-3:] = torch.tensor([torch.nan, torch.inf, -torch.inf], dtype=x.dtype, device=x.device)
+    return flat.reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1,), (7,), (64, 1024), (1000, 1001), (3, 5, 7, 11)])
+@pytest.mark.parametrize(
+    "change", [lambda x: x, special, lambda x: x.abs() + 1, lambda x: x * torch.nan, lambda x: -0.0 * x]
+)
+def test_facts_of_whole_tensors(change, shape, dtype):
+    if change is special and shape == (1,):
+        shape = (16,)
+    x = change(draw(*shape, dtype=dtype, scale=3.0))
+    found, values = fused.whole_facts(x).tolist(), wide(x)
+    finite = values[np.isfinite(values)]
+    assert found == [
+        finite.min(initial=np.inf),
+        finite.max(initial=-np.inf),
+        np.sum(values == 0),
+        np.sum(~np.isfinite(values)),
+        np.sum(np.isnan(values)),
+    ]
+
+
+@pytest.mark.parametrize("x", [torch.ones(4), torch.ones(4, dtype=torch.float64)])
+def test_facts_that_no_kernel_can_find_are_none(x):
+    assert fused.whole_facts(x if x.dtype == torch.float32 else x.to(DEVICE)) is None

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..allocation import lasting
 from ..columns import WIDTH, Column, bits
 from .device import geometry_kernel
+from .device_facts import FOUND, facts_kernel
 from .device_output import output_kernel
 from .device_rows import rows_kernel
 from .device_sketch import sketch_kernel
@@ -17,7 +18,7 @@ from .launch import Launcher
 from .reference import SIGNS, SKETCH
 from .triton_import import AVAILABLE, tl
 
-__all__ = ["AVAILABLE", "GeometryReader", "OutputReader", "SketchReader", "scratch_size", "supports"]
+__all__ = ["AVAILABLE", "GeometryReader", "OutputReader", "SketchReader", "scratch_size", "supports", "whole_facts"]
 
 ROW_BYTES = 8 * WIDTH
 
@@ -83,6 +84,7 @@ def processors(device: int) -> int:
 TILE, WARPS, UNROLL, WAVES = 1024, 4, 4, 4
 GEOMETRY_TILE, GEOMETRY_WARPS, GEOMETRY_WAVES = 4096, 2, 12
 SKETCH_WARPS, SKETCH_WAVES = 16, 2
+FACTS_TILE, FACTS_WARPS, FACTS_WAVES = 4096, 4, 8
 
 
 class Plan(NamedTuple):
@@ -246,6 +248,27 @@ class GeometryReader:
         launch = self._launchers[(address | kept) % 16 == 0]
         row = block.data_ptr() + index * ROW_BYTES
         launch(self._device, self._programs, address, kept, row, self._size, int(follows and self._keeps))
+
+
+@lru_cache(maxsize=64)
+def _facts_launcher(dtype: torch.dtype, aligned: bool) -> Launcher:
+    return Launcher(facts_kernel, FACTS_WARPS, _DTYPES[dtype], aligned, FACTS_TILE)
+
+
+def whole_facts(x: Tensor) -> Tensor | None:
+    """The finite extremes of a tensor, infinite if there are none, and how many elements are zero, not finite and NaN.
+
+    In float64, from one pass; None if no kernel can read the tensor.
+    """
+    if not AVAILABLE or not supports(x):
+        return None
+    scratch = torch.zeros(FOUND + 1, dtype=torch.int64, device=x.device)
+    found = torch.empty(FOUND, dtype=torch.float64, device=x.device)
+    device, address, size = x.get_device(), x.data_ptr(), x.numel()
+    programs = min(-(-size // FACTS_TILE), FACTS_WAVES * processors(device))
+    launch = _facts_launcher(x.dtype, address % 16 == 0)
+    launch(device, programs, address, scratch.data_ptr(), found.data_ptr(), size)
+    return found
 
 
 @lru_cache(maxsize=16)
