@@ -163,10 +163,32 @@ def test_bounded_run_keeps_averages_of_its_oldest_ticks(tmp_path, numbers, put, 
 def test_bounded_log_stops(tmp_path, numbers, put):
     writer = Writer(tmp_path / "run", max_size=SMALLEST_SIZE, journal="log")
     with pytest.warns(MonitorchWarning, match="has reached max_size=1048576, and a log cannot be shortened"):
-        fill(writer, numbers, put)
+        fill(writer, numbers, put, close=False)
+    put(writer, numbers(256, 50), first=25600)
+    writer.event(25700, "late")  # in one group with numbers
+    writer.close()
     assert writer.path.stat().st_size < 1.01 * SMALLEST_SIZE
-    assert_readable(tmp_path / "run", numbers(256, 50))
-    assert list_runs(tmp_path)[0].status == "finished"
+    meta = assert_readable(tmp_path / "run", numbers(256, 50))
+    (info,) = list_runs(tmp_path)
+    assert info.status == "finished"
+    assert info.dropped == meta["dropped"] == writer.dropped > 0
+    with open_run(tmp_path / "run") as run:
+        assert [event.kind for event in run.events()] == ["late"]
+
+
+def test_a_log_that_is_full_still_shows_that_it_is_being_written(tmp_path, numbers, put, monkeypatch):
+    writer = Writer(tmp_path / "run", max_size=SMALLEST_SIZE, journal="log")
+    with pytest.warns(MonitorchWarning, match="has reached max_size"):
+        fill(writer, numbers, put, close=False)
+    before = list_runs(tmp_path)[0].age
+    for step in range(3):
+        writer.put("Norm", 30000 + step, np.ones((1, 50)), layers=[str(n) for n in range(50)], statistics=["mean"])
+        writer.flush()
+    (info,) = list_runs(tmp_path)
+    assert info.status == "running"
+    assert info.age <= before + 1.0
+    assert info.dropped == writer.dropped
+    writer.close()
 
 
 @pytest.mark.parametrize("max_size", [2 * SMALLEST_SIZE, SMALLEST_SIZE], ids=["columns of 16", "columns of 256"])

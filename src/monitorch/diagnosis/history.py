@@ -3,6 +3,7 @@
 Tick averages would not do: no median and no first bad step can be read from them.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -191,6 +192,11 @@ class Parameter:
     """Whether it requires a gradient."""
     optimized: bool = True
     """Whether an optimizer has it."""
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
 
     @property
     def is_weight(self) -> bool:

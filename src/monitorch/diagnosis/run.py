@@ -100,7 +100,7 @@ class RunView:
 
     def size(self, parameter: str) -> int:
         """The number of elements of a parameter."""
-        return max(1, math.prod(self.facts.parameters[parameter].shape))
+        return max(1, self.facts.parameters[parameter].size)
 
     def place(self, layer: str | None) -> int:
         """The position of a layer in the model."""

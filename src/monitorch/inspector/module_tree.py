@@ -80,10 +80,11 @@ class NamedModule(NamedTuple):
 
 def description(layers: Iterable[NamedModule]) -> list[tuple[str, str, int]]:
     """Name, class and number of parameters of each layer, without the parameters of its submodules."""
-    return [(name, type(module).__name__, sum(map(_size, module._parameters.values()))) for name, module, _ in layers]
+    return [(name, type(module).__name__, sum(map(size_of, module._parameters.values()))) for name, module, _ in layers]
 
 
-def _size(parameter: nn.Parameter | None) -> int:
+def size_of(parameter: nn.Parameter | None) -> int:
+    """How many elements a parameter has; 0 while it is not initialised."""
     return 0 if parameter is None or is_lazy(parameter) else parameter.numel()
 
 

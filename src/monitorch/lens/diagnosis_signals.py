@@ -6,11 +6,13 @@ from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..engine.module_tap import ModuleTap, NamedTensors
-from ..engine.parameters import own_parameters
+from ..engine.parameters import locate_parameter, own_parameters
 from ..engine.passes import TRAINING, RecomputationFilter
 from ..engine.tensors import tensors_in
+from ..engine.torch_private import Normalization
 from ..gatherer import FeedForwardGatherer
 from ..gatherer.abstract_gatherer import Gatherer, GathererState
 from ..preprocessor import OutputNorm
@@ -46,6 +48,13 @@ def _pick_output(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ou
     return {"output": x for x in islice(tensors_in(output), 1)}  # noqa: B035 - there is at most one
 
 
+def _has_weights(module: nn.Module) -> bool:
+    """Whether a module has a matrix or a kernel of its own; parametrised and not yet initialised ones count."""
+    found = [locate_parameter(module, name) for name in own_parameters(module)]
+    is_norm = isinstance(module, (Normalization, nn.GroupNorm, nn.LayerNorm))
+    return any(own is not None and (not is_norm if is_lazy(own) else own.dim() > 1) for own in found)
+
+
 class DiagnosisSignals(Lens):
     """The root mean square of layers' outputs, and how much samples differ in some of them; nothing is shown."""
 
@@ -57,7 +66,7 @@ class DiagnosisSignals(Lens):
 
     def register_leaf_module(self, module: nn.Module, module_name: str, inspector_state: Any) -> None:
         """Watch layers with weights."""
-        if any(own.dim() > 1 for own in module.parameters(recurse=False)):
+        if _has_weights(module):
             self._watch(
                 FeedForwardGatherer(module, [self.scale], module_name, inspector_state), module_name, module_name
             )

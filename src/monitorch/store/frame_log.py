@@ -19,6 +19,7 @@ from ..errors import StoreError, UnreadableRunError
 from ..statistic import Statistic
 from .status import derive_status
 from .types import (
+    NUMBERS,
     Event,
     FirstOperations,
     Frame,
@@ -45,10 +46,12 @@ _ANY_FIRST_LINE = re.compile(rb"monitorch frame log (\d+)\n")
 _HEAD = struct.Struct("<III")  # length and CRC-32 of what follows, and the CRC-32 of these two
 _TEXT = struct.Struct("<I")  # length of the JSON text, before the numbers
 
-NUMBERS = (Frame, PackedHistograms, PackedSamples)
-
 Written = dict[str | tuple[str, str], Any]
 """What is written only when it changes: the statistics and layers of a lens, the edges of a lens and tag."""
+
+
+class FullError(OSError):
+    """There is no room for more numbers; other operations can still be stored."""
 
 
 class FrameLog:
@@ -56,7 +59,7 @@ class FrameLog:
 
     Args:
         path: the file; made if there is none. A half-written end, left by a killed writer, is cut off.
-        max_size: how many bytes it may take; beyond that nothing is stored.
+        max_size: how many bytes it may take; beyond that no more numbers are stored.
     """
 
     def __init__(self, path: Path, max_size: int | None) -> None:
@@ -92,7 +95,7 @@ class FrameLog:
         data = b"".join(record for operation in operations for record in _records(operation, written))
         too_large = self._max_size is not None and self._end + len(data) > self._max_size
         if too_large and any(isinstance(operation, NUMBERS) for operation in operations):
-            raise OSError(f"{self.path} has reached max_size={self._max_size}, and a log cannot be shortened")
+            raise FullError(f"{self.path} has reached max_size={self._max_size}, and a log cannot be shortened")
         self._append(data)
         self._written = written
         for operation in operations:

@@ -165,6 +165,9 @@ class Segment(NamedTuple):
     time: float
 
 
+NUMBERS = (Frame, PackedHistograms, PackedSamples)
+"""Operations that hold numbers; a run of bounded size has room for the others."""
+
 Operation: TypeAlias = Frame | PackedHistograms | PackedSamples | Event | Meta | ModelLayers | Looks | Segment
 
 FirstOperations: TypeAlias = Callable[[int | None], Sequence[Operation]]

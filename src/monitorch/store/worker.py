@@ -14,7 +14,8 @@ from typing import Any
 from ..statistic import Statistic
 from .backend import Backend
 from .database import OwnerChangedError
-from .types import Frame, Looks, Meta, ModelLayers, Operation, PackedHistograms, PackedSamples
+from .frame_log import FullError
+from .types import NUMBERS, Frame, Looks, Meta, ModelLayers, Operation, PackedHistograms, PackedSamples
 
 COMMIT_SECONDS = 0.5
 """Operations are stored in groups; the first one of a group waits this many seconds."""
@@ -73,6 +74,9 @@ class Worker(threading.Thread):
     def fail(self, error: Exception) -> None:
         """Leave a notice of the first failure, and try again later."""
         self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._tell_of_failure(error)
+
+    def _tell_of_failure(self, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         self._tell("failure", f"the run cannot be stored in {self._folder}: {reason}. Training goes on without it")
 
@@ -97,6 +101,7 @@ class Worker(threading.Thread):
             self._retry_at = 0.0  # a request means: try again now
             self._commit()
             if item.is_last:
+                self._retry_at = 0.0
                 self._commit(item.facts)
                 self._end()
                 return True
@@ -129,6 +134,10 @@ class Worker(threading.Thread):
             return
         try:
             self._write([*group, self.sign_of_life(facts)])
+        except FullError as error:
+            self.drop(_frames(group))
+            self._tell_of_failure(error)
+            self._write_each([*(own for own in group if not isinstance(own, NUMBERS)), self.sign_of_life(facts)])
         except _OF_THE_DISK as error:
             self._owes_prologue = True
             self.drop(_frames(group))

@@ -10,6 +10,7 @@ from uuid import uuid4
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ..diagnosis import Finding, RunFacts, SampleHistory, diagnose, signals, verdict
@@ -330,17 +331,18 @@ class LiveDiagnosis:
             if predicted is not None:
                 facts.predicted_counts = [int(count) for count in predicted]
         facts.computes_in_half |= any(part.computes_in_half for part in self._spreads)
-        self._look_for_thawed()
+        self._look_at_parameters()
         if self._first is not None:
             self._first.deliver()
 
-    def _look_for_thawed(self) -> None:
-        """Parameters that were frozen may be trained now."""
-        frozen = {name: own for name, own in self.history.facts.parameters.items() if not own.trainable}
-        model = self._model() if frozen else None
+    def _look_at_parameters(self) -> None:
+        """Parameters that were frozen may be trained now, and others may have got their shape."""
+        known = self.history.facts.parameters.items()
+        open_ones = {name: own for name, own in known if not own.trainable or not own.shape}
+        model = self._model() if open_ones else None
         for name, parameter in () if model is None else named_parameters(model):
-            if name in frozen:
-                frozen[name].trainable = parameter.requires_grad
+            if name in open_ones:
+                open_ones[name].trainable, open_ones[name].shape = parameter.requires_grad, shape_of(parameter)
 
 
 class FirstStep:
@@ -401,6 +403,11 @@ def _added(known: list[int], more: Any) -> list[int]:
     return [int(count) for count in both]
 
 
+def shape_of(parameter: nn.Parameter) -> tuple[int, ...]:
+    """The shape of a parameter; empty while it is not initialised."""
+    return () if is_lazy(parameter) else tuple(parameter.shape)
+
+
 def _facts(
     model: nn.Module, optimizers: Sequence[Optimizer], loss_fn: nn.Module | None, inspector: PyTorchInspector
 ) -> RunFacts:
@@ -414,7 +421,7 @@ def _facts(
     parameters = {
         name: Parameter(
             name.rpartition(".")[0],
-            tuple(parameter.shape),
+            shape_of(parameter),
             str(parameter.dtype).removeprefix("torch."),
             parameter.requires_grad,
             not optimizers or parameter in owned,

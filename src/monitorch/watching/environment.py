@@ -3,15 +3,17 @@
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ..engine.optimizers import StandIn
+from ..inspector.module_tree import size_of
 from .settings import settings
 
 GIT_SECONDS = 2.0
@@ -23,14 +25,20 @@ def environment_facts(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict
     return {
         "model": {
             "kind": type(model).__name__,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "trained parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "parameters": _count(model.parameters()),
+            "trained parameters": _count(parameter for parameter in model.parameters() if parameter.requires_grad),
         },
         "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
         "script": Path(sys.argv[0]).name if sys.argv else "",
         "git": commit(Path.cwd()),
         "machine": {"platform": platform.platform(), "devices": _devices()},
     }
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int | None:
+    """How many elements they have; None while some are not initialised."""
+    known = list(parameters)
+    return None if any(map(is_lazy, known)) else sum(map(size_of, known))
 
 
 def commit(folder: Path) -> dict[str, Any] | None:

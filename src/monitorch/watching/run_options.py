@@ -71,8 +71,10 @@ class RunOptions:
                 before = run.meta.get("model")
         except (StoreError, OSError):  # there is none yet, or the writer will say why it cannot be continued
             return
-        if before and model and any(before.get(name) != model[name] for name in ("kind", "parameters")):
-            then, now = (f"{one.get('kind')} with {one.get('parameters'):,} parameters" for one in (before, model))
+        if not before or not model or before.get("parameters") is None or model["parameters"] is None:
+            return
+        if any(before.get(name) != model[name] for name in ("kind", "parameters")):
+            then, now = (f"{one.get('kind')} with {one['parameters']:,} parameters" for one in (before, model))
             text = f"the run {self._run!r} was of another model, {then}; this is {now}. Their numbers will be mixed"
             warn(f"{text}: choose another name, or leave resume=True out")
 

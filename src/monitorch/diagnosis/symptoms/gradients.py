@@ -188,7 +188,8 @@ class NoGradient(Symptom):
         return [
             name
             for name, own in run.facts.parameters.items()
-            if own.trainable and (own.layer in ran or name in table.places) and name not in run.left_optimizer
+            if own.trainable and own.size and (own.layer in ran or name in table.places)
+            if name not in run.left_optimizer
         ]
 
     def _are_starved(self, run: RunView, table: Table, names: Sequence[str]) -> Mask:
