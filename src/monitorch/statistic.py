@@ -183,13 +183,20 @@ def band_of(low: str, high: str) -> str:
     return next((band for band, names in BANDS.items() if names == (low, high)), f"{low}-{high}")
 
 
+def curve_and_line(name: str) -> tuple[str, str]:
+    """The two parts of a name inside a plot; a curve may have any name.
+
+    >>> curve_and_line("train/acc mean"), curve_and_line("mean"), curve_and_line("my loss")
+    (('train/acc', 'mean'), ('', 'mean'), ('', 'my loss'))
+    """
+    curve, _, line = name.rpartition(" ")
+    return (curve, line) if curve and line in _LINES else ("", name)
+
+
 def _names_in(name: str) -> tuple[str, str, str]:
     """Tag, curve and line of a name; joined again, they are the name."""
     tag, _, rest = name.rpartition("/")
-    if not tag:
-        rest = name
-    curve, _, line = rest.rpartition(" ")
-    return (tag, curve, line) if curve and line in _LINES else (tag, "", rest)
+    return tag, *curve_and_line(rest if tag else name)
 
 
 def _part(line: str) -> tuple[Role, str, Side]:

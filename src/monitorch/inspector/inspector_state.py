@@ -123,7 +123,7 @@ class InspectorState:
         """What happened in this run."""
         self.first_not_finite: Origin | None = None
         """The first tensor that was not finite."""
-        self.newest: Mapping[str, float] = {}
+        self.newest: Mapping[tuple[str, str], float] = {}
         """Losses and other numbers of the whole run from the last ticks that are done, by plot and curve. It is
         replaced, never changed: whoever must not wait for a tick may read it at any time."""
         self.agreed_stop = False

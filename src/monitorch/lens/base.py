@@ -96,14 +96,14 @@ class Lens(AbstractLens):
         """The numbers of the last tick, one by one."""
         return self._records(self._frames, epoch, self._moment[0])
 
-    def whole_run_numbers(self) -> dict[str, float]:
+    def whole_run_numbers(self) -> dict[tuple[str, str], float]:
         """The numbers of the last tick that belong to no layer, such as losses, by plot and curve."""
-        found: dict[str, float] = {}
+        found: dict[tuple[str, str], float] = {}
         for frame in self._frames:
             if frame.layers == (frame.tag,) and not frame.is_share:
                 for _, statistic, value, _ in frame.numbers():
                     if statistic.role == "line":
-                        found.setdefault(statistic.plot, value)
+                        found.setdefault((statistic.tag, statistic.curve), value)
         return found
 
     def _show(self, frames: Sequence[TagFrame], visualizer: AbstractVisualizer, epoch: int, step: int) -> None:

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..statistic import Role, Side, Statistic, band_of
+from ..statistic import Role, Side, band_of, curve_and_line
 from .abstract_visualizer import AbstractVisualizer, Ranges, TagAttributes, TagType, Values
 from .record import Record
 
@@ -76,7 +76,7 @@ class RecordSink(AbstractVisualizer):
         records = []
         for layer, lines in values.items():
             count = counts.get(layer, 0)
-            curves = {name: "" if role == "share" else Statistic(name).curve for name in lines}
+            curves = {name: "" if role == "share" else curve_and_line(name)[0] for name in lines}
             for name, value in lines.items():
                 records.append(Record(*moment, layer, tag, name, value, count, role, curves[name]))
             for names, edges in ranges.get(layer, {}).items():
@@ -90,7 +90,7 @@ class RecordSink(AbstractVisualizer):
 def _band(names: tuple[str, str], curves: Iterable[str]) -> tuple[str, str]:
     """Which of the curves a band is around, and what it is called."""
     low, high = names
-    known = (curve for curve in (*curves, Statistic(low).curve) if curve)
+    known = (curve for curve in (*curves, curve_and_line(low)[0]) if curve)
     curve = next((curve for curve in known if all(name.startswith(f"{curve} ") for name in names)), "")
     start = len(curve) + 1 if curve else 0
     return curve, band_of(low[start:], high[start:])

@@ -382,7 +382,7 @@ class Watch(DisplaysRun):
             head start is used up; and ``verdict``, such as ``"1 problem since step 80"``.
         """
         try:
-            by_curve = {plot.rpartition("/")[2]: value for plot, value in self.inspector.state.newest.items()}
+            by_curve = {curve: value for (_, curve), value in self.inspector.state.newest.items()}
             known = {
                 "loss": by_curve.get(self.inspector._call_preprocessor.train_loss_str),
                 "grad_norm": by_curve.get("gradient_norm"),

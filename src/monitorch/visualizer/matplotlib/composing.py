@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
-from ...statistic import Statistic
+from ...statistic import curve_and_line
 from ..abstract_visualizer import TagAttributes, TagType
 from .drawing import draw
 from .history import Curves, History
@@ -30,7 +30,7 @@ def plan(
     big, small = [], []
     for tag, attributes in tags.items():
         if attributes.big_plot and attributes.apart:
-            names = dict.fromkeys(Statistic(line).curve or line for line in history.line_names(tag))
+            names = dict.fromkeys(curve_and_line(line)[0] or line for line in history.line_names(tag))
             big += [TagColumn(tag, only=name) for name in names]
         elif attributes.big_plot:
             big.append(TagColumn(tag, _labels(tag, attributes, history)))
@@ -122,8 +122,8 @@ def _part_of(curves: Curves, name: str) -> Curves:
     """The lines and bands of one name, or all of them."""
     if not name:
         return curves
-    lines = {line: series for line, series in curves.lines.items() if name in (line, Statistic(line).curve)}
-    bands = {edges: band for edges, band in curves.bands.items() if Statistic(edges[0]).curve == name}
+    lines = {line: series for line, series in curves.lines.items() if name in (line, curve_and_line(line)[0])}
+    bands = {edges: band for edges, band in curves.bands.items() if curve_and_line(edges[0])[0] == name}
     return Curves(lines, bands, curves.nonfinite)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ...statistic import Statistic, band_of
+from ...statistic import band_of, curve_and_line
 
 COLUMN_BACKGROUNDS = ((1.0, 1.0, 1.0), (0.95, 0.92, 0.9))
 SHARE_COLOURS = ("cornflowerblue", "royalblue")
@@ -54,7 +54,7 @@ def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
     uses: Counter[str] = Counter()
     styles = {}
     for name in names:
-        quantity = Statistic(name).curve or name
+        quantity = curve_and_line(name)[0] or name
         named = _LINE_COLOURS.get(name) or _LINE_COLOURS.get(quantity)
         colour = named or colour_of.setdefault(quantity, _UNNAMED_COLOURS[len(colour_of) % len(_UNNAMED_COLOURS)])
         styles[name] = LineStyle(colour, _DASHES[uses[colour] % len(_DASHES)])
@@ -64,8 +64,7 @@ def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
 
 def band_colour(edges: tuple[str, str], lines: Mapping[str, LineStyle]) -> str:
     """The named colour of a band, or else the colour of the line that it surrounds."""
-    low, high = map(Statistic, edges)
-    quantity = low.curve
-    named = _BANDS_OF[quantity].get(band_of(low.line, high.line)) if quantity in _BANDS_OF else None
-    surrounded = (style.colour for name, style in lines.items() if quantity and Statistic(name).curve == quantity)
+    (quantity, low), (_, high) = map(curve_and_line, edges)
+    named = _BANDS_OF[quantity].get(band_of(low, high)) if quantity in _BANDS_OF else None
+    surrounded = (style.colour for name, style in lines.items() if quantity and curve_and_line(name)[0] == quantity)
     return named or next(surrounded, "grey")
