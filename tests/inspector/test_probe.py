@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from monitorch import watch
 from monitorch.engine.torch_private import number_of_graphs
-from monitorch.errors import LifecycleError, OptionError, UnsupportedModelError
+from monitorch.errors import LifecycleError, MonitorchWarning, OptionError, UnsupportedModelError
 from monitorch.inspector import ProbeReport, PyTorchInspector
 from monitorch.inspector.cadence import Cadence
 from monitorch.inspector.inspector_state import InspectorState
@@ -894,7 +894,9 @@ def test_a_method_of_another_module_may_be_the_loss():
 def test_which_loss_is_measured():
     x, y = normal(4, 3, dtype=torch.float32), normal(4, 1, dtype=torch.float32)
     model = OwnLoss()
-    plain, known = inspect(model), inspect(model, lenses=[LossMetrics(), LossMetrics(loss_fn=nn.MSELoss())])
+    plain = inspect(model)
+    with pytest.warns(MonitorchWarning, match="two LossMetrics lenses"):
+        known = inspect(model, lenses=[LossMetrics(), LossMetrics(loss_fn=nn.MSELoss())])
     squared, absolute = F.mse_loss(model(x), y).item(), F.l1_loss(model(x), y).item()
     assert known.probe(x, y).train_loss == squared
     assert known.probe(x, y, loss_fn=nn.L1Loss()).train_loss == absolute

@@ -190,7 +190,8 @@ def test_shared_layer_is_recorded_once_with_all_its_calls(watch):
 
 def test_two_lenses_of_one_kind_both_write_their_own_numbers(watch, shown, close):
     model = nn.Sequential(nn.Tanh())
-    inspector = watch(model, OutputNorm(), OutputNorm(normalize_by_size=True))
+    with pytest.warns(MonitorchWarning, match="two OutputNorm lenses give numbers of layer '0' the same names"):
+        inspector = watch(model, OutputNorm(), OutputNorm(normalize_by_size=True))
     output = model(torch.randn(4, 9))
     inspector.tick_epoch()
     values = [values["0"]["mean"] for _, tag, values, _ in shown.calls if tag == "Output Norm"]

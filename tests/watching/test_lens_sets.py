@@ -1,5 +1,7 @@
 """Which lenses a model is looked at through when nobody chooses."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,14 @@ import monitorch
 from monitorch import PyTorchInspector
 from monitorch.engine import allocation
 from monitorch.errors import OptionError
-from monitorch.lens import Attention, ParameterUpdateGeometry, UpdateRatio
+from monitorch.lens import (
+    Attention,
+    Distribution,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterUpdateGeometry,
+    UpdateRatio,
+)
 from monitorch.watching.lens_sets import SETS, all_lenses, checked, expanded, standard_lenses
 
 PARAMETERS = (
@@ -160,3 +169,28 @@ MODELS = [nn.Linear(2, 1), nn.Sequential(), nn.ReLU(), nn.TransformerEncoderLaye
 )
 def test_a_set_says_nothing_of_lenses_that_find_nothing(name, model):
     monitorch.watch(model, lenses=name, visualizer="dummy", on_error="raise").close()
+
+
+def test_a_lens_of_the_user_replaces_the_one_of_a_set_with_numbers_of_the_same_names():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (model[0], nn.Linear(1, 1))]
+    own = [OutputNorm(normalize_by_size=True), UpdateRatio(optimizers[1]), Distribution("gradient")]
+    found = expanded(["all", *own], model, optimizers)
+    assert found[-3:] == own
+    kinds = Counter(type(lens) for lens in found)
+    assert kinds[OutputNorm] == 1
+    assert kinds[UpdateRatio] == 2  # the set's for the other optimizer stays
+    assert [lens.what for lens in found if isinstance(lens, Distribution)] == ["output", "parameter", "gradient"]
+
+
+def test_lenses_of_two_optimizers_and_of_different_layers_are_no_twins():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
+    lenses = [
+        *map(UpdateRatio, optimizers),
+        OutputNorm(),
+        OutputGradientGeometry(),
+        Distribution(),
+        Distribution("gradient"),
+    ]
+    PyTorchInspector(lenses, module=model, optimizer=optimizers, visualizer="dummy")  # no warning

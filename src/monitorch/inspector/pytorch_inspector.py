@@ -21,7 +21,7 @@ from ..engine.reports import tell
 from ..engine.tensors import has_no_numbers
 from ..errors import LifecycleError, OptionError, short_repr, warn
 from ..lens.abstract_lens import AbstractLens
-from ..lens.base import Lens
+from ..lens.base import Lens, warn_of_twins
 from ..lens.logged_scalars import LoggedScalars
 from ..lens.loss_metrics import LossMetrics
 from ..lens.options import old_names
@@ -253,6 +253,7 @@ class PyTorchInspector(DisplaysRun):
             self._steps = StepCounter(self.state, self.state.engine, model, self._trainer, self._peak_flops)
             self._handles.append(self._steps)
             warn_of_other_names(self._adopted)
+            warn_of_twins(self._adopted)
             drop_graphs(module)
         self.state.attached = True
         return self

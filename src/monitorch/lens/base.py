@@ -33,7 +33,7 @@ class Lens(AbstractLens):
     """What the user can do when a lens finds no layer."""
 
     _group = ""
-    """The name of its numbers in records and runs; empty for the class name."""
+    """Its name, if that is not the name of its class."""
 
     def __init_subclass__(cls) -> None:
         """Let every lens accept the keywords of earlier releases."""
@@ -70,6 +70,11 @@ class Lens(AbstractLens):
         for preprocessor in self._preprocessors:
             preprocessor.clear()
         self._gatherers, self._layers, self._frames = [], {}, []
+
+    @property
+    def name(self) -> str:
+        """The name of its numbers in records and runs."""
+        return self._group or type(self).__name__
 
     def introduce_tags(self, visualizer: AbstractVisualizer) -> None:
         """Announce each view once."""
@@ -119,7 +124,7 @@ class Lens(AbstractLens):
         return [record for frame in frames for record in frame.records(moment)]
 
     def _dated(self, epoch: int, step: int) -> Moment:
-        return Moment(step, epoch, self._moment[1], own_rank(), self._group or type(self).__name__)
+        return Moment(step, epoch, self._moment[1], own_rank(), self.name)
 
     def reset_epoch(self) -> None:
         """Start new accumulators."""
@@ -177,6 +182,22 @@ class Lens(AbstractLens):
         gatherer.rename(layer)
         self._gatherers.append(gatherer)
         self._layers[layer] = None
+
+
+def warn_of_twins(lenses: Iterable[AbstractLens]) -> None:
+    """Warn about lenses whose numbers have the same names: in runs and figures only one of them can be seen."""
+    known = [lens for lens in lenses if isinstance(lens, Lens)]
+    for place, lens in enumerate(known):
+        tags = {view.tag for view in lens._views}
+        for other in known[:place]:
+            if getattr(lens, "optimizer", None) is not getattr(other, "optimizer", None):
+                continue  # they show different parameters, or the same ones at other steps
+            common = [layer for layer in lens._layers if layer in other._layers]
+            if common and other.name == lens.name and tags & {view.tag for view in other._views}:
+                where = f"of layer {common[0]!r}" + f" and {len(common) - 1} more" * (len(common) > 1)
+                cure = "leave one of them out, or give them different layers"
+                warn(f"two {lens.name} lenses give numbers {where} the same names, so only one of them is seen: {cure}")
+                return
 
 
 class OutputLens(Lens):

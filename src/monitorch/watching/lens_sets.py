@@ -128,9 +128,6 @@ def all_lenses(
     return chosen
 
 
-SINGLE = {Attention, BatchNormStatistics, InputStatistics, ParameterFacts, Routing, TargetStatistics}
-"""Lenses that make no sense twice."""
-
 SETS = {STANDARD: standard_lenses, EVERYTHING: all_lenses}
 
 
@@ -148,11 +145,19 @@ def checked(lenses: str | Iterable[Any]) -> list[Any]:
 def expanded(lenses: Iterable[Any], *args: Any) -> list[AbstractLens]:
     """The lenses, with each set name replaced by its lenses; ``args`` are passed to the sets.
 
-    A lens given by the user replaces the one of its class in a set, if two would only show the same twice.
+    A lens given by the user replaces the one in a set whose numbers have the same names.
     """
     given = list(lenses)
-    own = {type(lens) for lens in given} & SINGLE
+    own = set(map(_names_of, given))
     sets = {
-        name: [lens for lens in SETS[name](*args) if type(lens) not in own] for name in given if isinstance(name, str)
+        name: [lens for lens in SETS[name](*args) if _names_of(lens) not in own]
+        for name in given
+        if isinstance(name, str)
     }
     return [lens for one in given for lens in (sets[one] if isinstance(one, str) else [one])]
+
+
+def _names_of(lens: Any) -> tuple[Any, ...]:
+    """What the names of a lens's numbers depend on, besides the layers: its class, and for some an option."""
+    of_one = lens.optimizer if isinstance(lens, (ParameterUpdateGeometry, UpdateRatio)) else None
+    return type(lens), id(of_one), lens.what if isinstance(lens, Distribution) else ""
