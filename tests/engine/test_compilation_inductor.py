@@ -12,6 +12,7 @@ from monitorch.lens import LossMetrics, OutputActivation, OutputGradientGeometry
 
 # the compiler hides these warnings of its own, but cannot where warnings are errors
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:two OutputGradientGeometry lenses"),  # so that both kinds are in one graph
     pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

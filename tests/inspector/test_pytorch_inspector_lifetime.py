@@ -9,7 +9,15 @@ from torch import nn
 
 from monitorch import PyTorchInspector
 from monitorch.errors import LifecycleError, OptionError
-from monitorch.lens import LossMetrics, OutputNorm, ParameterGradientGeometry, ParameterNorm
+from monitorch.lens import (
+    LossMetrics,
+    NonFinite,
+    OutputGradientGeometry,
+    OutputNorm,
+    ParameterGradientGeometry,
+    ParameterNorm,
+    ParameterUpdateGeometry,
+)
 
 
 @pytest.fixture
@@ -211,3 +219,49 @@ def test_a_lens_that_fails_at_attach_leaves_no_model_half_watched(model, count_h
         inspector.attach(model)
     assert count_hooks(model) == 0
     assert not inspector.state.attached
+
+
+def kept(inspector):
+    """The bytes of tensors that others are compared with, and what the engine thinks that these take."""
+    engine = inspector.state.engine
+    tensors = [meter.comparison.previous for meter in engine.meters if meter.comparison.previous is not None]
+    return sum(tensor.nbytes for tensor in tensors), sum(engine.allowance.taken.values())
+
+
+def test_lenses_that_leave_give_their_memory_back():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inspector = PyTorchInspector([], module=model, optimizer=optimizer, visualizer="dummy", on_error="raise")
+    engine, steps, held = inspector.state.engine, inspector.state.engine.steps(optimizer), []
+    listeners = []
+    for _ in range(3):
+        lenses = [ParameterGradientGeometry(), ParameterUpdateGeometry(optimizer), NonFinite(optimizer)]
+        inspector.lenses.extend(lenses)
+        inspector.tick_epoch()  # they are attached
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 16)).sum().backward()
+            optimizer.step()
+        held.append(kept(inspector))
+        inspector.lenses[:] = []
+        inspector.tick_epoch()
+        assert kept(inspector) == (0, 0)
+        assert not engine._subscribers
+        assert not engine._step_checks
+        listeners.append((len(steps.before), len(steps.after)))
+    assert len(set(held)) == len(set(listeners)) == 1
+    assert held[0][0] > 0
+
+
+def test_layers_that_are_replaced_give_their_memory_back():
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+    inspector = PyTorchInspector(
+        [OutputGradientGeometry(), ParameterGradientGeometry()], module=model, visualizer="dummy"
+    )
+    held = []
+    for _ in range(3):
+        model[0] = nn.Linear(16, 16)
+        inspector.tick_epoch()
+        model(torch.ones(2, 16)).sum().backward()
+        held.append(kept(inspector))
+    assert len(set(held)) == 1

@@ -31,11 +31,15 @@ class Allowance:
 
     def hold(self, owner: Any, size: int, device: torch.device) -> None:
         """Note that the copies of an owner now take this many bytes."""
-        if owner in self._held:
-            last, there = self._held[owner]
-            self.taken[there] -= last
+        self.release(owner)
         self._held[owner] = size, device
         self.taken[device] += size
+
+    def release(self, owner: Any) -> None:
+        """Note that an owner has no copies any more."""
+        size, device = self._held.pop(owner, (0, None))
+        if device is not None:
+            self.taken[device] -= size
 
 
 @lru_cache(maxsize=64)

@@ -150,6 +150,11 @@ class Engine:
         self._step_checks.append(StepCheck(self, optimizer))
         return self._step_checks[-1]
 
+    def end_check(self, check: StepCheck) -> None:
+        """A step check is over."""
+        if check in self._step_checks:
+            self._step_checks.remove(check)
+
     def steps(self, optimizer: Optimizer) -> OptimizerSteps:
         """What notices an optimizer's steps."""
         if id(optimizer) not in self._steps:
@@ -439,6 +444,7 @@ class Engine:
 
     def refresh(self) -> None:
         """Follow parameters that were replaced, and remove hooks that are no longer needed."""
+        self._subscribers = {place: known for place, known in self._subscribers.items() if known.is_used}
         self.gradients.refresh()
         self.norms.refresh()
         self.calls.refresh()

@@ -155,6 +155,11 @@ class Comparison:
         self.interrupted, self.gap = False, gap
         return continues
 
+    def close(self) -> None:
+        """Give the memory back: nothing will be compared any more."""
+        self.previous = self._layout = None
+        self._allowance.release(self)
+
     def knows(self, x: Tensor) -> bool:
         """Whether ``x`` has the layout of the last tensor."""
         return bool((x.shape, x.device, x.dtype, x.stride()) == self._layout)
@@ -362,6 +367,11 @@ class Meter:
         self.reader = self.group = None
         self._tell_estimates()
 
+    def close(self) -> None:
+        """Give the memory back: nobody gets its rows any more."""
+        self.comparison.close()
+        self.before = self.weight = self.reader = self.group = None
+
     def guarded(self, action: Callable[..., Any], *data: Any) -> Any:
         """Call ``action`` unless one failed before; errors are reported and never reach the training loop."""
         if self.failed:
@@ -419,6 +429,7 @@ class Subscription:
             self.subscriber.remove(self.meter.number)
         if not self.meter.subscriptions and self.meter in self._meters:
             self._meters.remove(self.meter)
+            self.meter.close()
 
 
 class Subscriber:
@@ -450,6 +461,11 @@ class Subscriber:
     def remove(self, number: int) -> None:
         """Get no more rows of this meter."""
         self._places[number] = -1
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it gets the rows of any meter."""
+        return bool((self._places >= 0).any())
 
     def choose(self, meters: Places, kinds: Places) -> tuple[Places, Places]:
         """Which rows are for this one, and the place of the layer of each."""

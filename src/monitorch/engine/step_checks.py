@@ -34,9 +34,9 @@ class StepCheck:
     def __init__(self, engine: "Engine", optimizer: Optimizer) -> None:
         self._engine, self._optimizer, self.state = engine, optimizer, engine.state
         self._checked: list[Checked] = []
-        steps = engine.steps(optimizer)
-        steps.before.append(self._before_step)
-        steps.after.insert(0, self._after_step)
+        self._steps = engine.steps(optimizer)
+        self._steps.before.append(self._before_step)
+        self._steps.after.insert(0, self._after_step)
 
     def watch(self, module: nn.Module, parameter: str, name: str) -> None:
         """Check a parameter of a layer from now on."""
@@ -44,8 +44,12 @@ class StepCheck:
         self._checked.append(Checked(ParameterRef(module, parameter), *meters))
 
     def close(self) -> None:
-        """Stop checking. The optimizer's hooks stay until the engine is closed, but do nothing."""
+        """Stop checking."""
         self._checked = []
+        self._engine.end_check(self)
+        for listeners, own in ((self._steps.before, self._before_step), (self._steps.after, self._after_step)):
+            if own in listeners:
+                listeners.remove(own)
 
     @property
     def is_open(self) -> bool:
