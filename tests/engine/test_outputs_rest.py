@@ -8,19 +8,11 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.engine import engine
-from monitorch.engine.torch_private import number_of_graphs
+from monitorch.errors import MonitorchWarning
 from monitorch.lens import OutputActivation, OutputGradientGeometry, OutputNorm, ParameterGradientGeometry
 
 EVERY = 4
 LAYERS = (nn.Linear, nn.ReLU)
-
-
-@pytest.fixture(autouse=True)
-def graphs(monkeypatch):
-    """Graphs that other tests have compiled do not count."""
-    before = number_of_graphs()
-    monkeypatch.setattr(engine, "number_of_graphs", lambda: number_of_graphs() - before)
 
 
 @pytest.fixture
@@ -36,6 +28,11 @@ def inspector(model):
 
 def step(model):
     model(torch.ones(2, 3)).sum().backward()
+
+
+def steps(model, count):
+    for _ in range(count):
+        step(model)
 
 
 def hooks(model):
@@ -148,8 +145,36 @@ def test_layers_that_are_called_without_the_model_come_back_with_the_step(model)
 def test_a_model_compiled_while_taps_rest_is_seen(model, inspector):
     step(model)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    for _ in range(2 * EVERY - 1):
+    with pytest.warns(MonitorchWarning, match="made graphs while no step was observed"):
+        steps(compiled, EVERY - 1)
+    for _ in range(EVERY):
         step(compiled)
+    assert {name: len(norms) for name, norms in samples(inspector).items()} == {"0": 2, "1": 2, "2": 2}
+
+
+def compile_something():
+    """Make a graph that has nothing to do with the model."""
+    torch.compile(torch.sin, backend="eager")(torch.ones(2))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_graphs_from_before_the_model_was_watched_do_not_keep_hooks_awake(model):
+    compile_something()
+    inspector = PyTorchInspector([OutputNorm(include=LAYERS)], module=model, visualizer="dummy", every=EVERY)
+    step(model)
+    assert hooks(model) == [0] * 3
+    inspector.detach()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_graphs_of_others_cost_the_rest_but_no_number(model, inspector):
+    step(model)
+    compile_something()
+    with pytest.warns(MonitorchWarning, match="made graphs while no step was observed"):
+        steps(model, EVERY - 1)
+    for _ in range(EVERY):
+        step(model)
+        assert hooks(model) == [1] * 3  # the model might be inside of other graphs
     assert {name: len(norms) for name, norms in samples(inspector).items()} == {"0": 2, "1": 2, "2": 2}
 
 

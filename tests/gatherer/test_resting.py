@@ -5,8 +5,6 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
-from monitorch.engine import engine
-from monitorch.engine.torch_private import number_of_graphs
 from monitorch.gatherer import BackwardGatherer, FeedForwardGatherer, ParameterGradientGatherer
 from monitorch.lens import OutputNorm
 from monitorch.preprocessor import (
@@ -83,10 +81,8 @@ def hooks_on(layer):
 
 
 @pytest.fixture
-def train(monkeypatch):
+def train():
     """Train with a gatherer; returns what it should have seen in each step, and its hooks before each step."""
-    before = number_of_graphs()  # of other tests
-    monkeypatch.setattr(engine, "number_of_graphs", lambda: number_of_graphs() - before)
 
     def run(gather, keeper, every=EVERY):
         torch.manual_seed(0)

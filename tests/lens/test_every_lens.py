@@ -17,8 +17,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from monitorch import lens
-from monitorch.engine import engine
-from monitorch.engine.torch_private import number_of_graphs
 from monitorch.lens.module_distinction import isactivation
 from monitorch.preprocessor import distribution
 from tests.defaults import default_dtype
@@ -617,10 +615,8 @@ def test_training_is_bit_identical_and_no_hook_stays(case, situation, task, epoc
 
 
 @pytest.fixture
-def idle_hooks(task, train, new_net, make_batches, watch, hooks_on, monkeypatch):
+def idle_hooks(task, train, new_net, make_batches, watch, hooks_on):
     """The number of hooks on layers and parameters after each of ten steps, of which every fifth is observed."""
-    before = number_of_graphs()  # of other tests
-    monkeypatch.setattr(engine, "number_of_graphs", lambda: number_of_graphs() - before)
 
     def count(build):
         watched = task(new_net())

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..errors import warn
 from ..numerical.waiting import HostCopy
 from .allocation import Allowance
 from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, STEP, TAG, Buffers, Chunk, Entry, Infos
@@ -52,6 +53,11 @@ from .step_checks import StepCheck
 from .step_norms import StepNorms
 from .torch_private import number_of_graphs
 from .updates import UpdateTap
+
+COMPILES_AGAIN = (
+    "torch.compile has made graphs while no step was observed; in case the watched model is inside, "
+    "torch.compiler.reset() was called, so they compile again"
+)
 
 
 class Engine:
@@ -103,6 +109,7 @@ class Engine:
         self.is_awake = True
         """Whether the hooks are in place; during idle steps they are not."""
         self._resting: set[Resting] = set()
+        self._graphs_before = number_of_graphs()
         self._step_checks: list[StepCheck] = []
         self.norms = StepNorms(self)
 
@@ -261,16 +268,22 @@ class Engine:
                 self.send_to_rest(tap)
 
     def send_to_rest(self, tap: Resting) -> None:
-        """Take the hook of one module off; not once torch.compile is used, which would make a graph without it."""
-        if not number_of_graphs():
+        """Take the hook of one module off; not once graphs are compiled, which might be made without it."""
+        if not self._compiles:
             self._resting.add(tap)
             tap.rest()
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether graphs were compiled since the model is watched, maybe with the model inside."""
+        return number_of_graphs() != self._graphs_before
 
     def wake(self) -> None:
         """Recording begins again: put all hooks back."""
         self.is_awake = True
-        if self._resting and number_of_graphs():
+        if self._resting and self._compiles:
             torch.compiler.reset()  # graphs that were compiled in the meantime do not contain the taps
+            warn(COMPILES_AGAIN)
             self.collect()
             self.buffers.forget_graphs()
         while self._resting:
