@@ -208,8 +208,29 @@ def only_the_first_watches_what_is_spread(rank):
     return found | {"bare": Training(fully_shard).run(), "lines": numbers.lines}
 
 
+def group_comes_late(rank, folder):
+    """The process group is initialised after watching began; scenarios after this one use the new group."""
+    dist.destroy_process_group()
+    training = Doubled()
+    options = {"run": "late", "folder": folder / "late", "every": 1, "tick_every": 2, "capture": False}
+    optimizer = torch.optim.SGD(training.parameters(), lr=0.1)
+    watched = monitorch.watch(training, optimizer, **options)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+    meeting.PATIENCE = 60.0
+
+    def train():
+        for _ in range(4):
+            training(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+        watched.close()
+
+    found = watching(train) | {"run": watched.run}
+    dist.barrier()
+    return found | {"frames": {run.name: run.ticks for run in list_runs(folder / "late")}}
+
+
 def scenarios(rank, folder):
-    found = {"again": attaches_again(rank)}
+    found = {"late group": group_comes_late(rank, folder), "again": attaches_again(rank)}
     for name, scenario in SCENARIOS.items():
         meeting.PATIENCE = 0.5
         found[name] = scenario(rank)
@@ -348,3 +369,11 @@ def test_the_last_steps_are_shown_at_the_end_of_a_program_where_nobody_is_waited
         assert repr(watched) == f"Watch(Sequential, tick_every=4, ticks={ticks}, closed)"
     finally:
         dist.destroy_process_group()
+
+
+def test_of_processes_that_are_started_after_watching_began_one_goes_on_to_store(ranks):
+    first, second = (found["late group"] for found in ranks)
+    assert first["warnings"] == []
+    assert ["initialised after watching began" in text for text in second["warnings"]] == [True]
+    assert first["frames"][first["run"]] > 0
+    assert first["frames"][second["run"]] == 0

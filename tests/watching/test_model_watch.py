@@ -860,6 +860,16 @@ def test_bad_options_are_refused_and_leave_the_model_alone(training, options, er
     assert training.count_hooks() == 0
 
 
+@pytest.mark.parametrize("options", [{"on_error": "oops"}, {"every": 0}, {"lenses": "none"}, {"tick_every": 0}])
+def test_a_call_that_is_refused_leaves_the_watch_before_it_open(training, options):
+    first = training.watch()
+    with pytest.raises(OptionError):
+        training.watch(**options)
+    assert "closed" not in repr(first)
+    training.watch()
+    assert "closed" in repr(first)
+
+
 @pytest.mark.parametrize("model", ["model", None, torch.ones(1)])
 def test_what_is_no_model_is_refused(model):
     with pytest.raises(OptionError, match=r"a model is a torch\.nn\.Module"):

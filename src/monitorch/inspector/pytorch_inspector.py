@@ -44,6 +44,10 @@ from .tick import RankExchange, Tick
 Item = TypeVar("Item")
 
 A_TICK = "a tick"
+LATE_GROUP = (
+    "the process group was initialised after watching began, so this process has stored a run of its own. Only the "
+    "first process goes on: its run has the numbers of all. Watch after init_process_group()"
+)
 
 
 class PyTorchInspector(DisplaysRun):
@@ -634,6 +638,7 @@ class PyTorchInspector(DisplaysRun):
         """Show the tick; where the visualizer allows it, in another thread, so that training does not wait."""
         state, is_joint = self.state, several_processes() and not self.state.per_rank
         if is_joint:
+            self._find_main_process()
             state.take_agreement()
             is_joint = not state.per_rank
         if not is_joint or state.is_settled:
@@ -663,6 +668,12 @@ class PyTorchInspector(DisplaysRun):
         state.finish_tick(partial(tick.show, self.visualizer if shows else None), later=later)
         if not later:
             self._settle()
+
+    def _find_main_process(self) -> None:
+        """Processes that were started after this inspector was made: only one of them goes on to show numbers."""
+        if self.is_main_process and own_rank() != self.master_rank:
+            self.is_main_process = False
+            warn(LATE_GROUP)
 
     def _with_logged(self) -> list[AbstractLens]:
         """The lenses to show, after it is known what other processes have logged."""

@@ -135,9 +135,9 @@ def watch(
             while the copies need little memory.
         budget: the share of training time that observing may cost, such as 0.02; steps are chosen to stay within it.
         head_start: seconds that observing may cost before the budget applies; 0 if only a budget is given.
-        tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow;
-            Later (with only a budget: from the start) by time: at least 0.25 seconds apart, and at most one percent of
-                the time or a quarter of the budget.
+        tick_every: show numbers every this many steps. None: every 10 steps at first, or sooner if they are slow.
+            Later, and with only a budget from the start, by time: at least 0.25 seconds apart, and together at most one
+            percent of the time or a quarter of the budget.
         visualizer: where to show the numbers instead of storing a run, as in PyTorchInspector.
         trackers: where to also write a digest of them: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, ``"trackio"``, an
             object such as ``WandbTracker(project="gpt")`` from ``monitorch.visualizer.trackers``, or a list of these.
@@ -196,9 +196,10 @@ def watch(
     options |= {"every": 1 if every is None else every, "budget": budget}
     options["head_start"] = 0.0 if head_start is None else head_start
     options["visualizer"] = beside(visualizer, tracked)
+    inspector = PyTorchInspector(chosen, **options, **inspector_options)  # now all options are checked
     if root in _watches:
         _watches[root].close()
-    inspector = PyTorchInspector(chosen, module=model, **options, **inspector_options)
+    inspector.attach(model)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
         print(hint)
     begin_tracking(tracked, inspector, config)
@@ -773,7 +774,7 @@ def failure_in(error: BaseException | None) -> BaseException | None:
 
 def check_options(given: Mapping[str, Any]) -> None:
     """Refuse options that neither ``watch`` nor an inspector has, and suggest the name that was probably meant."""
-    known = signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()
+    known = (signature(PyTorchInspector).parameters.keys() | signature(watch).parameters.keys()) - {"module"}
     for name in given.keys() - known:
         near = get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]}=?" if near else f"; the options are {', '.join(sorted(known))}"
