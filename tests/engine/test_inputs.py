@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from monitorch import MonitorchWarning, PyTorchInspector
 from monitorch.engine.inputs import MOST_INPUTS, loss_arguments, named_inputs
-from monitorch.lens import InputStatistics, OutputNorm, TargetStatistics
+from monitorch.lens import ActivationHealth, InputStatistics, OutputNorm, TargetStatistics
 
 x, y, ids = torch.ones(2, 3), torch.zeros(2, 3), torch.ones(2, dtype=torch.int64)
 EVERY = 4
@@ -165,6 +165,27 @@ def test_a_model_that_is_attached_later_is_read_alone(run):
     assert run.samples == {"output": 1, "target": 1}  # the loss is the same
     run.loss_fn(other(torch.ones(5, 3)), torch.tensor([0] * 5)).backward()
     assert run.samples == {"input": 1, "output": 2, "target": 2}
+
+
+def test_inputs_that_cannot_be_read_keep_nobody_from_looking():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.act = nn.Linear(4, 4), nn.ReLU()
+
+        def forward(self, x, ragged):
+            return self.act(self.layer(x))
+
+    model = Net()
+    inspector = PyTorchInspector(
+        [InputStatistics(), ActivationHealth()], module=model, visualizer="dummy", on_error="raise"
+    )
+    ragged = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged)
+    model(torch.ones(5, 4), ragged).sum().backward()
+    inspector.tick_epoch()
+    found = {(record.tag, record.layer) for record in inspector.records()}
+    assert ("Input Mean", "input.0") in found
+    assert ("Activation Zeros", "act") in found
 
 
 def test_idle_steps_have_no_hook_on_the_loss(run):

@@ -122,7 +122,19 @@ def test_the_norm_is_a_lower_bound_that_gets_better_with_every_sample():
     assert found[-1] <= exact * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf, 0.0])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 2, 2)])
+def test_a_matrix_of_zeros_has_no_rank_and_learns_later(shape):
+    weight, spectrum = torch.zeros(shape), Spectrum("weight", iterations=300, largest_svd=10)
+    spectrum.process_parameter("layer", weight)  # as LoRA begins with
+    assert means(spectrum) == {"spectral norm": 0.0, "stable rank": 0.0, "effective rank": 0.0}
+    assert all(found.nonfinite == 0 for found in spectrum.value["layer"].values())
+    spectrum.reset()
+    weight += torch.tensor(stream.normal(size=shape))
+    spectrum.process_parameter("layer", weight)
+    assert means(spectrum) == pytest.approx(numbers(weight.double().numpy()), rel=1e-4)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_broken_matrix_does_not_spoil_later_samples(broken):
     weight = torch.tensor(MATRICES["wide"])
     spectrum = Spectrum("weight", iterations=300, largest_svd=10)

@@ -159,16 +159,21 @@ class FunctionalCalls:
     def notice(self, reader: Reader, result: Any, args: Any, kwargs: Any) -> None:
         """A wanted function was called."""
         if not is_traced():
-            begin, content = self.state.clock.enter(), reader(result, *args, **kwargs)
-            if content is not None:
-                self._deliver(content, has_grad=torch.is_grad_enabled())
-            self.state.clock.leave(begin)
+            begin = self.state.clock.enter()
+            try:
+                content = reader(result, *args, **kwargs)
+                if content is not None:
+                    self._deliver(content, has_grad=torch.is_grad_enabled())
+            finally:
+                self.state.clock.leave(begin)
 
     def _receive(self, content: Content, has_grad: bool, path: str) -> None:
         """The same, from a compiled graph."""
         begin = self.state.clock.enter()
-        self._deliver(content, has_grad=has_grad, path=path)
-        self.state.clock.leave(begin)
+        try:
+            self._deliver(content, has_grad=has_grad, path=path)
+        finally:
+            self.state.clock.leave(begin)
 
     def _deliver(self, content: Content, *, has_grad: bool, path: str = "") -> None:
         """Pass a call on. Recomputation in backward, baseline steps and meta tensors are ignored."""

@@ -110,17 +110,19 @@ class GradientParts:
     def _end_backward(self, task: int) -> None:
         try:
             begin = self.state.clock.enter()
-            grown = self._growing.pop(task, [])
-            if self.state.averages:  # other processes may have added to parameters that this process did not use
-                grown = self._parameters()
-            gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
-            if gradients:
-                self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
-                self._ends.update((number, (id(own), own._version)) for number, own in gradients.items())
-            for number in gradients:
-                parts = self._parts.get(number, {})
-                parts |= {place: self._sums[number] for place, norm in parts.items() if norm is None}
-            self.state.clock.leave(begin)
+            try:
+                grown = self._growing.pop(task, [])
+                if self.state.averages:  # other processes may have added to parameters that this process did not use
+                    grown = self._parameters()
+                gradients = {id(own): own.grad for own in grown if own.grad is not None}  # a step may have dropped some
+                if gradients:
+                    self._sums.update(zip(gradients, _norms(list(gradients.values())), strict=True))
+                    self._ends.update((number, (id(own), own._version)) for number, own in gradients.items())
+                for number in gradients:
+                    parts = self._parts.get(number, {})
+                    parts |= {place: self._sums[number] for place, norm in parts.items() if norm is None}
+            finally:
+                self.state.clock.leave(begin)
         except Exception as error:
             tell(self.state, "measuring the noise of gradients", error)
 

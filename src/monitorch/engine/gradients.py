@@ -371,9 +371,11 @@ class GradientTap:
         try:
             begin = self.state.clock.enter()
             waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            scale = self.state.loss_scale
-            self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
-            self.state.clock.leave(begin)
+            try:
+                scale = self.state.loss_scale
+                self._measure(waiting, Unscaling() if scale is None else Unscaling(scale.unit()))
+            finally:
+                self.state.clock.leave(begin)
         except Exception as error:
             tell(self.state, "measuring gradients of parameters", error)
 

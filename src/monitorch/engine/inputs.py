@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .distributed_tensors import distributed_type
 from .module_tap import NamedTensors, here, in_graph
+from .reports import tell
 from .state import State, is_observed
 from .tensors import named_tensors, tensors_in
 
@@ -51,9 +52,12 @@ class InputTap:
             self._pass_on(named)
 
     def _pass_on(self, named: NamedTensors) -> None:
-        found = here(named)
-        for read in list(self.readers):
-            read(found)
+        try:
+            found = here(named)
+            for read in list(self.readers):
+                read(found)
+        except Exception as error:
+            tell(self._state, "looking at what enters the model", error)
 
 
 def named_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> NamedTensors:
@@ -91,4 +95,4 @@ def loss_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> NamedTensor
 
 def _has_numbers(tensor: Tensor) -> bool:
     is_real = tensor.is_floating_point() or not (tensor.is_complex() or tensor.dtype is torch.bool)
-    return is_real and not tensor.is_quantized and tensor.numel() > 0
+    return is_real and not tensor.is_quantized and not tensor.is_nested and tensor.numel() > 0

@@ -76,8 +76,10 @@ class ModuleTap(GraphHook):
         self.is_eager = True
         if self._state.wants_data():
             begin = self._state.clock.enter()
-            self._receive(self._pick(module, *call), kind_of_pass(module))
-            self._state.clock.leave(begin)
+            try:
+                self._receive(self._pick(module, *call), kind_of_pass(module))
+            finally:
+                self._state.clock.leave(begin)
         elif self._state.is_steady:  # the first pass was idle
             self._engine.send_to_rest(self)
 

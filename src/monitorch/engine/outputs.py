@@ -94,16 +94,16 @@ class OutputTap(GraphHook):
         kind = kind_of_pass(module)
         if not self._recomputation.counts(has_grad=kind >= 2):
             return None
-        begin, changed = state.clock.enter(), None
-        if self._missed:
-            self._resume()
-        for meter in self.outputs:
-            if self._take_output(meter, kind, output):
-                engine.origins.look(meter, module, (args, kwargs), output)
-        if self.gradients:
-            changed = self._hook_gradients(module, args, kwargs, output)
-        state.clock.leave(begin)
-        return changed
+        begin = state.clock.enter()
+        try:
+            if self._missed:
+                self._resume()
+            for meter in self.outputs:
+                if self._take_output(meter, kind, output):
+                    engine.origins.look(meter, module, (args, kwargs), output)
+            return self._hook_gradients(module, args, kwargs, output) if self.gradients else None
+        finally:
+            state.clock.leave(begin)
 
     def _take_output(self, meter: Meter, kind: int, output: Any, part: int = OWN) -> bool:
         """Measure an output if this kind of pass is wanted; returns whether it is already known to be non-finite."""

@@ -130,9 +130,11 @@ class _LossHook(GraphHook):
     def eager(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Take the loss."""
         begin = None if self._clock is None else self._clock.enter()
-        self._gatherer.take_loss(module, kwargs, output)
-        if self._clock is not None:
-            self._clock.leave(begin)
+        try:
+            self._gatherer.take_loss(module, kwargs, output)
+        finally:
+            if self._clock is not None:
+                self._clock.leave(begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Pass the loss on."""

@@ -80,11 +80,13 @@ class PassHook(GraphHook):
         clock, kind = self._counter.clock, kind_of_pass(module)
         self._counter.act_on_events(kind)
         begin = clock.enter()
-        if self._counter.begin_pass(kind) and kind == TRAINING:
-            self._statistics.count(first_input(args, kwargs))
-            self._counter.inputs.take(args, kwargs)
-        self._counter.begin_calls(module)
-        clock.leave(begin)
+        try:
+            if self._counter.begin_pass(kind) and kind == TRAINING:
+                self._statistics.count(first_input(args, kwargs))
+                self._counter.inputs.take(args, kwargs)
+            self._counter.begin_calls(module)
+        finally:
+            clock.leave(begin)
 
     def in_graph(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Put an operator into the graph that calls back whenever it runs, with the inputs if they are needed."""
@@ -228,9 +230,11 @@ class StepCounter:
         kind = kind_of_pass(model)
         self.act_on_events(kind)
         begin = self.clock.enter()
-        self._begin_pass(kind, in_graph=False)
-        self._is_announced = True
-        self.clock.leave(begin)
+        try:
+            self._begin_pass(kind, in_graph=False)
+            self._is_announced = True
+        finally:
+            self.clock.leave(begin)
 
     def _begin_passes_with(self, module: nn.Module) -> None:
         """From now on, a pass begins with the module that calls this layer: the model itself is never called."""

@@ -12,8 +12,8 @@ class SpectralNorm(ParameterStateLens):
 
     The spectral norm s1 is how much the matrix can lengthen a vector. The stable rank is |W|^2 / s1^2, with |W| the
     Frobenius norm: from 1, if one direction dominates, to the length of the smaller side. The effective rank is
-    exp(-sum p ln p) of singular values p that add up to 1. Tensors with more than two dimensions are flattened to
-    (first, rest); vectors are left out.
+    exp(-sum p ln p) of singular values p that add up to 1. A matrix of zeros has rank 0. Tensors with more than two
+    dimensions are flattened to (first, rest); vectors are left out.
 
     How to read it: a spectral norm that grows without end makes outputs, or the logits of attention, grow as well. A
     rank that falls to a few means that a layer passes on little of what it gets.

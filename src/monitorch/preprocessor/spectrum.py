@@ -66,7 +66,8 @@ class Spectrum(ParameterStatistics):
         norms = self._largest(names, matrices)
         wide = None if matrices.is_complex() else wide_dtype(matrices)
         lengths = torch.linalg.vector_norm(matrices, dim=(-2, -1), dtype=wide)
-        for statistic, samples in ((SPECTRAL_NORM, norms), (STABLE_RANK, (lengths / norms).square())):
+        ranks = (lengths / norms).square().masked_fill(lengths == 0, 0.0)  # as a matrix of zeros has no rank
+        for statistic, samples in ((SPECTRAL_NORM, norms), (STABLE_RANK, ranks)):
             kept.series.add_all([(name, statistic) for name in names], samples, steps)
 
     def _largest(self, names: Sequence[str], matrices: Tensor) -> Tensor:
@@ -118,9 +119,12 @@ def _unit(vectors: Tensor, along: int) -> tuple[Tensor, Tensor]:
 
 
 def effective_rank(matrix: Tensor) -> Tensor:
-    """The exponential of the entropy of singular values that add up to 1; waits for the device."""
+    """The exponential of the entropy of singular values that add up to 1; waits for the device.
+
+    It is 0 for a matrix of zeros.
+    """
     if not matrix.isfinite().all():
         return torch.full((), torch.nan, device=matrix.device, dtype=torch.float32)
     singular: Tensor = torch.linalg.svdvals(matrix)
     entropy: Tensor = torch.special.entr(singular / singular.sum()).sum()
-    return entropy.exp()
+    return entropy.exp().masked_fill(singular.amax() == 0, 0.0)
