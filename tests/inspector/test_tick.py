@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from monitorch import PyTorchInspector
+from monitorch.errors import MonitorchWarning
 from monitorch.lens import LossMetrics, OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.visualizer.record_sink import RecordSink
 
@@ -132,3 +133,34 @@ def test_loss_is_that_of_the_last_tick_also_when_it_is_deferred():
     last = inspector.lenses[0].loss(train=True)
     inspector.push_loss(100.0, train=True)
     assert inspector.lenses[0].loss(train=True) == last
+
+
+class Faulty(ParameterNorm):
+    """Fails in the second tick."""
+
+    where = ""
+
+    def _fail(self, where):
+        if where == self.where and self._state.counter == 2:
+            raise ZeroDivisionError(f"in {where}")
+
+    def finalize_epoch(self):
+        self._fail("finalize_epoch")
+        super().finalize_epoch()
+
+    def vizualize(self, *arguments):
+        self._fail("vizualize")
+        super().vizualize(*arguments)
+
+
+@pytest.mark.parametrize("where", ["finalize_epoch", "vizualize"])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_lens_that_fails_does_not_keep_others_from_being_shown(where, deferred):
+    model, faulty = new_model(), Faulty()
+    faulty.where = where
+    inspector = PyTorchInspector([faulty, OutputNorm()], module=model, visualizer=Sink(deferred))
+    with pytest.warns(MonitorchWarning, match=f"ZeroDivisionError: in {where}") as told:
+        train(model, inspector, 3, lambda _: inspector.records())
+    assert len(told) == 1
+    shown = {(record.epoch, record.lens) for record in inspector.visualizer.records}
+    assert shown == {(1, "Faulty"), (1, "OutputNorm"), (2, "OutputNorm"), (3, "Faulty"), (3, "OutputNorm")}

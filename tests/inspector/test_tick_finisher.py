@@ -52,6 +52,21 @@ def test_warnings_and_the_first_error_come_to_whoever_waits(finisher):
     assert finisher.wait()
 
 
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_a_tick_that_would_end_its_thread_only_ends_itself(finisher, end):
+    ran = []
+
+    def leave():
+        raise end(3)
+
+    finisher.start(leave)
+    with pytest.raises(RuntimeError, match=rf"a tick was ended by {end.__name__}\(3\)"):
+        finisher.wait(patience=60)
+    finisher.start(lambda: ran.append("next"))
+    assert finisher.wait(patience=60)
+    assert ran == ["next"]
+
+
 def test_a_copy_has_nothing_to_run():
     finisher = TickFinisher(print)
     finisher.start(list)

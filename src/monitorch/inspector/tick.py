@@ -115,6 +115,7 @@ class Tick:
         self._diagnosis = state.diagnosis
         more = [] if self._diagnosis is None else self._diagnosis.pending()
         self._copy = HostCopy(chain(rows, samples, more))
+        self._errors: list[Exception] = []
 
     def show(self, visualizer: Any) -> None:
         """Wait for the numbers, and hand them to ``visualizer``, if there is one."""
@@ -131,29 +132,47 @@ class Tick:
                 self._exchange.merge_foreign(self._lenses)
                 adopted = self._adopt()
                 self._lenses = [lens for lens in self._lenses if any(lens is known for known in adopted)]
-            for lens in self._lenses:
-                lens.finalize_epoch()
-                if isinstance(lens, Lens):
-                    lens.date(self._ticks, *self._moment)
-                    self._state.newest = {**self._state.newest, **lens.whole_run_numbers()}
+            ready = [lens for lens in self._lenses if self._guard(self._finalize, lens)]
             if visualizer is not None:
-                self._visualize(visualizer)
+                self._visualize(visualizer, ready)
             if self._diagnosis is not None:
                 self._diagnosis.end_tick()
         for lens in self._lenses:
             if not isinstance(lens, Lens):
-                lens.reset_epoch()
+                self._guard(lens.reset_epoch)
+        if self._errors:
+            raise self._errors[0]
 
-    def _visualize(self, visualizer: Any) -> None:
-        pushed = [lens for lens in self._lenses if isinstance(lens, PushedLens)]
+    def _guard(self, action: Callable[..., None], *arguments: Any) -> bool:
+        """Run the action; whether it succeeded.
+
+        Its error is raised when the tick has ended: one lens must not keep the others from being shown.
+        """
+        try:
+            action(*arguments)
+        except OSError:
+            raise
+        except Exception as error:
+            self._errors.append(error)
+            return False
+        return True
+
+    def _finalize(self, lens: AbstractLens) -> None:
+        lens.finalize_epoch()
+        if isinstance(lens, Lens):
+            lens.date(self._ticks, *self._moment)
+            self._state.newest = {**self._state.newest, **lens.whole_run_numbers()}
+
+    def _visualize(self, visualizer: Any, lenses: Sequence[AbstractLens]) -> None:
+        pushed = [lens for lens in lenses if isinstance(lens, PushedLens)]
         try:
             for step in sorted({step for lens in pushed for step in lens.earlier}):
                 self._begin(visualizer, step)
                 for each in pushed:
                     each.show_earlier(visualizer, self.number, step)
             self._begin(visualizer, self.step)
-            for lens in self._lenses:
-                lens.vizualize(visualizer, self.number)
+            for lens in lenses:
+                self._guard(lens.vizualize, visualizer, self.number)
             if hasattr(visualizer, "flush"):
                 visualizer.flush()
         except OSError as error:  # a full disk must not end a training run

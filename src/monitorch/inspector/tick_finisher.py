@@ -103,6 +103,8 @@ class TickFinisher:
                     tick()
                 except Exception as error:
                     self._errors.append(error)
+                except BaseException as error:  # such as SystemExit, which must not end training or this thread
+                    self._errors.append(RuntimeError(f"a tick was ended by {error!r}"))
                 finally:
                     with self._changed:
                         self._warnings += texts
