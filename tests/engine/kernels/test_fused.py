@@ -1,3 +1,7 @@
+"""What kernels for GPUs write, on a GPU or, for small tensors, in Triton's interpreter."""
+
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -5,15 +9,29 @@ import torch
 from monitorch.engine import columns as row
 from monitorch.engine.kernels import fused, reference
 from monitorch.engine.kernels.fused_many import ManyGradients, ManySketches, ManyUpdates
+from tests.engine.kernels.without_gpu import INTERPRETED, interpret, pretend
 
-DEVICE = "cuda"
+DEVICE = "cpu" if INTERPRETED else "cuda"
 pytestmark = pytest.mark.skipif(
-    not (fused.AVAILABLE and torch.cuda.is_available()), reason="needs Triton and a CUDA device"
+    not (fused.AVAILABLE and (INTERPRETED or torch.cuda.is_available())), reason="needs Triton and a CUDA device"
 )
+on_gpu = pytest.mark.skipif(INTERPRETED, reason="needs a CUDA device")
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPS = 0.5
-CLOSE = 2e-6  # block sums are in float32
+CLOSE = 2e-5 if INTERPRETED else 2e-6  # block sums are in float32; the interpreter adds one element after the other
+
+MOST = 10_000
+"""Elements that the interpreter reads in a fraction of a second."""
+
+
+@pytest.fixture(autouse=True)
+def _without_gpu(request, monkeypatch):
+    if INTERPRETED:
+        shape = request.node.callspec.params.get("shape", ()) if hasattr(request.node, "callspec") else ()
+        if math.prod(shape) > MOST:
+            pytest.skip("the interpreter would take long")
+        pretend(monkeypatch, interpret)
 
 
 def draw(*shape, dtype=torch.float32, seed=0, scale=1.0):
@@ -122,6 +140,7 @@ def test_output(shape, memory, channel_dim, dtype):
         check(written, expect_output(x, channel_dim, EPS))
 
 
+@on_gpu
 def test_output_of_many_programs():
     x = draw(8, 700, 2304, dtype=torch.bfloat16)
     x[:, :, 17::100] = 0
@@ -228,6 +247,7 @@ REFUSED = {
 }
 
 
+@on_gpu
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refused(kind):
     assert not fused.supports(REFUSED[kind]())
@@ -240,6 +260,8 @@ def test_supported():
 
 
 PARAMETERS = [(512, 48), (513,), (7, 3, 3, 3), (1,), (), (20, 33), (64, 16, 3, 3), (1, 100), (300_007,), (2, 100_000)]
+if INTERPRETED:
+    PARAMETERS = [shape if math.prod(shape) <= MOST else (20, 30) for shape in PARAMETERS]
 
 
 @pytest.mark.parametrize("dtypes", [DTYPES[:1], DTYPES], ids=["float32", "mixed"])
@@ -307,7 +329,7 @@ def test_sketch_agrees_with_its_definition(first, dtype):
     signs = (
         torch.randint(0, 2, (65536,), generator=torch.Generator().manual_seed(0), dtype=torch.int8) * 2 - 1
     ).numpy()
-    for size in (5, 4096, 70_000, 300_000):
+    for size in (5, 4096, 70_000, *([] if INTERPRETED else [300_000])):
         x, y = (draw(first + size, dtype=dtype, seed=seed)[first:] for seed in (0, 1))
         sketches = []
         for values in (wide(x), wide(y)):
@@ -334,6 +356,7 @@ def test_sketch_agrees_with_its_definition(first, dtype):
         check(block[1], expected, x, y)
 
 
+@on_gpu
 def test_sketch_is_unbiased():
     block, cosines = new_block(2), []
     for seed in range(30):
@@ -374,6 +397,7 @@ def test_many_sketched_updates(dtypes, slots, monkeypatch):
         assert not block[-1].any()
 
 
+@on_gpu
 def test_sketched_updates_are_the_same_every_time():
     start = [draw(1000, 3000), draw(70_000, dtype=torch.bfloat16)]
     found = []
@@ -388,9 +412,8 @@ def test_sketched_updates_are_the_same_every_time():
     assert all(torch.equal(found[0], other) for other in found)
 
 
+@on_gpu
 def test_in_a_cuda_graph():
-    if DEVICE != "cuda":
-        pytest.skip("graphs are CUDA's")
     x, kept = draw(64, 300), draw(64, 300, seed=1)
     block, scratch = new_block(4), torch.zeros(fused.scratch_size(x, -1), dtype=torch.float64, device=DEVICE)
     gradients, many = [draw(40, 33), draw(129, seed=2)], ManyGradients()
@@ -456,6 +479,7 @@ def test_facts_of_whole_tensors(change, shape, dtype):
     ]
 
 
+@on_gpu
 @pytest.mark.parametrize("x", [torch.ones(4), torch.ones(4, dtype=torch.float64)])
 def test_facts_that_no_kernel_can_find_are_none(x):
     assert fused.whole_facts(x if x.dtype == torch.float32 else x.to(DEVICE)) is None

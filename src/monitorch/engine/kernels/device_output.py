@@ -243,7 +243,7 @@ def output_kernel(
     counter = pointer(scratch, tl.int64, False)
     count = tl.sum(tl.sum(active, axis=1)).to(tl.int64)
     tl.debug_barrier()
-    seen = count + tl.atomic_add(counter, PROGRAM + count, sem="acq_rel")
+    seen = count + tl.atomic_add(counter, count + PROGRAM, sem="acq_rel")
     if seen >> 40 == tl.num_programs(0) - 1:
         tl.store(counter, 0)
         tl.store(target + ACTIVE, (seen & (PROGRAM - 1)).to(tl.float64))
