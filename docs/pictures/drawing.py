@@ -72,6 +72,11 @@ class Curve:
     y: Numbers
     is_dots: bool = False
 
+    def until(self, last: int) -> Curve:
+        """Without what comes after this step."""
+        kept = self.x <= last
+        return Curve(self.x[kept], self.y[kept], self.is_dots)
+
 
 @dataclass(frozen=True)
 class Curves:
@@ -100,7 +105,7 @@ class Picture(Protocol):
     loss_scale: str
     shows_validation: bool
     until: int
-    """The last step of losses that is drawn; 0 for all."""
+    """The last step that is drawn; 0 for all."""
 
     def look(self, seen: Seen) -> Curves | None:
         """The numbers of a run; None if losses say all."""
@@ -125,7 +130,7 @@ def draw(picture: Picture, pair: Pair) -> str:
             if is_sick:
                 _said(grid[0, column], pair)
             if (curves := found[column]) is not None:
-                _curves(grid[0, column], curves, picture.scale, seen, pair, is_sick)
+                _curves(grid[0, column], curves, picture, seen, pair, is_sick)
             _losses(grid[-1, column], picture, seen, pair, is_sick)
         grid[0, 0].set_ylabel(picture.shows if found[0] is not None else "loss")
         grid[-1, 0].set_ylabel("loss")
@@ -142,20 +147,22 @@ def _title(axes: Axes, words: str, is_sick: bool) -> None:
     axes.set_title(words, loc="left", fontsize=10, fontweight="bold", color=SICK if is_sick else FINE, pad=10)
 
 
-def _curves(axes: Axes, found: Curves, scale: str, seen: Seen, pair: Pair, is_sick: bool) -> None:
-    guilty = [name for name in found.lines if _is_at(name, pair.finding.layer)] or list(found.lines)
-    for name, curve in found.lines.items():
+def _curves(axes: Axes, found: Curves, picture: Picture, seen: Seen, pair: Pair, is_sick: bool) -> None:
+    last = picture.until or seen.view.step
+    lines = found.lines if found.layers else {name: curve.until(last) for name, curve in found.lines.items()}
+    guilty = [name for name in lines if _is_at(name, pair.finding.layer)] or list(lines)
+    for name, curve in lines.items():
         is_guilty = name in guilty
         colour = SICK if is_sick and is_guilty else FINE
-        look = {"color": colour, "alpha": 1.0 if is_guilty or len(found.lines) == 1 else 0.45}
+        look = {"color": colour, "alpha": 1.0 if is_guilty or len(lines) == 1 else 0.45}
         marker = {"marker": "o", "markersize": 3.5} if curve.is_dots else {}
         axes.plot(curve.x, curve.y, **look, **marker, linewidth=1.7 if is_guilty and len(guilty) < 3 else 1.0)
-    if 0 < len(guilty) < min(len(found.lines), 3) or len(found.lines) == 2:
-        _names(axes, {name: curve for name, curve in found.lines.items() if name in guilty}, is_sick)
+    if 0 < len(guilty) < min(len(lines), 3) or len(lines) == 2:
+        _names(axes, {name: curve for name, curve in lines.items() if name in guilty}, is_sick)
     _limits(axes, found.limits, is_sick)
-    _scale(axes, scale)
+    _scale(axes, picture.scale)
     if found.layers is None:
-        _steps(axes, seen.view.step)
+        _steps(axes, last)
         _mark(axes, pair, is_sick)
     else:
         axes.set_xticks(range(len(found.layers)), found.layers, fontsize=8)
@@ -175,9 +182,9 @@ def _names(axes: Axes, lines: dict[str, Curve], is_sick: bool) -> None:
         for (name, curve), at in zip(lines.items(), ends.values(), strict=True)
         if len(at)
     }
-    highest = max((end[1] for end in ends.values()), default=0)
-    for name, end in ends.items():
-        shift, place = ((-2, 5), "bottom") if end[1] == highest else ((-2, -6), "top")
+    highest_first = sorted(ends.items(), key=lambda end: -end[1][1])
+    for number, (name, end) in enumerate(highest_first):
+        shift, place = ((-2, -6), "top") if number else ((-2, 5), "bottom")
         look = {"ha": "right", "va": place, "fontsize": 8.5, "color": SICK if is_sick else FINE}
         axes.annotate(
             f"layer {name}" if name.isdigit() else name, end, shift, textcoords="offset points", bbox=BEHIND, **look
@@ -200,7 +207,7 @@ def _scale(axes: Axes, scale: str) -> None:
         axes.yaxis.set_major_locator(FixedLocator([0, *10.0 ** np.arange(-12, 1, 2)]))
     else:
         axes.set_yscale(scale)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-")))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: re.sub(r"e\+?(-?)0?", r"e\1", f"{value:g}")))
     axes.yaxis.set_minor_locator(NullLocator())
 
 
@@ -211,12 +218,12 @@ def _steps(axes: Axes, last: int) -> None:
 
 def _said(axes: Axes, pair: Pair) -> None:
     """In words, at the end of the line of the title."""
-    text = f"said at step {pair.finding.detected_at:,}"
+    text = f"found at step {pair.finding.detected_at:,}"
     axes.set_title(text, loc="right", fontsize=8.5, color=FAINT, pad=10)
 
 
 def _mark(axes: Axes, pair: Pair, is_sick: bool) -> None:
-    """When it was said."""
+    """When it was found."""
     if is_sick:
         axes.axvline(pair.finding.detected_at, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
 
@@ -229,6 +236,7 @@ def _losses(axes: Axes, picture: Picture, seen: Seen, pair: Pair, is_sick: bool)
     axes.plot(training.steps, training.values, color=colour, alpha=0.45 if has_both else 1.0)
     if has_both:
         axes.plot(validation.steps, validation.values, color=colour, marker="o", markersize=3.5, linewidth=1.4)
+        _names(axes, {"validation": Curve(validation.steps, validation.values)}, is_sick)
     broken = training.steps[~np.isfinite(training.values)]
     if len(broken):
         axes.axvspan(broken[0], last, color=SICK, alpha=0.15, linewidth=0)

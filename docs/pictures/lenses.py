@@ -88,8 +88,8 @@ def _statistics(shown: str, layer: str, **statistics: str) -> Callable[[Run], di
 
 
 _QUANTILES = {f"{share} %": f"Output Distribution/q{share:02}" for share in (1, 5, 25, 50, 75, 95, 99)}
-_RATE = "learning rate 0.001", "0.3 from step 120 on"
-_DEAD = "ReLU layers", "biases of -20 from step 100 on"
+_RATE = "learning rate 0.001", "0.3 after step 120"
+_DEAD = "ReLU layers", "biases of -20 after step 100"
 
 PICTURES = {
     "loss_metrics": LensPicture(CASES["overfitting"], "1,536 samples", "96 samples", "", None, shows_validation=True),
@@ -151,6 +151,7 @@ PICTURES = {
         _layers("ParameterUpdateGeometry", "Parameter Update Norm/mean", ".weight"),
         "log",
         "log",
+        until=200,
     ),
     "update_ratio": LensPicture(
         CASES["rate-low"],
@@ -203,7 +204,7 @@ PICTURES = {
     "routing": LensPicture(
         FOUR_EXPERTS,
         "four experts",
-        "all tokens to one from step 60 on",
+        "all tokens to one after step 60",
         "share of each expert",
         _statistics(
             "Routing", "blocks.0.ffn.router", **{f"expert {one}": f"Expert Shares/expert {one}" for one in range(4)}
@@ -213,7 +214,7 @@ PICTURES = {
         CASES["slow-statistics"],
         "BatchNorm with momentum 0.1",
         "with momentum 0.0001",
-        "mean of batch - running mean",
+        "mean shift",
         _layers("BatchNormStatistics", "BatchNorm Mean Shift/mean"),
         shows_validation=True,
     ),
@@ -239,15 +240,16 @@ PICTURES = {
         CASES["sorted"],
         "shuffled data",
         "data in the order of their classes",
-        "classes in a batch",
+        "class perplexity of a batch",
         _layers("TargetStatistics", "Class Perplexity Of Batch/mean"),
     ),
     "parameter_facts": LensPicture(
         CASES["no-zero-grad"],
         "with zero_grad()",
         "without zero_grad()",
-        "share of steps: gradient was empty",
+        "share: gradient was empty",
         _layers("ParameterFacts", "Gradient Was Empty/mean", ".weight"),
+        loss_scale="log",
     ),
     "signal_to_noise": LensPicture(
         CASES["spike"],
@@ -261,7 +263,7 @@ PICTURES = {
     "non_finite": LensPicture(
         CASES["transformer-zero-temperature-late"],
         "a temperature of 1",
-        "a temperature of 0 at step 60",
+        "a temperature of 0 after step 60",
         "NaN or infinite gradients",
         _layers("NonFinite", "Non-Finite Gradients/max"),
         "symlog",

@@ -40,7 +40,8 @@ def _attributes(symptom: type[Symptom]) -> Mapping[str, str]:
     """What the docstring says of each field."""
     _, _, section = (inspect.getdoc(symptom) or "").partition("Attributes:\n")
     joined = re.sub(r"\n\s{5,}", " ", section)
-    return {name: text.rstrip(".,") for name, text in re.findall(r"^\s+(\w+): (.*)$", joined, re.MULTILINE)}
+    found = re.findall(r"^\s+(\w+): (.*)$", joined, re.MULTILINE)
+    return {name: text.rstrip(".,").replace("|", r"\|") for name, text in found}  # a bar would end the cell
 
 
 def renew(page: str, picture: Picture, finding: Finding) -> str:

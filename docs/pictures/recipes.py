@@ -35,14 +35,14 @@ class Picture:
         symptom: what it is about.
         case: the program.
         healthy: what the healthy one does, in a few words.
-        sick: what the other one does; short, as the step at which it was said stands beside it.
+        sick: what the other one does; short, as the step at which it was found stands beside it.
         shows: what the numbers are.
         curves: the numbers; None if losses say all.
         scale: of these numbers.
         loss_scale: of losses.
         levels: lines to draw among losses.
         shows_validation: whether the validation loss belongs to it.
-        until: the last step of losses that is drawn; 0 for all.
+        until: the last step that is drawn; 0 for all.
     """
 
     symptom: type[symptoms.Symptom]
@@ -122,7 +122,7 @@ def _outputs(run: RunView, symptom: Any) -> Curves:
 def _input(run: RunView, symptom: Any) -> Curves:
     mean, std = (run.table(one) for one in (signals.INPUT_MEAN, signals.INPUT_STD))
     lines = {
-        "mean": Curve(mean.steps, np.abs(mean.values[:, 0])),
+        "|mean|": Curve(mean.steps, np.abs(mean.values[:, 0])),
         "standard deviation": Curve(std.steps, std.values[:, 0]),
     }
     return Curves(lines, _limits(symptom, "size"))
@@ -132,7 +132,7 @@ def _classes(run: RunView, symptom: Any) -> Curves:
     counts = np.array(run.facts.target_counts, float)
     shares = counts[counts > 0] / counts.sum()
     overall = float(np.exp(-(shares * np.log(shares)).sum()))
-    limits = {f"share = {symptom.share:g} of all": symptom.share * overall}
+    limits = {f"share = {symptom.share:g}, beyond one class": 1 + symptom.share * (overall - 1)}
     return Curves(_lines(run.table(signals.PERPLEXITY), ["target"]), limits)
 
 
@@ -156,7 +156,7 @@ def _in_half(run: RunView, symptom: Any) -> Curves:
 def _output_by_depth(run: RunView, symptom: Any) -> Curves:
     table = run.table(signals.OUTPUT)
     table = table.select(sorted(table.places, key=run.place))
-    first = nan_median(table.values[:FEWEST].T)
+    first = table.values[0]
     mean, std = (run.table(one).values[0, 0] for one in (signals.INPUT_MEAN, signals.INPUT_STD))
     before = float(np.hypot(mean, std))
     levels = {"input": before, **dict(zip(table.places, first.tolist(), strict=True))}
@@ -182,14 +182,20 @@ def _variances(run: RunView, symptom: Any) -> Curves:
     return Curves(_lines(run.table(signals.BATCH_NORM_VARIANCE)), limits)
 
 
+def _gradient_cosines(run: RunView) -> Table:
+    """Of weights; the first gradient has none before it."""
+    table = run.table(signals.GRADIENT_COSINE).select(run.weights)
+    return Table(table.steps[1:], table.places, table.values[1:])
+
+
 def _steepest_turn(run: RunView, symptom: Any) -> Curves:
     """Of all weights the largest cosine."""
-    table = run.table(signals.GRADIENT_COSINE).select(run.weights)
+    table = _gradient_cosines(run)
     return Curves({"largest": Curve(table.steps, np.nanmax(table.values, axis=1))}, _limits(symptom, "cosine"))
 
 
 def _cosines(run: RunView, symptom: Any) -> Curves:
-    table = run.table(signals.GRADIENT_COSINE).select(run.weights)
+    table = _gradient_cosines(run)
     limits = {f"cosine = {symptom.cosine:g}": symptom.cosine, "": -symptom.cosine}
     return Curves({"middle": Curve(table.steps, nan_median(table.values))}, limits)
 
@@ -260,12 +266,13 @@ PICTURES = {
             "norm of all gradients",
             _all_gradients,
             "log",
+            "log",
         ),
         Picture(
             symptoms.OutputLossMismatch,
             CASES["two-softmaxes"],
             "logits into CrossEntropyLoss",
-            "a Softmax before CrossEntropyLoss",
+            "Softmax before CrossEntropyLoss",
             "what the loss gets",
             _outputs,
         ),
@@ -284,7 +291,7 @@ PICTURES = {
             CASES["sorted"],
             "shuffled data",
             "data in the order of their classes",
-            "classes in a batch",
+            "variety of classes in a batch",
             _classes,
         ),
         Picture(
@@ -343,23 +350,24 @@ PICTURES = {
             symptoms.StepTooLarge,
             CASES["rate-high-late"],
             "learning rate 0.001",
-            "0.3 from step 120 on",
+            "0.3 after step 120",
             "|update| / |weight|",
             _over_steps(signals.UPDATE_RATIO, "ratio", weights=True),
             "log",
             "log",
+            until=200,
         ),
         Picture(
             symptoms.NotFinite,
             CASES["transformer-zero-temperature-late"],
             "a temperature of 1",
-            "a temperature of 0 at step 60",
+            "a temperature of 0 after step 60",
         ),
         Picture(
             symptoms.DeadUnits,
             CASES["dead-late"],
             "ReLU layers",
-            "biases of -20 from step 100 on",
+            "biases of -20 after step 100",
             "share of units that are dead",
             _over_steps(signals.DEATH, "share"),
         ),
@@ -367,8 +375,8 @@ PICTURES = {
             symptoms.ExpertCollapse,
             FOUR_EXPERTS,
             "four experts",
-            "all tokens to one from step 60 on",
-            "tokens of the less used half",
+            "all tokens to one after step 60",
+            "share of the less used half",
             _over_steps(signals.EXPERT_SHARE, "share"),
         ),
         Picture(
@@ -453,6 +461,7 @@ PICTURES = {
             "one sample in a batch",
             "cosine with the gradient before",
             _cosines,
+            until=80,
         ),
         Picture(
             symptoms.NoProgress,

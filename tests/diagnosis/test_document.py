@@ -52,7 +52,8 @@ def test_a_page_says_what_the_code_says(symptom):
     text = page(symptom)
     _, said, *_ = text.split("\n\n")
     assert said.replace("\n", " ") == meaning(symptom)
-    table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    rows = [re.split(r"(?<!\\)\|", line.strip("| ")) for line in text.splitlines() if line.startswith("| `")]
+    table = [[cell.strip().replace(r"\|", "|") for cell in row] for row in rows]
     assert [row[:2] for row in table] == [[f"`{own.name}`", f"{own.default:g}"] for own in fields(symptom)]
     words = " ".join(symptom.__doc__.split())
     assert all(f"{name.strip('`')}: {what}" in words for name, _, what in table)

@@ -72,7 +72,7 @@ def test_a_picture_shows_each_weight_of_both_runs_the_threshold_lines_and_the_lo
     root = ElementTree.fromstring(draw(PICTURES["no_update"], found))
     said = {text.text for text in root.iter(f"{SVG}text")}
     assert {"Healthy: all layers are in the optimizer", "Sick: layer 4 is not", "loss", "4.weight"} <= said
-    assert f"said at step {found.finding.detected_at}" in said
+    assert f"found at step {found.finding.detected_at}" in said
     lines = [path for path in root.iter(f"{SVG}path") if "clip-path" in path.attrib and "stroke" in path.get("style")]
     drawn = [path for path in lines if path.get("d").count("L") > 2]
     assert len(drawn) == 2 * (5 + 1)  # five weights and a loss

@@ -21,7 +21,7 @@ class BatchNormStatistics(Lens):
     (running variance + eps) of the channel where that is farthest from 1. Running statistics are those before the pass.
 
     How to read it: small batches are noisy, so a shift of a few times 1 / sqrt(n), with n elements per channel, means
-    nothing. A shift that stays above 1, or a ratio that stays above 4 or below 1/4, means that the model behaves
+    nothing. A shift that stays above 1, or a ratio that stays above 3 or below 1/3, means that the model behaves
     differently in eval mode: the momentum is too small, batches are tiny or of different kinds, or training changes the
     layers before it faster than the statistics follow. At the beginning of training they always do.
 

@@ -16,7 +16,7 @@ class UpdateRatio(ParameterUpdateLens):
     before the step, such as a bias that starts at 0, has no sample for it.
 
     How to read it: for weight matrices about 1e-3 is usual. Above 0.1 a few steps replace what was learned: the
-    learning rate is too high, or there is no warm-up. Below 1e-5 the parameter hardly moves: the rate is too low for
+    learning rate is too high, or there is no warm-up. Below 3e-5 the parameter hardly moves: the rate is too low for
     it, or no gradient reaches it. 0 means that it did not move at all. Layers that differ by several powers of ten do
     not learn at the same pace. Biases and scales are often small, so larger ratios are usual for them. If weights grow,
     the ratio falls although steps stay as large, so look at the first steps as well.

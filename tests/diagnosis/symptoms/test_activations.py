@@ -173,7 +173,9 @@ class TestExplodingSignal:
         told = story().add(signals.OUTPUT, fc0=200.0, fc1=200.0, fc2=200.0)
         assert told.find(ExplodingSignal()) == []
         told.add(signals.INPUT_MEAN, input=0.0).add(signals.INPUT_STD, input=1.0)
-        assert told.one(ExplodingSignal()).layer == "fc0"
+        found = told.one(ExplodingSignal())
+        assert found.layer == "fc0"
+        assert found.explanation.startswith("Outputs grow 200 times from the input to fc0, ")
 
     def test_large_inputs_are_no_explosion(self, story):
         told = story().add(signals.OUTPUT, fc0=500.0, fc1=800.0, fc2=300.0)

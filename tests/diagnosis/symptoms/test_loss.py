@@ -25,7 +25,7 @@ class TestLossSpike:
         told = story().losses(self.jump(noisy(falling(200, 2.0, 0.5)), 130, 8.0))
         found = told.one(LossSpike())
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 130, 131, "warning")
-        assert "to 8 at step 130, and was back 1 later" in found.explanation
+        assert "to 8 at step 130, and was back 1 step later" in found.explanation
         assert found.remedy.action == "clip"
 
     def test_an_unusual_batch_is_named(self, story):

@@ -417,6 +417,11 @@ class TestOverRegularised:
         assert (found.layer, found.detected_at) == (None, 12)
         assert (found.remedy.action, found.remedy.arguments) == ("scale_weight_decay", {"factor": 0.01})
 
+    def test_weights_that_shrink_from_the_beginning_do_so_since_the_first_step(self, story):
+        norm = np.geomspace(1.0, 1e-3, 31)
+        told = story().weights(signals.WEIGHT, norm, norm, norm, steps=np.arange(31))  # the first is before training
+        assert told.one(OverRegularised()).step == 1
+
     @pytest.mark.parametrize("last", [(0.05, 1.0, 1.0), (0.2, 0.2, 0.2), (30.0, 30.0, 1.0)])
     def test_one_layer_or_a_little_is_fine(self, story, last):
         norms = [np.geomspace(1.0, end, 20) for end in last]

@@ -193,9 +193,9 @@ class ExplodingSignal(Symptom):
         bad = np.flatnonzero((ratios > self.per_layer) & (levels[1:] > levels[0] * self.per_layer))
         place = int(bad[0]) + 1 if len(bad) else int(np.argmax(levels / levels[0] > self.growth))
         layer, top = names[place], names[int(np.argmax(levels))]
-        factor = float(levels.max() / levels[0])
+        factor, start = float(levels.max() / levels[0]), "the first layer" if before is None else "the input"
         text = (
-            f"Outputs grow {short(factor)} times from the first layer to {layer_text(top)}, and {layer_text(layer)} is "
+            f"Outputs grow {short(factor)} times from {start} to {layer_text(top)}, and {layer_text(layer)} is "
             "the first to add much. Weights are initialised too large, so losses and gradients start far too large as "
             "well."
         )

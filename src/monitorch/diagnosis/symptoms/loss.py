@@ -102,7 +102,7 @@ class LossSpike(Symptom):
     """The loss jumps far above what it was, and comes back.
 
     Attributes:
-        z: how many robust standard deviations.
+        z: how many standard deviations, computed from medians.
         jump: how large the jump must be, as a share of the first loss.
         window: how many steps before it are compared.
     """
@@ -134,8 +134,7 @@ class LossSpike(Symptom):
         before, top = float(noise.level[place]), float(values[place : place + length].max())
         text = (
             f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was "
-            f"{'halfway ' * is_slow}back {length} later. "
-            f"{cause}"
+            f"{'halfway ' * is_slow}back {length:,} step{'s' * (length > 1)} later. {cause}"
         )
         gradients = run.table(signals.ALL_GRADIENTS)
         usual = median(gradients.values) if gradients else 1.0

@@ -517,7 +517,8 @@ class OverRegularised(Symptom):
         )
         remedy = Remedy("Lower the weight decay.", "scale_weight_decay", {"factor": 0.01})
         shown = points(signals.WEIGHT, table.places[worst], table.steps, table.values[:, worst])
-        yield self.finding(None, int(table.steps[began]), int(table.steps[rows[0]]), run.harm(), text, remedy, shown)
+        step = max(1, int(table.steps[began]))  # the first norm is that before the first step
+        yield self.finding(None, step, int(table.steps[rows[0]]), run.harm(), text, remedy, shown)
 
 
 @dataclass(frozen=True)
