@@ -227,6 +227,12 @@ class TestStepTooLarge:
         found = told.one(StepTooLarge())
         assert (found.step, found.detected_at) == (12, 21)
 
+    def test_norms_that_grow_after_an_observed_step_that_was_large(self, story):
+        told = story().weights(signals.WEIGHT, *[[1.0, 1.0, 50.0]] * 3, steps=[1, 11, 21])
+        ratio = np.array([0.3, 0.01, 0.01, 0.01, 0.3, 0.3, 0.01])
+        told.weights(signals.UPDATE_RATIO, ratio, ratio, ratio, steps=[2, 3, 5, 7, 9, 11, 21])
+        assert (told.one(StepTooLarge()).step, told.one(StepTooLarge()).detected_at) == (9, 21)
+
     def test_norms_that_somebody_else_has_set(self, story):
         told = story().weights(signals.WEIGHT, *[[1.0, 1.0, 50.0]] * 3, steps=[1, 11, 21])
         assert told.weights(signals.UPDATE_RATIO, *[np.full(20, 1e-3)] * 3).find(StepTooLarge()) == []

@@ -264,8 +264,15 @@ class StepTooLarge(Symptom):
             observed = ratios_seen.values[(ratios_seen.steps > begin) & (ratios_seen.steps <= end)]
             is_denied = len(observed) >= (end - begin) / 2 and median(observed) < self.ratio / 3
             if not is_denied:  # otherwise something other than the optimizer changed the weights
-                return begin + 1, end
+                return self._beginning(run, begin), end
         return None
+
+    def _beginning(self, run: RunView, last: int) -> int:
+        """The first of the large observed steps up to this one, without a break; the next step if there is none."""
+        table = self._sizes(run)
+        is_large = self._are_large(run, table)[table.steps <= last]
+        count = len(is_large) if is_large.all() else int(np.argmin(is_large[::-1]))
+        return int(table.steps[len(is_large) - count]) if count else last + 1
 
     def _divergence(self, run: RunView, table: Table, middle: Numbers) -> tuple[int, int] | None:
         """When the loss began to rise, if it rose far above where it began, and stayed there."""
