@@ -20,6 +20,7 @@ START_SERVICES = "trackers.md", "agents.md"
 """Documents whose programs start services of others; each of those has tests of its own."""
 
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:sh|console|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -56,6 +57,18 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
 def test_links_to_files_lead_somewhere(document):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def places(document):
+    """What a link into a document may name: its headings, as the site spells them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", document.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_into_files_name_a_heading(document):
+    links = re.findall(r"\]\(([^)#:\s]*\.md)?#([^)\s]+)\)", document.read_text(encoding="utf-8"))
+    assert [(to, place) for to, place in links if place not in places(document.parent / to if to else document)] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
