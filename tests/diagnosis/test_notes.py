@@ -49,6 +49,41 @@ def test_parameters_that_are_not_trained(watched, frozen, said):
     assert notes_of(told.history) == [f"{said} not trained (requires_grad=False)."]
 
 
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        (["fc0.weight"], "fc0.weight never got a gradient: in training its layer does"),
+        (["fc0.weight", "fc0.bias"], "fc0.weight and 1 other never got a gradient: in training their layers do"),
+    ],
+)
+def test_parameters_whose_layers_are_not_trained_by_any_pass(story, falling, left_out, said):
+    told = story().losses(falling(200)).weights(signals.GRADIENT, None, 1.0, 1.0, steps=range(10, 201, 10))
+    told.add(signals.CHANGED, range(10, 201, 10), fc1__weight=1.0, **{n.replace(".", "__"): 0.0 for n in left_out})
+    assert notes_of(told.history) == [f"{said} not run, or only under no_grad()."]
+
+
+@pytest.mark.parametrize("fact", ["trainable", "optimized"])
+def test_layers_that_nobody_means_to_train_need_not_run(story, falling, fact):
+    told = story().losses(falling(200)).weights(signals.GRADIENT, None, 1.0, 1.0, steps=range(10, 201, 10))
+    told.add(signals.CHANGED, range(10, 201, 10), fc0__weight=0.0)
+    setattr(told.facts.parameters["fc0.weight"], fact, False)
+    assert not any("never got" in note for note in notes_of(told.history))
+
+
+def test_a_layer_that_runs_without_gradients_is_told(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+    optimizer, loss_fn = torch.optim.Adam(model.parameters()), nn.MSELoss()
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn, folder=tmp_path, every=1) as watched:
+        for _ in range(8):
+            with torch.no_grad():
+                features = model[0](torch.ones(4, 2))
+            optimizer.zero_grad()
+            loss_fn(model[1](features), torch.zeros(4, 1)).backward()
+            optimizer.step()
+    said = "0.weight and 1 other never got a gradient: in training their layers do not run, or only under no_grad()."
+    assert said in str(watched)
+
+
 def test_at_most_three_and_nothing_of_a_model_that_is_not_trained_at_all(story):
     told = story()
     told.facts.parameters["fc1.bias"].trainable = False

@@ -1,6 +1,6 @@
 """What a diagnosis could not judge; without these notes, "healthy" would say too much."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from . import signals
@@ -26,8 +26,34 @@ def _notes(run: RunView) -> Iterator[str]:
     elif not run.is_fresh(observed):
         last = f"step {observed.steps[-1]:,} of {run.step:,}"
         yield f"No step was observed after {last}: later ones are judged by their losses only."
+    left_out = _left_out(run)
+    if left_out:
+        where = "its layer does" if len(left_out) == 1 else "their layers do"
+        yield f"{_together(left_out)} never got a gradient: in training {where} not run, or only under no_grad()."
     frozen = [name for name, own in run.facts.parameters.items() if not own.trainable]
     if 0 < len(frozen) < len(run.facts.parameters):
-        more = len(frozen) - 1
-        others = f" and {more:,} other{'s' * (more > 1)}" if more else ""
-        yield f"{frozen[0]}{others} {'are' if more else 'is'} not trained (requires_grad=False)."
+        yield f"{_together(frozen)} {'are' if len(frozen) > 1 else 'is'} not trained (requires_grad=False)."
+
+
+def _left_out(run: RunView) -> list[str]:
+    """Parameters that should learn, but whose layers have no pass that can teach them.
+
+    A layer that is called under ``no_grad()`` looks like one that is not called, which may be intended.
+    """
+    changed, observed = run.table(signals.CHANGED), run.table(signals.GRADIENT)
+    if len(observed.steps) < FEWEST:
+        return []
+    seen = {*run.table(signals.OUTPUT).places, *observed.places}
+    known = ((name, run.facts.parameters[name]) for name in changed.places if name in run.facts.parameters)
+    return [
+        name
+        for name, own in known
+        if own.trainable and own.optimized and name not in seen and own.layer not in seen
+        if not (changed.column(name) > 0).any()
+    ]
+
+
+def _together(names: Sequence[str]) -> str:
+    """The first name, and how many others."""
+    more = len(names) - 1
+    return f"{names[0]} and {more:,} other{'s' * (more > 1)}" if more else names[0]

@@ -166,6 +166,19 @@ class TestStaleGradient:
         told.facts.parameters["fc0.weight"].optimized = False
         assert told.find(StaleGradient()) == []
 
+    def test_layers_that_died_do_not_end_it(self, story):
+        """Their gradients are 0, and so empty, although nobody clears them."""
+        alive = np.arange(40) < 20
+        told = story().weights(signals.GRADIENT_EMPTY, 0.0, *[np.where(alive, 0.0, 1.0)] * 2)
+        told.weights(signals.GRADIENT, 1.0, *[np.where(alive, 1.0, 0.0)] * 2)
+        found = told.one(StaleGradient())
+        assert (found.layer, found.step, found.resolved_at) == (None, 1, None)
+        assert found.explanation.startswith("In 100 % of the observed steps")
+
+    def test_layers_that_never_get_a_gradient_are_not_blamed(self, story):
+        told = story().weights(signals.GRADIENT_EMPTY, 1.0, 1.0, 1.0).weights(signals.GRADIENT, 0.0, 0.0, 0.0)
+        assert told.find(StaleGradient()) == []
+
     def test_less_harm_in_a_run_that_learns(self, story, falling):
         told = story().weights(signals.GRADIENT_EMPTY, 0.0, 0.0, 0.0).losses(falling())
         assert told.one(StaleGradient()).severity == "warning"

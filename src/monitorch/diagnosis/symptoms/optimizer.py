@@ -123,16 +123,20 @@ class StaleGradient(Symptom):
         table = table.select(names)
         if len(table.steps) < self.steps or not names:
             return
+        # a gradient of 0 is empty whether or not it is cleared, so it says nothing: its layer may have died
+        is_zero = run.table(signals.GRADIENT).at(table.steps, table.places) == 0
+        table = Table(table.steps, table.places, np.where(is_zero, np.nan, table.values))
         is_bad = table.values == 0
         found = lasting(table, is_bad, self.steps)
-        found = [one for one in found if np.mean(is_bad[table.steps >= one.step, one.place]) > self.share]
+        levels = {one.place: self._level(table, one.step, one.place) for one in found}
+        found = [one for one in found if levels[one.place] > self.share]
         found = [one for one in found if one.resolved_at is None]
         if not found or len(found) < 0.3 * len(names):
             return
         when = min(found, key=lambda one: one.step)
         is_all = len(found) > 0.8 * len(names)
         layer = None if is_all else run.layer_of(names[when.place])
-        level = float(np.mean(is_bad[table.steps >= when.step]))
+        level = self._level(table, when.step)
         text = (
             f"In {share(level)} of the observed steps gradients were not empty when backward added to them. "
             "zero_grad() is missing, so every step uses the sum of all gradients so far."
@@ -141,6 +145,13 @@ class StaleGradient(Symptom):
         shown = evidence(table, signals.GRADIENT_EMPTY, names[when.place])
         severity = "error" if run.is_stuck or not run.learns else "warning"
         yield self.finding(layer, when.step, when.detected_at, severity, text, remedy, shown, confidence=0.98)
+
+    @staticmethod
+    def _level(table: Table, since: int, place: int | None = None) -> float:
+        """The share of known steps since this one in which gradients were not empty, of one place or of all."""
+        values = table.values[table.steps >= since]
+        values = values if place is None else values[:, place]
+        return float(np.mean(values[np.isfinite(values)] == 0))
 
 
 def _ratios(run: RunView) -> Table:
