@@ -100,3 +100,13 @@ def test_whether_steps_were_large(story, ratio, expected):
     told = story().weights(signals.UPDATE_RATIO, *[[ratio] * 10 + [1.0] * 10] * 3)
     assert remedies.were_large(view(told), 10) is expected
     assert remedies.were_large(view(story()), 10) is False
+
+
+def test_steps_of_one_layer_may_be_large_alone(story):
+    told = view(story().weights(signals.UPDATE_RATIO, 0.001, 0.05, 0.001))
+    assert [remedies.were_large(told, 10, layers) for layers in ((), ["fc0"], ["fc1"], ["act1"])] == [
+        False,
+        False,
+        True,
+        False,
+    ]

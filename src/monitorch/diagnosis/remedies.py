@@ -1,6 +1,7 @@
 """What to try, worked out from a run: which layers to initialise again, and by what to multiply learning rates."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -110,11 +111,13 @@ def let_through(run: RunView) -> Remedy:
     return Remedy(text, "replace_activation", {"layers": sigmoids or squashing, "by": SAFE_ACTIVATION})
 
 
-def were_large(run: RunView, step: int) -> bool:
-    """Whether steps were large just before this one."""
+def were_large(run: RunView, step: int, layers: Sequence[str] = ()) -> bool:
+    """Whether steps were large just before this one, for most weights or for those of one of these layers."""
     table = run.table(signals.UPDATE_RATIO).select(run.weights)
     before = table.values[table.steps <= step][-FEWEST:]
-    return bool(len(before)) and median(nan_median(before)) > LARGE_UPDATE
+    own = [place for place, name in enumerate(table.places) if run.layer_of(name) in layers]
+    sizes = [median(nan_median(before)), *(median(before[:, place]) for place in own)] if len(before) else []
+    return any(size > LARGE_UPDATE for size in sizes)
 
 
 def rate_before(run: RunView, *, is_higher: bool) -> float | None:
@@ -144,6 +147,23 @@ def lower_rate(run: RunView, update: float, text: str) -> Remedy:
         usual = FIRST_UPDATE if update > 1 else CAREFUL_UPDATE
         factor = min(max(usual / update, 1e-3), 0.1) if update > 0 else 0.1
     return Remedy(text, "scale_lr", {"factor": rounded(factor)})
+
+
+def lower_group_rate(run: RunView, name: str, step: int) -> Remedy | None:
+    """Train the group of this parameter as the others were at a step; None if its rate was not far above theirs."""
+    table = run.table(signals.RATE)
+    if name not in table.places:
+        return None
+    rates = table.at_steps(np.array([step]))[0]
+    own = rates[table.places.index(name)]
+    usual = median(rates[(rates > 0) & (rates < own)])
+    if not own >= 10 * usual:
+        return None
+    group = [place for place, rate in zip(table.places, rates.tolist(), strict=True) if rate == own]
+    text = (
+        f"Lower the learning rate of the group of {name}: it was {own:.2g} at step {step:,}, and {usual:.2g} elsewhere."
+    )
+    return Remedy(text, "set_group_lr", {"parameters": group, "lr": rounded(usual)})
 
 
 def raise_rate(run: RunView, update: float, text: str) -> Remedy:

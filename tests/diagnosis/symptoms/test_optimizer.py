@@ -204,6 +204,25 @@ class TestStepTooLarge:
         found = story().weights(signals.UPDATE_RATIO, ratio, ratio, ratio).one(StepTooLarge())
         assert found.explanation.startswith("A step changed weights by 225 % of their size, at step 4.")
 
+    def test_one_weight_that_moves_far_more_than_the_others_is_named(self, story):
+        stuck = story().weights(signals.UPDATE_RATIO, 0.01, 0.01, 0.9, steps=np.arange(1, 61)).losses(np.full(60, 2.0))
+        found = stuck.one(StepTooLarge())
+        assert "at step 5; the largest was 90 %, of fc2.weight." in found.explanation
+        assert found.remedy.action == "scale_lr"
+
+    @pytest.mark.parametrize(
+        ("rates", "remedy"),
+        [((1e-3, 1e-3, 1.0), "set_group_lr"), ((1e-3, 1e-3, 5e-3), "scale_lr"), ((1.0, 1.0, 1.0), "scale_lr")],
+    )
+    def test_a_group_whose_rate_is_far_above_the_others_is_named(self, story, rates, remedy):
+        stuck = story().weights(signals.UPDATE_RATIO, 0.01, 0.01, 0.9, steps=np.arange(1, 61)).losses(np.full(60, 2.0))
+        found = stuck.weights(signals.RATE, *rates, steps=np.arange(1, 61)).one(StepTooLarge())
+        assert found.remedy.action == remedy
+        if remedy == "set_group_lr":
+            said = "Lower the learning rate of the group of fc2.weight: it was 1 at step 5, and 0.001 elsewhere."
+            assert (found.remedy.text, found.remedy.arguments["lr"]) == (said, 1e-3)
+            assert found.remedy.arguments["parameters"] == ["fc2.weight"]
+
     @pytest.mark.parametrize(("growth", "severity"), [(1.2, "info"), (5.0, "warning")])
     def test_first_steps_may_be_large_if_they_do_nothing(self, story, falling, growth, severity):
         ratio = np.where(np.arange(1, 121) < 8, 0.3, 0.01)

@@ -61,9 +61,9 @@ class DeadUnits(Symptom):
 
     def _remedy(self, run: RunView, began: int, layer: str, since_birth: bool) -> Remedy:
         """Units killed by large steps would die again; those dead from the start need new weights."""
-        if not since_birth and remedies.were_large(run, began):
-            return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
         sources = remedies.feeding(run, layer)
+        if not since_birth and remedies.were_large(run, began, sources):
+            return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
         return Remedy(
             f"Initialise {' and '.join(map(layer_text, sources))} again: what enters {layer_text(layer)} is always "
             "negative. LeakyReLU or GELU would let it recover.",

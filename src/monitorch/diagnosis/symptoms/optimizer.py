@@ -193,12 +193,14 @@ class StepTooLarge(Symptom):
         level = largest(middle)
         now = run.loss.values[np.isfinite(run.loss.values)]
         has_diverged = rising is not None
-        says = []
+        says, at, worst = [], 0, None
         if large is not None:
             size, at = f"more than {share(self.ratio)}", large[1]
             if level > self.ratio:
                 size, at = share(level), int(table.steps[np.nanargmax(middle)])
-            says.append(f"A step changed weights by {size} of their size, at step {at:,}.")
+            worst = self._worst(table, at)
+            where = f"; the largest was {share(worst[1])}, of {worst[0]}" if worst is not None else ""
+            says.append(f"A step changed weights by {size} of their size, at step {at:,}{where}.")
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         severity = "error" if has_diverged else run.harm()
@@ -209,10 +211,21 @@ class StepTooLarge(Symptom):
         )
         begin = middle[table.steps >= step] if table else middle
         update = next(iter(begin[np.isfinite(begin)].tolist()), math.nan)  # later ones depend on the first
-        remedy = remedies.lower_rate(run, update, "Lower the learning rate, warm it up, or clip gradients.")
+        remedy = remedies.lower_group_rate(run, worst[0], at) if worst is not None else None
+        if remedy is None:
+            remedy = remedies.lower_rate(run, update, "Lower the learning rate, warm it up, or clip gradients.")
         shown = [points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)] if table else []
         shown.append(points("loss", None, run.loss.steps, run.loss.values))
         yield self.finding(None, step, detected_at, severity, " ".join(says[:3]), remedy, *shown, resolved_at=resolved)
+
+    def _worst(self, table: Table, step: int) -> tuple[str, float] | None:
+        """The weight that a step changed most, and by how much; None if it is not far beyond the others."""
+        row = table.at_steps(np.array([step]))[0]
+        if np.isfinite(row).sum() < 3:
+            return None
+        place = int(np.nanargmax(row))
+        is_far_beyond = row[place] > max(self.ratio, 5 * median(row))
+        return (table.places[place], float(row[place])) if is_far_beyond else None
 
     def _sizes(self, run: RunView) -> Table:
         """Update ratios; a weight that began far smaller than usual counts as one of usual size."""
