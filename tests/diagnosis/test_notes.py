@@ -31,7 +31,7 @@ def test_few_steps(watched):
 
 def test_steps_that_were_observed_long_ago(watched):
     assert notes_of(watched(range(1, 8)).history) == [
-        "No step was observed after step 7 of 200: later ones are judged by their losses only."
+        "No step was observed after step 7 of 200: later ones are judged by their losses only; every=10 sees more."
     ]
 
 

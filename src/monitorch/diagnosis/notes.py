@@ -25,7 +25,7 @@ def _notes(run: RunView) -> Iterator[str]:
         yield f"{len(observed.steps)} steps were observed: too few to judge layers; that needs {FEWEST}."
     elif not run.is_fresh(observed):
         last = f"step {observed.steps[-1]:,} of {run.step:,}"
-        yield f"No step was observed after {last}: later ones are judged by their losses only."
+        yield f"No step was observed after {last}: later ones are judged by their losses only; every=10 sees more."
     left_out = _left_out(run)
     if left_out:
         where = "its layer does" if len(left_out) == 1 else "their layers do"

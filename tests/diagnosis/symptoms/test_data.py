@@ -128,6 +128,10 @@ class TestOutputLossMismatch:
         rectified = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.0, 0.9, [0.8, 2.0])
         assert rectified.find(OutputLossMismatch()) == []
 
+    def test_small_positive_logits_of_a_model_that_says_the_same_always_are_no_sigmoid(self, story):
+        told = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.03, 0.43, [0.8, 1.2], count=10)
+        assert told.find(OutputLossMismatch()) == []
+
     @pytest.mark.parametrize("last", ["ReLU", "Linear"])
     def test_a_logit_that_is_never_negative(self, story, last):
         told = outputs(story(ending(last), loss_fn="BCEWithLogitsLoss"), 0.0, 3.0, targets=[0.0, 1.0])

@@ -221,7 +221,8 @@ class OutputLossMismatch(Symptom):
             return None
         bottom, top = BOUNDS.get(kind, (-math.inf, math.inf))
         is_seen_long = len(output.low) >= 2 * FEWEST
-        if kind not in BOUNDS and is_seen_long and output.low.min() > 0 and output.is_within(0.0, 1.0):
+        is_like_sigmoid = 0 < output.low.min() < 0.5 < output.high.max()  # it begins around its middle
+        if kind not in BOUNDS and is_seen_long and is_like_sigmoid and output.is_within(0.0, 1.0):
             bottom, top, kind = 0.0, 1.0, "a sigmoid"
         if math.isfinite(bottom) and math.isfinite(top):
             return (

@@ -402,7 +402,10 @@ class NoProgress(Symptom):
             f"After {len(values):,} steps the loss is {short(run.last_loss)}; it was {short(run.first_loss)}{against}. "
             "It has stopped falling before anything was learned."
         )
-        advice = "Try another learning rate, fit a single batch first, and look at the loss and the last activation."
+        advice = (
+            "Try another learning rate, and to fit a single batch; check that targets belong to their inputs, and look "
+            "at the loss and the last activation."
+        )
         update = median(nan_median(_ratios(run).values[-FEWEST:]))
         is_high = update > remedies.LARGE_UPDATE
         remedy = (remedies.lower_rate if is_high else remedies.raise_rate)(run, update, advice)
