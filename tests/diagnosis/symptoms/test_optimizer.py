@@ -208,6 +208,7 @@ class TestStepTooLarge:
         stuck = story().weights(signals.UPDATE_RATIO, 0.01, 0.01, 0.9, steps=np.arange(1, 61)).losses(np.full(60, 2.0))
         found = stuck.one(StepTooLarge())
         assert "at step 5; the largest was 90 %, of fc2.weight." in found.explanation
+        assert (found.evidence[0].place, found.evidence[0].values[0]) == ("fc2.weight", 0.9)
         assert found.remedy.action == "scale_lr"
 
     @pytest.mark.parametrize(

@@ -214,8 +214,11 @@ class StepTooLarge(Symptom):
         remedy = remedies.lower_group_rate(run, worst[0], at) if worst is not None else None
         if remedy is None:
             remedy = remedies.lower_rate(run, update, "Lower the learning rate, warm it up, or clip gradients.")
-        shown = [points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)] if table else []
-        shown.append(points("loss", None, run.loss.steps, run.loss.values))
+        shown = [points("loss", None, run.loss.steps, run.loss.values)]
+        if worst is not None:
+            shown.insert(0, evidence(table, signals.UPDATE_RATIO, worst[0], self.ratio))
+        elif table:
+            shown.insert(0, points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio))
         yield self.finding(None, step, detected_at, severity, " ".join(says[:3]), remedy, *shown, resolved_at=resolved)
 
     def _worst(self, table: Table, step: int) -> tuple[str, float] | None:
