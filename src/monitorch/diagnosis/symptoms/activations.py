@@ -64,9 +64,11 @@ class DeadUnits(Symptom):
         sources = remedies.feeding(run, layer)
         if not since_birth and remedies.were_large(run, began, sources):
             return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
+        # an activation that is called as a function has the name of the layer before it
+        what = f"what {'comes out of' if layer in sources else 'enters'} {layer_text(layer)}"
         return Remedy(
-            f"Initialise {' and '.join(map(layer_text, sources))} again: what enters {layer_text(layer)} is always "
-            "negative. LeakyReLU or GELU would let it recover.",
+            f"Initialise {' and '.join(map(layer_text, sources))} again: {what} is always negative. LeakyReLU or GELU "
+            "would let it recover.",
             "reinit",
             {"layers": sources},
         )
