@@ -75,7 +75,8 @@ T5, ViT, Mixtral and Whisper, built from small configurations, are in `test_real
 | a model whose layers are called but not the model itself (Lightning) | a pass begins with its first layer |
 | an optimizer that trains another model; a model none of whose layers is called | a warning |
 | parameters that are replaced, in the model and in the optimizer | are followed under the same name |
-| layers that are replaced, added or removed | are followed from the next tick on |
+| layers that are replaced, added, removed, wrapped or renamed | are followed from the next tick on |
+| parameters that a layer gets or loses (LoRA, `weight_norm`, pruning) | are followed from the next tick on |
 | `model.double()` during training | cosines are right, or have no sample |
 | a module that returns its own parameter | one sample per step, and no hook is left on the parameter |
 | scripted parts (`torch.jit`) | are left out, with a warning |

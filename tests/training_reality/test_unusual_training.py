@@ -316,6 +316,80 @@ def test_layers_that_come_and_go_are_followed(inspect):
     assert inspector.layers == ["", "0", "1"]
 
 
+class Adapted(nn.Module):
+    """A layer and what is trained beside it, as in low-rank adaptation."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.left = base, nn.Parameter(torch.zeros(base.out_features, 2))
+        self.right = nn.Parameter(torch.ones(2, base.in_features))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.right.T @ self.left.T
+
+
+def give_a_bias(model):
+    model[0].bias = nn.Parameter(torch.zeros(5))
+
+
+def adapt(model):
+    model[0] = Adapted(model[0])
+
+
+def normalise(model):
+    nn.utils.parametrizations.weight_norm(model[0])
+
+
+def prune(model):
+    nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
+
+
+def rename(model):
+    layer = model[0]
+    del model[0]
+    model.insert(0, nn.Identity())
+    model.insert(1, layer)
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (give_a_bias, {"0.weight", "0.bias"}),
+        (adapt, {"0.left", "0.right", "0.base.weight"}),
+        (normalise, {"0.parametrizations.weight.original0", "0.parametrizations.weight.original1"}),
+        (prune, {"0.weight_orig"}),
+        (rename, {"1.weight"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_parameters_that_a_layer_gets_loses_or_takes_along_are_followed(change, shown, inspect):
+    model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients, updates = (
+        lens.ParameterGradientGeometry(parameters="all", inplace=False),
+        lens.ParameterUpdateGeometry(optimizer, parameters="all", inplace=False),
+    )
+    inspector = inspect(model, [gradients, updates], optimizer=optimizer)
+
+    def train():
+        optimizer.zero_grad()
+        loss_of(model, X).backward()
+        optimizer.step()
+
+    train()
+    change(model)
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    inspector.tick_epoch()
+    train()
+    found = samples([gradients, updates])
+    for tag in ("ParameterGradientGeometry", "ParameterUpdateGeometry"):
+        norms = {layer: value for (name, _, kind, layer), value in found.items() if (name, kind) == (tag, "norm")}
+        assert norms.keys() == shown
+    trained = dict(model.named_parameters())
+    gradient = {layer: found["ParameterGradientGeometry", 0, "norm", layer] for layer in shown}
+    assert gradient == {layer: [pytest.approx(trained[layer].grad.norm().item(), rel=1e-5)] for layer in shown}
+
+
 def test_an_attribute_of_a_replaced_layer_is_followed(inspect):
     model, bias = new_model(), lens.Attribute("0.bias", inplace=False)
     inspector = inspect(model, [bias])

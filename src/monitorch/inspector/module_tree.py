@@ -262,8 +262,8 @@ class LayersOf:
     ) -> None:
         self._model, self._how, self._bank = weakref.ref(model), (depth, separator), bank
         self._modules: list[weakref.ref[nn.Module]] = []
-        self._children: list[tuple[int, ...]] = []
-        self._known: dict[str, tuple[weakref.ref[nn.Module], bool]] = {}
+        self._contents: list[tuple[object, ...]] = []
+        self._known: dict[str, tuple[weakref.ref[nn.Module], bool, list[str]]] = {}
         self.changes()
 
     def __iter__(self) -> Iterator[NamedModule]:
@@ -277,26 +277,37 @@ class LayersOf:
         """The names of all layers, in model order."""
         return list(self._known)
 
-    def _known_children(self) -> list[tuple[int, ...]]:
-        """The children of every known module; comparing these is much faster than walking the model again."""
+    def _known_contents(self) -> list[tuple[object, ...]]:
+        """The parameters and children of every known module; comparing is much faster than walking the model again."""
         known = [module for reference in self._modules if (module := reference()) is not None]
-        return [(len(known),), *((id(part), *map(id, part._modules.values())) for part in known if part._modules)]
+        return [(len(known),), *(_contents(part) for part in known if part._parameters or part._modules)]
 
     def changes(self) -> tuple[set[str], list[NamedModule]]:
-        """Changes since the last call: the names of layers that are gone or replaced, and the new layers."""
-        if self._modules and self._children == self._known_children():
+        """Changes since the last call: the names of layers that are gone or changed, and the new and changed ones.
+
+        A layer has changed if it is another module now, or if its parameters have other names.
+        """
+        if self._modules and self._contents == self._known_contents():
             return set(), []
         model = self._model()
         self._modules = [] if model is None else [weakref.ref(module) for module in model.modules()]
-        self._children = self._known_children()
+        self._contents = self._known_contents()
         before, layers = self._known, list(self)
-        self._known = {layer.name: (weakref.ref(layer.module), layer.is_leaf) for layer in layers}
+        self._known = {
+            layer.name: (weakref.ref(layer.module), layer.is_leaf, own_parameters(layer.module)) for layer in layers
+        }
         same = {layer.name for layer in layers if layer.name in before and _is_same(layer, *before[layer.name])}
         return before.keys() - same, [layer for layer in layers if layer.name not in same]
 
 
-def _is_same(layer: NamedModule, known: weakref.ref[nn.Module], is_leaf: bool) -> bool:
-    return known() is layer.module and layer.is_leaf == is_leaf
+def _contents(module: nn.Module) -> tuple[object, ...]:
+    """The names of a module's parameters, the types of these, which tell whether there is one, and its children."""
+    own, inner = module._parameters, module._modules
+    return id(module), *own.keys(), *map(type, own.values()), *inner.keys(), *map(id, inner.values())
+
+
+def _is_same(layer: NamedModule, known: weakref.ref[nn.Module], is_leaf: bool, own: list[str]) -> bool:
+    return known() is layer.module and layer.is_leaf == is_leaf and own_parameters(layer.module) == own
 
 
 def aliases(model: nn.Module, separator: str = ".") -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,8 +30,9 @@ class ParameterLens(Lens):
     def __init__(self, by_parameter: dict[str, AccumulatingPreprocessor], views: Sequence[View]) -> None:
         super().__init__(by_parameter.values(), views)
         self._by_parameter = by_parameter
-        self._seen: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
-        """Where each tensor was found first; a weak reference to the tensor would keep torch from swapping it."""
+        self._seen: dict[int, tuple[weakref.ref[nn.Module], str, str]] = {}
+        """Where each tensor was found first: the module, the parameter's name in it, and the module's own name; a weak
+        reference to the tensor would keep torch from swapping it."""
         self._named_otherwise: dict[str, str] = {}
 
     @property
@@ -53,7 +54,7 @@ class ParameterLens(Lens):
         found = {name: tensor for name in names if (tensor := locate_parameter(module, name)) is not None}
         for name, tensor in found.items():
             if not self._was_seen(tensor):
-                self._seen[id(tensor)] = weakref.ref(module), name
+                self._seen[id(tensor)] = weakref.ref(module), name, module_name
                 preprocessor = self._by_parameter.get(ALL) or self._by_parameter[name]
                 gatherer = self._gather(module, name, preprocessor, module_name, inspector_state)
                 self._watch(gatherer, self._layer(module_name, name), module_name)
@@ -62,6 +63,11 @@ class ParameterLens(Lens):
 
     register_non_leaf_module = register_leaf_module
 
+    def leave(self, modules: Collection[str]) -> None:
+        """Also forget their tensors: the same modules may be in the model under other names now."""
+        super().leave(modules)
+        self._seen = {place: seen for place, seen in self._seen.items() if seen[2] not in modules}
+
     def detach_from_module(self) -> None:
         """Also forget which tensors were seen."""
         super().detach_from_module()
@@ -69,7 +75,7 @@ class ParameterLens(Lens):
 
     def _was_seen(self, tensor: Tensor) -> bool:
         """Whether it is already watched where it was first found; another tensor may have had the same id."""
-        known, name = self._seen.get(id(tensor), (None, ""))
+        known, name, _ = self._seen.get(id(tensor), (None, "", ""))
         module = None if known is None else known()
         return module is not None and locate_parameter(module, name) is tensor
 
