@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+import monitorch
 from monitorch.errors import OptionError
 from monitorch.lens import SignalToNoise
+from monitorch.store import open_run
 
 PARTS = 4
 
@@ -68,6 +70,22 @@ def test_noise_that_hides_the_gradient_is_infinite(watch, shown):
     optimizer.step()
     inspector.tick_epoch()
     assert shown.values("Gradient Noise Scale") == {"Gradient Noise Scale": {"noise_scale": math.inf}}
+
+
+def test_noise_that_hides_the_gradient_is_nothing_that_went_wrong(tmp_path):
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"every": 1, "tick_every": 1, "run": "noisy", "folder": tmp_path, "stop_on": "warning"}
+    with monitorch.watch(model, optimizer, lenses=[SignalToNoise(optimizer)], diagnose=False, **options) as watched:
+        for _ in range(3):
+            for sign in (1.0, -1.0):
+                model(torch.full((1, 1), sign)).backward()
+            optimizer.step()
+    assert watched.events() == []
+    with open_run(tmp_path / "noisy") as run:
+        found = run.series("run", "Gradient Noise Scale/noise_scale", "run").values
+        assert found.tolist() == [math.inf] * 3
+        assert not run.series("run", "Gradient Noise Scale/nonfinite", "run").values.any()
 
 
 def test_it_is_the_noise_scale_of_a_probe(watch, shown):

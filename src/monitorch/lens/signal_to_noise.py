@@ -71,7 +71,7 @@ class SignalToNoise(ParameterLens):
         self._has_warned = False
         scaled = GradientGeometry(correlation=False, normalize=True, inplace=inplace)
         views = [
-            ComputedLines(NOISE_SCALE, self._noise_scale, of_run=True, logy=True),
+            ComputedLines(NOISE_SCALE, self._noise_scale, of_run=True, may_be_infinite=True, logy=True),
             LayerLines("Adam Gradient RMS", Source(scaled, "norm"), lines, bands, logy=True),
         ]
         super().__init__({ALL: scaled}, views)

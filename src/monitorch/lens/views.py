@@ -181,6 +181,7 @@ class ComputedLines(View):
         bands: pairs of lines that every layer has, and that are the edges of a band; None is a view without bands.
         bins: edges of bins, and what returns how many elements are between them, for each layer that has lines; None is
             a view without histograms.
+        may_be_infinite: infinity is an answer, not a sample that went wrong.
     """
 
     def __init__(
@@ -191,10 +192,12 @@ class ComputedLines(View):
         of_run: bool = False,
         bands: Sequence[tuple[str, str]] | None = None,
         bins: tuple[Numbers, Callable[[], Mapping[str, Counts]]] | None = None,
+        may_be_infinite: bool = False,
         **look: Any,
     ) -> None:
         super().__init__(tag, **look)
         self.compute, self.of_run, self.bands, self.bins = compute, of_run, bands, bins
+        self.may_be_infinite = may_be_infinite
 
     def read(self, layers: Sequence[str]) -> TagFrame:
         """Compute the numbers."""
@@ -210,6 +213,7 @@ class ComputedLines(View):
         measured = np.array([[line in found[layer] for layer in shown] for line in order])
         statistics = (*self._lines(lines), *edge_of.values())
         frame = TagFrame(self.tag, self.type, shown, statistics, values, measured=measured, banded=banded)
+        frame.may_be_infinite = self.may_be_infinite
         if self.bins is not None:
             edges, count = self.bins
             counts = count()

@@ -32,4 +32,4 @@ def estimate_noise(parts: int, mean_square: Number, square_of_mean: Number) -> t
 
 def noise_scale(square: float, variance: float) -> float:
     """How many parts, or samples, a batch needs for noise as large as the gradient; infinite if noise hides that."""
-    return variance / square if square > 0 else math.inf
+    return max(variance, 0.0) / square if square > 0 else math.inf  # rounding may leave less than no variance

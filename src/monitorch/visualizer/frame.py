@@ -53,6 +53,7 @@ class TagFrame:
         measured: where there is a number; None for everywhere.
         banded: whether the tag can have bands.
         bins: the histograms that the numbers are taken from, if they are.
+        may_be_infinite: infinity is an answer, not a sample that went wrong.
     """
 
     tag: str
@@ -64,6 +65,7 @@ class TagFrame:
     measured: Mask | None = None
     banded: bool = False
     bins: Bins | None = None
+    may_be_infinite: bool = False
 
     @classmethod
     def empty(cls, tag: str, kind: TagType, *, banded: bool = False) -> TagFrame:

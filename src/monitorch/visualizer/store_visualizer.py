@@ -352,7 +352,7 @@ class GridPlan(NamedTuple):
     def _most(self, frame: TagFrame) -> Floats:
         """The largest count among the measured lines of each curve; -1 if there is none."""
         # a number that overflows float32 is non-finite, too, so count at least one sample
-        broken = ~(np.abs(frame.values) <= _LARGEST)
+        broken = np.isnan(frame.values) if frame.may_be_infinite else ~(np.abs(frame.values) <= _LARGEST)
         counts = np.maximum(frame.counts(), broken)
         if frame.measured is not None:
             counts = np.where(frame.measured, counts, -1)
