@@ -69,6 +69,7 @@ T5, ViT, Mixtral and Whisper, built from small configurations, are in `test_real
 | Hessian-vector products; gradients of an input alone while parameters train | are not recorded |
 | an optimizer whose `step()` calls the `step()` of its base class | makes one step |
 | an optimizer whose `step()` is never called (SAM with `first_step`) | a warning says to call `watched.step()` |
+| an optimizer that another one replaces in mid-training | a warning says to watch again |
 | an optimizer that is not a torch optimizer, or none at all | is measured from one `watched.step()` to the next |
 | tensors that belong to no module | `watch(parameters={"name": tensor})` shows them |
 | step hooks that change gradients | the changed gradients are shown, whenever the hook was registered |

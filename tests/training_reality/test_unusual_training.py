@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import functional_call, functionalize, grad, jacrev, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils import prune as pruning
 
 from monitorch import MonitorchWarning, PyTorchInspector, lens
 
@@ -341,7 +342,7 @@ def normalise(model):
 
 
 def prune(model):
-    nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
+    pruning.l1_unstructured(model[0], "weight", 0.5)
 
 
 def rename(model):
@@ -507,6 +508,52 @@ def test_passes_that_only_accumulate_are_not_taken_for_missed_steps(inspect):
         loss_of(model, X).backward()
     optimizer.step()
     assert inspector.state.step == 1
+
+
+@pytest.mark.parametrize("every", [1, 1000])
+def test_an_optimizer_that_another_one_replaces_is_told_once(every, inspect):
+    model = new_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    inspect(model, all_lenses(optimizer), optimizer=optimizer, every=every)
+
+    def train(optimizer, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss_of(model, X).backward()
+            optimizer.step()
+
+    train(optimizer, 20)
+    told = r"no call of Adam\.step\(\) has been seen since step 20.*if another optimizer trains the model now"
+    with pytest.warns(MonitorchWarning, match=told) as warned:
+        train(torch.optim.SGD(model.parameters(), lr=1e-3), 1000)
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("every", [1, 7, 10_000])
+def test_a_long_run_misses_no_step(every, inspect):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inspector = inspect(model, all_lenses(optimizer), optimizer=optimizer, every=every)
+    for _ in range(1100):
+        optimizer.zero_grad()
+        loss_of(model, X).backward()
+        optimizer.step()
+    assert inspector.state.step == inspector.state.passes == 1100
+
+
+@pytest.mark.parametrize("every", [1, 1000])
+def test_many_passes_between_two_steps_are_no_missed_step(every, inspect):
+    actor, critic = new_model(), new_model()
+    optimizers = [torch.optim.Adam(part.parameters(), lr=1e-3) for part in (actor, critic)]
+    inspector = inspect(nn.ModuleList([actor, critic]), all_lenses(optimizers[0]), optimizer=optimizers, every=every)
+    for _ in range(3):
+        for turn in range(600):
+            loss_of(actor, X).backward()
+            loss_of(critic, X).backward()
+            if turn % 100 == 0:
+                optimizers[1].step()
+        optimizers[0].step()
+    assert inspector.state.step == 3
 
 
 def test_a_step_can_be_told_by_hand_for_any_optimizer(inspect):

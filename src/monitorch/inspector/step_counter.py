@@ -39,6 +39,8 @@ STEP_CURE = (
     f"if it is stepped in another way, call {TELL_OF_STEPS}, or pass the optimizer inside it whose step() is called"
 )
 
+OPTIMIZER_CURE = "if another optimizer trains the model now, watch the model again with that one"
+
 
 class PassHook(GraphHook):
     """Notices that a pass of the model begins."""
@@ -55,7 +57,8 @@ class PassHook(GraphHook):
         It uses as few calls as possible: what they need has left the CPU caches by then.
         """
         state, clock = self._state, self._clock
-        if is_dynamo_compiling() or not (state.is_quiet and module.training and is_grad_enabled()):
+        is_quiet = state.is_quiet and (state.passes + 1) % LONG  # at times look whether steps are missed
+        if is_dynamo_compiling() or not (is_quiet and module.training and is_grad_enabled()):
             super().__call__(module, args, kwargs)
             return
         begin = perf_counter()
@@ -146,6 +149,8 @@ class StepCounter:
         self._passes = RecomputationFilter()
         self._is_uncollected = True
         self._waits_for_a_step, self._versions = bool(self._optimizers), 0
+        self._last_look: tuple[int, int] | None = None
+        """The last step at one pass of many, and the versions of the parameters, if steps have been seen."""
         self._is_by_hand = any(isinstance(optimizer, StandIn) for optimizer in self._optimizers)
         """Whether the user says when steps have ended."""
         self._has_begun = False
@@ -312,6 +317,8 @@ class StepCounter:
             self._has_begun = True
             if self._waits_for_a_step and not self._engine.steps(self._optimizers[0]).is_running:
                 self._miss_a_step()
+            elif self._optimizers and not self._state.passes % LONG:
+                self._miss_later_steps()
         else:
             self._flops.spoil()
             self._state.begin_evaluation()
@@ -414,6 +421,23 @@ class StepCounter:
             if isinstance(first, StandIn):
                 missed, cure = "no step", f"call {TELL_OF_STEPS}: steps of {first.kind} are not noticed otherwise"
             warn(f"{seen}, but {missed}, so no step is counted and nothing is shown; {cure}")
+
+    def _miss_later_steps(self) -> None:
+        """The same after the first step: warn if the model is trained, but its optimizer steps no more."""
+        model, first = self._model(), self._optimizers[0]
+        if model is None or isinstance(first, StandIn) or self.ends_by_call or self._is_by_hand:
+            return
+        owned = Owned(first)  # others may step in between
+        look = self._state.step, sum(own._version for own in model.parameters() if own in owned)
+        before, self._last_look = self._last_look, look
+        # whoever plays many games between two steps changes no parameter meanwhile
+        if before is None or before[0] != look[0] or before[1] == look[1] or self._engine.steps(first).is_running:
+            return
+        text = (
+            f"no call of {type(first).__name__}.step() has been seen since step {look[0]}, though the model is trained"
+        )
+        if is_news(self._state, text):
+            warn(f"{text}, so no step is counted and nothing is shown; {OPTIMIZER_CURE}; {STEP_CURE}")
 
     def _check_what_is_watched(self) -> None:
         """At the first step: warn if the optimizer trains something other than the watched model."""
