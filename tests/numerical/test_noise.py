@@ -37,7 +37,14 @@ def test_estimates_are_right_on_average():
 
 @pytest.mark.parametrize(
     ("square", "variance", "scale"),
-    [(2.0, 6.0, 3.0), (2.0, 0.0, 0.0), (2.0, -1e-9, 0.0), (0.0, 1.0, math.inf), (-1.0, 1.0, math.inf), (math.nan, 1.0, math.inf)],
+    [
+        (2.0, 6.0, 3.0),
+        (2.0, 0.0, 0.0),
+        (2.0, -1e-9, 0.0),
+        (0.0, 1.0, math.inf),
+        (-1.0, 1.0, math.inf),
+        (math.nan, 1.0, math.inf),
+    ],
 )
 def test_a_gradient_that_does_not_show_has_an_infinite_scale(square, variance, scale):
     assert noise_scale(square, variance) == scale

@@ -1,4 +1,8 @@
 import gc
+import multiprocessing
+import sys
+import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -7,7 +11,7 @@ import torch
 
 from monitorch.numerical import RunningMeanVar
 from monitorch.numerical.series import sample_list
-from monitorch.numerical.waiting import PACK_AT, UNKNOWN, HostCopy, Waiting
+from monitorch.numerical.waiting import PACK_AT, UNKNOWN, HostCopy, ReentrantLock, Waiting
 
 SIZES = [1, PACK_AT - 1, PACK_AT, PACK_AT + 1, 1000]
 
@@ -20,6 +24,34 @@ def accumulator(request):
 def push(accumulator, samples):
     for sample in samples:
         accumulator.append(torch.tensor(sample))
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_forked_process_waits_for_no_thread_of_its_parent():
+    lock, is_held, is_over = ReentrantLock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            is_held.set()
+            is_over.wait(60)
+
+    def child():
+        with lock, lock:
+            pass
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait(60)
+    process = multiprocessing.get_context("fork").Process(target=child)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of forks in a process with threads
+        process.start()
+    process.join(30)
+    process.kill()
+    is_over.set()
+    thread.join()
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("size", SIZES)

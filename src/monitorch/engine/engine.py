@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import warn
-from ..numerical.waiting import HostCopy
+from ..numerical.waiting import HostCopy, ReentrantLock
 from .allocation import Allowance
 from .buffers import BASELINE, GAPS, GENERATION, METER, NO_GRAPH, STEP, TAG, Buffers, Chunk, Entry, Infos
 from .columns import FOLLOWS, UNIT
@@ -92,7 +91,7 @@ class Engine:
         self.recent_rows: RecentRows | None = None
         """Keeps the rows of the last steps, if asked for; not those of parameters, which are read at ticks."""
         self._seen: set[int] = set()
-        self._lock = RLock()
+        self._lock = ReentrantLock()
         self.gradients = GradientTap(self)
         self.parameters = ParameterTap(self)
         self.calls = FunctionalCalls(self)

@@ -1,7 +1,9 @@
 """Numbers that may still be on a device, and the one copy that brings them to the CPU."""
 
+import os
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, SupportsFloat, TypeAlias
@@ -25,6 +27,39 @@ UNKNOWN = -1
 
 Pending: TypeAlias = tuple[Callable[[Numbers], None], Tensor]
 """A function that takes numbers on the CPU, and the tensor that holds them now."""
+
+
+_locks = weakref.WeakSet["ReentrantLock"]()
+
+
+class ReentrantLock:
+    """A reentrant lock that no thread of the parent holds in a forked process: those threads do not exist there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Replace the lock if another thread holds it."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+
+
+def _renew_locks() -> None:
+    for lock in list(_locks):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class HostCopy:

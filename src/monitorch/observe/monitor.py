@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import threading
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -11,13 +10,14 @@ from torch import Tensor, nn
 
 from ..engine.torch_private import inside_backward, is_traced
 from ..errors import LifecycleError, SkippedSample, warn
+from ..numerical.waiting import ReentrantLock
 from .hook import ContextualHook, Notice
 from .module import Module, nested
 from .reducer import Reducer
 from .sample import has_no_numbers
 
 # replicas of a module run in several threads and share its monitors, and a fold reads the state that it replaces
-_FOLDING = threading.RLock()
+_FOLDING = ReentrantLock()
 
 
 class MonitorConstructor(Protocol):
