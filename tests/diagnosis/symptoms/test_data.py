@@ -137,6 +137,55 @@ class TestOutputLossMismatch:
         told = outputs(story(ending(last), loss_fn="BCEWithLogitsLoss"), 0.0, 3.0, targets=[0.0, 1.0])
         assert "negative for a no" in told.one(OutputLossMismatch()).explanation
 
+    @pytest.mark.parametrize(
+        ("low", "high", "function"), [(0.0, 3.0, "relu"), (0.001, 0.999, "sigmoid"), (0.1, 0.9, "sigmoid")]
+    )
+    def test_a_function_that_is_called_is_to_be_removed_and_the_layer_before_it_stays(self, story, low, high, function):
+        told = outputs(story(loss_fn="BCEWithLogitsLoss"), low, high, targets=[0.0, 1.0])
+        found = told.one(OutputLossMismatch())
+        assert f"after a {function}," in found.explanation.lower()
+        assert (found.remedy.text, found.remedy.action) == (f"Remove the {function} that is called after fc2.", None)
+
+    @pytest.mark.parametrize(("losses", "severity"), [("flat", "error"), ("falling", None)])
+    def test_classes_without_negative_logits_matter_if_nothing_is_learned(self, story, flat, falling, losses, severity):
+        told = outputs(story(ending("ReLU"), loss_fn="CrossEntropyLoss", classes=4), 0.0, 5.0)
+        told.losses({"flat": flat(200), "falling": falling(200)}[losses])
+        found = told.find(OutputLossMismatch())
+        assert [one.severity for one in found] == ([] if severity is None else [severity])
+        assert all("gets no gradient" in one.explanation for one in found)
+        assert all(one.remedy.arguments == {"layer": "out"} for one in found)
+
+    @pytest.mark.parametrize(
+        ("low", "high", "mean", "is_bad"),
+        [
+            (-4.5, -3.9, -4.17, True),  # a softmax over a batch of 64
+            (-3.0, -0.1, -0.9, True),  # numbers that were never normalised: their logs cannot be that high on average
+            (-1.2, -1.0, -1.1, False),
+            (-9.0, -0.01, -3.0, False),
+        ],
+    )
+    def test_log_probabilities_of_a_row_must_be_able_to_sum_to_one(self, story, low, high, mean, is_bad):
+        told = outputs(story(ending("LogSoftmax"), loss_fn="NLLLoss", classes=3), low, high)
+        found = told.add(signals.LOSS_INPUT_MEAN, output=mean).find(OutputLossMismatch())
+        assert ["do not sum to 1" in one.explanation for one in found] == [True] * is_bad
+
+    @pytest.mark.parametrize(
+        ("highest", "classes", "is_bad"),
+        [
+            ([0.575] * 20, 3, True),  # of 3 classes, e / (e + 2) = 0.576 is the most
+            ([0.57] * 10 + [0.6] * 10, 3, False),
+            ([0.4] * 20, 3, False),  # a model that is not sure
+            ([0.575] * 9, 3, False),
+            ([0.231] * 20, 10, True),
+        ],
+    )
+    def test_a_log_softmax_of_probabilities(self, story, highest, classes, is_bad):
+        told = story(ending("LogSoftmax"), loss_fn="NLLLoss", classes=classes)
+        steps = np.repeat(np.arange(1, len(highest) + 1), 2)
+        told.add(signals.LOSS_INPUT_RANGE, steps, output=np.log(np.c_[np.full(len(highest), 0.02), highest].ravel()))
+        found = told.find(OutputLossMismatch())
+        assert ["Softmax is applied twice" in one.explanation for one in found] == [True] * is_bad
+
     @pytest.mark.parametrize("kind", ["NLLLoss", "KLDivLoss", "CTCLoss"])
     def test_logits_for_a_loss_that_wants_logarithms(self, story, kind):
         told = outputs(story(loss_fn=kind, classes=4), -2.0, 3.0, [-1.0, 1.0], count=1)
@@ -256,6 +305,11 @@ class TestUnrepresentativeBatches:
         found = told.one(UnrepresentativeBatches())
         assert "The most frequent of 10 classes has 77 % of all targets" in found.explanation
         assert found.remedy.action is None
+
+    def test_a_model_that_is_lost_says_nothing_about_rare_classes(self, story):
+        told = self.classes(story, 1.7, counts=[900, *[30] * 9], predicted_counts=[1000, *[0] * 9])
+        found = told.losses([np.nan] * 40).checks([np.nan], [40]).one(UnrepresentativeBatches())
+        assert (found.severity, found.confidence) == ("info", 0.6)
 
     def test_of_many_classes_such_as_letters_some_are_always_rare(self, story):
         counts = (10_000 / np.arange(1, 66)).astype(int).tolist()

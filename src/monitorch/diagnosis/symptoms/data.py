@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from ...store.types import layer_text
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Numbers
@@ -113,6 +114,11 @@ class LossOutput(NamedTuple):
             return -1.0, 1.0, "tanh"
         return (0.0, math.inf, "relu") if self.is_rectified else (-math.inf, math.inf, "")
 
+    @property
+    def is_activated(self) -> bool:
+        """Whether the last layer is an activation; otherwise a function may have been called after it."""
+        return self.kind in BOUNDS
+
 
 @dataclass(frozen=True)
 class OutputLossMismatch(Symptom):
@@ -148,14 +154,18 @@ class OutputLossMismatch(Symptom):
             self._constant(output)
             or self._double_softmax(run, output)
             or self._no_logarithm(run, output)
+            or self._not_normalised(run, output)
+            or self._softmax_below(run, output)
             or self._bounded(run, output)
             or self._out_of_reach(run, output)
         )
         if found is None:
             return
         text, confidence = found
+        is_weak = run.facts.loss_fn == CROSS_ENTROPY[0] and math.isinf(BOUNDS.get(output.kind, (0.0, 0.0))[1])
+        severity = run.harm() if is_weak else "error"  # logits that are never negative can still tell classes apart
         shown = points("largest output", "output", steps, high)
-        yield self.finding(layer, step, step, "error", text, self._remedy(run, output), shown, confidence=confidence)
+        yield self.finding(layer, step, step, severity, text, self._remedy(run, output), shown, confidence=confidence)
 
     def _remedy(self, run: RunView, output: LossOutput) -> Remedy:
         loss = run.facts.loss_fn
@@ -165,7 +175,10 @@ class OutputLossMismatch(Symptom):
         if loss in LOG_PROBABILITIES:
             arguments = {"layers": [output.layer], "by": "LogSoftmax"}
             text = "Use LogSoftmax as the last activation, or CrossEntropyLoss without one."
-            return Remedy(text, *(("replace_activation", arguments) if output.kind in BOUNDS else ()))
+            return Remedy(text, *(("replace_activation", arguments) if output.is_activated else ()))
+        if not output.is_activated and output.layer is not None:
+            function = output.looks_like[2] or "sigmoid"
+            return Remedy(f"Remove the {function} that is called after {layer_text(output.layer)}.")
         text = "Remove the last activation: the loss applies it, or the model needs the range."
         return Remedy(text, "drop_output_activation", {"layer": output.layer})
 
@@ -214,6 +227,37 @@ class OutputLossMismatch(Symptom):
             0.98,
         )
 
+    def _not_normalised(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
+        """Log-probabilities of rows that cannot sum to 1: each row has one above the mean, and a lower mean log."""
+        classes, means = run.facts.classes or 0, run.table(signals.LOSS_INPUT_MEAN).select(["output"]).values
+        if run.facts.loss_fn != CROSS_ENTROPY[1] or classes < 2:
+            return None
+        uniform = -math.log(classes)
+        if output.high.min() > uniform - self.tolerance and not largest(means) > uniform + self.tolerance:
+            return None
+        return (
+            f"NLLLoss wants log-probabilities, but those of the {classes} classes of a sample do not sum to 1 after "
+            "exp(). LogSoftmax is missing, or goes over another dimension, such as the batch, so the loss does not "
+            "compare classes.",
+            0.95,
+        )
+
+    def _softmax_below(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
+        """Logarithms of a softmax of probabilities, which are between 0 and 1, come close to a bound above them."""
+        classes, is_seen_long = run.facts.classes or 0, len(output.high) >= 2 * FEWEST
+        if run.facts.loss_fn != CROSS_ENTROPY[1] or classes < 2 or not is_seen_long:
+            return None
+        most = math.e / (math.e + classes - 1)
+        highest = np.exp(output.high)
+        if not highest.max() <= most * (1 + self.tolerance) or not np.median(highest) > AT_BOUND * most:
+            return None
+        return (
+            f"No class ever gets more than {share(most)}, which is the most that LogSoftmax gives if it gets "
+            "probabilities instead of logits. Softmax is applied twice, which flattens gradients and keeps the loss "
+            "from ever getting small.",
+            0.9,
+        )
+
     def _bounded(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
         """Logits that are bounded, or never negative."""
         loss, kind = run.facts.loss_fn, output.kind
@@ -232,13 +276,12 @@ class OutputLossMismatch(Symptom):
                 0.95,
             )
         never_says_no = bottom == 0 or (is_seen_long and output.is_rectified)
+        what = f"No output is below 0 after {kind if output.is_activated else 'a ReLU'}, but {loss} wants logits"
+        if loss == CROSS_ENTROPY[0] and bottom == 0 and run.harm() != "info":
+            return f"{what}. A class whose output is 0 gets no gradient, so what is wrong there cannot be mended.", 0.9
         if loss != "BCEWithLogitsLoss" or not never_says_no:
             return None
-        return (
-            f"No output is below 0 after {kind or 'a ReLU'}, but {loss} wants logits, which are negative for a no. The "
-            "model can only say yes or perhaps.",
-            0.95,
-        )
+        return f"{what}, which are negative for a no. The model can only say yes or perhaps.", 0.95
 
     def _out_of_reach(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
         targets = [run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest")]
@@ -319,10 +362,11 @@ class UnrepresentativeBatches(Symptom):
         remedy = Remedy("Weight the loss by class, or draw rare classes more often.")
         shown = evidence(table, signals.PERPLEXITY, "target")
         checks = run.validation.values
-        is_bad = len(checks) > 0 and not checks[-1] < max(3 * run.last_loss, 0.8 * math.log(len(counts)))
+        is_bad = len(checks) > 0 and checks[-1] >= max(3 * run.last_loss, 0.8 * math.log(len(counts)))
         severity = "warning" if is_ignored and is_bad else "info"
         detected = int(table.steps[FEWEST - 1])
-        yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.7)
+        # a model predicts one class for many reasons, so this explains nothing that has a reason of its own
+        yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.6)
 
     def _uniform_since(self, perplexities: Numbers, noise: float, limit: float) -> int | None:
         """The batch from which their mean is significantly below the limit; None if that is less than half of them."""
