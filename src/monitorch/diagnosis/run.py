@@ -160,6 +160,13 @@ class RunView:
         return float(means.mean()), float(np.sqrt((stds**2).mean() + means.var()))
 
     @cached_property
+    def repeats_one_batch(self) -> bool:
+        """Whether every step got the same targets, as far as their mean tells: all data are one batch."""
+        table = self.table(signals.LOSS_INPUT_MEAN).select(["target"])
+        means, spread = table.values[np.isfinite(table.values)], self.targets[1]
+        return len(means) >= FEWEST and bool(np.ptp(means) < 1e-5 * spread)
+
+    @cached_property
     def trivial_loss(self) -> float:
         """The loss of the best constant output; NaN if the loss or its inputs are not known."""
         kind = self.facts.loss_fn

@@ -1,6 +1,7 @@
 """What losses alone tell, and the healthy runs that look like it."""
 
 import math
+import re
 import tracemalloc
 
 import numpy as np
@@ -27,6 +28,15 @@ class TestLossSpike:
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 130, 131, "warning")
         assert "to 8 at step 130, and was back 1 step later" in found.explanation
         assert found.remedy.action == "clip"
+
+    @pytest.mark.parametrize(("level", "severity"), [(0.6, "warning"), (1.9, "error")])
+    def test_a_jump_to_another_level_is_not_said_to_be_back(self, story, falling, level, severity):
+        losses = noisy(np.concatenate([falling(129, 1.9, 0.01), [6.4] * 5, np.full(100, level)]))
+        found = story().losses(losses).one(LossSpike())
+        assert (found.step, found.severity, found.remedy.action) == (130, severity, None)
+        (since,) = re.findall(r"has been about (\S+) since", found.explanation)
+        assert float(since) == pytest.approx(level, rel=0.05)
+        assert "back" not in found.explanation
 
     def test_an_unusual_batch_is_named(self, story):
         told = story().losses(self.jump(noisy(np.ones(200)), 130, 8.0))
@@ -240,6 +250,16 @@ class TestNoLabelSignal:
     def test_healthy_ones(self, story, falling, checks, last):
         told = self.guess(story).losses(falling(400, 2.5, last)).checks(checks, np.arange(1, len(checks) + 1) * 100)
         assert told.find(NoLabelSignal()) == []
+
+    @pytest.mark.parametrize(
+        ("batch", "means", "is_bad"), [(24.0, 0.5, False), (24.0, [0.5, 0.4], True), (900.0, 0.5, True)]
+    )
+    def test_a_few_samples_in_every_step_are_learned_by_heart(self, story, falling, batch, means, is_bad):
+        told = story(loss_fn="MSELoss", batch=batch).losses(falling(400, 1.0, 0.001))
+        told.add(signals.LOSS_INPUT_MEAN, target=np.resize(means, 400))
+        told.add(signals.LOSS_INPUT_STD, target=np.ones(400)).checks([1.01, 1.02, 1.1, 1.2], [100, 200, 300, 400])
+        assert len(told.find(NoLabelSignal())) == is_bad
+        assert len(told.find(NoLabelSignal(few=10))) == 1
 
     def test_without_classes_guessing_is_not_known(self, story, falling):
         told = self.guess(story, target_counts=[]).losses(falling(400, 2.5, 0.5))

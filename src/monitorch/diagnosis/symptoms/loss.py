@@ -132,18 +132,26 @@ class LossSpike(Symptom):
         if is_slow:
             cause = "The learning rate was far higher than ever before just then."
         before, top = float(noise.level[place]), float(values[place : place + length].max())
-        text = (
-            f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and was "
-            f"{'halfway ' * is_slow}back {length:,} step{'s' * (length > 1)} later. {cause}"
-        )
+        since = median(values[place + length :][: self.window])
+        stays = not is_slow and len(values) - place - length >= RECENT and since > before + max(jump, abs(before))
+        then = f"was {'halfway ' * is_slow}back {length:,} step{'s' * (length > 1)} later"
+        if stays:
+            then = f"has been about {short(since)} since"
+            cause = "What was learned is lost, or data or labels are different from that step on."
+        text = f"The loss jumped from {short(before)} to {short(top)} at step {step:,}, and {then}. {cause}"
         gradients = run.table(signals.ALL_GRADIENTS)
         usual = median(gradients.values) if gradients else 1.0
-        remedy = Remedy(
-            "Look at this batch, skip it, or clip gradients.", "clip", {"max_norm": round(2 * usual, 4) or 1.0}
+        remedy = (
+            Remedy("Compare data, labels and settings before and after this step, and go back to a checkpoint.")
+            if stays
+            else Remedy(
+                "Look at this batch, skip it, or clip gradients.", "clip", {"max_norm": round(2 * usual, 4) or 1.0}
+            )
         )
         shown = points("loss", None, losses.steps[place - noise.window :], values[place - noise.window :])
         detected = int(losses.steps[min(place + length, len(losses) - 1)])
-        yield self.finding(None, step, detected, "warning", text, remedy, shown, *culprit)
+        severity = run.harm("warning") if stays else "warning"
+        yield self.finding(None, step, detected, severity, text, remedy, shown, *culprit)
 
     def _jumps(self, noise: LossNoise, jump: float) -> list[tuple[float, int, int]]:
         """Losses that are as far above the largest ones of their window as these are above the usual noise."""
@@ -334,11 +342,13 @@ class NoLabelSignal(Symptom):
     Attributes:
         validation: the lowest validation loss, as a share of that of guessing.
         training: the largest training loss, as a share of that of guessing.
+        few: fewer samples than this, if each step gets all of them, are learned by heart whatever their labels are.
     """
 
     id: ClassVar[str] = "no_label_signal"
     validation: float = 0.95
     training: float = 0.75
+    few: float = 100
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """From at least three evaluations."""
@@ -351,6 +361,8 @@ class NoLabelSignal(Symptom):
             return
         if not checks.values[-1] > 1.02 * best:
             return  # it may still fall
+        if run.repeats_one_batch and (run.facts.batch or math.inf) < self.few:
+            return
         at = [step for step in checks.steps[2:].tolist() if run.loss_before(step) < self.training * guess]
         text = (
             f"The training loss is {short(run.last_loss)}, but the validation loss was never below {short(best)}; "
