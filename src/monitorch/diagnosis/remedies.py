@@ -132,6 +132,21 @@ def rate_before(run: RunView, *, is_higher: bool) -> float | None:
     return factor if factor >= 10 or factor <= 0.1 else None
 
 
+def clipped_to(run: RunView) -> float | None:
+    """The norm to which all gradients together are clipped in every step; None if they are not.
+
+    Then that norm stays the same, while those of single parameters differ from step to step.
+    """
+    table = run.table(signals.GRADIENT)
+    norms = table.values[-4 * FEWEST :]
+    if len(norms) < FEWEST or not np.isfinite(norms).all():
+        return None
+    whole = np.sqrt((norms**2).sum(axis=1))
+    own = np.ptp(norms, axis=0) / np.maximum(norms.mean(axis=0), 1e-300)
+    spread = np.ptp(whole) / whole.mean() if whole.mean() > 0 else math.inf
+    return float(whole.mean()) if spread < 0.01 and spread < 0.1 * median(own) else None
+
+
 def of_schedule(run: RunView) -> str | None:
     """The advice to check the schedule, if it has taken all learning rates to nearly 0; else None."""
     highest = run.highest_rates

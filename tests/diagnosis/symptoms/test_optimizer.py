@@ -54,9 +54,13 @@ class TestNoUpdate:
         rate = np.where(np.arange(40) < 5, 0.1, 0.0)
         changed = np.where(rate > 0, 1.0, 0.0)
         told = self.steps(story, (changed,) * 3, (np.ones(40),) * 3, (rate,) * 3)
-        assert told.one(NoUpdate()).remedy.text == (
-            "Look at the schedule: it has taken the learning rate from 0.1 to 0."
-        )
+        found = told.one(NoUpdate())
+        assert found.remedy.text == "Look at the schedule: it has taken the learning rate from 0.1 to 0."
+        assert (found.step, found.detected_at) == (6, 27)  # a schedule may pause, so it takes a while to be sure
+
+    def test_a_rate_is_given_with_three_digits(self, story):
+        told = self.steps(story, changed=(0, 1, 1), gradients=(1.0,) * 3, rates=(0.0, 0.0020000000000000005, 0.1 / 3))
+        assert told.one(NoUpdate()).remedy.arguments["lr"] in (0.002, 0.0177, 0.0333)
 
     def test_since_it_was_taken_away(self, story):
         late = np.where(np.arange(1, 21) < 8, 1, 0)
@@ -417,6 +421,17 @@ class TestNoProgress:
         assert self.small(story, flat).find(NoProgress(cosine=500)) == []
         assert len(story().losses(flat(100)).find(NoProgress(plateau=90))) == 1
 
+    @pytest.mark.parametrize("parts", ["apart", "together"])
+    def test_a_limit_of_gradients_that_leaves_hardly_any_step_is_named(self, story, flat, parts):
+        noise = np.abs(np.random.default_rng(0).normal(size=(3, 100)))
+        clipped = 1e-4 * noise / np.sqrt((noise**2).sum(axis=0))
+        steady = np.full((3, 100), 1e-4) * np.linspace(1.0, 1.0001, 100)  # the same batch, and hardly a step
+        told = self.small(story, flat).weights(signals.GRADIENT, *(clipped if parts == "apart" else steady))
+        found = told.one(NoProgress())
+        assert ("clipped to a norm of 1.0e-04" in found.explanation) == (parts == "apart")
+        assert found.remedy.text.startswith("Clip gradients at a larger norm") == (parts == "apart")
+        assert found.remedy.action == "scale_lr"
+
 
 class TestOscillation:
     @staticmethod
@@ -459,7 +474,8 @@ class TestOverRegularised:
     def test_weights_that_shrink_from_the_beginning_do_so_since_the_first_step(self, story):
         norm = np.geomspace(1.0, 1e-3, 31)
         told = story().weights(signals.WEIGHT, norm, norm, norm, steps=np.arange(31))  # the first is before training
-        assert told.one(OverRegularised()).step == 1
+        found = told.one(OverRegularised())
+        assert (found.step, found.detected_at) == (1, 11)
 
     @pytest.mark.parametrize("last", [(0.05, 1.0, 1.0), (0.2, 0.2, 0.2), (30.0, 30.0, 1.0)])
     def test_one_layer_or_a_little_is_fine(self, story, last):

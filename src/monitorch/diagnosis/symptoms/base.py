@@ -175,6 +175,15 @@ def share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def part_of(value: float) -> str:
+    """How much of something, before that: as a share, or as a factor where it is much more than all of it.
+
+    >>> part_of(0.21), part_of(2.2e6)
+    ('21 % of', '2.2e+06 times')
+    """
+    return f"{share(value)} of" if value <= 10 else f"{short(value)} times"
+
+
 def others(names: Sequence[str]) -> str:
     """The names after the first, at the end of a sentence about that one."""
     return "" if len(names) < 2 else f", as in {_rest(names)}"

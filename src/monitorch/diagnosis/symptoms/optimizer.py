@@ -11,7 +11,7 @@ from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Mask, Numbers, Table
 from ..run import ABSOLUTE, FEWEST, SQUARED, RunView, largest, median, nan_median, rolling_median
-from .base import Symptom, evidence, lasting, points, share, short, stretches, together
+from .base import Symptom, evidence, lasting, part_of, points, share, short, stretches, together
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,17 @@ class NoUpdate(Symptom):
         optimized = np.array([run.facts.parameters[name].optimized for name in names])
         # the first observed step has nothing to compare with, but nothing could have changed such a parameter
         is_same = (changed.values == 0) | (np.isnan(changed.values) & (~optimized | (rates == 0)))
-        is_bad = is_same & ((moves & ~is_idle) | (changed.steps[:, None] >= left))
+        is_left = changed.steps[:, None] >= left
+        is_bad = is_same & ((moves & ~is_idle) | is_left)
+        had_rate = np.cumsum(rates > 0, axis=0) > 0  # since it was taken away, once it is certain that it stays away
+        is_still = is_bad | (is_same & moves & had_rate)
         counted = np.cumsum(is_bad, axis=0)
         lag = np.vstack([np.zeros((self.steps, len(names))), counted])[: len(counted)]
         values = np.where(is_same, 0.0, changed.values)
         is_given_up = ~optimized | (rates[-1] == 0) | np.isfinite(left)  # also where no gradients come any more
         found = [
             one
-            for one in stretches(changed.steps, values, is_bad, (counted - lag) >= self.steps)
+            for one in stretches(changed.steps, values, is_still, (counted - lag) >= self.steps)
             if one.resolved_at is None
             or (is_given_up[one.place] and is_same[changed.steps >= one.resolved_at, one.place].all())
         ]
@@ -89,7 +92,7 @@ class NoUpdate(Symptom):
             else Remedy(
                 remedies.of_schedule(run) or "Give its group a learning rate.",
                 "set_group_lr",
-                {"parameters": idle, "lr": usual_rate},
+                {"parameters": idle, "lr": float(f"{usual_rate:.3g}")},
             )
             if idle
             else Remedy("Raise the learning rate, or keep the weights in float32.", "scale_lr", {"factor": 10.0})
@@ -195,12 +198,12 @@ class StepTooLarge(Symptom):
         has_diverged = rising is not None
         says, at, worst = [], 0, None
         if large is not None:
-            size, at = f"more than {share(self.ratio)}", large[1]
+            size, at = f"more than {part_of(self.ratio)}", large[1]
             if level > self.ratio:
-                size, at = share(level), int(table.steps[np.nanargmax(middle)])
+                size, at = part_of(level), int(table.steps[np.nanargmax(middle)])
             worst = self._worst(table, at)
-            where = f"; the largest was {share(worst[1])}, of {worst[0]}" if worst is not None else ""
-            says.append(f"A step changed weights by {size} of their size, at step {at:,}{where}.")
+            where = f"; the largest was {part_of(worst[1]).removesuffix(' of')}, of {worst[0]}" if worst else ""
+            says.append(f"A step changed weights by {size} their size, at step {at:,}{where}.")
         if has_diverged and len(now):
             says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
         severity = "error" if has_diverged else run.harm()
@@ -382,6 +385,11 @@ class NoProgress(Symptom):
         early = median(middle[first:][FEWEST : 3 * FEWEST])
         update = early if math.isfinite(early) else level
         advice = "Raise the learning rate until a step changes weights by 0.1 to 1 % of their size."
+        limit = remedies.clipped_to(run)
+        if limit is not None:
+            text = text.removesuffix("the learning rate is too low.")
+            text += f"gradients are clipped to a norm of {short(limit)} in every step, which leaves hardly any step."
+            advice = "Clip gradients at a larger norm, or not at all; otherwise raise the learning rate."
         remedy = remedies.raise_rate(run, update, remedies.of_schedule(run) or advice)
         shown = points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)
         severity = "error" if run.is_stuck else "warning"
@@ -548,13 +556,14 @@ class OverRegularised(Symptom):
         worst = int(np.argmin(np.where(np.isfinite(ratios[-1]), ratios[-1], np.inf)))
         level = median(ratios[-1])
         began = int(np.argmax(np.nan_to_num(nan_median(ratios)[: rows[0] + 1])))
+        began = min(began + 1, int(rows[0]))  # until then they had not shrunk
         text = (
             f"Weights have shrunk to {share(level)} of their first norm, {table.places[worst]} most of all. "
             "Weight decay outweighs the gradients, so the model forgets what it learns."
         )
         remedy = Remedy("Lower the weight decay.", "scale_weight_decay", {"factor": 0.01})
         shown = points(signals.WEIGHT, table.places[worst], table.steps, table.values[:, worst])
-        step = max(1, int(table.steps[began]))  # the first norm is that before the first step
+        step = int(table.steps[began])
         yield self.finding(None, step, int(table.steps[rows[0]]), run.harm(), text, remedy, shown)
 
 
