@@ -25,6 +25,13 @@ def test_no_loss(story):
     assert notes_of(told.history) == ["No loss was seen, so it is not judged: pass loss_fn= or call push_loss(loss)."]
 
 
+def test_a_model_that_trains_in_eval_mode(story, falling):
+    told = story().weights(signals.GRADIENT, *[np.ones(100)] * 3).checks(falling(100), range(100))
+    assert notes_of(told.history) == [
+        "All losses were seen in eval mode, so none counts as training: call model.train() before training."
+    ]
+
+
 def test_few_steps(watched):
     assert notes_of(watched(range(1, 9), 8).history) == ["8 losses: too few to judge the loss; that needs 30."]
 

@@ -17,7 +17,9 @@ def notes_of(history: SampleHistory) -> list[str]:
 
 def _notes(run: RunView) -> Iterator[str]:
     observed = run.table(signals.GRADIENT)
-    if not run.loss:
+    if not run.loss and run.validation and observed:
+        yield "All losses were seen in eval mode, so none counts as training: call model.train() before training."
+    elif not run.loss:
         yield "No loss was seen, so it is not judged: pass loss_fn= or call push_loss(loss)."
     elif not run.is_long:
         yield f"{len(run.loss)} losses: too few to judge the loss; that needs {SHORT}."

@@ -256,6 +256,19 @@ class TestRankCollapse:
         found = told.one(RankCollapse())
         assert (found.layer, found.step, found.detected_at) == ("fc1", 10, 12)
 
+    def test_inputs_that_are_the_same_for_every_sample(self, story, flat, falling):
+        told = story().add(signals.LAYER_BATCH_SPREAD, fc0=0.0, fc1=1e-8, fc2=0.0)
+        found = told.losses(flat(200)).one(RankCollapse())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("fc0", 1, 5, "error")
+        assert "the same for every sample" in found.explanation
+        assert found.remedy.text.startswith("Look at what the model gets")
+        told = story().add(signals.LAYER_BATCH_SPREAD, fc0=0.0, fc1=1e-8, fc2=0.0)
+        assert told.losses(falling(200)).find(RankCollapse()) == []  # it learns from something else
+        told = story().add(signals.LAYER_BATCH_SPREAD, fc0=0.0, fc1=0.3, fc2=0.4)  # what is added to other inputs
+        assert told.losses(flat(200)).find(RankCollapse()) == []
+        told = story().add(signals.LAYER_BATCH_SPREAD, fc0=0.0, fc1=0.0).losses(flat(200))
+        assert told.weights(signals.WEIGHT, 0.0, 1.0, 1.0).find(RankCollapse()) == []  # weights of 0 do that as well
+
     @pytest.mark.parametrize(
         "spreads",
         [

@@ -87,7 +87,9 @@ class TestVanishingGradient:
     def test_it_is_not_over_as_long_as_gradients_are_near_the_limit(self, story, flat):
         ratio = np.where(np.arange(60) < 30, 1e-4, 3e-3)
         told = story().weights(signals.GRADIENT, ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))
-        assert told.one(VanishingGradient()).resolved_at is None
+        found = told.one(VanishingGradient())
+        assert found.resolved_at is None
+        assert "1.0e-04 times that of fc2.weight; it falls below 0.001" in found.explanation
         told = story().weights(signals.GRADIENT, 10 * ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))
         assert told.find(VanishingGradient()) == []
 

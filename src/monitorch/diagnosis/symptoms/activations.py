@@ -67,8 +67,8 @@ class DeadUnits(Symptom):
         # an activation that is called as a function has the name of the layer before it
         what = f"what {'comes out of' if layer in sources else 'enters'} {layer_text(layer)}"
         return Remedy(
-            f"Initialise {' and '.join(map(layer_text, sources))} again: {what} is always negative. LeakyReLU or GELU "
-            "would let it recover.",
+            f"Initialise {' and '.join(map(layer_text, sources))} again: {what} is never above 0. LeakyReLU or GELU would "
+            "let it recover.",
             "reinit",
             {"layers": sources},
         )
@@ -275,6 +275,10 @@ class SymmetricUnits(Symptom):
         yield self.finding(layers[0], step, step, "warning" if run.learns else "error", text, remedy, shown)
 
 
+SAME = 1e-6
+"""Outputs that differ by less than this share of their size differ by rounding."""
+
+
 @dataclass(frozen=True)
 class RankCollapse(Symptom):
     """The last hidden layer gives nearly the same output for every sample, while the first does not.
@@ -299,6 +303,7 @@ class RankCollapse(Symptom):
         found = lasting(table, (table.values < self.spread) & (table.values < self.share * first))
         is_last = [one for one in found if one.place == len(table.places) - 1]
         if not is_last:
+            yield from self._same_inputs(run, table)
             return
         earliest = min(found, key=lambda one: one.place)
         layer, last = table.places[earliest.place] or None, table.places[-1]
@@ -314,6 +319,23 @@ class RankCollapse(Symptom):
         yield self.finding(
             layer, when.step, when.detected_at, run.harm(seen=table), text, remedy, shown, resolved_at=when.resolved_at
         )
+
+    def _same_inputs(self, run: RunView, table: Table) -> Iterable[Finding]:
+        """Already the first layer gives exactly the same for all, and so does the last: inputs are the same."""
+        ends = table.select([table.places[0], table.places[-1]])
+        is_same = (ends.values < SAME).all(axis=1, keepdims=True)
+        found = [one for one in lasting(ends, is_same & np.isfinite(ends.values)) if one.resolved_at is None]
+        when, layer = (found[0] if found else None), table.places[0]
+        weighs = remedies.gains(run, at_first=False).get(layer, 1.0) > SAME  # otherwise its weights make them the same
+        if when is None or len(found) < 2 or not weighs or not run.is_stuck:
+            return
+        text = (
+            f"The outputs of the first layer, {layer_text(layer)}, are the same for every sample of a batch, and so "
+            f"are those of {layer_text(table.places[-1])}. The model cannot tell samples apart."
+        )
+        remedy = Remedy("Look at what the model gets: every sample of a batch looks the same to it.")
+        shown = evidence(table, signals.LAYER_BATCH_SPREAD, layer, SAME)
+        yield self.finding(layer, when.step, when.detected_at, run.harm(seen=table), text, remedy, shown)
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,21 @@ class NotFinite(Symptom):
             Remedy("Look at this batch: it has numbers that are not finite.")
             if is_input
             else Remedy(
-                "Look at this layer for a division, logarithm or root of 0; otherwise lower the learning rate and clip "
-                "gradients.",
+                f"Look {self._where(run, origin)} for a division, logarithm or root of 0; otherwise lower the learning "
+                "rate and clip gradients.",
                 "clip",
                 {"max_norm": 1.0},
             )
         )
         shown = points("loss", None, losses.steps, losses.values)
         yield self.finding(layer, step, step, "error", text, remedy, shown, confidence=1.0)
+
+    def _where(self, run: RunView, origin: Mapping[str, Any] | None) -> str:
+        """Where to look: between two layers without a module there, code of a function is to blame."""
+        sides = sorted((origin or {}).get("between") or (), key=run.place)
+        if len(sides) == 2 and run.place(sides[1]) - run.place(sides[0]) == 1:
+            return f"between {layer_text(sides[0])} and {layer_text(sides[1])}, and in both,"
+        return "at this layer"
 
     def _culprit(self, run: RunView, origin: Mapping[str, Any]) -> str | None:
         """Where it happened: of two neighbours, the one whose backward produced the other's gradient.
@@ -117,7 +124,7 @@ class VanishingGradient(Symptom):
         if first is None:
             return
         steepest = nan_median(ratios[-FEWEST:].T)
-        level = median(during(relative, first))
+        level = median(during(Table(table.steps, table.places, np.where(is_bad, ratios, np.nan)), first))
         nearest = max((place for place in found if np.isfinite(steepest[place])), default=0)
         layer = run.layer_of(table.places[nearest])
         if run.fallen > 0.5 if math.isfinite(run.fallen) else run.learns:
