@@ -294,6 +294,22 @@ class TestAttentionCollapse:
         assert (found.layer, found.step, found.detected_at) == ("fc1", 10, 12)
         assert found.remedy.action == "scale_lr"
 
+    @pytest.mark.parametrize(("losses", "severity"), [("falling", "info"), ("flat", "error")])
+    def test_a_mask_that_hides_all_but_one_key(self, story, falling, flat, losses, severity):
+        told = story().losses({"falling": falling(), "flat": flat()}[losses])
+        told.history.add(signals.ATTENTION_ENTROPY, ["fc1"], np.zeros(20, int), np.arange(1, 21), np.full(20, np.nan))
+        told.add(signals.ATTENTION_ENTROPY, fc0=0.9).add(signals.ATTENTION_LOGIT, fc0=1.0, fc1=1.0)
+        found = told.one(AttentionCollapse())
+        assert (found.layer, found.step, found.detected_at, found.severity) == ("fc1", 1, 5, severity)
+        assert "a single key that it may look at" in found.explanation
+        assert found.remedy.text.startswith("Look at the attention mask")
+
+    def test_a_batch_with_a_single_key_now_and_then_is_fine(self, story):
+        told = story().add(signals.ATTENTION_ENTROPY, fc0=np.tile([0.9, np.nan], 10))
+        assert told.add(signals.ATTENTION_LOGIT, fc0=1.0).find(AttentionCollapse()) == []
+        lost = story().add(signals.ATTENTION_ENTROPY, fc0=change(0.9, np.nan))  # the logits are not finite either
+        assert lost.add(signals.ATTENTION_LOGIT, fc0=change(1.0, np.nan)).find(AttentionCollapse()) == []
+
     def test_logits_that_grow(self, story):
         told = story().add(signals.ATTENTION_ENTROPY, fc0=0.9).add(signals.ATTENTION_LOGIT, fc0=change(8.0, 90.0))
         found = told.one(AttentionCollapse())

@@ -355,6 +355,10 @@ class AttentionCollapse(Symptom):
     def look(self, run: RunView) -> Iterable[Finding]:
         """The first attention layer that has collapsed."""
         entropy, logit = run.table(signals.ATTENTION_ENTROPY), run.table(signals.ATTENTION_LOGIT)
+        alone = self._without_choice(run, entropy, logit)
+        if alone is not None:
+            yield alone
+            return
         found = [(one, entropy, signals.ATTENTION_ENTROPY) for one in lasting(entropy, entropy.values < self.entropy)]
         if logit:
             grows = logit.values > 2 * nan_median(logit.values[:FEWEST].T)
@@ -378,6 +382,26 @@ class AttentionCollapse(Symptom):
         shown = evidence(table, signal, layer, self.entropy if table is entropy else self.logit)
         yield self.finding(
             layer, when.step, when.detected_at, run.harm(seen=table), text, remedy, shown, resolved_at=when.resolved_at
+        )
+
+    def _without_choice(self, run: RunView, entropy: Table, logit: Table) -> Finding | None:
+        """Of attention over a single key there are logits, but no entropy."""
+        is_alone = np.isfinite(logit.values) & ~np.isfinite(entropy.at(logit.steps, logit.places))
+        always = (is_alone | ~np.isfinite(logit.values)).all(axis=0)  # short sequences come now and then
+        found = [one for one in lasting(logit, is_alone & always) if one.resolved_at is None]
+        found = first_in_order(found, logit, run)
+        if not found:
+            return None
+        when, layers = found[0], [logit.places[one.place] for one in found]
+        text = (
+            f"Each query in {layer_text(layers[0])} has a single key that it may look at{others(layers)}: the mask "
+            "hides all others, or there are none. So it makes no difference what queries and keys are, and they get no "
+            "gradient."
+        )
+        remedy = Remedy("Look at the attention mask: in some functions true means look, in others it means hide.")
+        shown = evidence(logit, signals.ATTENTION_LOGIT, layers[0])
+        return self.finding(
+            layers[0], when.step, when.detected_at, run.harm(seen=logit), text, remedy, shown, confidence=0.95
         )
 
 
