@@ -160,6 +160,7 @@ class TestOutputLossMismatch:
         [
             (-4.5, -3.9, -4.17, True),  # a softmax over a batch of 64
             (-3.0, -0.1, -0.9, True),  # numbers that were never normalised: their logs cannot be that high on average
+            (-3.0, 0.0, -0.9, False),  # padded with zeros
             (-1.2, -1.0, -1.1, False),
             (-9.0, -0.01, -3.0, False),
         ],

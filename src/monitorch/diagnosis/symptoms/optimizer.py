@@ -556,15 +556,15 @@ class OverRegularised(Symptom):
         worst = int(np.argmin(np.where(np.isfinite(ratios[-1]), ratios[-1], np.inf)))
         level = median(ratios[-1])
         began = int(np.argmax(np.nan_to_num(nan_median(ratios)[: rows[0] + 1])))
-        began = min(began + 1, int(rows[0]))  # until then they had not shrunk
+        detected = int(table.steps[rows[0]])
+        step = min(int(table.steps[began]) + 1, detected)  # until then they had not shrunk
         text = (
             f"Weights have shrunk to {share(level)} of their first norm, {table.places[worst]} most of all. "
             "Weight decay outweighs the gradients, so the model forgets what it learns."
         )
         remedy = Remedy("Lower the weight decay.", "scale_weight_decay", {"factor": 0.01})
         shown = points(signals.WEIGHT, table.places[worst], table.steps, table.values[:, worst])
-        step = int(table.steps[began])
-        yield self.finding(None, step, int(table.steps[rows[0]]), run.harm(), text, remedy, shown)
+        yield self.finding(None, step, detected, run.harm(), text, remedy, shown)
 
 
 @dataclass(frozen=True)
