@@ -413,6 +413,20 @@ class TestNoProgress:
         losses = np.concatenate([falling(100), flat(300, 0.1)])
         assert story().losses(losses).find(NoProgress()) == []
 
+    @pytest.mark.parametrize(("after", "is_lost"), [(100, True), (29, False)])
+    def test_what_was_learned_is_lost(self, story, falling, flat, after, is_lost):
+        losses = np.concatenate([falling(200, 1.0, 0.1), flat(after, 1.0)])
+        told = story(loss_fn="MSELoss", batch=32.0).losses(losses)
+        told.add(signals.LOSS_INPUT_MEAN, target=0.0).add(signals.LOSS_INPUT_STD, target=1.0)
+        found = told.find(NoProgress())
+        assert [(one.step, one.detected_at, one.severity) for one in found] == [(201, 230, "error")] * is_lost
+        assert all("constant output would give 1. Nothing is left" in one.explanation for one in found)
+
+    def test_a_loss_that_is_better_than_guessing_is_not_lost(self, story, falling, flat):
+        told = story(loss_fn="MSELoss", batch=32.0).losses(np.concatenate([falling(200, 1.0, 0.1), flat(100, 0.6)]))
+        told.add(signals.LOSS_INPUT_MEAN, target=0.0).add(signals.LOSS_INPUT_STD, target=1.0)
+        assert told.find(NoProgress()) == []
+
     def test_149_steps_are_no_plateau(self, story, flat):
         assert story().losses(flat(149)).find(NoProgress()) == []
 

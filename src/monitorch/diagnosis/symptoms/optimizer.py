@@ -10,7 +10,7 @@ import numpy as np
 from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Mask, Numbers, Table
-from ..run import ABSOLUTE, FEWEST, SQUARED, RunView, largest, median, nan_median, rolling_median
+from ..run import ABSOLUTE, FEWEST, SHORT, SQUARED, RunView, largest, median, nan_median, rolling_median
 from .base import Symptom, evidence, lasting, part_of, points, share, short, stretches, together
 
 
@@ -348,12 +348,14 @@ class NoProgress(Symptom):
     far: float = 10.0
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """Small steps first, then a plateau, then a loss that falls, but is still far from anything useful."""
+        """Small steps first, then a plateau, a loss that is still far from anything useful, or is back at guessing."""
         found = self._small_steps(run)
         if found is None:
             found = self._plateau(run)
         if found is None:
             found = self._far_off(run)
+        if found is None:
+            found = self._lost(run)
         if found is not None:
             yield found
 
@@ -448,6 +450,29 @@ class NoProgress(Symptom):
         shown = points("loss", None, losses.steps, losses.values, limit)
         step, detected = losses.steps[0], losses.steps[self.plateau - 1]
         return self.finding(None, step, detected, "warning", text, remedy, shown, confidence=0.6)
+
+    def _lost(self, run: RunView) -> Finding | None:
+        """What was learned is gone: the loss is back at that of the best constant output, and stays there."""
+        losses, guess = run.loss, run.trivial_loss
+        if not run.is_stuck or not math.isfinite(guess) or not np.isfinite(losses.values).all():
+            return None
+        smooth = rolling_median(losses.values[:, None], 10)[:, 0]
+        best = int(np.nanargmin(smooth))
+        level = float(smooth[best])
+        if not level < 0.5 * guess:
+            return None
+        is_low = losses.values < (level + guess) / 2
+        first = len(is_low) - int(np.argmax(is_low[::-1]))
+        if len(losses) - first < SHORT:
+            return None
+        text = (
+            f"The loss was {short(level)} at step {int(losses.steps[best]):,}, and is {short(run.last_loss)} now; a "
+            f"constant output would give {short(guess)}. Nothing is left of what was learned."
+        )
+        remedy = Remedy("Compare data, labels and settings before and after this step, and go back to a checkpoint.")
+        shown = points("loss", None, losses.steps, losses.values, guess)
+        step, detected = losses.steps[first], losses.steps[first + SHORT - 1]
+        return self.finding(None, step, detected, run.harm(), text, remedy, shown, confidence=0.6)
 
 
 def _mean_cosine(run: RunView, steps: int | None = None) -> tuple[float, float]:
