@@ -54,7 +54,7 @@ class TestDeadUnits:
     @pytest.mark.parametrize(("place", "said"), [("act1", "what enters act1 is"), ("fc1", "what comes out of fc1 is")])
     def test_an_activation_that_is_called_as_a_function_has_the_name_of_its_layer(self, story, place, said):
         found = story().add(signals.DEATH, **{place: 1.0}).one(DeadUnits())
-        assert found.remedy.text.startswith(f"Initialise fc1 again: {said} always negative.")
+        assert found.remedy.text.startswith(f"Initialise fc1 again: {said} never above 0.")
 
     def test_units_that_are_dead_at_birth_must_be_initialised_again(self, story):
         told = story().add(signals.DEATH, act1=[NAN] * 3 + [1.0] * 10).add(signals.ZEROS, act1=[1.0] * 13)

@@ -67,8 +67,8 @@ class DeadUnits(Symptom):
         # an activation that is called as a function has the name of the layer before it
         what = f"what {'comes out of' if layer in sources else 'enters'} {layer_text(layer)}"
         return Remedy(
-            f"Initialise {' and '.join(map(layer_text, sources))} again: {what} is never above 0. LeakyReLU or GELU would "
-            "let it recover.",
+            f"Initialise {' and '.join(map(layer_text, sources))} again: {what} is never above 0. LeakyReLU or GELU "
+            "would let it recover.",
             "reinit",
             {"layers": sources},
         )
