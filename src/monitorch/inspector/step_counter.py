@@ -57,12 +57,11 @@ class PassHook(GraphHook):
         It uses as few calls as possible: what they need has left the CPU caches by then.
         """
         state, clock = self._state, self._clock
-        is_quiet = state.is_quiet and (state.passes + 1) % LONG  # at times look whether steps are missed
-        if is_dynamo_compiling() or not (is_quiet and module.training and is_grad_enabled()):
+        if is_dynamo_compiling() or not (state.is_quiet and module.training and is_grad_enabled()):
             super().__call__(module, args, kwargs)
             return
         begin = perf_counter()
-        if graph_task() != NO_TASK:
+        if graph_task() != NO_TASK or not (state.passes + 1) % LONG:  # at times look whether steps are missed
             super().__call__(module, args, kwargs)
             return
         try:
