@@ -126,6 +126,8 @@ def workload(name: str, device: str, quick: bool = False) -> Workload:
         return language(2, 64, 2, 512, 64, 4, device)
     if name == "gpt=10m":
         return language(6, 320, 5, 4096, 256, 64 if device == "cuda" else 4, device)
+    if name == "gpt=10m-busy":  # with a smaller batch a large GPU waits for Python
+        return language(6, 320, 5, 4096, 256, 512, device)
     if kind == "gpt2":
         return language(12, 768, 12, 50304, 1024, 16, device)
     if kind == "gpt2-xl":

@@ -34,13 +34,14 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 USUAL = ("default", "budget", "every10", "every1")
 """Those of every model; all signals are turned on for some."""
 
-SIGNALS = "gpt=10m"
-"""The model with all signals on at every tenth step."""
+SIGNALS = ("gpt=10m", "gpt=10m-busy")
+"""The models with all signals on at every tenth step: the second one keeps a GPU busy."""
 
 SMALL = ("mlp", "mlp=2x32", "mlp=20x64", "cnn")
 
 COMPILES = 12
-"""Steps in which a watched model compiles both its graphs, that of observed steps and that of others."""
+"""Steps in which a watched model compiles both its graphs, that of observed steps and that of others, and in which one
+of every ten steps is observed for the first time, which compiles kernels for a GPU."""
 
 SETTLES = 100
 """Steps after which a budget has found its cadence."""
@@ -70,6 +71,11 @@ class UserCase:
     def has_allowance(self) -> bool:
         """Whether it may spend some seconds at once."""
         return SETTINGS[self.setting].keys().isdisjoint({"every", "budget"})
+
+    @property
+    def compiles_at_once(self) -> bool:
+        """Whether all that is compiled is compiled in the first three steps: the first ones are observed."""
+        return not self.compiled and "every" not in SETTINGS[self.setting]
 
     @property
     def label(self) -> str:
@@ -124,7 +130,7 @@ def _all_settings(models: Iterable[str], longest: float) -> Iterator[UserCase]:
 def _on_cpu(longest: float) -> Iterator[UserCase]:
     yield from _all_settings(SMALL, longest)
     yield UserCase("mlp", "all")
-    yield UserCase(SIGNALS, "all10")
+    yield UserCase(SIGNALS[0], "all10")
 
 
 def _on_gpu(longest: float) -> Iterator[UserCase]:
@@ -132,7 +138,7 @@ def _on_gpu(longest: float) -> Iterator[UserCase]:
     yield from _all_settings(["gpt2"], max(longest, 10.0))
     yield from _all_settings(["mlp"], longest)
     yield UserCase("gpt2", "all", seconds=10.0)
-    yield UserCase(SIGNALS, "all10")
+    yield from (UserCase(model, "all10") for model in SIGNALS)
     yield UserCase("gpt2-xl", seconds=15.0)
     yield UserCase("gpt2", compiled=True, seconds=10.0)
     yield UserCase("gpt2-xl", compiled=True, seconds=15.0)
@@ -254,7 +260,7 @@ def _compare(case: UserCase, effort: Effort) -> dict[str, Any]:
         trial, watcher = _watched(case, effort, Path(folder))
         try:
             if case.compiled or effort.device == "cuda":
-                train(trial, COMPILES if case.compiled else 3)  # compiling is not charged, of kernels neither
+                train(trial, 3 if case.compiles_at_once else COMPILES)  # compiling is not charged, of kernels neither
             counters.forget_peak(effort.device)
             steps = max(FEWEST, round(how.window / plain.step))
             without, with_ = CountsCpu(partial(_pausing, watcher, plain.trial)), CountsCpu(partial(train, trial))

@@ -165,7 +165,7 @@ def test_cases_of_a_cpu():
     assert [(case.name, case.setting) for case in found] == [
         *((model, setting) for model in user.SMALL for setting in user.USUAL),
         ("mlp", "all"),
-        (user.SIGNALS, "all10"),
+        (user.SIGNALS[0], "all10"),
     ]
     assert {case.seconds for case in found if case.setting == "default"} == {60.0}
     assert {case.seconds for case in found if case.setting != "default"} == {0.0}
@@ -173,6 +173,7 @@ def test_cases_of_a_cpu():
 
 def test_cases_of_a_gpu():
     found = plan("cuda")
+    assert [case.name for case in found if case.setting == "all10"] == list(user.SIGNALS)
     defaults = {case.name for case in found if case.setting == "default"}
     assert defaults == {*user.SMALL, "gpt2", "gpt2-compiled", "gpt2-xl", "gpt2-xl-compiled"}
     assert len(set(found)) == len(found)
@@ -203,6 +204,21 @@ def test_unknown_cases_are_refused(only, capsys):
 def test_the_watch_is_named_by_its_options():
     labels = [UserCase("mlp", setting).label for setting in user.SETTINGS]
     assert labels == ["default", "budget=0.02", "every=10", "every=1", "lenses=all", "lenses=all, every=10"]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (UserCase("mlp"), True),
+        (UserCase("mlp", "budget"), True),
+        (UserCase("mlp", "every1"), False),
+        (UserCase("mlp", "every10"), False),
+        (UserCase("mlp", "all10"), False),
+        (UserCase("mlp", compiled=True), False),
+    ],
+)
+def test_kernels_are_compiled_before_the_first_window(case, expected):
+    assert case.compiles_at_once is expected
 
 
 def test_size_of_a_stack():
