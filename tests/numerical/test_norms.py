@@ -40,6 +40,11 @@ def test_a_bad_number_makes_the_length_bad(dtype, bad):
     assert not l2_norm(torch.tensor([1.0, bad, 2.0], dtype=dtype)).isfinite()
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_floats_of_8_bits_have_a_length(dtype):
+    assert l2_norm(torch.tensor([3.0, 4.0]).to(dtype)).item() == 5.0
+
+
 def test_a_large_tensor_is_exact_enough():
     tensor = torch.full((300_000,), 0.1)
     assert l2_norm(tensor).item() == pytest.approx(exact_norm(tensor), rel=1e-5)

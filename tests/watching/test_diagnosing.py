@@ -419,11 +419,12 @@ def test_signals_are_those_of_tensors(training):
         assert history.table(signal), signal
 
 
-def test_parameters_without_a_norm_do_not_hide_the_first_step_of_others():
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e4m3fn], ids=str)
+def test_parameters_of_unusual_dtypes_do_not_hide_the_first_step_of_others(dtype):
     class Quantised(nn.Module):
         def __init__(self):
             super().__init__()
-            self.table = nn.Parameter(torch.zeros(4, 4, dtype=torch.uint8), requires_grad=False)
+            self.table = nn.Parameter(torch.arange(16.0).reshape(4, 4).to(dtype), requires_grad=False)
             self.linear = nn.Linear(4, 2)
 
         def forward(self, x):
@@ -436,7 +437,8 @@ def test_parameters_without_a_norm_do_not_hide_the_first_step_of_others():
             loss_fn(model(torch.randn(16, 4)), torch.randn(16, 2)).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert watched._diagnosis.history.table(signals.WEIGHT_ALIKE).places == ("linear.weight",)
+    alike = watched._diagnosis.history.table(signals.WEIGHT_ALIKE)
+    assert alike.places == (("table", "linear.weight") if dtype.is_floating_point else ("linear.weight",))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .precision import wide_dtype
+from .precision import computable, wide_dtype
 
 
 def as_dense(tensor: Tensor) -> Tensor:
@@ -34,5 +34,5 @@ def l2_norm(tensor: Tensor) -> Tensor:
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=wide_dtype(tensor))
+    norm: Tensor = torch.linalg.vector_norm(computable(tensor), dtype=wide_dtype(tensor))
     return norm

@@ -15,6 +15,15 @@ def wide_dtype(tensor: Tensor) -> torch.dtype:
     return wide_dtype_of(tensor.device)
 
 
+def computable(tensor: Tensor) -> Tensor:
+    """The same numbers in a dtype that torch computes in: floats of 8 bits can only be converted.
+
+    >>> computable(torch.ones(1).to(torch.float8_e5m2)).dtype, computable(torch.ones(1).half()).dtype
+    (torch.float32, torch.float16)
+    """
+    return tensor.to(torch.float32) if tensor.is_floating_point() and tensor.dtype.itemsize < 2 else tensor
+
+
 def difference_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which differences of such tensors are computed and kept: short floats would round them."""
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype

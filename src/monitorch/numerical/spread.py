@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .precision import wide_dtype
+from .precision import computable, wide_dtype
 
 Array = NDArray[Any]
 
@@ -39,7 +39,7 @@ def relative_spreads(x: Tensor, dim: int) -> Tensor | list[float]:
         numbers = host_numbers(x)
         found: list[float] = host_spreads(numbers, dim, norms_of_each(numbers)).tolist()
         return found
-    norms = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=wide_dtype(x))
+    norms = torch.linalg.vector_norm(computable(x).flatten(1), dim=1, dtype=wide_dtype(x))
     scale = (norms / math.sqrt(x[0].numel())).clamp_min(torch.finfo(torch.float32).tiny)
     spreads: Tensor = device_deviations(x, dim) / scale
     return spreads
