@@ -541,6 +541,19 @@ def test_a_long_run_misses_no_step(every, inspect):
     assert inspector.state.step == inspector.state.passes == 1100
 
 
+def test_a_teacher_made_in_inference_mode_does_not_hide_a_pass(inspect):
+    model = new_model()
+    with torch.inference_mode():
+        model[0].teacher = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inspector = inspect(model, all_lenses(optimizer), optimizer=optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, X).backward()
+        optimizer.step()
+    assert (inspector.state.step, inspector._steps.run_statistics.samples) == (3, 3 * len(X))
+
+
 @pytest.mark.parametrize("every", [1, 1000])
 def test_many_passes_between_two_steps_are_no_missed_step(every, inspect):
     actor, critic = new_model(), new_model()

@@ -11,6 +11,7 @@ from ..numerical.norms import as_dense
 from .buffers import Entry, Info
 from .distributed_tensors import SHARED, local_part
 from .meter import PARAMETER, Measured, Meter, Reporter, Subscription
+from .torch_private import without_overrides
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -62,6 +63,12 @@ def _trained_factor(module: nn.Module, name: str) -> Tensor | None:
         originals = parametrizations._modules[name]._parameters  # type: ignore[union-attr]
         return originals.get("original", originals.get("original1"))
     return module._parameters.get(f"{name}_orig", module._parameters.get(f"{name}_v"))
+
+
+def changes_of(parameters: Iterable[Tensor]) -> int:
+    """How often these were changed in place so far; tensors of inference mode do not count that."""
+    with without_overrides():  # uninitialised ones refuse nearly all methods
+        return sum(own._version for own in parameters if not own.is_inference())
 
 
 class ParameterRef:

@@ -17,6 +17,7 @@ from ..engine.graph import GraphCallback, GraphHook
 from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.module_tap import NamedTensors
 from ..engine.optimizers import Owned, StandIn, has_closure
+from ..engine.parameters import changes_of
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
@@ -409,7 +410,7 @@ class StepCounter:
         model = self._model()
         if model is None or self._state.passes not in (1, STEPLESS, LONG):
             return
-        versions = sum(parameter._version for parameter in model.parameters())
+        versions = changes_of(model.parameters())
         if self._state.passes == 1:
             self._versions = versions
         is_missed = self._state.passes == STEPLESS and versions != self._versions
@@ -427,7 +428,7 @@ class StepCounter:
         if model is None or isinstance(first, StandIn) or self.ends_by_call or self._is_by_hand:
             return
         owned = Owned(first)  # others may step in between
-        look = self._state.step, sum(own._version for own in model.parameters() if own in owned)
+        look = self._state.step, changes_of(own for own in model.parameters() if own in owned)
         before, self._last_look = self._last_look, look
         # whoever plays many games between two steps changes no parameter meanwhile
         if before is None or before[0] != look[0] or before[1] == look[1] or self._engine.steps(first).is_running:
