@@ -339,6 +339,20 @@ def test_an_output_that_cannot_be_read_is_told_once_and_training_goes_on(tmp_pat
     assert (len(told), training.steps) == (1, 6)
 
 
+def test_a_position_that_cannot_be_read_ends_neither_training_nor_the_run(tmp_path):
+    training = Training()
+    handler = training.handler(tmp_path)
+
+    @training.trainer.on(Events.ITERATION_COMPLETED(once=5))
+    def break_it():
+        handler.watched.state_dict = dict.fromkeys  # needs an argument
+
+    with pytest.warns(MonitorchWarning, match="saving the position of the run failed: TypeError"):
+        training.run(1)
+    with open_run(handler.watched.visualizer.path) as run:
+        assert (run.status, training.steps, handler.state_dict()) == ("finished", 6, {})
+
+
 def test_metrics_that_are_no_numbers_are_left_out(tmp_path):
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

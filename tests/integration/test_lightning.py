@@ -371,6 +371,13 @@ class ReturnsMore(Returns):
         return {"loss": super().validation_step(batch, batch_idx), "more": None}
 
 
+class CountsRight(Regression):
+    """Logs nothing in validation, but returns how many samples were right."""
+
+    def validation_step(self, batch, batch_idx):
+        return (self.loss(batch) < 1).sum()
+
+
 class LogsSeveral(Regression):
     """Several numbers of a validation have "loss" in their names."""
 
@@ -386,6 +393,15 @@ def test_without_a_logged_one_the_validation_loss_is_what_was_returned(kind, tmp
     fit(model, tmp_path, callback, epochs=1)
     with open_run(callback.watched.visualizer.path) as run:
         same(line(run, "Loss/val_loss mean"), [(5, np.mean(model.returned))])
+
+
+@pytest.mark.slow
+def test_a_count_that_validation_returns_is_no_loss(tmp_path):
+    callback = MonitorchCallback(folder=tmp_path, **EVERY_STEP)
+    trainer = fit(CountsRight(), tmp_path, callback, epochs=1)
+    with open_run(callback.watched.visualizer.path) as run:
+        assert not any("Loss/val_loss" in statistic.name for statistic in run.lenses["run"].statistics)
+        assert (run.status, trainer.global_step) == ("finished", 5)
 
 
 @pytest.mark.slow

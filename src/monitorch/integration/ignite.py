@@ -101,7 +101,13 @@ class MonitorchHandler:
 
     def state_dict(self) -> Position:
         """The run and its position, for a checkpoint."""
-        return position_of(self._open) if self._open is not None else self._loaded or self._left
+        if self._open is None:
+            return self._loaded or self._left
+        try:
+            return position_of(self._open)
+        except Exception as error:
+            tell(self._open.inspector.state, "saving the position of the run", error)
+            return {}
 
     def load_state_dict(self, state: Position) -> None:
         """Continue from there when the trainer starts."""

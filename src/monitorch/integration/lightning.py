@@ -143,9 +143,11 @@ class MonitorchCallback(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Keep the loss of the batch."""
+        """Keep the loss of the batch; a whole number is a count of something else."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if self._open is not None and isinstance(loss, Tensor) and loss.numel() == 1:
+        if self._open is None or not isinstance(loss, Tensor):
+            return
+        if loss.numel() == 1 and loss.is_floating_point():
             self._returned.append(loss.detach().flatten())
 
     def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
