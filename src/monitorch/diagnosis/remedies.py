@@ -46,6 +46,10 @@ NO_ACTIVATIONS = ("Dropout", "Identity", "Flatten", "Pool", "Upsample", "Pad", "
 """Parts of class names of parameter-free modules that are not activations."""
 
 
+SOMETHING_CHANGED = Remedy("Compare data, labels and settings before and after this step, and go back to a checkpoint.")
+"""Where what was learned is lost for good."""
+
+
 def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
     """The gain of each layer's weights, now or at first: root mean square times the square root of the fan-in.
 

@@ -126,6 +126,18 @@ def lasting(table: Table, is_bad: Mask, window: int = FEWEST, still_bad: Mask | 
     return stretches(table.steps, table.values, is_bad if still_bad is None else still_bad, sure)
 
 
+def in_a_row(is_bad: Mask, count: int) -> Mask:
+    """Where the last ``count`` numbers of a column were all bad.
+
+    >>> in_a_row(np.array([[True], [True], [False], [True]]), 2)[:, 0].tolist()
+    [False, True, False, False]
+    """
+    bad_so_far = np.cumsum(is_bad, axis=0)
+    before = np.vstack([np.zeros((count, is_bad.shape[1]), np.int64), bad_so_far])[: len(is_bad)]
+    found: Mask = bad_so_far - before == count
+    return found
+
+
 def during(table: Table, found: Stretch) -> Numbers:
     """The newest numbers of a place while it was bad, as many as a median needs.
 

@@ -10,9 +10,9 @@ import numpy as np
 from ...store.types import layer_text
 from .. import remedies, signals
 from ..finding import Finding, Remedy
-from ..history import Mask, Steps, Table
+from ..history import Mask, Table
 from ..run import FEWEST, RunView, largest, median, nan_median
-from .base import Stretch, Symptom, during, evidence, lasting, points, short, stretches, together
+from .base import Stretch, Symptom, during, evidence, in_a_row, lasting, points, short, stretches, together
 
 SMALLEST_HALF = 2.0**-24
 """The smallest number above 0 in float16."""
@@ -173,10 +173,7 @@ class NoGradient(Symptom):
             return
         names = self._expected(run, table)
         is_bad = self._are_starved(run, table, names) & ~self._are_faded(run, names)[told]
-        counted: Steps = np.cumsum(is_bad, axis=0)
-        lag = np.vstack([np.zeros((self.steps, len(names))), counted[: -self.steps]])[: len(counted)]
-        sure: Mask = (counted - lag) >= self.steps
-        found = stretches(table.steps, np.where(is_bad, 0.0, 1.0), is_bad, sure)
+        found = stretches(table.steps, np.where(is_bad, 0.0, 1.0), is_bad, in_a_row(is_bad, self.steps))
         found = [one for one in found if one.resolved_at is None]
         # if all lack gradients only now and then, the loss was 0
         is_all = bool(found) and (bool(is_bad[-self.steps :].all()) or len(found) == len(names))

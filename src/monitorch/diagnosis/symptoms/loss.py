@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...store.types import layer_text
-from .. import signals
+from .. import remedies, signals
 from ..finding import Evidence, Finding, Remedy
 from ..history import Mask, Numbers, Steps
 from ..run import BINARY, CROSS_ENTROPY, EARLY, RunView, largest, median, nan_median, rolling_median
@@ -142,7 +142,7 @@ class LossSpike(Symptom):
         gradients = run.table(signals.ALL_GRADIENTS)
         usual = median(gradients.values) if gradients else 1.0
         remedy = (
-            Remedy("Compare data, labels and settings before and after this step, and go back to a checkpoint.")
+            remedies.SOMETHING_CHANGED
             if stays
             else Remedy(
                 "Look at this batch, skip it, or clip gradients.", "clip", {"max_norm": round(2 * usual, 4) or 1.0}

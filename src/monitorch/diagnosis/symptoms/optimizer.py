@@ -11,7 +11,7 @@ from .. import remedies, signals
 from ..finding import Finding, Remedy
 from ..history import Mask, Numbers, Table
 from ..run import ABSOLUTE, FEWEST, SHORT, SQUARED, RunView, largest, median, nan_median, rolling_median
-from .base import Symptom, evidence, lasting, part_of, points, share, short, stretches, together
+from .base import Symptom, evidence, in_a_row, lasting, part_of, points, share, short, stretches, together
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,11 @@ class NoUpdate(Symptom):
         is_bad = is_same & ((moves & ~is_idle) | is_left)
         had_rate = np.cumsum(rates > 0, axis=0) > 0  # since it was taken away, once it is certain that it stays away
         is_still = is_bad | (is_same & moves & had_rate)
-        counted = np.cumsum(is_bad, axis=0)
-        lag = np.vstack([np.zeros((self.steps, len(names))), counted])[: len(counted)]
         values = np.where(is_same, 0.0, changed.values)
         is_given_up = ~optimized | (rates[-1] == 0) | np.isfinite(left)  # also where no gradients come any more
         found = [
             one
-            for one in stretches(changed.steps, values, is_still, (counted - lag) >= self.steps)
+            for one in stretches(changed.steps, values, is_still, in_a_row(is_bad, self.steps))
             if one.resolved_at is None
             or (is_given_up[one.place] and is_same[changed.steps >= one.resolved_at, one.place].all())
         ]
@@ -73,35 +71,32 @@ class NoUpdate(Symptom):
         are_many, known = len(layers) > 1, run.facts.parameters
         outside = [name for name in frozen if not known[name].optimized or name in run.left_optimizer]
         idle = [names[one.place] for one in found if rates[-1, one.place] == 0]
-        usual_rate = median(np.where(rates > 0, rates, np.nan))
         ratios = nan_median(_ratios(run).values[-FEWEST:])
-        if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < 3e-5).all()):
+        if not outside and not idle and (len(frozen) > len(names) / 2 or (ratios < NoProgress.ratio).all()):
             return  # steps are too small for all of them, which is another symptom
-        why = (
-            f"No optimizer has {'them' if are_many else 'it'}."
-            if outside
-            else f"{'Their' if are_many else 'Its'} learning rate is 0."
-            if idle
-            else f"{'Their' if are_many else 'Its'} updates are lost in rounding."
-        )
-        remedy = (
-            Remedy(
-                "Give it to the optimizer, after the model is complete.", "add_to_optimizer", {"parameters": outside}
-            )
-            if outside
-            else Remedy(
-                remedies.of_schedule(run) or "Give its group a learning rate.",
-                "set_group_lr",
-                {"parameters": idle, "lr": float(f"{usual_rate:.3g}")},
-            )
-            if idle
-            else Remedy("Raise the learning rate, or keep the weights in float32.", "scale_lr", {"factor": 10.0})
-        )
+        usual_rate = median(np.where(rates > 0, rates, np.nan))
+        why, remedy = self._reason(run, outside, idle, usual_rate, are_many=are_many)
         what = "get gradients but do not change" if are_many else "gets gradients but does not change"
         text = f"{together(layers)} {what}. {why}"
         shown = evidence(changed, signals.CHANGED, first)
         severity = "error" if len(frozen) == len(names) else "warning"
         yield self.finding(layers[0], when.step, when.detected_at, severity, text, remedy, shown, confidence=0.98)
+
+    def _reason(
+        self, run: RunView, outside: list[str], idle: list[str], usual_rate: float, *, are_many: bool
+    ) -> tuple[str, Remedy]:
+        """Why parameters stay the same, and what to do: some are in no optimizer, have a rate of 0, or neither."""
+        if outside:
+            advice = "Give it to the optimizer, after the model is complete."
+            remedy = Remedy(advice, "add_to_optimizer", {"parameters": outside})
+            return f"No optimizer has {'them' if are_many else 'it'}.", remedy
+        whose = "Their" if are_many else "Its"
+        if idle:
+            advice = remedies.of_schedule(run) or "Give its group a learning rate."
+            arguments = {"parameters": idle, "lr": float(f"{usual_rate:.3g}")}
+            return f"{whose} learning rate is 0.", Remedy(advice, "set_group_lr", arguments)
+        advice = "Raise the learning rate, or keep the weights in float32."
+        return f"{whose} updates are lost in rounding.", Remedy(advice, "scale_lr", {"factor": 10.0})
 
 
 @dataclass(frozen=True)
@@ -222,7 +217,7 @@ class StepTooLarge(Symptom):
             shown.insert(0, evidence(table, signals.UPDATE_RATIO, worst[0], self.ratio))
         elif table:
             shown.insert(0, points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio))
-        yield self.finding(None, step, detected_at, severity, " ".join(says[:3]), remedy, *shown, resolved_at=resolved)
+        yield self.finding(None, step, detected_at, severity, " ".join(says), remedy, *shown, resolved_at=resolved)
 
     def _worst(self, table: Table, step: int) -> tuple[str, float] | None:
         """The weight that a step changed most, and by how much; None if it is not far beyond the others."""
@@ -380,18 +375,18 @@ class NoProgress(Symptom):
             return None
         middle = nan_median(table.values)
         level = median(middle[-FEWEST:])
-        text = (
-            f"A step changes weights by {short(level)} of their size, and gradients keep pointing the same way. "
-            f"The loss is still {share(run.last_loss / before)} of what it was: the learning rate is too low."
-        )
         early = median(middle[first:][FEWEST : 3 * FEWEST])
         update = early if math.isfinite(early) else level
+        why = "the learning rate is too low"
         advice = "Raise the learning rate until a step changes weights by 0.1 to 1 % of their size."
         limit = remedies.clipped_to(run)
         if limit is not None:
-            text = text.removesuffix("the learning rate is too low.")
-            text += f"gradients are clipped to a norm of {short(limit)} in every step, which leaves hardly any step."
+            why = f"gradients are clipped to a norm of {short(limit)} in every step, which leaves hardly any step"
             advice = "Clip gradients at a larger norm, or not at all; otherwise raise the learning rate."
+        text = (
+            f"A step changes weights by {short(level)} of their size, and gradients keep pointing the same way. "
+            f"The loss is still {share(run.last_loss / before)} of what it was: {why}."
+        )
         remedy = remedies.raise_rate(run, update, remedies.of_schedule(run) or advice)
         shown = points(signals.UPDATE_RATIO, None, table.steps, middle, self.ratio)
         severity = "error" if run.is_stuck else "warning"
@@ -469,9 +464,9 @@ class NoProgress(Symptom):
             f"The loss was {short(level)} at step {int(losses.steps[best]):,}, and is {short(run.last_loss)} now; a "
             f"constant output would give {short(guess)}. Nothing is left of what was learned."
         )
-        remedy = Remedy("Compare data, labels and settings before and after this step, and go back to a checkpoint.")
         shown = points("loss", None, losses.steps, losses.values, guess)
         step, detected = losses.steps[first], losses.steps[first + SHORT - 1]
+        remedy = remedies.SOMETHING_CHANGED
         return self.finding(None, step, detected, run.harm(), text, remedy, shown, confidence=0.6)
 
 
