@@ -1,6 +1,7 @@
 """Files with the last steps of a run."""
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -88,6 +89,15 @@ def test_other_files_are_refused(content, tmp_path):
         path.write_bytes(content)
     with pytest.raises(StoreError, match="is no flight record"):
         read_flight_record(path)
+
+
+def test_a_damaged_file_is_refused_wherever_it_is_damaged(tmp_path):
+    path = write_flight_record(tmp_path, record())
+    whole, damaged = path.read_bytes(), tmp_path / "damaged.npz"
+    for place in range(0, len(whole), 5):
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with suppress(StoreError):  # what is not checked by the format may still be read
+            read_flight_record(damaged)
 
 
 def test_a_file_of_another_version_is_refused(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,12 +94,19 @@ def write_flight_record(folder: Path, record: FlightRecord) -> Path:
 def read_flight_record(path: FilePath) -> FlightRecord:
     """Read such a file."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            facts: dict[str, Any] = json.loads(str(kept["facts"]))
-            steps, places, rows = kept["steps"], kept["places"], kept["rows"]
-            norms = [kept[name] for field in NormTable._fields if (name := f"{NORMS}{field}") in kept]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        return _read(Path(path))
+    except StoreError:
+        raise
+    except Exception as error:  # damage shows in many ways
         raise StoreError(f"{path} is no flight record: {error}") from error
+
+
+def _read(path: Path) -> FlightRecord:
+    # opened here: numpy leaves what it has opened itself open if it is no archive
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+        facts: dict[str, Any] = json.loads(str(kept["facts"]))
+        steps, places, rows = kept["steps"], kept["places"], kept["rows"]
+        norms = [kept[name] for field in NormTable._fields if (name := f"{NORMS}{field}") in kept]
     if facts.pop("version") != VERSION:
         raise StoreError(f"{path} was written by another version of monitorch")
     names = facts.pop("names")
