@@ -161,7 +161,8 @@ class OutputTap(GraphHook):
                 self._measure_gradient(meter, tag, x if x.layout is strided else as_dense(x), part)
             except Exception as error:
                 meter.fail(error, gradient)
-            state.clock.leave(begin)
+            finally:
+                state.clock.leave(begin)
         except Exception as error:
             tell(state, f"looking at the gradient of layer {self._name!r}", error)
 

@@ -99,20 +99,26 @@ class TickFinisher:
                 tick = self._ticks.popleft()
             begin = time.thread_time()
             with kept_warnings() as texts:
-                try:
-                    tick()
-                except Exception as error:
-                    self._errors.append(error)
-                except BaseException as error:  # such as SystemExit, which must not end training or this thread
-                    self._errors.append(RuntimeError(f"a tick was ended by {error!r}"))
-                finally:
-                    with self._changed:
-                        self._warnings += texts
-                        self._done.append(tick)
-                        self._unfinished -= 1
-                        self._spend(time.thread_time() - begin)
-                        self._changed.notify_all()
-            del tick
+                error = _error_of(tick)
+            with self._changed:
+                self._errors += [] if error is None else [error]
+                self._warnings += texts
+                self._done.append(tick)
+                self._unfinished -= 1
+                self._spend(time.thread_time() - begin)
+                self._changed.notify_all()
+            del tick, error
+
+
+def _error_of(tick: Callable[[], None]) -> Exception | None:
+    """Run a tick; its error, if it fails."""
+    try:
+        tick()
+    except Exception as error:
+        return error
+    except BaseException as error:  # such as SystemExit, which must not end training or this thread
+        return RuntimeError(f"a tick was ended by {error!r}")
+    return None
 
 
 def _wait_at_exit(finisher: TickFinisher) -> None:
