@@ -4,8 +4,8 @@
 those that last longest. 2. Then layers with non-finite numbers: the more of their recent ticks have some, the earlier.
 3. Then those that jumped: the newest number against the median of the recent ones before it, in decades, up or down.
 Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. A change shared by most layers
-does not count as a jump: a learning rate schedule moves all of them. A layer whose last 5 numbers are 0 counts as
-   the largest jump, unless all layers were 0 all the time.
+does not count as a jump: a learning rate schedule moves all of them. A layer whose last 5 numbers are 0 counts as the
+largest jump, unless all layers were 0 all the time.
 4. Then those with the largest newest number.
 
 Entries that are not layers, such as the input, are not ranked, and facts such as a checksum do not jump.

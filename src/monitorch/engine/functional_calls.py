@@ -99,10 +99,8 @@ class FunctionalCalls:
     def begin(self, module: nn.Module) -> None:
         """The model begins to run, or a part of it that is called by itself; the mode is on until it ends."""
         running = self._running.modules
-        if running and not self._is_nested(
-            running[0], module
-        ):  # it was ended without its hook being called, e.g. by KeyboardInterrupt
-            self.end(everything=True)
+        if running and not self._is_nested(running[0], module):
+            self.end(everything=True)  # it was ended without its hook being called, such as by KeyboardInterrupt
         if running:
             if running[0] == id(module):
                 running.append(id(module))  # the model calls itself

@@ -235,9 +235,7 @@ class GradientTap:
         watched = self._watched.get((id(module), parameter))
         if watched is None or watched.module() is not module:  # another object may have had the same id
             watched = self._watched[id(module), parameter] = WatchedGradient(self, module, parameter)
-            watched.join(
-                self._owned
-            )  # now, before any hook is added: torch keeps looking for hooks where one has ever been
+            watched.join(self._owned)  # before any hook is added: torch keeps looking where one has ever been
         return watched
 
     def adds_to(self, parameter: Any) -> bool:

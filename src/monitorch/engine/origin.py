@@ -85,9 +85,8 @@ class OriginFinder:
     A non-finite number is a fault if it does damage: a parameter, its gradient or its update is not finite, or, where
     those are not measured, the gradient of an output. A non-finite output alone, such as attention scores masked with
     -Inf, is not a fault: a layer that had such an output while all gradients were finite is not suspected any more. If
-        only outputs are measured, a layer whose output was never finite is taken for a mask. Steps that a GradScaler
-        skips do no
-    damage.
+    only outputs are measured, a layer whose output was never finite is taken for a mask. Steps that a GradScaler skips
+    do no damage.
 
     Args:
         state: the state of the inspector, which is told.

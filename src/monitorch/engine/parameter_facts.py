@@ -156,9 +156,8 @@ class FactsTap:
         for device, found in by_device.items():
             sums = checksums([local for _, local, _ in found])
             listeners = [watched.listener for watched, _, _ in found]
-            _tell(
-                "checksum", listeners, as_float(sums), [is_whole for _, _, is_whole in found]
-            )  # the checksum of a part is of no use
+            are_whole = [is_whole for _, _, is_whole in found]  # the checksum of a part is of no use
+            _tell("checksum", listeners, as_float(sums), are_whole)
             last = self._last_sums((number, device), [watched for watched, _, _ in found], sums)
             changed = (sums != last.sums).to(wide_dtype(sums))
             if works is not None:  # a step that the optimizer has skipped says nothing

@@ -380,9 +380,8 @@ class InspectorState:
             return False
         self.step, self.step_has_ended = step, True
         clock.end_quietly(now)
-        clock.spent = (
-            perf_counter() - now + clock.calling
-        )  # the optimizer's hooks; strictly, this time belongs to the next step
+        # the optimizer's hooks; strictly, this time belongs to the next step
+        clock.spent = perf_counter() - now + clock.calling
         return True
 
     def end_step(self) -> None:

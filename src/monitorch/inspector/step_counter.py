@@ -400,9 +400,9 @@ class StepCounter:
         self._is_uncollected = False
         self.run_statistics.end_step(self._state.step + 1)
         self._state.next_step()
-        if self._optimizers and not isinstance(
-            self._optimizers[0], StandIn
-        ):  # work outside torch.optim would be counted as well
+        if not self._optimizers:
+            return
+        if not isinstance(self._optimizers[0], StandIn):  # its own work would be counted as well
             self._flops.begin()
 
     def _miss_a_step(self) -> None:

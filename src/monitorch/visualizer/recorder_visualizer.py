@@ -15,8 +15,7 @@ class RecorderVisualizer(AbstractVisualizer):
     """Appends every call to a file, as one session of it.
 
     Nothing is overwritten: an existing file must be a recording, and is continued. Each call writes its line at once,
-    so a
-    process that is killed loses at most the line being written.
+    so a process that is killed loses at most the line being written.
 
     Args:
         filepath: the recording; the file is made at the first call, its folder must exist.

@@ -84,9 +84,8 @@ def standard_lenses(
     if any(isactivation(leaf) or isdropout(leaf) for leaf in leaves):
         chosen.append(OutputActivation())
     if not isinstance(model, ParameterBank):
-        chosen.append(
-            ActivationHealth(in_graphs=in_graphs)
-        )  # covers activation functions too, which are only seen when called
+        # without activation modules too: functions are only seen when they are called
+        chosen.append(ActivationHealth(in_graphs=in_graphs))
     if any(map(isnotactivation, leaves)):
         chosen.append(OutputGradientGeometry(correlation=correlation))
     if weighted:

@@ -645,9 +645,8 @@ class Watch(DisplaysRun):
         steps = self._now - self._ticked_at
         if self._tick_every is not None or self._is_early or steps < 1:
             return self._tick_every or max(FEW, self._now // 10 if self._is_early else steps)
-        took = max(
-            perf_counter() - self._last_tick, self._pause / 10
-        )  # at most ten times as many steps as in this tick
+        # at most ten times as many steps as in this tick
+        took = max(perf_counter() - self._last_tick, self._pause / 10)
         return math.ceil(self._pause * steps / took)
 
     @property

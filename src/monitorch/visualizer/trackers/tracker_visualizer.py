@@ -50,11 +50,11 @@ class TrackerVisualizer(RecordSink):
 
     A tracker cannot stop training: a failure becomes one warning, and later ticks are tried again.
 
-    Args:
-        tracker: where to write.
-
     A run watched with ``monitorch.watch(..., trackers=...)`` makes these by itself. For an inspector of your own, close
     it at the end: it may be used in a ``with`` statement.
+
+    Args:
+        tracker: where to write.
     """
 
     deferred = True
