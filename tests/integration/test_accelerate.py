@@ -1,11 +1,13 @@
 """Accelerate with ``watch`` after ``prepare``, and with the tracker: the real package, on a CPU."""
 
+import gc
 import importlib
 import json
 import math
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +181,19 @@ def test_two_watches_of_an_accelerator_go_on_each_with_its_own_run():
     assert [watched.inspector.state.step for watched in watches] == [3, 2]
     for watched in watches:
         watched.close()
+
+
+def test_a_closed_watch_is_not_kept_by_its_accelerator():
+    accelerator = Accelerator(cpu=True)
+    model, optimizer, *_ = prepared(accelerator)
+    closed = []
+    for _ in range(3):
+        with watch(accelerator, model, optimizer, visualizer="dummy") as watched:
+            accelerator.save_state("state")
+        closed.append(weakref.ref(watched))
+    del watched
+    gc.collect()
+    assert [known() is None for known in closed] == [True, True, False]  # the last one until another comes
 
 
 def test_a_state_that_was_saved_without_a_watch_loads_all_the_same():

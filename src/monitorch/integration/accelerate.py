@@ -27,7 +27,7 @@ except ImportError as error:
 PREPARED = "call watch() after accelerator.prepare(), with the model and the optimizer that it returned"
 
 _watches: WeakKeyDictionary[Accelerator, list[Watch]] = WeakKeyDictionary()
-"""The watches of each accelerator, the first one first; some may be closed."""
+"""The watches of each accelerator, the first one first; those that are closed are dropped when another one comes."""
 
 
 def watch(
@@ -65,9 +65,10 @@ def watch(
     watched = watch_model(model, optimizers, grad_scaler=accelerator.scaler, **options)
     if tracker is not None:
         tracker.follow(watched)
-    _watches.setdefault(accelerator, []).append(watched)
-    accelerator.register_save_state_pre_hook(partial(_save, accelerator, watched))
-    accelerator.register_load_state_pre_hook(partial(_load, accelerator, watched))
+    if accelerator not in _watches:
+        accelerator.register_save_state_pre_hook(partial(_save, accelerator))
+        accelerator.register_load_state_pre_hook(partial(_load, accelerator))
+    _watches[accelerator] = [*_open_watches(accelerator), watched]
     return watched
 
 
@@ -83,15 +84,15 @@ def _tracker_of(accelerator: Accelerator) -> MonitorchTracker | None:
     return tracker
 
 
-def _save(accelerator: Accelerator, watched: Watch, models: Any, weights: Any, folder: str) -> None:
-    if watched in (found := _open_watches(accelerator)):
-        save_position(watched, folder, writes=accelerator.is_main_process, number=found.index(watched))
+def _save(accelerator: Accelerator, models: Any, weights: Any, folder: str) -> None:
+    for number, watched in enumerate(_open_watches(accelerator)):
+        save_position(watched, folder, writes=accelerator.is_main_process, number=number)
 
 
-def _load(accelerator: Accelerator, watched: Watch, models: Any, folder: str) -> None:
+def _load(accelerator: Accelerator, models: Any, folder: str) -> None:
     """We do not use ``register_for_checkpointing``: it refuses checkpoints made without a watch."""
-    if watched in (found := _open_watches(accelerator)):
-        go_on(watched, saved_position(folder, found.index(watched)), step=0)
+    for number, watched in enumerate(_open_watches(accelerator)):
+        go_on(watched, saved_position(folder, number), step=0)
 
 
 def _open_watches(accelerator: Accelerator) -> list[Watch]:
