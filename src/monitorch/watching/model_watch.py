@@ -169,8 +169,7 @@ def watch(
         optimizer, inspector_options.pop("grad_scaler", None), inspector_options.get("gradient", AT_STEP)
     )
     root, trained_by = unwrap(model), training.optimizers
-    if tick_every is not None and (not isinstance(tick_every, int) or isinstance(tick_every, bool) or tick_every < 1):
-        raise OptionError(f"tick_every={tick_every!r} must be a whole number of steps, at least 1, or None")
+    _check_tick_every(tick_every)
     stored = RunOptions(run, folder, config, capture, resume, max_size)
     if visualizer is not None and stored.is_asked_for:
         raise OptionError(
@@ -190,13 +189,16 @@ def watch(
     is_stored, owns_visualizer = visualizer is None, visualizer is None or isinstance(visualizer, str)
     if visualizer is None:
         visualizer = stored.open(root, trained_by, per_rank=bool(inspector_options.get("per_rank")))
-    options: dict[str, Any] = {"optimizer": trained_by, "grad_scaler": training.grad_scaler, "parameters": parameters}
-    if every is None and budget is None:
-        budget, head_start = BUDGET, HEAD_START if head_start is None else head_start
-    options |= {"every": 1 if every is None else every, "budget": budget}
-    options["head_start"] = 0.0 if head_start is None else head_start
-    options["visualizer"] = beside(visualizer, tracked)
-    inspector = PyTorchInspector(chosen, **options, **inspector_options)  # now all options are checked
+    # now, so that a wrong option leaves an earlier watch of the model open
+    inspector = PyTorchInspector(
+        chosen,
+        visualizer=beside(visualizer, tracked),
+        optimizer=trained_by,
+        grad_scaler=training.grad_scaler,
+        parameters=parameters,
+        **_cadence(every, budget, head_start),
+        **inspector_options,
+    )
     if root in _watches:
         _watches[root].close()
     inspector.attach(model)
@@ -778,6 +780,22 @@ def check_options(given: Mapping[str, Any]) -> None:
         near = get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]}=?" if near else f"; the options are {', '.join(sorted(known))}"
         raise TypeError(f"watch() has no option {name!r}{hint}")
+
+
+def _check_tick_every(steps: Any) -> None:
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
+        raise OptionError(f"tick_every={steps!r} must be a whole number of steps, at least 1, or None")
+
+
+def _cadence(every: Any, budget: float | None, head_start: float | None) -> dict[str, Any]:
+    """What an inspector is told about which steps to observe; ``watch`` has a budget and a head start by default."""
+    if every is None and budget is None:
+        budget, head_start = BUDGET, HEAD_START if head_start is None else head_start
+    return {
+        "every": 1 if every is None else every,
+        "budget": budget,
+        "head_start": 0.0 if head_start is None else head_start,
+    }
 
 
 def _is_callback(caller: FrameType) -> bool:
