@@ -21,7 +21,7 @@ from monitorch.engine.meter import (
     through_row,
 )
 from monitorch.errors import OptionError, SkippedSample
-from monitorch.numerical.precision import difference_dtype
+from monitorch.numerical.precision import full_dtype
 from monitorch.preprocessor import GradientActivation, GradientGeometry, OutputNorm
 from monitorch.preprocessor.accumulating import AccumulatingPreprocessor
 
@@ -224,7 +224,7 @@ def test_what_is_kept_of_an_update_is_a_difference(dtype):
     comparison, parameter = Comparison("exact"), torch.ones(3, dtype=dtype, requires_grad=True)
     comparison.updates = "exact"
     follow(comparison, parameter.detach())
-    assert comparison.previous.dtype == difference_dtype(dtype)
+    assert comparison.previous.dtype == full_dtype(dtype)
     assert not comparison.previous.requires_grad
 
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ..numerical.norms import as_real
-from ..numerical.precision import wide_dtype
+from ..numerical.precision import in_full, wide_dtype
 from .optimizers import group_numbers
 from .parameters import ParameterRef
 from .reports import tell
@@ -152,7 +152,7 @@ class GradientParts:
 def _norms(gradients: list[Tensor]) -> Sequence[Tensor]:
     """The norms; summed in single precision where gradients are, since double precision is slow on a CPU."""
     real = [as_real(gradient) for gradient in gradients]
-    return norm_all([x.float() if x.dtype.itemsize < torch.float32.itemsize else x for x in real])
+    return norm_all(list(map(in_full, real)))
 
 
 def _sum_of_squares(norms: list[Tensor]) -> Tensor:

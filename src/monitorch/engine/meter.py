@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import OptionError, SkippedSample
-from ..numerical.precision import UNIT_DTYPES, difference_dtype, wide_dtype_of
+from ..numerical.precision import UNIT_DTYPES, full_dtype, wide_dtype_of
 from .allocation import Allowance, is_capturing, lasting
 from .columns import COMPARED, OF_UPDATES, ON_REQUEST, RATED, WEIGHT, Column, bits
 from .graph import GraphCallback
@@ -200,7 +200,7 @@ class Comparison:
         return sketched
 
     def _copied_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        return dtype if self.updates is None else difference_dtype(dtype)
+        return dtype if self.updates is None else full_dtype(dtype)
 
     def _sketch_dtype(self) -> torch.dtype:
         return torch.float32 if self.updates is None else torch.float64

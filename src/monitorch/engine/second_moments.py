@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..numerical.norms import as_dense
-from ..numerical.precision import HOST, wide_dtype
+from ..numerical.precision import HOST, full_dtype, wide_dtype
 from .buffers import Entry, Info
 from .distributed_tensors import local_part
 from .meter import Measured, Meter, Reporter, Subscription
@@ -129,7 +129,7 @@ def divided(moments: list[SecondMoment]) -> list[Tensor]:
         alike[moment.second.device, moment.second.dtype, _kind_of_step(moment)].append(place)
     for (device, dtype, _), places in alike.items():
         own = [moments[place] for place in places]
-        wide = torch.float32 if dtype.itemsize < torch.float32.itemsize else dtype
+        wide = full_dtype(dtype)
         least = [max(moment.eps, torch.finfo(wide).tiny) for moment in own]
         divide = _divide_in_pieces if device.type == "cpu" else _divide_together
         gradients, seconds = [m.gradient.to(wide) for m in own], [m.second.to(wide) for m in own]

@@ -24,14 +24,23 @@ def computable(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32) if tensor.is_floating_point() and tensor.dtype.itemsize < 2 else tensor
 
 
-def difference_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which differences of such tensors are computed and kept: short floats would round them."""
+def full_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Float32 for shorter floats, which would round what is computed in them; other dtypes as they are."""
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
+
+
+def in_full(tensor: Tensor) -> Tensor:
+    """The same numbers in their full dtype.
+
+    >>> in_full(torch.ones(1, dtype=torch.bfloat16)).dtype, in_full(torch.ones(1, dtype=torch.float64)).dtype
+    (torch.float32, torch.float64)
+    """
+    return tensor.to(full_dtype(tensor.dtype))
 
 
 def difference(now: Tensor, before: Tensor) -> Tensor:
     """How far ``before`` is from ``now``."""
-    dtype = difference_dtype(now.dtype)
+    dtype = full_dtype(now.dtype)
     return now.detach().to(dtype) - before.detach().to(dtype)
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .precision import computable, wide_dtype
+from .precision import computable, in_full, wide_dtype
 
 Array = NDArray[Any]
 
@@ -51,14 +51,13 @@ def device_deviations(x: Tensor, dim: int) -> Tensor:
     >>> device_deviations(torch.tensor([[[1.0, 0.0], [3.0, 0.0]]]), 1)
     tensor([0.5000], dtype=torch.float64)
     """
-    x = x.float() if x.dtype.itemsize < torch.float32.itemsize else x
+    x = in_full(x)
     return x.std(dim, correction=0).reshape(len(x), -1).mean(1, dtype=wide_dtype(x))
 
 
 def host_numbers(x: Tensor) -> Array:
     """The numbers of a tensor on the CPU: its own memory, or float32 in the place of shorter floats."""
-    x = x.detach()
-    numbers: Array = (x.float() if x.dtype.itemsize < torch.float32.itemsize else x).numpy()
+    numbers: Array = in_full(x.detach()).numpy()
     return numbers
 
 

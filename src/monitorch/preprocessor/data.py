@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ..numerical.precision import wide_dtype
+from ..numerical.precision import in_full, wide_dtype
 from .abstract import AbstractTensorPreprocessor
 from .accumulating import Kept, SeparateStatistics
 
@@ -48,7 +48,7 @@ def described(data: Tensor) -> Described:
     flat = data.reshape(len(data), -1)
     if not data.is_floating_point():
         return extremes(RANGE, flat.to(torch.int64))
-    x, wide = flat.float() if flat.dtype.itemsize < torch.float32.itemsize else flat, wide_dtype(flat)
+    x, wide = in_full(flat), wide_dtype(flat)
     mean = x.mean(1, dtype=wide)
     mean_square = torch.linalg.vector_norm(x, dim=1, dtype=wide).square() / x.shape[1]
     std = (mean_square - mean.square()).clamp(min=0).sqrt()
@@ -77,7 +77,7 @@ def described_features(data: Tensor) -> Described:
 
 def feature_deviations(data: Tensor) -> tuple[Tensor, Tensor]:
     """The standard deviation of each feature of floating data, and a flag for each: whether it is constant."""
-    x = data.float() if data.dtype.itemsize < torch.float32.itemsize else data
+    x = in_full(data)
     x = x.movedim(2, -1) if x.dim() > IMAGE else x
     x = x.reshape(len(x), -1, x.shape[-1])
     is_constant = x.amin(1) == x.amax(1)

@@ -16,7 +16,7 @@ from ..engine.rank_numbers import Payload, Vector
 from ..engine.tensors import samples_of
 from ..numerical.batches import numbers_on
 from ..numerical.norms import as_real
-from ..numerical.precision import HOST
+from ..numerical.precision import HOST, computable
 from .abstract import AbstractForwardPreprocessor, AbstractTensorPreprocessor
 from .counting import CountingStatistics, Counts
 from .data import RANGE
@@ -86,11 +86,9 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
 
     @torch.no_grad()
     def _take(self, name: str, tensor: Tensor, part: int) -> None:
-        numbers = as_real(tensor)
+        numbers = computable(as_real(tensor))
         if not numbers.numel():
             return
-        if numbers.dtype.itemsize < torch.float16.itemsize:  # 8-bit floats support few operations
-            numbers = numbers.float()
         sample = as_float32(spread(numbers), copy=True)
         is_all = sample.numel() == numbers.numel() and numbers.dtype != torch.float64  # else more is needed
         self._gather((name, part), sample, *(() if is_all else whole_facts(numbers)))

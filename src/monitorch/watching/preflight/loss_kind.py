@@ -5,12 +5,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ...engine.torch_private import tree_leaves
-from ...numerical.precision import wide_dtype
+from ...numerical.precision import in_full, wide_dtype
 from ...preprocessor.loss_inputs import class_dimension
 
 CROSS_ENTROPY, NLL = "cross entropy", "negative log likelihood"
@@ -64,7 +63,7 @@ def loss_input(loss_fn: Any, output: Tensor | None, inputs: Any, targets: Any, l
     if output is None or target is None:
         return None
     output, target = output.detach(), target.detach().to(output.device)
-    output = output.float() if output.dtype.itemsize < torch.float32.itemsize else output
+    output = in_full(output)
     dim = class_dimension(output, target)
     kind = KINDS.get(loss_fn if loss_fn in KINDS else type(loss_fn)) if loss_fn.__hash__ else None
     possible = (CROSS_ENTROPY, NLL) if dim is not None else ELEMENTWISE if target.is_floating_point() else ()
