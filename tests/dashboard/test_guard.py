@@ -51,7 +51,9 @@ def test_foreign_names_are_refused(client, host):
     assert client.ask("/api/runs", Host=host).status == 403
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost", "x"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost", "x", "http://[", "http://::]"]
+)
 def test_foreign_pages_are_refused(client, origin):
     assert client.ask("/api/runs", Origin=origin).status == 403
 

@@ -57,15 +57,12 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
         if scope["method"] not in METHODS:
             return PlainTextResponse("this page is read-only", 405, {"Allow": ", ".join(METHODS)})
         if self._is_local and not is_loopback(_name(host)):
             return PlainTextResponse(f"this server does not answer to the name {host!r}: use localhost", 403)
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return PlainTextResponse("requests from pages of other sites are refused", 403)
-        is_page = headers.get("sec-fetch-mode") == "navigate"
-        if not is_page and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if _is_foreign(headers, host):
             return PlainTextResponse("requests from pages of other sites are refused", 403)
         return None if self._token is None else self._ask_token(scope, headers, self._token)
 
@@ -97,6 +94,22 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _is_foreign(headers: Headers, host: str) -> bool:
+    """Whether a page of another site makes a request; following a link from there is fine."""
+    origin = headers.get("origin")
+    if origin is not None and _site(origin) != host.lower():
+        return True
+    is_page = headers.get("sec-fetch-mode") == "navigate"
+    return not is_page and headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+def _site(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:
