@@ -90,6 +90,12 @@ class UnreadableRunError(StoreError):
         super().__init__(f"{path} {reason}")
         self.state, self.reason = state, reason
 
+    @classmethod
+    def newer(cls, path: Any, version: str, known: int) -> "UnreadableRunError":
+        """The error for a file in a format of a later release."""
+        cure = f"this one reads up to {known}): upgrade monitorch to read it"
+        return cls(path, "newer", f"was written by a newer monitorch ({version}, {cure}")
+
 
 class SkippedSample(MonitorchError, ValueError):  # noqa: N818  # nothing went wrong
     """A tensor has nothing to measure: skip this sample, and keep watching the layer."""

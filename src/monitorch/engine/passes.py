@@ -30,6 +30,11 @@ TRAINING_PASSES = {True: frozenset({2, TRAINING}), False: frozenset({1, TRAINING
 """
 
 
+def passes_to_measure(*, record_eval: bool, evaluation_from_grad: bool | None) -> frozenset[int]:
+    """The kinds of passes that somebody wants: all of them, or those of training."""
+    return ALL_PASSES if record_eval else TRAINING_PASSES[evaluation_from_grad]
+
+
 def kind_of_pass(module: nn.Module) -> int:
     """The kind of the running forward pass as bits: 1 for train mode, 2 for gradients enabled."""
     return bool(module.training) + 2 * torch.is_grad_enabled()

@@ -45,6 +45,12 @@ def check(**given: Any) -> None:
             raise OptionError(f"{option} takes {wanted}, not {short_repr(value)}")
 
 
+def check_loss_fn(loss_fn: Any) -> None:
+    """Refuse what cannot be called; None is fine."""
+    if loss_fn is not None and not callable(loss_fn):
+        raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {short_repr(loss_fn)}")
+
+
 def bank(tensors: Any) -> ParameterBank:
     """Tensors that are trained without a module, by name."""
     if not isinstance(tensors, Mapping) or not tensors:

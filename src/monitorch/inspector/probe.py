@@ -21,6 +21,7 @@ from ..lens.module_distinction import has_running_statistics
 from ..numerical.noise import estimate_noise, noise_scale
 from ..numerical.precision import wide_dtype
 from ..preprocessor.batch_norm import ChannelMoments, batch_norm_shift
+from .arguments import check_loss_fn
 from .model_copy import ModelCopy, check_can_be_copied, copied, cut, fresh, own_memory
 from .module_tree import walk
 
@@ -115,8 +116,7 @@ class Probe:
         separator: str = ".",
     ) -> None:
         check_can_be_copied(model)
-        if loss_fn is not None and not callable(loss_fn):
-            raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {loss_fn!r}")
+        check_loss_fn(loss_fn)
         self._model, self._loss_fn, self._optimizers = model, loss_fn, optimizers
         self._batch = dict(inputs) if isinstance(inputs, Mapping) else inputs, targets
         self._separator = separator

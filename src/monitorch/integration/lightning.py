@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
-from ..errors import MissingExtraError, OptionError
-from ..watching.model_watch import Watch, check_options, failure_in
-from .position import Position, begin, position_of
+from ..errors import MissingExtraError
+from ..watching.model_watch import Watch, failure_in
+from .position import Position, begin, check_callback_options, position_of
 
 
 def _callback_class() -> type[Any]:
@@ -55,9 +55,7 @@ class MonitorchCallback(Callback):
 
     def __init__(self, *, validation_loss: str | None = None, **options: Any) -> None:
         super().__init__()
-        if given := [name for name in FROM_TRAINER if name in options]:
-            raise OptionError(f"MonitorchCallback gets {given[0]} from the Trainer: leave {given[0]}= out")
-        check_options(options)
+        check_callback_options(options, FROM_TRAINER)
         self.watched: Watch | None = None
         """What watches the model, from the beginning of the first training epoch on; stays after the fit."""
         self._options, self._validation_loss = options, validation_loss

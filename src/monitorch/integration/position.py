@@ -1,19 +1,27 @@
 """Watching where a framework trains: from the beginning, or from the position of a run in a checkpoint."""
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import UnsupportedModelError, warn
-from ..watching.model_watch import Watch, watch
+from ..errors import OptionError, UnsupportedModelError, warn
+from ..watching.model_watch import Watch, check_options, watch
 
 FILE = "monitorch.pt"
 """The file name inside a checkpoint folder; further watches use ``monitorch_1.pt`` and so on."""
 
 Position = dict[str, Any]
 """The name of the run, and the state of the watch; empty if there is none."""
+
+
+def check_callback_options(options: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse options that ``watch`` does not have, and those that the Trainer itself knows."""
+    if given := [name for name in known if name in options]:
+        raise OptionError(f"MonitorchCallback gets {given[0]} from the Trainer: leave {given[0]}= out")
+    check_options(options)
 
 
 def position_of(watched: Watch) -> Position:

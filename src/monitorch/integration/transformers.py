@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import MissingExtraError, OptionError
-from ..watching.model_watch import Watch, check_options
-from .position import begin, save_position, saved_position
+from ..errors import MissingExtraError
+from ..watching.model_watch import Watch
+from .position import begin, check_callback_options, save_position, saved_position
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -42,9 +42,7 @@ class MonitorchCallback(TrainerCallback):
     """
 
     def __init__(self, **options: Any) -> None:
-        if given := [name for name in FROM_TRAINER if name in options]:
-            raise OptionError(f"MonitorchCallback gets {given[0]} from the Trainer: leave {given[0]}= out")
-        check_options(options)
+        check_callback_options(options, FROM_TRAINER)
         self.watched: Watch | None = None
         """What watches the model, from the beginning of training on; stays when training is over."""
         self._options = options

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..engine.functional_calls import Content, Reader
-from ..engine.passes import ALL_PASSES, TRAINING_PASSES
+from ..engine.passes import passes_to_measure
 from ..errors import SkippedSample
 from ..numerical.precision import HOST, wide_dtype
 from ..numerical.spread import Array, device_deviations, host_numbers, host_spreads, norms_of_each
@@ -279,7 +279,7 @@ class Activations(CountingStatistics):
 
     def passes(self) -> frozenset[int]:
         """The passes to measure, as ``kind_of_pass`` numbers them."""
-        return ALL_PASSES if self.record_eval else TRAINING_PASSES[self.evaluation_from_grad]
+        return passes_to_measure(record_eval=self.record_eval, evaluation_from_grad=self.evaluation_from_grad)
 
     def process_activation(
         self, name: str, result: Tensor, bounds: Sequence[float], *, channel_last: bool, step: int

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..engine.functional_calls import Content
-from ..engine.passes import ALL_PASSES, TRAINING_PASSES
+from ..engine.passes import passes_to_measure
 from ..errors import SkippedSample
 from ..numerical.extraction import extract_points
 from .accumulating import AccumulatingPreprocessor
@@ -114,7 +114,7 @@ class AttentionWeights(AccumulatingPreprocessor):
 
     def passes(self) -> frozenset[int]:
         """The passes to measure, as ``kind_of_pass`` numbers them."""
-        return ALL_PASSES if self.record_eval else TRAINING_PASSES[self.evaluation_from_grad]
+        return passes_to_measure(record_eval=self.record_eval, evaluation_from_grad=self.evaluation_from_grad)
 
     def error(self, statistic: str) -> float | None:
         """The largest standard error of an entropy so far, rounded up; None while all queries were looked at."""

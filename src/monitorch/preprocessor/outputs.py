@@ -9,7 +9,7 @@ from torch import nn
 from ..engine.columns import BATCH, NORMS, SIZE
 from ..engine.kernels import reference
 from ..engine.meter import Request, through_row
-from ..engine.passes import ALL_PASSES, TRAINING_PASSES, kind_of_pass
+from ..engine.passes import kind_of_pass, passes_to_measure
 from ..engine.rows import Rows
 from ..engine.tensors import pick_tensor, samples_of
 from .abstract import AbstractForwardPreprocessor
@@ -45,7 +45,7 @@ class OutputPreprocessor(AccumulatingPreprocessor, AbstractForwardPreprocessor):
 
     def passes(self) -> frozenset[int]:
         """The passes to measure, as ``kind_of_pass`` numbers them."""
-        return ALL_PASSES if self.record_eval else TRAINING_PASSES[self.evaluation_from_grad]
+        return passes_to_measure(record_eval=self.record_eval, evaluation_from_grad=self.evaluation_from_grad)
 
     @through_row
     def process_fw(self, name: str, module: nn.Module, layer_input: Any, layer_output: Any) -> None:

@@ -17,7 +17,7 @@ from ..statistic import Statistic
 from .buffer import LensBuffer, StoredTick
 from .histograms import stride
 from .schema import transaction
-from .status import derive_status
+from .status import refuse_if_running
 from .tiles import TILE_LAYERS, WIDTHS, Columns, merge, summarise
 from .types import (
     Event,
@@ -98,10 +98,7 @@ class Database:
         """Become the owner of the tables and store the first operations, unless another process is writing."""
         owner = uuid4().hex
         with self._changing():
-            meta = read_meta(self.connection)
-            if derive_status(meta) == "running":
-                pid = meta.get("pid")
-                raise StoreError(f"{path} is being written by the process {pid}: a run has one writer at a time")
+            refuse_if_running(read_meta(self.connection), path)
             self._load()  # it may have changed since the file was opened
             self._take_meta(Meta({OWNER: owner}))
             self._take(first(self.last_step))

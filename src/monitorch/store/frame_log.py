@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import StoreError, UnreadableRunError
 from ..statistic import Statistic
-from .status import derive_status
+from .status import refuse_if_running
 from .types import (
     NUMBERS,
     Event,
@@ -82,9 +82,7 @@ class FrameLog:
 
     def begin(self, first: FirstOperations) -> None:
         """Store the first operations, unless another process is writing."""
-        if derive_status(self._facts) == "running":
-            pid = self._facts.get("pid")
-            raise StoreError(f"{self.path} is being written by the process {pid}: a run has one writer at a time")
+        refuse_if_running(self._facts, self.path)
         self._file.seek(0)  # the log of an earlier version is continued in the present one
         self._file.write(FIRST_LINE)
         self.write(first(self.last_step))
@@ -170,11 +168,7 @@ class LogReader:
             reason = f"is not a log of monitorch: it does not begin with {FIRST_LINE!r}"
             raise UnreadableRunError(path, "foreign", reason)
         if known is not None and int(known[1]) > VERSION:
-            reason = (
-                f"was written by a newer monitorch (version {int(known[1])} of the log, this one reads up to "
-                f"{VERSION}): upgrade monitorch to read it"
-            )
-            raise UnreadableRunError(path, "newer", reason)
+            raise UnreadableRunError.newer(path, f"version {int(known[1])} of the log", VERSION)
 
     def operations(self) -> Iterator[Operation]:
         """All complete operations since the last call."""

@@ -109,12 +109,7 @@ def identify(connection: sqlite3.Connection, path: object) -> int:
     if application != APPLICATION_ID:
         raise UnreadableRunError(path, "foreign", "is a database of another program, not a run of monitorch")
     if version > VERSION:
-        raise UnreadableRunError(
-            path,
-            "newer",
-            f"was written by a newer monitorch (version {version} of the file format, this one reads up to {VERSION}): "
-            "upgrade monitorch to read it",
-        )
+        raise UnreadableRunError.newer(path, f"version {version} of the file format", VERSION)
     return int(version)
 
 

@@ -5,7 +5,10 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from ..errors import StoreError
 
 CRASHED_SECONDS = 30.0
 """A run marked as running has crashed if its last heartbeat is older than this."""
@@ -19,6 +22,12 @@ def derive_status(meta: Mapping[str, Any]) -> str:
     is_here = meta.get("host") == socket.gethostname()
     alive = age(meta) < CRASHED_SECONDS and not (is_here and not _exists(int(meta.get("pid", 0))))
     return "running" if alive else "crashed"
+
+
+def refuse_if_running(meta: Mapping[str, Any], path: Path) -> None:
+    """Raise an error if another process is writing a file: a run has one writer at a time."""
+    if derive_status(meta) == "running":
+        raise StoreError(f"{path} is being written by the process {meta.get('pid')}: a run has one writer at a time")
 
 
 def ending() -> str:

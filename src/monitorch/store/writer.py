@@ -31,7 +31,7 @@ from .reader import Run
 from .run_list import file_of, numbered
 from .samples import SampleArrays
 from .samples import pack as pack_samples
-from .status import ending, uncaught
+from .status import ending, refuse_if_running, uncaught
 from .types import (
     ENDS,
     SEVERITIES,
@@ -482,10 +482,7 @@ def _check_existing(file: Path) -> None:
     """Refuse early what cannot be continued; another writer is checked for again when the file is opened."""
     try:
         with Run(file) as run:
-            status, pid = run.status, run.meta.get("pid")
+            refuse_if_running(run.meta, file)
     except UnreadableRunError as error:
         if error.state != "empty":
             raise
-    else:
-        if status == "running":
-            raise StoreError(f"{file} is being written by the process {pid}: a run has one writer at a time")

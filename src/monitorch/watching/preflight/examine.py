@@ -12,7 +12,7 @@ from ...engine.gradients import AT_STEP
 from ...engine.optimizers import StandIn
 from ...engine.torch_private import tree_leaves
 from ...errors import OptionError
-from ...inspector.arguments import trainer
+from ...inspector.arguments import check_loss_fn, trainer
 from ...inspector.model_copy import check_can_be_copied
 from ...inspector.module_tree import unwrap
 from .data_checks import check_initial_loss, check_input_scale, check_mixing, check_output
@@ -73,8 +73,7 @@ def preflight(
     """
     if isinstance(fit_steps, bool) or not isinstance(fit_steps, Integral) or fit_steps < 0:
         raise OptionError(f"fit_steps={fit_steps!r} must be a whole number, 0 or more")
-    if loss_fn is not None and not callable(loss_fn):
-        raise OptionError(f"loss_fn takes a module or function such as nn.MSELoss(), not {loss_fn!r}")
+    check_loss_fn(loss_fn)
     own = unwrap(model)
     check_can_be_copied(own)
     optimizers = trainer(optimizer, None, AT_STEP).optimizers
