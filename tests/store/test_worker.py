@@ -58,6 +58,38 @@ def test_whatever_comes_out_of_the_queue_the_thread_lives(refusing):
     assert thread.is_alive()
 
 
+def test_a_disk_that_fails_is_told_of_also_after_something_was_left_out(tmp_path):
+    class Disk:
+        path, is_full = tmp_path / "rank0.db", False
+
+        def write(self, operations):
+            if self.is_full:
+                raise OSError(28, "No space left on device")
+            if any(operation == Meta({"odd": 1}) for operation in operations):
+                raise ValueError("odd")
+
+        def is_lost(self):
+            return False
+
+        def maintain(self):
+            pass
+
+        close = maintain
+
+    thread = Worker(tmp_path / "run", lambda operations: disk)
+    thread.backend = disk = Disk()
+    thread.start()
+    thread.queue.put(Meta({"odd": 1}))
+    ask(thread)
+    disk.is_full = True
+    ask(thread)
+    ask(thread, is_last=True)
+    left_out, failure = thread.notices
+    assert left_out == "something cannot be stored: ValueError: odd. It is left out"
+    assert "cannot be stored in" in failure
+    assert "No space left" in failure
+
+
 def test_a_prologue_is_all_that_is_no_number_and_no_event():
     prologue = Prologue()
     layers = ModelLayers((Layer("a"), Layer("b")))

@@ -143,7 +143,7 @@ class Worker(threading.Thread):
             self.drop(_frames(group))
             self.fail(error)
         except Exception as error:  # one operation of the group is at fault: store the others
-            self._tell("failure", f"something cannot be stored: {type(error).__name__}: {error}. It is left out")
+            self._tell("left out", f"something cannot be stored: {type(error).__name__}: {error}. It is left out")
             self._write_each([*group, self.sign_of_life(facts)])
 
     def _write(self, operations: Sequence[Operation]) -> None:
