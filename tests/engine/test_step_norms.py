@@ -344,17 +344,24 @@ def test_what_was_cheap_in_the_first_steps_is_measured_again(later, is_low, monk
 
 @pytest.mark.parametrize(
     "options",
-    [{"gradient": "before_clip"}, {"optimizer": None}, {"is_partial": True}],
-    ids=["before clipping", "no optimizer", "not all parameters"],
+    [{"gradient": "before_clip"}, {"optimizer": None}],
+    ids=["before clipping", "no optimizer"],
 )
 @pytest.mark.usefixtures("at_any_price")
 def test_where_it_would_be_another_number_it_stays_at_observed_steps(options):
     model = mlp()
-    is_partial = options.pop("is_partial", False)
-    optimizer = torch.optim.SGD((model[0] if is_partial else model).parameters(), lr=0.0)
-    training = Training(model, optimizer, **options)
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.0), **options)
     training.run(40)
     assert len(training.totals()) == 4
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_parameters_that_no_optimizer_has_count_in_no_step_whether_observed_or_not(close):
+    model = mlp()
+    training = Training(model, torch.optim.SGD(model[0].parameters(), lr=0.0))
+    training.run(40, parts=3)
+    owned = [{name: one for name, one in of.items() if name.startswith("0.")} for of in training.gradients]
+    assert training.totals() == close([total(of) for of in owned])
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

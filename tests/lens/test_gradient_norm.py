@@ -68,6 +68,19 @@ def test_tied_and_frozen_parameters(watch, shown, close):
     assert lines(shown) == {"gradient_norm mean": close(norm_of(model))}
 
 
+def test_parameters_that_no_optimizer_has_are_left_out_however_many_passes_a_step_has(model, watch, shown, close):
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    inspector, norms = watch(model, GradientNorm(), optimizer=optimizer), []
+    for parts in (1, 3, 2):
+        optimizer.zero_grad()  # so that gradients of the other layers pile up
+        for _ in range(parts):
+            model(torch.randn(2, 5, 3))[0].square().sum().backward()
+        norms.append(norm_of(model[0]))
+        optimizer.step()
+    inspector.tick_epoch()
+    assert lines(shown) == {"gradient_norm mean": close(np.mean(norms))}
+
+
 def test_a_step_whose_rows_come_in_parts_is_one_sample(model, watch, shown, close, monkeypatch):
     monkeypatch.setattr(buffers, "CAPACITY", 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

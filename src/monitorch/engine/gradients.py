@@ -16,7 +16,7 @@ from .allocation import renewed
 from .buffers import BASELINE, Entry, Info
 from .distributed_tensors import local_part
 from .loss_scale import Unscaling
-from .meter import GRADIENT, Measured, Meter, Reporter, Subscription
+from .meter import GRADIENT, LEFT_OUT, TRAINED, Measured, Meter, Reporter, Subscription
 from .optimizers import Owned
 from .parameters import locate_parameter
 from .passes import Reach, reach
@@ -381,8 +381,8 @@ class GradientTap:
         entries: list[Entry] = []
         unscaled: list[Entry] = []
         baseline, step, gaps = self.state.is_baseline, self.state.step, self.state.gaps
-        tag = BASELINE if baseline else 0
         for watched, gradient, version in waiting:
+            tag = BASELINE * baseline + (LEFT_OUT if self._optimizers and not watched.at_step else TRAINED)
             for meter in watched.meters:
                 if meter.failed or (baseline and not meter.compares):
                     continue

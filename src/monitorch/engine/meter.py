@@ -27,6 +27,9 @@ OUTPUT, OUTPUT_GRADIENT, GRADIENT, UPDATE, PARAMETER = "output", "output gradien
 ALL_GRADIENTS = "all gradients"
 """The same, for the gradients of all parameters together."""
 
+TRAINED, LEFT_OUT = 0, 1
+"""Kinds of gradients: those that a known optimizer uses, or any where none is known; those that belong to none."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -38,7 +41,7 @@ class Request:
         correlation: compare with the tensor before: ``"exact"``, ``"sketch"``, ``"auto"`` or not at all.
         updates: for updates, how a parameter is kept during a step: ``"exact"``, ``"sketch"`` or ``"auto"``. If
             tensors are compared, it is done in the same way.
-        passes: which forward passes to measure.
+        passes: which forward passes to measure; of gradients of parameters, which kinds to get.
         exact_death: with several processes, count a channel as dead only if it is active in none of them.
         columns: costly columns to fill that are otherwise left out, such as ``LARGEST``.
     """

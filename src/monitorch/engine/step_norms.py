@@ -276,9 +276,9 @@ class StepNorms:
         for number, own in enumerate(trained):
             if id(own) in self._known and not own.is_meta:
                 by_device[own.device].append(number)
-        watched = [own for own in self._engine.gradients.parameters if own.requires_grad]
         owned = Owned(*self._optimizers)
-        is_whole = all(own in owned and type(own) in PLAIN for own in watched)
+        watched = [own for own in self._engine.gradients.parameters if own.requires_grad and own in owned]
+        is_whole = bool(watched) and all(type(own) in PLAIN for own in watched)
         counted = set(map(id, watched)) if is_whole else set()
         groups = []
         for device, chosen in by_device.items():

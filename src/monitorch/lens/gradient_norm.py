@@ -16,7 +16,8 @@ class GradientNorm(ParameterGradientLens):
 
     It is the root of the sum of the squares of all gradients, the number that ``clip_grad_norm_`` returns: with
     ``optimizer=`` as the optimizer uses them, so after clipping it is at most the threshold;
-    ``gradient="before_clip"`` shows what was clipped. A parameter that is used twice counts once.
+    ``gradient="before_clip"`` shows what was clipped. A parameter that is used twice counts once; one that
+    belongs to none of the known optimizers does not count.
 
     At observed steps it comes from what other lenses measure, so it costs nothing next to them. At other steps all
     gradients are read just before the optimizer's step, if that takes less than 0.5 % of the time of a step: this is

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from ..engine.columns import SQUARES, UNIT
-from ..engine.meter import Request
+from ..engine.meter import TRAINED, Request
 from ..engine.rows import Rows
 from ..numerical.series import Accumulator
 from .accumulating import AccumulatingPreprocessor, Kept
@@ -36,8 +36,11 @@ class GlobalNorm(AccumulatingPreprocessor):
     _kept_type = KeptSums
 
     def request(self) -> Request:
-        """What gatherers should measure for it."""
-        return Request()
+        """What gatherers should measure for it.
+
+        Gradients of parameters that no optimizer has pile up, and there may be many of each in a step.
+        """
+        return Request(passes=frozenset({TRAINED}))
 
     @property
     def norms(self) -> dict[str, Accumulator]:
