@@ -67,6 +67,22 @@ def test_a_layer_that_collapses_is_seen(watch, shown):
     assert shown.values("Weight Stable Rank")["0"]["mean"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(torch.float32, 1e30), (torch.float32, 1e-30), (torch.float64, 1e200), (torch.float64, 1e-200)],
+)
+def test_weights_of_any_scale_have_right_numbers(dtype, scale, watch, shown):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5, dtype=dtype))
+    singular = np.linalg.svd(model[0].weight.detach().double().numpy(), compute_uv=False)
+    with torch.no_grad():
+        model[0].weight.mul_(scale)
+    watch(model, SpectralNorm(iterations=100)).tick_epoch()
+    assert shown.values("Weight Spectral Norm")["0"] == {"mean": pytest.approx(singular[0] * scale, rel=1e-5)}
+    rank = (singular**2).sum() / singular[0] ** 2
+    assert shown.values("Weight Stable Rank")["0"] == {"mean": pytest.approx(rank, rel=1e-5)}
+
+
 def test_matrices_that_are_too_large_are_told_once():
     model = nn.Sequential(nn.Linear(9, 8), nn.Linear(8, 9), nn.Linear(9, 3))
     inspector = PyTorchInspector([SpectralNorm(largest_svd=4)], module=model, visualizer="dummy")

@@ -64,8 +64,10 @@ class Spectrum(ParameterStatistics):
 
     def _record_norms(self, kept: Any, names: Sequence[str], matrices: Tensor, steps: Sequence[int]) -> None:
         norms = self._largest(names, matrices)
-        wide = None if matrices.is_complex() else wide_dtype(matrices)
-        lengths = torch.linalg.vector_norm(matrices, dim=(-2, -1), dtype=wide)
+        if matrices.dtype is torch.float32:
+            lengths = torch.linalg.vector_norm(matrices, dim=(-2, -1), dtype=wide_dtype(matrices))
+        else:
+            lengths = _length(matrices, (-2, -1))[..., 0, 0]
         ranks = (lengths / norms).square().masked_fill(lengths == 0, 0.0)  # as a matrix of zeros has no rank
         for statistic, samples in ((SPECTRAL_NORM, norms), (STABLE_RANK, ranks)):
             kept.series.add_all([(name, statistic) for name in names], samples, steps)
@@ -114,8 +116,16 @@ def first_vector(matrices: Tensor) -> Tensor:
 
 def _unit(vectors: Tensor, along: int) -> tuple[Tensor, Tensor]:
     """The vectors along a dimension with length 1, and their lengths; a zero stays."""
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=along, keepdim=True)
-    return vectors / lengths.clamp(min=torch.finfo(vectors.dtype).tiny), lengths
+    lengths = _length(vectors, along)
+    return vectors / lengths.masked_fill(lengths == 0, 1.0), lengths
+
+
+def _length(tensors: Tensor, along: int | tuple[int, int]) -> Tensor:
+    """Their lengths along these dimensions, which stay; squares of huge or tiny numbers may not fit into the dtype."""
+    units = torch.linalg.vector_norm(tensors, torch.inf, dim=along, keepdim=True)
+    in_units = tensors / units.masked_fill(units == 0, 1.0)
+    lengths: Tensor = units * torch.linalg.vector_norm(in_units, dim=along, keepdim=True)
+    return lengths
 
 
 def effective_rank(matrix: Tensor) -> Tensor:
