@@ -79,6 +79,24 @@ def test_short_floats_lose_nothing_more_than_they_have_lost(dtype):
     assert numbers_of(tensor) == {statistic: pytest.approx(number, rel=1e-5) for statistic, number in expected.items()}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "factor", "shift"),
+    [
+        *[(torch.float32, factor, 0) for factor in (1e30, 1e-30)],
+        *[(torch.float64, factor, 0) for factor in (1e200, 1e-200)],
+        (torch.float64, 1, 1e9),
+    ],
+)
+def test_numbers_of_any_scale_and_far_from_zero(dtype, factor, shift):
+    array = ARRAYS["table"]
+    expected = expected_of(array)
+    tensor = torch.tensor(array * factor + shift, dtype=dtype)
+    found = numbers_of(tensor)
+    assert found["std"] / factor == pytest.approx(expected["std"], rel=1e-6)
+    assert found["feature spread"] == pytest.approx(expected["feature spread"], rel=1e-6)
+    assert found["constant features"] == 0
+
+
 @pytest.mark.parametrize("form", [lambda x: x.t(), lambda x: x[::2], lambda x: x.expand(3, 16, 4)])
 def test_memory_of_any_form(form):
     tensor = form(torch.tensor(ARRAYS["table"]))

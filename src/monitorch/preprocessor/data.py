@@ -50,8 +50,12 @@ def described(data: Tensor) -> Described:
         return extremes(RANGE, flat.to(torch.int64))
     x, wide = in_full(flat), wide_dtype(flat)
     mean = x.mean(1, dtype=wide)
-    mean_square = torch.linalg.vector_norm(x, dim=1, dtype=wide).square() / x.shape[1]
-    std = (mean_square - mean.square()).clamp(min=0).sqrt()
+    if x.dtype is wide:  # no wider dtype is there to hold the squares of numbers that are huge or far from 0
+        units = _ranges(x.amin(1), x.amax(1))
+        std = units * (x - mean[:, None]).div_(units[:, None]).square_().mean(1).sqrt()
+    else:
+        mean_square = torch.linalg.vector_norm(x, dim=1, dtype=wide).square() / x.shape[1]
+        std = (mean_square - mean.square()).clamp(min=0).sqrt()
     nonfinite = (x - x).ne_(0).sum(1)  # 0, unless it is not finite; isfinite() takes ten times as long
     return [(MEAN, mean), (STD, std), *extremes(RANGE, x), (NONFINITE, nonfinite)]
 
@@ -80,10 +84,16 @@ def feature_deviations(data: Tensor) -> tuple[Tensor, Tensor]:
     x = in_full(data)
     x = x.movedim(2, -1) if x.dim() > IMAGE else x
     x = x.reshape(len(x), -1, x.shape[-1])
-    is_constant = x.amin(1) == x.amax(1)
-    centred = x - x.mean(1, keepdim=True)
+    smallest, largest = x.amin(1), x.amax(1)
+    units = _ranges(smallest, largest)  # squares of huge or tiny numbers do not fit into the dtype
+    centred = (x - x.mean(1, keepdim=True)).div_(units[:, None])
     rest = centred.mean(1)  # the rounding error of the mean, which matters if the mean is far from 0
-    return (centred.square_().mean(1) - rest.square()).clamp(min=0).sqrt(), is_constant
+    return units * (centred.square_().mean(1) - rest.square()).clamp(min=0).sqrt(), smallest == largest
+
+
+def _ranges(smallest: Tensor, largest: Tensor) -> Tensor:
+    """By how much they differ, or 1 where they do not."""
+    return (largest - smallest).masked_fill(smallest == largest, 1.0)
 
 
 def extremes(statistic: str, x: Tensor) -> Described:
