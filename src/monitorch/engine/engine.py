@@ -191,7 +191,9 @@ class Engine:
             share: the share of the global loss that this process computes.
         """
         request = request_of(preprocessor, output_index)
-        subscriber = self._subscribers.setdefault(id(preprocessor), Subscriber(preprocessor))
+        subscriber = self._subscribers.get(id(preprocessor))
+        if subscriber is None:
+            subscriber = self._subscribers[id(preprocessor)] = Subscriber(preprocessor)
         # a tensor with two names is measured twice: a preprocessor has one slot per meter
         meter = find_meter([meter for meter in meters if not subscriber.has(meter.number)], request)
         if meter is None:
