@@ -380,6 +380,7 @@ def test_lens_that_shows_no_number_does_not_end_the_training(tmp_path, value):
     [
         ({"name": "a/b"}, "name='a/b' must be the name of a folder, without slashes"),
         ({"name": ".."}, "must be the name of a folder"),
+        ({"name": "lr=0.1," * 40}, "is too long for a folder: the most is 240 bytes"),
         ({"resume": True}, "resume=True needs the name of the run"),
         ({"name": "a", "resume_step": 3}, "resume_step=3 needs resume=True"),
         ({"max_size": 10}, "max_size=10 must be a number of bytes, at least 1048576"),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OptionError, StoreError, warn
+from ..errors import OptionError, StoreError, short_repr, warn
 from ..statistic import Statistic
 from ..store import DEFAULT_FOLDER, WHOLE_RUN, Event, Layer, Writer
 from ..store.run_list import numbered as numbered_names
@@ -25,6 +25,8 @@ from .record_sink import RecordSink
 
 MOST_TOLD = 20
 """How many non-finite numbers become events: one leads to many others."""
+LONGEST_NAME = 240
+"""Bytes of the name of a run: file systems take 255, and a number may be added to a name that is taken."""
 _NAME = re.compile(r"[^/\\\x00]+")
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -74,6 +76,8 @@ class StoreVisualizer(RecordSink):
     ) -> None:
         if name is not None and (not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", "..")):
             raise OptionError(f"name={name!r} must be the name of a folder, without slashes")
+        if name is not None and len(name.encode(errors="replace")) > LONGEST_NAME:
+            raise OptionError(f"name={short_repr(name)} is too long for a folder: the most is {LONGEST_NAME} bytes")
         if resume and name is None:
             raise OptionError("resume=True needs the name of the run")
         meta = {**(facts or {}), "config": dict(config or {})}
