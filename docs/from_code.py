@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sqlite3
 import textwrap
 from collections.abc import Iterable
@@ -32,10 +33,24 @@ def commands() -> str:
 
 
 def _command(name: str, parser: argparse.ArgumentParser) -> str:
-    usage = textwrap.fill(parser.format_usage().removeprefix("usage: "), 88, subsequent_indent="    ")
-    rows = [f"| {_name(one)} | {_words(parser, one)} |" for one in parser._actions if one.dest != "help"]
+    rows = [f"| {_cell(_name(one))} | {_cell(_words(parser, one))} |" for one in parser._actions if one.dest != "help"]
     table = ["| argument | what it does |", "| --- | --- |", *rows]
-    return "\n".join([f"## {name}", "", parser.description or "", "", f"```text\n{usage}\n```", "", *table, ""])
+    return "\n".join(
+        [f"## {name}", "", parser.description or "", "", f"```text\n{_usage(parser)}\n```", "", *table, ""]
+    )
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """In lines of one width, however wide the terminal is; an option and its value stay together."""
+    words = " ".join(parser.format_usage().removeprefix("usage: ").split())
+    together = re.sub(r"\[[^]]*\]", lambda option: option[0].replace(" ", "\0"), words)
+    lines = textwrap.fill(together, 88, subsequent_indent="    ", break_on_hyphens=False)
+    return lines.replace("\0", " ")
+
+
+def _cell(text: str) -> str:
+    """What stands in a table, where a bar would begin the next cell."""
+    return text.replace("|", "\\|")
 
 
 def _name(action: argparse.Action) -> str:
@@ -52,7 +67,7 @@ def _is_switch(action: argparse.Action) -> bool:
 
 def _words(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     formatter = parser._get_formatter()
-    return formatter._expand_help(action).replace("|", "\\|") if action.help else ""
+    return formatter._expand_help(action) if action.help else ""
 
 
 def tables() -> str:
