@@ -129,12 +129,13 @@ def found(layer, step, **fields):
 )
 def test_the_health_of_a_run_has_its_findings_and_the_verdict(tmp_path, new_run, findings, verdict):
     noted = None if findings is None else [one.to_json() for one in findings]
-    new_run(tmp_path / "run", **({} if noted is None else {"findings": noted})).close()
+    new_run(tmp_path / "run", **({} if noted is None else {"findings": noted}), diagnosis={"batch": 64}).close()
     with open_run(tmp_path / "run") as run:
         health, summary, head = api.health(run), api.summary(run), api.head(run)
     assert (health["findings"], health["verdict"], summary["verdict"]) == (noted, verdict, verdict)
     assert "findings" not in head["meta"]  # they may be long, and are asked for on their own
     assert "findings" not in summary["meta"]
+    assert "diagnosis" not in {**head["meta"], **summary["meta"]}  # the page would take it for settings
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ def _newest(run: Run, lens: LensInfo, statistic: str) -> float | None:
 
 
 def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a run without what :func:`health` tells."""
-    return {name: value for name, value in meta.items() if name not in ("findings", "notes")}
+    """The facts of a run without what :func:`health` tells, and what only a diagnosis needs."""
+    return {name: value for name, value in meta.items() if name not in ("findings", "notes", "diagnosis")}
 
 
 def _layer_health(one: LayerHealth) -> dict[str, Any]:

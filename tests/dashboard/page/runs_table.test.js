@@ -70,7 +70,7 @@ test("a setting that is called like another column says that it is one", () => {
 });
 
 test("what the store keeps for itself is no setting", () => {
-  const kept = { id: "a", writer: "b", pid: 1, rank: 0, heartbeat: 3, dropped: 0, error: null };
+  const kept = { id: "a", writer: "b", pid: 1, rank: 0, heartbeat: 3, dropped: 0, error: null, tick_unit: "tick" };
   const cost = { overhead: 0.1, overhead_at_least: true };
   assert.deepEqual([...settingsOf({ ...kept, ...cost, config: { lr: 0.1 } }).keys()], ["lr"]);
 });

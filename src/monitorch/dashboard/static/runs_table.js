@@ -24,7 +24,7 @@ import { isLoss, matcher, short, title } from "page/names.js";
 /** What a run knows of itself that is no setting. */
 const NO_SETTINGS = [
   ...["id", "writer", "name", "status", "started", "ended", "resumed"],
-  ...["heartbeat", "pid", "rank", "dropped", "overhead", "overhead_at_least", "error"],
+  ...["heartbeat", "pid", "rank", "dropped", "overhead", "overhead_at_least", "error", "tick_unit"],
 ];
 
 const LONGEST_NUMBER = 9;
