@@ -127,6 +127,16 @@ def test_facts_of_a_run_do_not_run_into_the_options(page, tmp_path, make_run, se
     assert found == {width: [True, True] for width in found}
 
 
+def test_a_heat_map_that_was_hidden_has_its_rows_again(page, wordy, window):
+    for height in (450, 900):  # in a low window the map has the same height before and after
+        window(1440, height)
+        page.open(f"{wordy}#run={NAME}_0")
+        assert page.rows() == LAYERS
+        for tab in ("Runs", "Table"):
+            page.click("[role=tab]", tab)
+        assert (page.rows(), page.texts(".heat .empty")) == (LAYERS, []), height
+
+
 def test_a_heat_map_that_comes_into_view_has_the_columns_that_fit_it(page, wordy, window):
     window(1440)
     page.open(f"{wordy}#run={NAME}_0&tab=runs")

@@ -132,8 +132,12 @@ export class HeatMap {
     this.empty.hidden = Boolean(model);
     this.empty.textContent = message;
     this.root.classList.toggle("is-empty", !model);
-    if (model) this.layout();
-    else this.rows = [];
+    if (model) {
+      this.layout();
+      return;
+    }
+    this.rows = [];
+    this.rowsKey = ""; // these are not the rows of any choice
   }
 
   /** Choose rows and their height, then draw everything. */
