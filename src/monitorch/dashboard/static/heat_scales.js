@@ -103,15 +103,7 @@ export class HeatScales {
         0,
         7,
       );
-      // light on dark, visible on any colour
-      for (const [colour, width] of /** @type {const} */ ([
-        ["rgb(0 0 0 / 45%)", 3.5],
-        [cssColour("--outline"), 1.5],
-      ])) {
-        context.strokeStyle = colour;
-        context.lineWidth = width * ratio;
-        context.stroke();
-      }
+      visibleStroke(context, ratio);
     }
   }
 
@@ -125,14 +117,14 @@ export class HeatScales {
     const { heat } = this;
     if (row === undefined) return;
     const top = row * heat.rowHeight - heat.view.scrollTop;
-    context.strokeStyle = cssColour("--outline");
-    context.lineWidth = ratio;
-    context.strokeRect(
+    context.beginPath();
+    context.rect(
       0.5 * ratio,
       (Math.round(top) - 0.5) * ratio,
       heat.canvas.width - ratio,
       Math.max(Math.round(heat.rowHeight), 3) * ratio,
     );
+    visibleStroke(context, ratio, 1);
   }
 
   /** @param {MouseEvent} event */
@@ -149,6 +141,23 @@ export class HeatScales {
   choose(event) {
     const found = this.nearest(event);
     if (found) this.heat.app.navigation.openAlert(found);
+  }
+}
+
+/**
+ * Draw the path light on dark, so that it is visible on any colour.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} ratio
+ * @param {number} light  the width of the light line
+ */
+function visibleStroke(context, ratio, light = 1.5) {
+  for (const [colour, width] of /** @type {const} */ ([
+    ["rgb(0 0 0 / 45%)", light + 2],
+    [cssColour("--outline"), light],
+  ])) {
+    context.strokeStyle = colour;
+    context.lineWidth = width * ratio;
+    context.stroke();
   }
 }
 
