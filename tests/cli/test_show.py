@@ -122,6 +122,7 @@ def test_text_and_numbers_of_an_event_are_shown_in_full_below_it(tmp_path, capsy
         ({"numbers": {"a": "high", "b": None, "c": True, "d": 0.5}}, "a high, b None, c 1, d 0.5"),
         ({"numbers": [1], "other": [1, 2]}, "other [1, 2]"),
         ({"text": None}, "None"),
+        ({"text": "why", "finding": "dead_units:fc"}, "why"),
     ],
 )
 def test_an_event_with_an_unusual_body_is_shown_all_the_same(tmp_path, capsys, body, below):

@@ -14,6 +14,7 @@ from rich.text import Text
 from ..diagnosis import findings_of
 from ..store import WHOLE_RUN, Event, Failure, Frame, LensInfo, Run, is_absent
 from ..store.database import OWNER
+from ..store.types import FINDING
 from ..visualizer.table import TableColumn, number_text, table_text
 from .finding_sheet import other_events, problem_lines
 from .reading import Choice, choose
@@ -211,6 +212,6 @@ def event_table(console: Console, events: Sequence[Event], *, wrapped: bool = Fa
 
 
 def _more(event: Event) -> str:
-    """Text and numbers of an event, and what else was stored with it."""
-    rest = {name: value for name, value in event.body.items() if name not in ("text", "numbers")}
+    """Text and numbers of an event, and what else was stored with it; the name of a finding is for programs."""
+    rest = {name: value for name, value in event.body.items() if name not in ("text", "numbers", FINDING)}
     return "; ".join(filter(None, [event.details, _line(rest)]))

@@ -38,7 +38,7 @@ export class AlertsTab {
 
   /** @param {RunEvent} event */
   item(event) {
-    const { text, numbers, ...others } = event.body;
+    const { text, numbers, finding: _, ...others } = event.body; // the name of a finding is for programs
     const known = Object.entries({ ...others, ...(typeof numbers === "object" ? numbers : {}) });
     const first = FIRST.flatMap((key) => known.filter(([name]) => name === key));
     const facts = [...first, ...known.filter(([name]) => !FIRST.includes(name))].flatMap(([name, value]) => [
