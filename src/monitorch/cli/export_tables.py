@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnosis.ranking import RECENT_TICKS, severities, worst_first
+from ..diagnosis.ranking import RECENT_TICKS, judged, worst_first
 from ..store import Axis, Run, Statistic
 from .reading import Choice, Numbers, choose, every_tick, outline, pieces
 
@@ -67,5 +67,5 @@ def _summaries(run: Run, choice: Choice) -> Piece:
 def _worst(run: Run, choice: Choice, number: int) -> tuple[str, ...]:
     """The worst layers of the whole run, in the order of the model."""
     numbers = outline(run, choice, RECENT_TICKS)
-    order = worst_first(severities(numbers.values, numbers.nonfinite, choice.statistic.limits))
+    order = worst_first(judged(choice.statistic, numbers.values, numbers.nonfinite))
     return tuple(choice.layers[place] for place in sorted(order[:number]))

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from ..diagnosis import Finding, findings_of
 from ..diagnosis.ranking import (
-    FACT,
     RECENT_TICKS,
     LayerHealth,
     Severity,
     central,
+    judged,
     open_problems,
-    severities,
     tells_more,
 )
 from ..store import WHOLE_RUN, Run, Statistic
@@ -95,10 +94,8 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
 def _all_rows(run: Run, choices: list[Choice], places: dict[str, int]) -> Iterator[TopRow]:
     for choice in choices:
         numbers = recent(run, choice, RECENT_TICKS)
-        judged = severities(numbers.values, numbers.nonfinite, choice.statistic.limits)
-        if choice.statistic.line == FACT:  # another checksum is no jump
-            judged = [severity._replace(jump=0.0) for severity in judged]
-        seen = zip(numbers.layers, numbers.values, numbers.nonfinite > 0, numbers.measured, judged, strict=True)
+        found = judged(choice.statistic, numbers.values, numbers.nonfinite)
+        seen = zip(numbers.layers, numbers.values, numbers.nonfinite > 0, numbers.measured, found, strict=True)
         for layer, values, broken, measured, severity in seen:
             if measured.any():
                 newest = np.flatnonzero(measured)[-1]

@@ -4,8 +4,9 @@
 those that last longest. 2. Then layers with non-finite numbers: the more of their recent ticks have some, the earlier.
 3. Then those that jumped: the newest number against the median of the recent ones before it, in decades, up or down.
 Less than a factor of 3, or fewer than 4 earlier numbers, is calm and counts as no jump. A change shared by most layers
-does not count as a jump: a learning rate schedule moves all of them. A layer whose last 5 numbers are 0 counts as the
-largest jump, unless all layers were 0 all the time.
+does not count as a jump: a learning rate schedule moves all of them. A layer whose last 5 numbers are 0 counts as
+the largest jump, unless all layers were 0 all the time, or 0 is a number like any other: of the smallest and largest
+elements, of quantiles and of counts.
 4. Then those with the largest newest number.
 
 Entries that are not layers, such as the input, are not ranked, and facts such as a checksum do not jump.
@@ -15,6 +16,8 @@ number of all layers is calm, and both sides of a ratio get something added: a h
 that has limits, or the largest number of a statistic that changes its sign.
 """
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +35,8 @@ CALM_FACTOR = 3.0
 _ALL_TICKS = 10**9
 FACT = "last"
 """The line of a statistic that is a fact, not a size."""
+_ZERO_IS_FINE = re.compile(r"min|max|q\d+|zero|infinite|nan|unused")
+"""Lines of extremes, quantiles and counts: that one of them is 0 does not say that nothing is left."""
 _FEWEST = 4
 _SHARE_OF_LIMITS = 0.01
 _NOISE = 1e-6
@@ -132,6 +137,25 @@ def severities(
     return [Severity(*row) for row in zip(*(row.tolist() for row in rows), strict=True)]
 
 
+def judged(statistic: Statistic, values: NDArray[Any], nonfinite: NDArray[Any]) -> list[Severity]:
+    """How bad each layer is in a statistic.
+
+    Another fact, such as a checksum, is no jump. Of extremes, quantiles and counts, 0 is a number like any other.
+
+    >>> silent = np.array([[4.0] * 9, [0.0] * 9]), np.zeros((2, 9))
+    >>> [severity.reason for severity in judged(Statistic.of("Output Norm", "mean"), *silent)]
+    ['', '0 for long']
+    >>> [severity.reason for severity in judged(Statistic.of("Output Extremes", "min"), *silent)]
+    ['', '']
+    """
+    found = severities(values, nonfinite, statistic.limits)
+    if statistic.line == FACT:
+        return [severity._replace(jump=0.0) for severity in found]
+    if _ZERO_IS_FINE.fullmatch(statistic.line):
+        return [severity._replace(jump=0.0) if severity.jump == -math.inf else severity for severity in found]
+    return found
+
+
 def worst_first(severities: Iterable[Severity]) -> list[int]:
     """Indices, worst layer first; equally bad layers keep their order.
 
@@ -187,8 +211,8 @@ def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
     for lens in _lenses_of_layers(run, layers):
         for statistic in sizes(lens):
             window = recent(run, lens, statistic)
-            judged = severities(window.mean, window.nonfinite, statistic.limits)
-            for layer, severity in zip(window.layers, judged, strict=True):
+            found_here = judged(statistic, window.mean, window.nonfinite)
+            for layer, severity in zip(window.layers, found_here, strict=True):
                 known = found.get(layer)
                 if severity.ticks and (known is None or tells_more(severity, known.severity)):
                     found[layer] = LayerHealth(layer, problems.get(layer, ()), lens.name, statistic, severity)

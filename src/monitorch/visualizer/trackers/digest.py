@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...diagnosis.finding import Finding
-from ...diagnosis.ranking import FACT, RECENT_TICKS, LayerHealth, Severity, open_problems, severities
+from ...diagnosis.ranking import FACT, RECENT_TICKS, LayerHealth, Severity, judged, open_problems
 from ...statistic import Statistic
 from ...store import Layer
 from ...store.types import SEVERITIES
@@ -232,7 +232,7 @@ class SignalHistory:
     def severities(self, statistic: Statistic) -> list[Severity]:
         """How bad each layer is."""
         values, counts = (np.stack(part, axis=1) for part in zip(*self._recent, strict=True))
-        return severities(values, counts, statistic.limits)
+        return judged(statistic, values, counts)
 
     def newest(self, layer: str) -> float | None:
         """The number of one layer at this tick; None if it has none."""
