@@ -37,6 +37,16 @@ def test_a_report_opens_from_the_disk(page, report, tmp_path, sample):
     assert page.texts(".alert b") == [HOSTILE]
 
 
+def test_a_report_of_two_runs_opens_with_both(page, report, tmp_path):
+    page.open(report.save(tmp_path / "report.html").as_uri())
+    assert page.texts(".chip bdi") == ["first", "second"]
+    page.click(".chip button")
+    assert page.texts(".chip bdi") == []
+    page.driver.refresh()
+    page.settle()
+    assert page.texts(".chip bdi") == []  # the address says so
+
+
 def test_a_report_zooms_and_compares(page, report, tmp_path):
     page.open(f"{report.save(tmp_path / 'report.html').as_uri()}#{RATE}&first=5&last=9&tab=table")
     assert page.texts("caption") == ["Rate, steps 5 to 9"]

@@ -137,6 +137,8 @@ export class App {
   }
 
   start() {
+    const { compared } = this.source;
+    if (compared && !this.state.text()) this.state.adjust({ compare: compared });
     this.apply();
     this.cursor.point(this.state.at, null);
     this.refresh();

@@ -81,9 +81,10 @@ import { charts, family, favourite, statisticsOf, WHOLE_RUN } from "page/names.j
 /** @typedef {{ run: string, lens: string, tag: string, layers: string[], step: number | null }} HistogramQuestion */
 
 /**
- * Where runs come from.
+ * Where runs come from; `compared` are those to show beside the first one if nothing was chosen yet.
  * @typedef {{
  *   isLive: boolean,
+ *   compared?: string[],
  *   runs(): Promise<RunInfo[]>,
  *   head(run: string): Promise<Head>,
  *   health(run: string): Promise<Health>,

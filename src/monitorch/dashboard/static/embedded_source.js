@@ -45,6 +45,11 @@ export class EmbeddedSource {
     return new EmbeddedSource(unpackRuns(await new Response(stream).arrayBuffer()));
   }
 
+  /** What the report is about, besides its first run. */
+  get compared() {
+    return [...this._runs.keys()].slice(1);
+  }
+
   async runs() {
     return [...this._runs.values()].map((run) => run.info);
   }
