@@ -36,6 +36,9 @@ DARK = {
 BEHIND = {"facecolor": CARD, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
 """What is behind words that stand on lines."""
 
+LETTER = 0.017
+"""How wide a letter of a name is, as a share of a panel."""
+
 WITH_ZERO, SMALLEST = "log with zero", 1e-12
 """A logarithmic scale on which zero has a place: numbers below the smallest are drawn as if there were no logarithm."""
 
@@ -175,20 +178,19 @@ def _is_at(name: str, layer: str | None) -> bool:
 
 
 def _names(axes: Axes, lines: dict[str, Curve], is_sick: bool) -> None:
-    """At the ends of lines: of two, above the upper and below the lower one."""
-    ends = {name: np.flatnonzero(np.isfinite(curve.y))[-1:] for name, curve in lines.items()}
-    ends = {
-        name: (curve.x[at[0]], curve.y[at[0]])
-        for (name, curve), at in zip(lines.items(), ends.values(), strict=True)
-        if len(at)
+    """At the ends of lines: of two, above the upper and below the lower one, and clear of what they do there."""
+    known = {
+        name: Curve(curve.x[seen], curve.y[seen])
+        for name, curve in lines.items()
+        if (seen := np.isfinite(curve.y)).any()
     }
-    highest_first = sorted(ends.items(), key=lambda end: -end[1][1])
-    for number, (name, end) in enumerate(highest_first):
-        shift, place = ((-2, -6), "top") if number else ((-2, 5), "bottom")
+    highest_first = sorted(known.items(), key=lambda line: -line[1].y[-1])
+    for number, (name, curve) in enumerate(highest_first):
+        text = f"layer {name}" if name.isdigit() else name
+        beside = curve.y[curve.x >= curve.x[-1] - len(text) * LETTER * np.ptp(curve.x)]
+        shift, place, level = ((-2, -6), "top", beside.min()) if number else ((-2, 5), "bottom", beside.max())
         look = {"ha": "right", "va": place, "fontsize": 8.5, "color": SICK if is_sick else FINE}
-        axes.annotate(
-            f"layer {name}" if name.isdigit() else name, end, shift, textcoords="offset points", bbox=BEHIND, **look
-        )
+        axes.annotate(text, (curve.x[-1], level), shift, textcoords="offset points", bbox=BEHIND, **look)
 
 
 def _limits(axes: Axes, limits: dict[str, float], is_sick: bool) -> None:
