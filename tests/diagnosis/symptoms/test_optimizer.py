@@ -521,7 +521,7 @@ class TestGradientNoise:
 
     def test_small_batches_whose_gradients_have_nothing_in_common(self, story, falling, flat):
         found = self.noise(story, flat(150)).one(NoisyGradient())
-        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 10, "warning")
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 30, "warning")
         assert found.confidence < 0.65
         assert self.noise(story, flat(149)).one(NoisyGradient()).severity == "info"  # one sample tells little
         assert self.noise(story, falling()).one(NoisyGradient()).severity == "info"

@@ -621,6 +621,5 @@ class NoisyGradient(Symptom):
         )
         shown = points(signals.GRADIENT_COSINE, None, table.steps, nan_median(table.values), self.cosine)
         severity = "warning" if run.is_stuck and len(run.loss) >= self.steps else "info"
-        yield self.finding(
-            None, int(table.steps[0]), int(table.steps[2 * FEWEST - 1]), severity, text, remedy, shown, confidence=0.5
-        )
+        detected = max(int(table.steps[2 * FEWEST - 1]), int(run.loss.steps[SHORT - 1]))
+        yield self.finding(None, int(table.steps[0]), detected, severity, text, remedy, shown, confidence=0.5)
