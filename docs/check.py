@@ -17,15 +17,21 @@ LOADED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src")
 """What a browser fetches by itself to show a page."""
 OUTSIDE = re.compile(r"""(?:url\(|@import )\s*['"]?((?:https?:)?//[^'")\s]+)""")
 """What a style sheet fetches from elsewhere."""
+AS_IT_IS = ("pre", "code", "script", "style", "title")
+"""Tags whose text is not ours, or is meant as it is."""
+UNREAD = re.compile(r"\]\(|\.md[)#]|`")
+"""Marks of a link or of code that were not understood as such."""
 
 
 @dataclass
 class Page(HTMLParser):
-    """The links of a page, and what they can lead to."""
+    """The links of a page, what they can lead to, and marks that stand in its text."""
 
     links: list[str] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     anchors: set[str] = field(default_factory=set)
+    unread: list[str] = field(default_factory=list)
+    within: int = 0
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -39,6 +45,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Called for each tag."""
+        self.within += tag in AS_IT_IS
         for name, value in attrs:
             if name in ("id", "name") and value:
                 self.anchors.add(value)
@@ -46,9 +53,18 @@ class Page(HTMLParser):
                 is_loaded = (tag, name) in LOADED and ("rel", "canonical") not in attrs
                 (self.loaded if is_loaded else self.links).append(value)
 
+    def handle_endtag(self, tag: str) -> None:
+        """Called where a tag ends."""
+        self.within -= tag in AS_IT_IS
+
+    def handle_data(self, data: str) -> None:
+        """Called for each text."""
+        if not self.within and UNREAD.search(data):
+            self.unread.append(" ".join(data.split()))
+
 
 def broken(site: Path) -> Iterator[str]:
-    """Links that lead nowhere, and what would be fetched from a network."""
+    """Links that lead nowhere, marks that nobody understood, and what would be fetched from a network."""
     for path in sorted(site.rglob("*.css")):
         fetched = OUTSIDE.findall(path.read_text(encoding="utf-8"))
         yield from (f"{path.relative_to(site)}: {link} is fetched from a network" for link in fetched)
@@ -56,6 +72,7 @@ def broken(site: Path) -> Iterator[str]:
     for path, page in sorted(pages.items()):
         where = path.relative_to(site.resolve())
         yield from (f"{where}: {link} is fetched from a network" for link in page.loaded if urlsplit(link).netloc)
+        yield from (f"{where}: {text!r} is no link and no code" for text in page.unread)
         for link in dict.fromkeys([*page.links, *page.loaded]):
             target = urlsplit(link)
             if target.scheme or target.netloc:

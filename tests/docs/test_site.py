@@ -77,6 +77,9 @@ GOOD = '<h1 id="top">A</h1><a href="b.html#place">b</a><a href="#top">top</a><a 
         ('<a href="#nowhere">a</a>', ["a.html: #nowhere leads to no such place"]),
         ('<img src="none.svg">', ["a.html: none.svg leads to no file"]),
         ('<script src="https://x.org/y.js"></script>', ["a.html: https://x.org/y.js is fetched from a network"]),
+        ("<p>See [b] there(../b.md).</p>", ["a.html: 'See [b] there(../b.md).' is no link and no code"]),
+        ("<td>`--a x</td><td>y</td>", ["a.html: '`--a x' is no link and no code"]),
+        ("<code>`a` in [b](b.md)</code><p>good</p>", []),
         ('<link href="//x.org/y.css">', ["a.html: //x.org/y.css is fetched from a network"]),
     ],
 )
