@@ -65,6 +65,31 @@ def test_the_first_line_tells_what_observing_costs(write_run, capsys, command, f
     assert (found["overhead"], found["overhead_at_least"]) == (facts.get("overhead"), at_least)
 
 
+@pytest.fixture
+def ended_by_an_evaluation(tmp_path):
+    """A run whose last tick has only the validation loss, as the tick of an evaluation has."""
+    names = ["Loss/train_loss mean", "Loss/val_loss mean"]
+    with Writer(tmp_path / "runs" / "evaluated") as writer:
+        for step, losses in ((10, {names[0]: 3.0}), (15, {names[1]: 2.5}), (20, {names[0]: 2.0}), (25, {names[1]: 1.5})):
+            writer.put("run", step, [[loss] for loss in losses.values()], layers=["run"], statistics=list(losses))
+    return tmp_path / "runs" / "evaluated"
+
+
+def test_the_newest_losses_are_shown_whatever_the_last_tick_has(ended_by_an_evaluation, capsys):
+    assert cli.main(["show", str(ended_by_an_evaluation)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["run", "|", "2.000", "1.500"] in rows
+    assert cli.main(["show", str(ended_by_an_evaluation), "--json"]) == 0
+    newest = json.loads(capsys.readouterr().out)["newest"]["run"]
+    assert newest == {"Loss/train_loss mean": {"run": 2.0}, "Loss/val_loss mean": {"run": 1.5}}
+
+
+def test_compared_runs_have_their_newest_losses(ended_by_an_evaluation, capsys):
+    assert cli.main(["compare", str(ended_by_an_evaluation), str(ended_by_an_evaluation), "--json"]) == 0
+    newest = json.loads(capsys.readouterr().out)["newest"]
+    assert newest == {"Loss/train_loss mean": [2.0, 2.0], "Loss/val_loss mean": [1.5, 1.5]}
+
+
 def test_names_are_shown_and_not_obeyed(folder, capsys):
     text = show(folder, capsys)
     assert not set(text) & {"\x1b", "\x07"}

@@ -12,6 +12,7 @@ from ..diagnosis.ranking import central
 from ..statistic import Role
 from ..store import WHOLE_RUN, Run
 from .reading import Choice, Numbers, choose, every_tick, pieces
+from .run_facts import newest_frames
 
 Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 
@@ -95,7 +96,7 @@ def compare_runs(a: Run, b: Run, options: argparse.Namespace) -> RunDifference:
 
 
 def _newest(run: Run) -> dict[str, np.float32]:
-    lens, frame = run.lenses.get(WHOLE_RUN), run.newest().get(WHOLE_RUN)
+    lens, frame = run.lenses.get(WHOLE_RUN), newest_frames(run).get(WHOLE_RUN)
     if lens is None or frame is None:
         return {}
     return {one.name: frame.values[frame.statistics.index(one.name), 0] for one in central(lens)}

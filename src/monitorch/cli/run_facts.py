@@ -11,7 +11,7 @@ import numpy as np
 
 from ..diagnosis import Finding, findings_of, verdict
 from ..errors import StoreError
-from ..store import Frame, Run, RunInfo, open_run
+from ..store import WHOLE_RUN, Frame, Run, RunInfo, is_absent, open_run
 from .reading import Choice, choose
 from .wording import status_text
 
@@ -66,6 +66,22 @@ def _size(path: Path) -> int:
     return size
 
 
+def newest_frames(run: Run) -> dict[str, Frame]:
+    """The newest frame of each lens; that of the whole run has the newest number of each of its statistics.
+
+    Its last tick may be one that an evaluation needed, or the end of the run: that has no training loss.
+    """
+    frames = run.newest()
+    frame = frames.get(WHOLE_RUN)
+    if frame is not None:
+        values = frame.values.copy()
+        for row, column in np.argwhere(is_absent(values)):
+            known = run.series(WHOLE_RUN, frame.statistics[row], frame.layers[column], last=frame.step).values
+            values[row, column] = known[-1] if len(known) else values[row, column]
+        frames[WHOLE_RUN] = frame._replace(values=values)
+    return frames
+
+
 def newest_numbers(frame: Frame, choice: Choice) -> dict[str, np.float32]:
     """The numbers of a statistic by layer."""
     row = frame.values[frame.statistics.index(choice.statistic.name)]
@@ -76,7 +92,7 @@ def newest_numbers(frame: Frame, choice: Choice) -> dict[str, np.float32]:
 def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
     """Everything that ``show`` shows."""
     choices = choose(run, options, with_edges=True, whole_run=True)
-    newest = run.newest()
+    newest = newest_frames(run)
     numbers: dict[str, dict[str, dict[str, Any]]] = {}
     for choice in choices:
         cells = newest_numbers(newest[choice.lens.name], choice)

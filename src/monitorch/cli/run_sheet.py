@@ -18,7 +18,7 @@ from ..store.types import FINDING
 from ..visualizer.table import TableColumn, number_text, table_text
 from .finding_sheet import other_events, problem_lines
 from .reading import Choice, choose
-from .run_facts import headline, newest_numbers
+from .run_facts import headline, newest_frames, newest_numbers
 from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
 from .wording import age_text, count_text, overhead_text, printable, size_text
 
@@ -50,7 +50,7 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
         console.print()
     console.print(_facts({**run.meta, "file": run.path}))
     console.print()
-    newest = run.newest()
+    newest = newest_frames(run)
     if not newest:
         console.print(words("no numbers yet", QUIET))
     else:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .. import __version__
 from ..cli.arguments import expression, tolerance
 from ..cli.run_difference import compare_runs
-from ..cli.run_facts import headline, listed, settings_and_facts
+from ..cli.run_facts import headline, listed, newest_frames, settings_and_facts
 from ..cli.strict_json import answer
 from ..dashboard.run_folder import RunFolder
 from ..diagnosis import Finding, findings_of, verdict
@@ -284,7 +284,7 @@ def _lens(lens: LensInfo) -> Answer:
 
 def _summaries(run: Run, asked: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[Answer]:
     """Each series in one column, and its newest number; those of one statistic are read at once."""
-    newest = run.newest()
+    newest = newest_frames(run)
     for (lens, statistic), layers in asked.items():
         window, frame = run.window(lens, statistic, resolution=1, layers=layers), newest[lens]
         row = frame.values[frame.statistics.index(statistic)]
