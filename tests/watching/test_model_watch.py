@@ -810,6 +810,11 @@ def test_a_list_of_lenses_is_taken_as_it_is(training):
         assert watch.inspector.lenses == lenses
 
 
+def test_a_model_and_an_optimizer_in_the_wrong_order_are_noticed(training):
+    with pytest.raises(OptionError, match=r"a model is a torch\.nn\.Module, not SGD: the model comes first"):
+        monitorch.watch(training.optimizer, training.model)
+
+
 def test_lenses_of_a_list_may_find_nothing_but_say_so():
     with pytest.warns(MonitorchWarning, match="OutputNorm found no layer"):
         monitorch.watch(nn.Linear(1, 1), lenses=[OutputNorm()], visualizer="dummy").close()
@@ -828,6 +833,7 @@ def test_lenses_of_a_list_may_find_nothing_but_say_so():
         ({"tick_every": 2.5}, OptionError, r"tick_every=2\.5 must be"),
         ({"optimizer": "adam"}, OptionError, "optimizer takes a torch.optim.Optimizer or a list of them, not 'adam'"),
         ({"optimizer": [torch.optim.SGD]}, OptionError, "optimizer takes a torch.optim.Optimizer"),
+        ({"optimizer": nn.Sequential(nn.Linear(1, 1))}, OptionError, r"a list of them, not Sequential\("),
         *(
             (
                 {"every": wrong},

@@ -78,7 +78,7 @@ def _optimizers(given: Any) -> list[Unwrapped]:
     if isinstance(given, str) and given == BY_HAND:
         return [Unwrapped(StandIn())]
     given = given.values() if isinstance(given, Mapping) else given
-    several = isinstance(given, Iterable) and not isinstance(given, (str, Optimizer))
+    several = isinstance(given, Iterable) and not isinstance(given, (str, Optimizer, nn.Module))
     listed = () if given is None else tuple(given) if several else (given,)
     found = list(chain.from_iterable(map(_parts, listed)))
     if all(takes_steps(one.optimizer) for one in found):

@@ -100,7 +100,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     if isinstance(model, SCRIPTED):
         raise UnsupportedModelError(f"{type(model).__name__} cannot be observed: watch the model before torch.jit")
     if not isinstance(model, nn.Module):
-        raise OptionError(f"a model is a torch.nn.Module, not {type(model).__name__}")
+        order = ": the model comes first, then the optimizer" if isinstance(model, torch.optim.Optimizer) else ""
+        raise OptionError(f"a model is a torch.nn.Module, not {type(model).__name__}{order}")
     if taken := taken_over(model):
         raise UnsupportedModelError(f"a model trained by {taken.name} cannot be observed: {taken.found}")
     while (inner := _inside(model)) is not None and not BYPASSING & _packages(model):

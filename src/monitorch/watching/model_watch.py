@@ -165,10 +165,11 @@ def watch(
         if parameters is None:
             raise OptionError("a model is a torch.nn.Module, not None; without one pass parameters={'name': tensor}")
         model, parameters, optimizer = bank(parameters), None, BY_HAND if optimizer is None else optimizer
+    root = unwrap(model)
     training = trainer(
         optimizer, inspector_options.pop("grad_scaler", None), inspector_options.get("gradient", AT_STEP)
     )
-    root, trained_by = unwrap(model), training.optimizers
+    trained_by = training.optimizers
     _check_tick_every(tick_every)
     stored = RunOptions(run, folder, config, capture, resume, max_size)
     if visualizer is not None and stored.is_asked_for:
