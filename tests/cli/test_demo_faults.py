@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +44,14 @@ def test_the_demo_ends_with_the_finding_that_it_is_about(fault, tmp_path, capsys
     assert f"check {tmp_path / 'runs' / fault}\n" in text
     assert main(["check", str(tmp_path / "runs" / fault), "--json", "--fail-on", "warning"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["symptom"] == fault
+
+
+def test_the_commands_that_are_printed_name_the_folder_as_it_was_given(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--fault", "no_update", "--steps", "2", "--out", "mine"]) == 0
+    text, runs = capsys.readouterr().out, Path("mine", "runs")
+    assert f" check {runs / 'no_update'}\n" in text
+    assert f" ui {runs}\n" in text
 
 
 def test_quietly_only_the_path_is_printed(tmp_path, capsys):

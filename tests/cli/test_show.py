@@ -70,8 +70,8 @@ def ended_by_an_evaluation(tmp_path):
     """A run whose last tick has only the validation loss, as the tick of an evaluation has."""
     names = ["Loss/train_loss mean", "Loss/val_loss mean"]
     with Writer(tmp_path / "runs" / "evaluated") as writer:
-        for step, losses in ((10, {names[0]: 3.0}), (15, {names[1]: 2.5}), (20, {names[0]: 2.0}), (25, {names[1]: 1.5})):
-            writer.put("run", step, [[loss] for loss in losses.values()], layers=["run"], statistics=list(losses))
+        for step, name, loss in ((10, 0, 3.0), (15, 1, 2.5), (20, 0, 2.0), (25, 1, 1.5)):
+            writer.put("run", step, [[loss]], layers=["run"], statistics=[names[name]])
     return tmp_path / "runs" / "evaluated"
 
 

@@ -102,7 +102,7 @@ def _run_fault(options: argparse.Namespace) -> None:
     with _page(runs) if options.ui else nullcontext() as page:
         with _progress(steps, options.quiet) as tell:
             watched = faulty(options.fault, options.seed).run(steps, options.fault, runs, tell)
-        folder = watched.visualizer.path
+        folder = runs / watched.visualizer.path.name  # as short as --out was given
         if options.quiet:
             print(folder, flush=True)
         else:
