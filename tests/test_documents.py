@@ -59,6 +59,12 @@ def test_links_to_files_lead_somewhere(document):
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_an_address_follows_the_words_of_its_link(document):
+    text = FENCED.sub("", document.read_text(encoding="utf-8"))
+    assert re.findall(r"[^\]]\([^()\s]+\.md(?:#[^()\s]*)?\)", text) == []
+
+
 def places(document):
     """What a link into a document may name: its headings, as the site spells them."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", document.read_text(encoding="utf-8")), re.MULTILINE)
