@@ -117,6 +117,17 @@ def test_order_and_filters(folder, capsys, arguments, expected):
     assert list(layers_of(top(folder, capsys, *arguments))) == expected
 
 
+def test_losses_come_first_in_the_head_and_each_name_once(write_run, capsys):
+    names = [f"Logged/metric{number} mean" for number in range(6)]
+    names = ["Loss/train_loss mean", "Logged/train_loss mean", *names, "Loss/val_loss mean"]
+    values = {name: {"run": [float(place), float(place)]} for place, name in enumerate(names)}
+    top = ["top", str(write_run("many", {"run": values})), "--once"]
+    assert cli.main(top) == 0
+    head = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:8]]
+    assert head[:3] == [["train_loss", "0"], ["val_loss", "8.000"], ["metric0", "2.000"]]
+    assert [line[0] for line in head] == ["train_loss", "val_loss", *(f"metric{number}" for number in range(4))]
+
+
 def test_json_has_the_same_order_and_the_recent_numbers(folder, capsys):
     facts = json.loads(top(folder, capsys, "--json"))
     assert [row["layer"] for row in facts["layers"]] == ["nan", "calm", "jump", "loud", "[red]"]

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -20,6 +21,7 @@ from .top_rows import TopRow, layer_rows, whole_run_rows
 from .wording import count_text
 
 _MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS, _MOST_CAUSES = 40, 6, 3, 3
+_FIRST = "Loss", "Loss & Metrics", "Gradient Norm"
 _LONGEST_CURVE, _SHORTEST_CURVE = 40, 12
 _BESIDE_CURVE = 95
 _TROUBLING = ("error", "nonfinite")
@@ -90,9 +92,12 @@ class Screen:
         return words[self._options.sort]
 
     def _whole_run(self) -> Table:
+        """Losses first; what was also logged under the name of a loss is left out."""
+        named: dict[str, TopRow] = {}
+        for row in sorted(self._whole, key=lambda row: _rank(row.statistic.tag)):
+            named.setdefault(row.statistic.label or row.statistic.text, row)
         grid = Table.grid(padding=(0, 2))
-        for row in self._whole[:_MOST_OF_RUN]:
-            name = row.statistic.label or row.statistic.text
+        for name, row in islice(named.items(), _MOST_OF_RUN):
             grid.add_row(words(name, QUIET), _number(row), self._curve(row))
         return grid
 
@@ -118,6 +123,10 @@ class Screen:
         )
         text.highlight_regex("!", TROUBLE)
         return text
+
+
+def _rank(tag: str) -> int:
+    return _FIRST.index(tag) if tag in _FIRST else len(_FIRST)
 
 
 def _number(row: TopRow) -> Text:
