@@ -136,6 +136,10 @@ class TestBadInitialLoss:
         assert self.start(story, [9.0, 1.0, 9.0, 8.0, 9.0], batch=2.0).one(BadInitialLoss()).step == 1
         assert self.start(story, [9.0, 1.0, 2.0, 3.0, 9.0], batch=2.0).find(BadInitialLoss()) == []
 
+    def test_later_losses_of_small_batches_may_be_high_because_of_steps(self, story):
+        losses = [2.0, 3.0, 2.0, 8.0, 40.0, *np.geomspace(100.0, 1e9, 100)]
+        assert self.start(story, losses, batch=1.0).find(BadInitialLoss()) == []
+
     @pytest.mark.parametrize(
         ("losses", "facts"),
         [
@@ -193,6 +197,17 @@ class TestOverfitting:
     def test_validation_that_stays_while_training_vanishes_is_worth_an_info(self, story, falling, checks, last, step):
         found = story().losses(falling(500, 2.0, last)).checks(checks, self.CHECKS).find(Overfitting())
         assert [(one.step, one.severity) for one in found] == ([] if step is None else [(step, "info")])
+
+    @pytest.mark.parametrize("checks", [[62.0, 80.0, 120.0, 200.0, 400.0], [62.0] * 5])
+    def test_validation_that_was_always_far_worse_than_guessing_is_of_other_data(self, story, falling, checks):
+        told = story(loss_fn="CrossEntropyLoss", target_counts=[10] * 5).losses(falling(500, 1.7, 0.1))
+        found = told.checks(checks, [20, 140, 260, 380, 500]).one(Overfitting())
+        assert "Guessing gives 1.61, so validation data are not like training data" in found.explanation
+        assert "memorises" not in found.explanation
+        assert "by heart" not in found.explanation
+        late = story(loss_fn="CrossEntropyLoss", target_counts=[10] * 5).losses(falling(500, 1.7, 1e-4))
+        late = late.checks(checks, [340, 380, 420, 460, 500]).one(Overfitting())
+        assert "not like" not in late.explanation
 
     @pytest.mark.parametrize(("rise", "severity"), [(0.05, None), (0.1, "info"), (0.4, "warning")])
     def test_losses_may_be_negative(self, story, rise, severity):

@@ -246,7 +246,9 @@ class BadInitialLoss(Symptom):
         if classes < 2 or not losses or not run.facts.loss_is_mean or run.facts.optimizers > 1:
             return
         is_sure = (run.facts.batch or self.batch) >= self.batch
-        first, limit = float(losses.values[0]) if is_sure else run.first_loss, self.factor * math.log(classes)
+        # of a few samples the first loss may be high by chance; later ones may be high because steps were too large
+        first, limit = float(losses.values[0]), self.factor * math.log(classes)
+        first = first if is_sure else min(first, median(losses.values[:EARLY]))
         if not first > limit or (not is_sure and len(losses) < EARLY):
             return
         text = (
@@ -273,12 +275,15 @@ class Overfitting(Symptom):
         rise: how many times the lowest validation loss; a third of that rise is worth an info.
         share: and how much more, as a share of the first loss.
         gap: how many times the training loss a flat validation loss must be, if it is above half the loss of guessing.
+        foreign: how many times the loss of guessing a validation loss must always be, from before much was learned,
+            to be that of other data.
     """
 
     id: ClassVar[str] = "overfitting"
     rise: float = 1.15
     share: float = 0.05
     gap: float = 10.0
+    foreign: float = 3.0
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """From at least three evaluations."""
@@ -304,17 +309,32 @@ class Overfitting(Symptom):
         text = (
             f"The validation loss was lowest at step {int(checks.steps[best]):,} ({short(lowest)}) and is "
             f"{short(float(values[-1]))} now, while the training loss fell from {short(then)} to {short(now)}. "
-            "The model memorises its training data."
         )
-        remedy = Remedy("Stop there, use more data, or regularise: weight decay, dropout, augmentation.")
+        why, advice = self._foreign(run) or (
+            "The model memorises its training data.",
+            "Stop there, use more data, or regularise: weight decay, dropout, augmentation.",
+        )
+        text, remedy = text + why, Remedy(advice)
         shown = points("validation loss", None, checks.steps, values, float(limit))
         step, detected = int(checks.steps[best]), int(checks.steps[over[0]])
         yield self.finding(None, step, detected, "warning" if is_bad else "info", text, remedy, shown)
 
+    def _foreign(self, run: RunView) -> tuple[str, str] | None:
+        """What to say if validation was far worse than guessing before much could be learned by heart."""
+        checks, guess = run.validation, _guess(run)
+        limit = self.foreign * guess
+        if not guess > 0 or not checks.values.min() > limit or not run.loss_before(int(checks.steps[0])) > guess / 2:
+            return None
+        return (
+            f"Guessing gives {short(guess)}, so validation data are not like training data, or eval mode computes "
+            "something else.",
+            "Check that validation data are prepared like training data, such as their scale and their classes.",
+        )
+
     def _gap(self, run: RunView) -> Iterable[Finding]:
         """What was learned in training does not help in validation."""
-        checks, guess = run.validation, run.trivial_loss
-        limit = 0.5 * (guess if math.isfinite(guess) else run.first_loss)
+        checks = run.validation
+        limit = 0.5 * _guess(run)
         trained = np.array([run.loss_before(int(step)) for step in checks.steps])
         is_bad = (checks.values > limit) & (checks.values > self.gap * trained) & (trained >= 0)
         first = len(checks) - int(np.argmin(is_bad[::-1])) if not is_bad.all() else 0
@@ -322,9 +342,13 @@ class Overfitting(Symptom):
             return  # not yet, or it still falls
         text = (
             f"The training loss is {short(run.last_loss)}, but the validation loss stays at "
-            f"{short(float(checks.values[-1]))}. The model learns its training data by heart."
+            f"{short(float(checks.values[-1]))}. "
         )
-        remedy = Remedy("Use more data, or regularise: weight decay, dropout, augmentation.")
+        why, advice = self._foreign(run) or (
+            "The model learns its training data by heart.",
+            "Use more data, or regularise: weight decay, dropout, augmentation.",
+        )
+        text, remedy = text + why, Remedy(advice)
         shown = points("validation loss", None, checks.steps, checks.values, limit)
         yield self.finding(None, checks.steps[first], checks.steps[first + 2], "info", text, remedy, shown)
 
@@ -333,6 +357,11 @@ class Overfitting(Symptom):
         is_over = (values > limit) & (np.arange(len(values)) > best)
         over: Steps = np.flatnonzero(is_over[1:] & is_over[:-1]) + 1  # one alone may be noise
         return over if is_over[-2:].all() else over[:0]
+
+
+def _guess(run: RunView) -> float:
+    """The loss of the best constant output, or where training began if that is not known."""
+    return run.trivial_loss if math.isfinite(run.trivial_loss) else run.first_loss
 
 
 @dataclass(frozen=True)
