@@ -175,6 +175,21 @@ class TestNoGradient:
         assert (found.layer, found.step, found.evidence[0].place) == (None, 10, "fc2.bias")
         assert found.explanation.startswith("The gradients of all parameters are exactly 0. Nothing can learn")
 
+    @pytest.mark.parametrize(
+        ("was_empty", "advice"), [(1.0, "Call zero_grad() before"), (None, "Call loss.backward()")]
+    )
+    def test_nobody_ever_has_one_when_the_step_is_made(self, story, was_empty, advice):
+        told = story().add(signals.OUTPUT, fc0=1.0, fc1=1.0, fc2=1.0)
+        told.weights(signals.CHANGED, *[[NAN] + [0.0] * 9] * 3)
+        if was_empty is not None:
+            told.weights(signals.GRADIENT_EMPTY, *[np.full(10, was_empty)] * 3)
+        found = told.one(NoGradient())
+        assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 6, "error")
+        assert found.remedy.text.startswith(advice)
+
+    def test_where_gradients_are_not_measured_weights_that_change_tell_that_there_are_some(self, story):
+        assert story().weights(signals.CHANGED, 0.0, 0.0, 1.0).find(NoGradient()) == []
+
     def test_if_nobody_has_one_it_is_the_whole_run(self, story):
         names = {f"fc{number}__{part}": 0.0 for number in range(3) for part in ("weight", "bias")}
         found = self.ran(story, **names).one(NoGradient())

@@ -74,6 +74,8 @@ class NotFinite(Symptom):
         return inside[0] if len(inside) == 1 else str(origin["layer"]) or None
 
 
+CLEARED_TOO_LATE = "Call zero_grad() before backward(), not between backward() and step()."
+
 NEARLY_ZERO = 1e-30
 """Gradients smaller than this may underflow to 0 in the next layer."""
 
@@ -164,9 +166,16 @@ class NoGradient(Symptom):
     needs: ClassVar[tuple[str, ...]] = (signals.GRADIENT,)
     steps: int = FEWEST
 
+    def is_possible(self, run: RunView) -> bool:
+        """Whether there are gradients, or at least checksums that tell that nothing is trained."""
+        return super().is_possible(run) or run.has(signals.CHANGED)
+
     def look(self, run: RunView) -> Iterable[Finding]:
         """Among the layers that lost their gradient first, the one nearest to the output."""
         table = run.table(signals.GRADIENT)
+        if not table:
+            yield from self._none_at_all(run)
+            return
         told = ~np.isin(table.steps, run.loss.steps[run.loss.values == 0])  # then nothing is left to learn
         table = Table(table.steps[told], table.places, table.values[told])
         if len(table.steps) < self.steps:
@@ -185,6 +194,24 @@ class NoGradient(Symptom):
         when = max((one for one in found if one.step == begin), key=lambda one: one.place)
         starved = [names[when.place], *(names[one.place] for one in reversed(found))]
         yield self._told(run, table, when, list(dict.fromkeys(starved)), is_all=is_all)
+
+    def _none_at_all(self, run: RunView) -> Iterable[Finding]:
+        """No parameter ever has a gradient when the optimizer makes its step."""
+        changed, was_empty = run.table(signals.CHANGED), run.table(signals.GRADIENT_EMPTY)
+        wanted = [name for name, own in run.facts.parameters.items() if own.trainable and own.optimized]
+        if not wanted or len(changed.steps) < self.steps or run.facts.optimizers > 1 or (changed.values > 0).any():
+            return
+        why, remedy = (
+            ("backward() makes gradients, but they are gone before the step.", CLEARED_TOO_LATE)
+            if was_empty
+            else (
+                "No backward pass has made any.",
+                "Call loss.backward() before optimizer.step(), and look for detach(), no_grad() or .data.",
+            )
+        )
+        text = f"No parameter has a gradient when the optimizer makes its step, so nothing is learned. {why}"
+        step, detected = max(int(changed.steps[0]) - 1, 1), int(changed.steps[self.steps - 1])
+        yield self.finding(None, step, detected, "error", text, Remedy(remedy), confidence=0.95)
 
     def _expected(self, run: RunView, table: Table) -> list[str]:
         """The parameters that should have a gradient, in the order of the model."""
@@ -253,7 +280,7 @@ class NoGradient(Symptom):
             f"{what}. {who}: what comes after {whom} is constant, or cuts the graph.",
             Remedy(
                 f"Look after {whom} for an activation that is constant, such as a ReLU that has died, or for detach(), "
-                "no_grad() or .data."
+                f"no_grad() or .data.{f' {CLEARED_TOO_LATE}' if is_all else ''}"
             ),
         )
 
