@@ -47,6 +47,11 @@ class TestDeadUnits:
             told = story().add(signals.DEATH, steps, act0=0.8).losses(losses)
             assert told.one(DeadUnits()).severity == severity
 
+    def test_inputs_that_are_the_same_for_every_sample_say_nothing_about_units(self, story):
+        told = story().add(signals.DEATH, act0=0.8)
+        assert len(told.find(DeadUnits())) == 1
+        assert told.add(signals.LAYER_BATCH_SPREAD, fc0=0.0, fc1=0.0, fc2=0.0).find(DeadUnits()) == []
+
     def test_the_share_that_is_always_a_warning_can_be_changed(self, story):
         told = story().add(signals.DEATH, act0=0.95)
         assert [told.one(DeadUnits(nearly_all=most)).severity for most in (0.99, 0.9)] == ["info", "warning"]
@@ -181,6 +186,12 @@ class TestExplodingSignal:
         found = told.one(ExplodingSignal())
         assert found.layer == "fc0"
         assert found.explanation.startswith("Outputs grow 200 times from the input to fc0, ")
+
+    def test_small_inputs_that_biases_outweigh_are_no_explosion(self, story):
+        told = story().add(signals.OUTPUT, fc0=0.3, fc1=0.3, fc2=0.3)
+        told.add(signals.INPUT_MEAN, input=0.0).add(signals.INPUT_STD, input=1e-3)
+        assert told.find(ExplodingSignal()) == []
+        assert told.one(ExplodingSignal(small_input=1e-4)).layer == "fc0"
 
     def test_large_inputs_are_no_explosion(self, story):
         told = story().add(signals.OUTPUT, fc0=500.0, fc1=800.0, fc2=300.0)

@@ -36,6 +36,16 @@ class TestInputScale:
         told.facts.parameters["bn.weight"].layer = "bn"
         assert told.one(InputScale()).severity == "info"
 
+    @pytest.mark.parametrize(("losses", "severity"), [("flat", "error"), ("falling", "info")])
+    def test_inputs_that_are_scaled_twice_are_small(self, story, flat, falling, losses, severity):
+        told = inputs(story(), mean=0.002, std=0.001).losses({"flat": flat, "falling": falling}[losses](200))
+        found = told.one(InputScale())
+        assert (found.severity, found.remedy.action) == (severity, "standardise_input")
+        assert "a standard deviation of 0.001" in found.explanation
+        assert "scaled twice" in found.remedy.text
+        assert told.find(InputScale(small=0.001)) == []
+        assert inputs(story(), mean=0.0, std=0.0).find(InputScale()) == []
+
     @pytest.mark.parametrize(
         "numbers",
         [{}, {"mean": 9.0, "std": 9.0, "spread": 90.0}, {"spread": 5000.0}],  # the last: borders of images
@@ -122,11 +132,25 @@ class TestOutputLossMismatch:
 
     def test_a_sigmoid_that_is_called_as_a_function_is_seen_after_ten_batches(self, story):
         told = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.1, 0.9, [0.8, 2.0], count=10)
-        assert "after a sigmoid" in told.one(OutputLossMismatch()).explanation
+        assert "such as a sigmoid" in told.one(OutputLossMismatch()).explanation
         few = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.1, 0.9, [0.8, 2.0], count=9)
         assert few.find(OutputLossMismatch()) == []
         rectified = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.0, 0.9, [0.8, 2.0])
         assert rectified.find(OutputLossMismatch()) == []
+
+    def test_probabilities_for_nll_loss_lack_a_logarithm(self, story):
+        told = outputs(story(ending("Softmax"), loss_fn="NLLLoss", classes=4), 0.01, 0.9, [1.0, 1.0])
+        found = told.one(OutputLossMismatch())
+        assert "The logarithm is missing" in found.explanation
+        assert "twice" not in found.explanation
+        assert found.remedy.arguments["by"] == "LogSoftmax"
+
+    def test_a_single_class_makes_the_loss_always_zero(self, story):
+        shapes = {"output": [32, 1], "target": [32]}
+        told = outputs(story(loss_fn="CrossEntropyLoss", classes=1, loss_shapes=shapes), -1.0, 1.0)
+        found = told.one(OutputLossMismatch())
+        assert "a single class" in found.explanation
+        assert found.remedy.text.startswith("Give the last layer one output for each class")
 
     def test_small_positive_logits_of_a_model_that_says_the_same_always_are_no_sigmoid(self, story):
         told = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.03, 0.43, [0.8, 1.2], count=10)
@@ -143,8 +167,9 @@ class TestOutputLossMismatch:
     def test_a_function_that_is_called_is_to_be_removed_and_the_layer_before_it_stays(self, story, low, high, function):
         told = outputs(story(loss_fn="BCEWithLogitsLoss"), low, high, targets=[0.0, 1.0])
         found = told.one(OutputLossMismatch())
-        assert f"after a {function}," in found.explanation.lower()
-        assert (found.remedy.text, found.remedy.action) == (f"Remove the {function} that is called after fc2.", None)
+        assert function in found.explanation.lower()
+        said = f"Remove the function that is called after fc2, such as a {function}."
+        assert (found.remedy.text, found.remedy.action) == (said, None)
 
     @pytest.mark.parametrize(("losses", "severity"), [("flat", "error"), ("falling", None)])
     def test_classes_without_negative_logits_matter_if_nothing_is_learned(self, story, flat, falling, losses, severity):

@@ -41,7 +41,7 @@ class DeadUnits(Symptom):
         table = run.table(signals.DEATH)
         is_bad = table.values > self.share  # each sample is a window of many batches
         found = first_in_order(stretches(table.steps, table.values, is_bad, is_bad), table, run)
-        if not found:
+        if not found or _same_inputs(run) is not None:  # of inputs that are the same, any unit may give 0 for all
             return
         first, layers = found[0], [table.places[one.place] for one in found if one.resolved_at is None]
         layer, level = table.places[first.place], float(during(table, first)[-1])
@@ -164,6 +164,7 @@ class ExplodingSignal(Symptom):
         growth: by what factor the output of a layer must exceed the first.
         large_weights: the same factor if most weights are larger than any usual initialisation makes them.
         per_layer: how much a single layer must add to be named.
+        small_input: biases outweigh smaller inputs, so that outputs are compared with those of the first layer.
     """
 
     id: ClassVar[str] = "exploding_signal"
@@ -172,6 +173,7 @@ class ExplodingSignal(Symptom):
     growth: float = 100.0
     large_weights: float = 30.0
     per_layer: float = 3.0
+    small_input: float = 0.1
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer that adds much to a signal which explodes."""
@@ -231,12 +233,12 @@ class ExplodingSignal(Symptom):
         return bool(nan_median(growth[None])[0] > 1.5)
 
     def _input_scale(self, run: RunView) -> float | None:
-        """The root mean square of what enters the model; None if that is integers, or not known."""
+        """The root mean square of what enters the model; None if that is integers, very small, or not known."""
         mean, std = run.table(signals.INPUT_MEAN), run.table(signals.INPUT_STD)
         if not mean or not std:
             return None
         found = float(np.sqrt(mean.values[0, 0] ** 2 + std.values[0, 0] ** 2))
-        return found if np.isfinite(found) and found > 0 else None
+        return found if np.isfinite(found) and found > self.small_input else None
 
 
 @dataclass(frozen=True)
@@ -279,6 +281,24 @@ SAME = 1e-6
 """Outputs that differ by less than this share of their size differ by rounding."""
 
 
+def _batch_spreads(run: RunView) -> Table:
+    """How much the outputs of each layer differ over the batch, in the order of the model."""
+    table = run.table(signals.LAYER_BATCH_SPREAD)
+    return table.select(sorted(table.places, key=run.place))
+
+
+def _same_inputs(run: RunView) -> Stretch | None:
+    """Since when the first and the last layer give exactly the same for all samples; None if they do not."""
+    table = _batch_spreads(run)
+    if len(table.places) < 2:
+        return None
+    ends = table.select([table.places[0], table.places[-1]])
+    is_same = (ends.values < SAME).all(axis=1, keepdims=True)
+    found = [one for one in lasting(ends, is_same & np.isfinite(ends.values)) if one.resolved_at is None]
+    weighs = remedies.gains(run, at_first=False).get(table.places[0], 1.0) > SAME  # or its weights make them the same
+    return found[0] if len(found) == 2 and weighs else None
+
+
 @dataclass(frozen=True)
 class RankCollapse(Symptom):
     """The last hidden layer gives nearly the same output for every sample, while the first does not.
@@ -295,8 +315,7 @@ class RankCollapse(Symptom):
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """The first layer that gives the same for all."""
-        table = run.table(signals.LAYER_BATCH_SPREAD)
-        table = table.select(sorted(table.places, key=run.place))
+        table = _batch_spreads(run)
         if len(table.places) < 2:
             return
         first = table.values[:, :1]
@@ -322,12 +341,8 @@ class RankCollapse(Symptom):
 
     def _same_inputs(self, run: RunView, table: Table) -> Iterable[Finding]:
         """Already the first layer gives exactly the same for all, and so does the last: inputs are the same."""
-        ends = table.select([table.places[0], table.places[-1]])
-        is_same = (ends.values < SAME).all(axis=1, keepdims=True)
-        found = [one for one in lasting(ends, is_same & np.isfinite(ends.values)) if one.resolved_at is None]
-        when, layer = (found[0] if found else None), table.places[0]
-        weighs = remedies.gains(run, at_first=False).get(layer, 1.0) > SAME  # otherwise its weights make them the same
-        if when is None or len(found) < 2 or not weighs or not run.is_stuck:
+        when, layer = _same_inputs(run), table.places[0]
+        if when is None or not run.is_stuck:
             return
         text = (
             f"The outputs of the first layer, {layer_text(layer)}, are the same for every sample of a batch, and so "

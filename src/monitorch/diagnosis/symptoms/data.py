@@ -45,6 +45,7 @@ class InputScale(Symptom):
         size: the largest mean and standard deviation.
         features: how far the standard deviations of two features may be apart.
         large: only if the overall standard deviation is larger than this.
+        small: the smallest root mean square.
     """
 
     id: ClassVar[str] = "input_scale"
@@ -52,6 +53,7 @@ class InputScale(Symptom):
     size: float = 10.0
     features: float = 100.0
     large: float = 3.0
+    small: float = 0.005
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """The first floating input with features."""
@@ -65,6 +67,10 @@ class InputScale(Symptom):
         mean, std, spread = (np.abs(table.at_steps(spreads.steps)[:, 0]) for table in tables)
         # nearly constant features, such as the borders of images, do no harm: the others must be large
         is_bad = (mean > self.size) | (std > self.size) | ((spread > self.features) & (std > self.large))
+        size = np.hypot(mean, std)
+        is_tiny = (size < self.small) & (size > 0)
+        is_small = is_tiny[-FEWEST:].mean() > 0.5
+        is_bad = is_tiny if is_small else is_bad
         rows = np.flatnonzero(is_bad)
         if not len(rows) or is_bad[-FEWEST:].mean() <= 0.5:
             return
@@ -73,17 +79,24 @@ class InputScale(Symptom):
         is_rescaled = any(name in run.facts.layers.get(first, "") for name in LAYER_NORMS)
         what = (
             f"Inputs have a standard deviation of {short(float(std[row]))}, and a mean {short(float(mean[row]))} from 0"
-            if max(mean[row], std[row]) > self.size
+            if is_small or max(mean[row], std[row]) > self.size
             else f"The standard deviations of input features are up to {short(float(spread[row]))} times apart"
         )
-        text = f"{what}. Weights are initialised for inputs of size 1, so the first steps overshoot or crawl."
-        remedy = Remedy("Give every input feature mean 0 and standard deviation 1.", "standardise_input", {})
+        so = "biases outweigh them" if is_small else "the first steps overshoot or crawl"
+        text = f"{what}. Weights are initialised for inputs of size 1, so {so}."
+        remedy = Remedy(
+            "Give every input feature mean 0 and standard deviation 1"
+            f"{'; look whether they are scaled twice' if is_small else ''}.",
+            "standardise_input",
+            {},
+        )
         table, signal, limit = (
-            (stds, signals.INPUT_STD, self.size)
-            if max(mean[row], std[row]) > self.size
+            (stds, signals.INPUT_STD, self.small if is_small else self.size)
+            if is_small or max(mean[row], std[row]) > self.size
             else (spreads, signals.FEATURE_SPREAD, self.features)
         )
-        severity = "info" if is_rescaled else "error" if run.is_stuck else "warning"
+        least = "info" if is_small else "warning"  # a run that learns from small inputs has learned larger weights
+        severity = "info" if is_rescaled else run.harm(least)
         step = int(spreads.steps[row])
         yield self.finding(None, step, step, severity, text, remedy, evidence(table, signal, place, limit))
 
@@ -151,7 +164,8 @@ class OutputLossMismatch(Symptom):
             return
         output = LossOutput(layer, run.facts.layers.get(layer or "", ""), low, high)
         found = (
-            self._constant(output)
+            self._single_class(run)
+            or self._constant(output)
             or self._double_softmax(run, output)
             or self._no_logarithm(run, output)
             or self._not_normalised(run, output)
@@ -169,6 +183,8 @@ class OutputLossMismatch(Symptom):
 
     def _remedy(self, run: RunView, output: LossOutput) -> Remedy:
         loss = run.facts.loss_fn
+        if self._single_class(run) is not None:
+            return Remedy("Give the last layer one output for each class, or use BCEWithLogitsLoss with one output.")
         if loss in PROBABILITIES:
             arguments = {"layers": [output.layer], "by": "Sigmoid"}
             return Remedy("Use Sigmoid as the last activation.", "replace_activation", arguments)
@@ -178,7 +194,7 @@ class OutputLossMismatch(Symptom):
             return Remedy(text, *(("replace_activation", arguments) if output.is_activated else ()))
         if not output.is_activated and output.layer is not None:
             function = output.looks_like[2] or "sigmoid"
-            return Remedy(f"Remove the {function} that is called after {layer_text(output.layer)}.")
+            return Remedy(f"Remove the function that is called after {layer_text(output.layer)}, such as a {function}.")
         text = "Remove the last activation: the loss applies it, or the model needs the range."
         return Remedy(text, "drop_output_activation", {"layer": output.layer})
 
@@ -191,6 +207,16 @@ class OutputLossMismatch(Symptom):
             f"Output and target have different shapes, {output} and {target}, so that {run.facts.loss_fn} compares "
             "every output with every target. The best the model can do then is to output the mean of all targets, "
             "whatever the input."
+        )
+
+    def _single_class(self, run: RunView) -> tuple[str, float] | None:
+        shape = run.facts.loss_shapes.get("output", [])
+        if run.facts.loss_fn not in CROSS_ENTROPY or len(shape) < 2 or shape[1] != 1:
+            return None
+        return (
+            f"The output has a single class, which always gets all of the probability, so {run.facts.loss_fn} is "
+            "always 0, and nothing is learned.",
+            0.98,
         )
 
     def _constant(self, output: LossOutput) -> tuple[str, float] | None:
@@ -210,10 +236,16 @@ class OutputLossMismatch(Symptom):
         is_one = (np.abs(smallest - 1) < self.tolerance) & (np.abs(largest - 1) < self.tolerance)
         if not is_one[np.isfinite(smallest)].all() or not output.is_within(0.0, 1 + self.tolerance):
             return None
+        what = "All rows of the output sum to 1, so they are probabilities, but"
+        if run.facts.loss_fn != CROSS_ENTROPY[0]:
+            return (
+                f"{what} {run.facts.loss_fn} wants log-probabilities. The logarithm is missing, so being sure of a "
+                "wrong class costs hardly more than a guess.",
+                0.98,
+            )
         return (
-            f"All rows of the output sum to 1, so they are probabilities, but {run.facts.loss_fn} wants "
-            f"{'logits' if run.facts.loss_fn == CROSS_ENTROPY[0] else 'log-probabilities'}. Softmax is applied twice, "
-            "which flattens gradients and keeps the loss from ever getting small.",
+            f"{what} {run.facts.loss_fn} wants logits. Softmax is applied twice, which flattens gradients and keeps "
+            "the loss from ever getting small.",
             0.98,
         )
 
@@ -269,7 +301,7 @@ class OutputLossMismatch(Symptom):
         is_seen_long = len(output.low) >= 2 * FEWEST
         is_like_sigmoid = 0 < output.low.min() < 0.5 < output.high.max()  # it begins around its middle
         if kind not in BOUNDS and is_seen_long and is_like_sigmoid and output.is_within(0.0, 1.0):
-            bottom, top, kind = 0.0, 1.0, "a sigmoid"
+            bottom, top, kind = 0.0, 1.0, "a function such as a sigmoid"
         if math.isfinite(bottom) and math.isfinite(top):
             return (
                 f"All outputs are between {short(float(output.low.min()))} and {short(float(output.high.max()))} after "
