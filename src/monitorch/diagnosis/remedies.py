@@ -19,6 +19,9 @@ LARGE_UPDATE = 0.03
 IDLE_SHARE = 0.01
 """A learning rate below this share of its maximum has little effect."""
 
+CLIPPED = 1e-4
+"""By this share gradients that are clipped may differ, by rounding."""
+
 LARGE_GAIN, SMALL_GAIN = 3.0, 0.25
 """Weights beyond these are larger, or smaller, than any usual initialisation makes them."""
 
@@ -50,10 +53,11 @@ SOMETHING_CHANGED = Remedy("Compare data, labels and settings before and after t
 """Where what was learned is lost for good."""
 
 
-def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
+def gains(run: RunView, *, at_first: bool = True, of_embeddings: bool = False) -> dict[str, float]:
     """The gain of each layer's weights, now or at first: root mean square times the square root of the fan-in.
 
-    Torch's default gives 0.6, Xavier 1, He 1.4. Embeddings have no inputs.
+    That is the norm of one row. Torch's default gives 0.6, Xavier 1, He 1.4. Embeddings have no inputs, so their rows
+    count only if they are asked for.
     """
     table = run.table(signals.WEIGHT).select(run.weights)
     found: dict[str, float] = {}
@@ -62,7 +66,8 @@ def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
     for name in table.places:
         known = table.column(name)[np.isfinite(table.column(name))]
         layer, shape = run.facts.parameters[name].layer, run.facts.parameters[name].shape
-        if len(known) and layer and "Embedding" not in run.facts.layers.get(layer, ""):
+        is_counted = of_embeddings or "Embedding" not in run.facts.layers.get(layer, "")
+        if len(known) and layer and is_counted:
             gain = float(known[0 if at_first else -1]) / math.sqrt(run.size(name) / math.prod(shape[1:]))
             found[layer] = max(gain, found.get(layer, 0.0))
     return dict(sorted(found.items(), key=lambda one: run.place(one[0])))
@@ -149,6 +154,21 @@ def clipped_to(run: RunView) -> float | None:
     own = np.ptp(norms, axis=0) / np.maximum(norms.mean(axis=0), 1e-300)
     spread = np.ptp(whole) / whole.mean() if whole.mean() > 0 else math.inf
     return float(whole.mean()) if spread < 0.01 and spread < 0.1 * median(own) else None
+
+
+def clipped_at(run: RunView) -> float | None:
+    """The value at which each element of a gradient is clipped in every step; None if none is.
+
+    Then the root mean square of several gradients is that value, whatever the batch is.
+    """
+    table = run.table(signals.GRADIENT).select(run.facts.parameters)
+    norms = table.values[-4 * FEWEST :]
+    if len(norms) < FEWEST or not np.isfinite(norms).all():
+        return None
+    sizes = norms / np.sqrt([run.size(name) for name in table.places])
+    highest = float(sizes.max(initial=0.0))
+    count = (sizes > (1 - CLIPPED) * highest).sum(axis=1)
+    return highest if highest > 0 and count.min() > 1 else None
 
 
 def of_schedule(run: RunView) -> str | None:

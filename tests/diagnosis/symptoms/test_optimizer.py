@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from monitorch.diagnosis import signals, switched_off
+from monitorch.diagnosis.history import Parameter
 from monitorch.diagnosis.symptoms import (
     NoisyGradient,
     NoProgress,
@@ -246,6 +247,16 @@ class TestStepTooLarge:
         small = story().weights(signals.UPDATE_RATIO, 0.2, 0.01, 0.01, steps=np.arange(1, 61))
         assert small.losses(np.full(60, 2.0)).find(StepTooLarge()) == []
 
+    def test_embeddings_that_begin_small_may_grow(self, story, falling):
+        layers = {"words": "Embedding", "others": "Embedding"}
+        told = story(layers).losses(falling(100, 0.7, 0.4))
+        for name in layers:
+            told.facts.parameters[f"{name}.weight"] = Parameter(name, (200, 16), "float32")
+        ratios = 0.5 / np.arange(1, 101)
+        told.add(signals.UPDATE_RATIO, words__weight=ratios, others__weight=ratios)
+        told.add(signals.WEIGHT, [0, 50, 100], words__weight=[1.0, 4.0, 5.0], others__weight=[0.0, 4.0, 5.0])
+        assert told.find(StepTooLarge()) == []
+
     def test_since_a_step(self, story):
         ratio = np.where(np.arange(1, 21) < 10, 0.01, 0.3)
         found = story().weights(signals.UPDATE_RATIO, ratio, ratio, ratio).one(StepTooLarge())
@@ -434,6 +445,46 @@ class TestNoProgress:
         assert self.small(story, flat).find(NoProgress(ratio=1e-7)) == []
         assert self.small(story, flat).find(NoProgress(cosine=500)) == []
         assert len(story().losses(flat(100)).find(NoProgress(plateau=90))) == 1
+
+    @pytest.mark.parametrize("cosine", [0.9, 0.0])
+    def test_a_limit_of_the_elements_of_gradients_is_named(self, story, flat, cosine):
+        told = self.small(story, flat, cosine=cosine)
+        told.weights(signals.GRADIENT, np.full(100, 8e-6), np.full(100, 8e-6), 4e-6 * np.linspace(0.5, 1.5, 100))
+        found = told.one(NoProgress())
+        assert "each element of a gradient is clipped at 1.0e-06" in found.explanation
+        assert "the same way" not in found.explanation
+        assert found.remedy.text.startswith("Clip gradients at a larger value")
+
+    def test_steps_that_are_lost_in_rounding_have_no_size(self, story, flat):
+        assert "too small to change most weights" in self.small(story, flat, ratio=0.0).one(NoProgress()).explanation
+
+    @staticmethod
+    def rising(story, cosine, empty=1.0):
+        told = story().losses(np.concatenate([np.full(20, 2.0), np.geomspace(2.0, 1e4, 180)]))
+        told.weights(signals.GRADIENT_COSINE, *[np.full(200, cosine)] * 3)
+        told.weights(signals.UPDATE_RATIO, *[np.full(200, 0.03)] * 3)
+        return told.weights(signals.GRADIENT_EMPTY, *[np.full(200, empty)] * 3)
+
+    def test_steps_uphill(self, story):
+        told = self.rising(story, 0.9)
+        found = told.one(NoProgress())
+        assert (found.severity, found.remedy.action) == ("error", None)
+        assert "so steps go uphill" in found.explanation
+        assert found.remedy.text.startswith("Look for a minus before the loss")
+        assert told.find(StepTooLarge()) == []
+
+    @pytest.mark.parametrize(("cosine", "empty"), [(-0.3, 1.0), (0.1, 1.0), (0.9, 0.0)])
+    def test_gradients_that_turn_round_or_are_never_cleared_are_no_steps_uphill(self, story, cosine, empty):
+        told = self.rising(story, cosine, empty)
+        assert len(told.find(StepTooLarge())) == 1
+        assert not any("uphill" in one.explanation for one in told.find(NoProgress()))
+
+    def test_how_far_it_must_rise_can_be_changed(self, story):
+        assert self.rising(story, 0.9).find(NoProgress(rise=1e5)) == []
+
+    def test_targets_that_are_far_off_come_before_a_plateau(self, story, flat):
+        found = self.of_targets(story, flat(200, 62500.0)).one(NoProgress())
+        assert "Targets are about 250" in found.explanation
 
     @pytest.mark.parametrize("parts", ["apart", "together"])
     def test_a_limit_of_gradients_that_leaves_hardly_any_step_is_named(self, story, flat, parts):

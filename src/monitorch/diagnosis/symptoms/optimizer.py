@@ -180,6 +180,8 @@ class StepTooLarge(Symptom):
 
     def look(self, run: RunView) -> Iterable[Finding]:
         """Large updates, or divergence."""
+        if goes_uphill(run, self.rise) is not None:
+            return  # smaller steps would go the wrong way, too
         table = self._sizes(run)
         middle = nan_median(np.where(table.values > 0, table.values, np.nan)) if table else np.zeros(0)
         large = min(filter(None, (self._large_updates(run, table), self._fast_growth(run))), default=None)
@@ -235,16 +237,16 @@ class StepTooLarge(Symptom):
 
     def _shares(self, run: RunView, names: Iterable[str]) -> Numbers:
         """How large weights were at first, as shares of a small usual one, and 1 at most."""
-        gains = remedies.gains(run)
+        gains = remedies.gains(run, of_embeddings=True)
         return np.array(
             [min(gains.get(run.layer_of(name) or "", math.inf) / remedies.SMALL_GAIN, 1.0) for name in names]
         )
 
     def _end(self, run: RunView, table: Table, detected_at: int) -> int | None:
         """The step since which updates are small again, other than because weights have grown; None if they are not."""
-        weights = run.table(signals.WEIGHT).select(run.weights).values
-        with np.errstate(all="ignore"):
-            growth = median(weights[-1:] / weights[:1])  # NaN if norms are not known
+        weights = run.table(signals.WEIGHT).select(run.weights)
+        with np.errstate(all="ignore"):  # NaN if norms are not known
+            growth = median(weights.values[-1:] / weights.values[:1] * self._shares(run, weights.places))
         if not median(nan_median(table.values[-FEWEST:])) < self.ratio or not growth < MUCH_GROWTH:
             return None
         after = np.flatnonzero(self._are_large(run, table) | (table.steps <= detected_at))
@@ -300,28 +302,57 @@ class StepTooLarge(Symptom):
         return int(table.steps[len(is_large) - count]) if count else last + 1
 
     def _divergence(self, run: RunView, table: Table, middle: Numbers) -> tuple[int, int] | None:
-        """When the loss began to rise, if it rose far above where it began, and stayed there."""
-        losses, first = run.loss, run.first_loss
-        if len(losses) < 10 or not math.isfinite(first):
-            return None
-        finite = np.isfinite(losses.values)
-        values, steps = losses.values[finite], losses.steps[finite]
-        if len(values) < 10 or run.facts.optimizers > 1:
-            return None
-        smooth = rolling_median(values[:, None], 10)[:, 0]
-        noise = 1.4826 * float(np.median(np.abs(values[:20] - first)))
-        lowest = np.fmin.accumulate(np.where(np.isfinite(smooth), smooth, np.inf))
-        limit = np.maximum(first + max((self.rise - 1) * abs(first), 8 * noise), 3 * np.where(lowest > 0, lowest, 0))
-        rows = np.flatnonzero(smooth > limit)
-        if not len(rows) or smooth[-1] <= limit[-1]:
-            return None
-        is_huge = smooth[-1] > 10 * max(abs(first), 1e-12)
+        """When the loss began to rise far, if steps were large or it rose very far."""
+        found = risen(run, self.rise)
         strong = largest(middle) > 0.02
-        if not (is_huge or strong):
-            return None
-        detected = rows[0]
-        onset = detected - int(np.argmax(values[detected::-1] <= first + max(0.1 * abs(first), 3 * noise)))
-        return int(steps[onset]), int(steps[detected])
+        return found[:2] if found is not None and (found[2] > HUGE or strong) else None
+
+
+HUGE = 10.0
+"""A loss that has risen to this many times the first one has diverged, however small steps were."""
+
+SAME_WAY, RISES = 0.5, 0.8
+"""Gradients with this mean cosine point the same way; a loss that rises in this share of its steps rises steadily."""
+
+
+def risen(run: RunView, rise: float) -> tuple[int, int, float] | None:
+    """When the loss began to rise, when that was certain, and to how many times the first one, if it stays there."""
+    losses, first = run.loss, run.first_loss
+    if len(losses) < 10 or not math.isfinite(first):
+        return None
+    finite = np.isfinite(losses.values)
+    values, steps = losses.values[finite], losses.steps[finite]
+    if len(values) < 10 or run.facts.optimizers > 1:
+        return None
+    smooth = rolling_median(values[:, None], 10)[:, 0]
+    noise = 1.4826 * float(np.median(np.abs(values[:20] - first)))
+    lowest = np.fmin.accumulate(np.where(np.isfinite(smooth), smooth, np.inf))
+    limit = np.maximum(first + max((rise - 1) * abs(first), 8 * noise), 3 * np.where(lowest > 0, lowest, 0))
+    rows = np.flatnonzero(smooth > limit)
+    if not len(rows) or smooth[-1] <= limit[-1]:
+        return None
+    detected = rows[0]
+    onset = detected - int(np.argmax(values[detected::-1] <= first + max(0.1 * abs(first), 3 * noise)))
+    return int(steps[onset]), int(steps[detected]), float(smooth[-1]) / max(abs(first), 1e-12)
+
+
+def goes_uphill(run: RunView, rise: float) -> tuple[int, int] | None:
+    """Since when the loss rises steadily, and when that was certain, if gradients point the same way all along.
+
+    Steps that are too large make gradients turn round instead.
+    """
+    found, was_empty = risen(run, rise), run.table(signals.GRADIENT_EMPTY)
+    if found is None or found[2] < HUGE:
+        return None
+    values = run.table(signals.GRADIENT_COSINE).select(run.weights)
+    each = nan_median(values.values)[values.steps > found[0]]
+    smooth = rolling_median(run.loss.values[run.loss.steps >= found[0], None], 10)[9:, 0]
+    is_cleared = was_empty and (was_empty.values[was_empty.steps > found[0]] != 0).mean() > 0.5
+    each = each[np.isfinite(each)]
+    if len(each) < 2 * FEWEST or not is_cleared or len(smooth) < FEWEST:
+        return None
+    is_steady = (np.diff(smooth) > 0).mean() > RISES
+    return found[:2] if is_steady and each.mean() > SAME_WAY and (each > 0).mean() > 0.95 else None
 
 
 @dataclass(frozen=True)
@@ -334,6 +365,7 @@ class NoProgress(Symptom):
             above 0.
         plateau: for how many steps a loss must not have fallen if steps are not too small.
         far: how many times the loss of the best constant output a falling loss must still be after `plateau` steps.
+        rise: how many times the first loss one must be that rises while gradients keep pointing the same way.
     """
 
     id: ClassVar[str] = "no_progress"
@@ -341,18 +373,37 @@ class NoProgress(Symptom):
     cosine: float = 3.0
     plateau: int = 150
     far: float = 10.0
+    rise: float = 1.5
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """Small steps first, then a plateau, a loss that is still far from anything useful, or is back at guessing."""
-        found = self._small_steps(run)
+        """Steps uphill and small ones first, then a loss far from anything useful, a plateau, or one that is lost."""
+        found = self._uphill(run)
         if found is None:
-            found = self._plateau(run)
+            found = self._small_steps(run)
         if found is None:
             found = self._far_off(run)
+        if found is None:
+            found = self._plateau(run)
         if found is None:
             found = self._lost(run)
         if found is not None:
             yield found
+
+    def _uphill(self, run: RunView) -> Finding | None:
+        """Steps make the loss larger, as they would with its sign turned round."""
+        found = goes_uphill(run, self.rise)
+        if found is None:
+            return None
+        text = (
+            f"The loss rose steadily from {short(run.first_loss)} to {short(run.last_loss)} while gradients kept "
+            "pointing the same way. Steps that are too large would make them turn round, so steps go uphill."
+        )
+        remedy = Remedy(
+            "Look for a minus before the loss, a gradient that is turned round, or maximize=True. Otherwise data or "
+            "targets change all the time."
+        )
+        shown = points("loss", None, run.loss.steps, run.loss.values)
+        return self.finding(None, *found, "error", text, remedy, shown)
 
     def _small_steps(self, run: RunView) -> Finding | None:
         table = _ratios(run)
@@ -371,7 +422,9 @@ class NoProgress(Symptom):
         before = run.loss_before(int(table.steps[first])) if first else run.first_loss
         cosine, error = _mean_cosine(run)
         has_fallen = before - run.last_loss > 0.05 * abs(before)
-        if has_fallen or not cosine > self.cosine * error:
+        limit, part = remedies.clipped_to(run), remedies.clipped_at(run)
+        is_clipped = limit is not None or part is not None
+        if has_fallen or not (cosine > self.cosine * error or is_clipped):
             return None
         middle = nan_median(table.values)
         level = median(middle[-FEWEST:])
@@ -379,12 +432,17 @@ class NoProgress(Symptom):
         update = early if math.isfinite(early) else level
         why = "the learning rate is too low"
         advice = "Raise the learning rate until a step changes weights by 0.1 to 1 % of their size."
-        limit = remedies.clipped_to(run)
         if limit is not None:
             why = f"gradients are clipped to a norm of {short(limit)} in every step, which leaves hardly any step"
             advice = "Clip gradients at a larger norm, or not at all; otherwise raise the learning rate."
+        elif part is not None:
+            why = f"each element of a gradient is clipped at {short(part)}, which leaves hardly any step"
+            advice = "Clip gradients at a larger value, or not at all; otherwise raise the learning rate."
+        size = (
+            f"changes weights by {short(level)} of their size" if level > 0 else "is too small to change most weights"
+        )
         text = (
-            f"A step changes weights by {short(level)} of their size, and gradients keep pointing the same way. "
+            f"A step {size}{'' if is_clipped else ', and gradients keep pointing the same way'}. "
             f"The loss is still {share(run.last_loss / before)} of what it was: {why}."
         )
         remedy = remedies.raise_rate(run, update, remedies.of_schedule(run) or advice)
