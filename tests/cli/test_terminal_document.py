@@ -35,7 +35,7 @@ def words(text):
 
 
 def test_the_document_shows_what_check_prints(tmp_path, capsys):
-    assert cli.main(["demo", "--fault", "step_too_large", "--quiet", "--out", str(tmp_path)]) == 0
+    assert cli.main(["demo", "--fault", "dead_units", "--quiet", "--out", str(tmp_path)]) == 0
     capsys.readouterr()
     assert cli.main(["check", "--runs", str(tmp_path / "runs")]) == 0
     assert SAMPLE is not None
