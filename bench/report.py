@@ -171,14 +171,14 @@ def _line(name: str, outcome: str, row: Row, index: int, count: int) -> str:
     return f"[{index:3}/{count}] {name:60} {first_line(outcome)}  [{row['took_s']:.1f} s]"
 
 
-def user_rows(run: Row) -> list[Row]:
-    """The rows of a run's user cases, each with what it may cost."""
-    return [{**row, "limit": targets.user_limit(run["device"], row)} for row in run.get("user", [])]
+def with_limits(device: str, rows: Iterable[Row]) -> list[Row]:
+    """Users' cases, each with what it may cost."""
+    return [{**row, "limit": targets.user_limit(device, row)} for row in rows]
 
 
 def tables(run: Row, form: Callable[[Sequence[Sequence[str]]], str]) -> list[str]:
     """All tables of a run."""
-    found = [(user_rows(run), USER), (run["cases"], CASES), (run["kernels"], KERNELS)]
+    found = [(with_limits(run["device"], run.get("user", [])), USER), (run["cases"], CASES), (run["kernels"], KERNELS)]
     found += [(run.get("ticks", []), TICKS), (run.get("idle", []), IDLE), (run.get("processes", []), PROCESSES)]
     return [form(cells(rows, columns)) for rows, columns in found if rows]
 
@@ -210,7 +210,11 @@ def document(runs: Sequence[Row]) -> str:
         "Written by `python -m bench.report` from `bench/NOTES.md` and what `make bench` and `make bench-gpu` measure, "
         "each also with `BENCH_OPTIONS=--user`.",
     ]
-    paid = [{**row, "on": targets.ON[run["device"]]} for run in runs for row in user_rows(run)]
+    paid = [
+        {**row, "on": targets.ON[device]}
+        for device, rows in targets.user_rows(runs).items()
+        for row in with_limits(device, rows)
+    ]
     if paid:
         machines = dict.fromkeys(f"* {targets.ON[run['device']]}: {machine(run)}" for run in runs if run.get("user"))
         parts += ["## What a user pays", USER_TEXT, markdown(cells(paid, USER)), "\n".join(machines)]

@@ -170,22 +170,32 @@ def user_limit(device: str, row: Row) -> float | None:
     return next((target.limit for target in USER if target.figure == "ratio" and target.applies(device, row)), None)
 
 
-def judge_user(runs: Sequence[Row]) -> Iterator[list[str]]:
-    """The same for what users pay; at the end of each run, in how many cases the overhead that is shown is true."""
+def user_rows(runs: Iterable[Row]) -> dict[str, list[Row]]:
+    """The users' cases of each device, whenever they were measured, by model and the default first."""
+    found: dict[str, list[Row]] = {}
     for run in runs:
-        rows = run.get("user", [])
+        found.setdefault(run["device"], []).extend(run.get("user", []))
+    return {
+        device: sorted(rows, key=lambda row: (model_of(row), row["setting"] != "default", row["label"]))
+        for device, rows in found.items()
+    }
+
+
+def judge_user(runs: Sequence[Row]) -> Iterator[list[str]]:
+    """The same for what users pay; at the end of each device, in how many cases the overhead that is shown is true."""
+    for device, rows in user_rows(runs).items():
         for target in USER:
             for row in rows:
-                measured = target.measured(row) if target.applies(run["device"], row) else None
+                measured = target.measured(row) if target.applies(device, row) else None
                 if measured is not None:
                     what = f"watch, {model_of(row)}, {row['label']}, {USER_FIGURES[target.figure]}"
                     verdict = [f"{measured:.4g}", _verdict(measured, target.limit)]
-                    yield [ON[run["device"]], what, f"at most {target.limit:.4g}", *verdict]
+                    yield [ON[device], what, f"at most {target.limit:.4g}", *verdict]
         known = [row for row in rows if not row["problem"]]
         if known:
             true = sum(bool(row["said_is_true"]) for row in known)
             verdict = ["yes" if true == len(known) else "**no**"]
-            yield [ON[run["device"]], "watch, cases whose shown overhead is true", str(len(known)), str(true), *verdict]
+            yield [ON[device], "watch, cases whose shown overhead is true", str(len(known)), str(true), *verdict]
 
 
 def _find(rows: Iterable[Row], wanted: dict[str, Any], figure: str) -> float | None:

@@ -169,6 +169,22 @@ def test_user_targets(paid):
     ]
 
 
+def test_cases_of_several_runs_stand_together_by_model(paid):
+    first = {
+        **run_of(device="cuda"),
+        "user": [paid(model="mlp", said=0.5), paid(model="gpt2", setting="all", said=0.5)],
+    }
+    second = {**run_of(device="cuda"), "user": [paid(model="gpt2")]}
+    (rows,) = targets.user_rows([first, second]).values()
+    assert [(row["model"], row["setting"]) for row in rows] == [
+        ("gpt2", "default"),
+        ("gpt2", "all"),
+        ("mlp", "default"),
+    ]
+    *_, judged = targets.judge_user([first, second])
+    assert judged == ["GPU", "watch, cases whose shown overhead is true", "3", "2", "**no**"]
+
+
 def test_the_readme_says_what_the_results_say():
     results, readme = (path.read_text(encoding="utf-8") for path in (report.RESULTS, report.README))
     assert report.renew(readme, results) == readme, "run python -m bench.report"
