@@ -479,6 +479,18 @@ class TestNoProgress:
         assert len(told.find(StepTooLarge())) == 1
         assert not any("uphill" in one.explanation for one in told.find(NoProgress()))
 
+    def test_without_gradients_since_it_rises_no_steps_are_said_to_go_uphill(self, story):
+        losses = np.concatenate([np.full(100, 1.0), np.geomspace(1.0, 1e6, 100)])
+        told = story().losses(losses)
+        for signal, value in (
+            (signals.GRADIENT_COSINE, 0.9),
+            (signals.UPDATE_RATIO, 0.03),
+            (signals.GRADIENT_EMPTY, 1),
+        ):
+            told.weights(signal, *[np.full(90, value)] * 3)  # later steps were not observed
+        assert len(told.find(StepTooLarge())) == 1
+        assert not any("uphill" in one.explanation for one in told.find(NoProgress()))
+
     def test_how_far_it_must_rise_can_be_changed(self, story):
         assert self.rising(story, 0.9).find(NoProgress(rise=1e5)) == []
 

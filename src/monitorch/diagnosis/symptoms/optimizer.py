@@ -347,9 +347,9 @@ def goes_uphill(run: RunView, rise: float) -> tuple[int, int] | None:
     values = run.table(signals.GRADIENT_COSINE).select(run.weights)
     each = nan_median(values.values)[values.steps > found[0]]
     smooth = rolling_median(run.loss.values[run.loss.steps >= found[0], None], 10)[9:, 0]
-    is_cleared = was_empty and (was_empty.values[was_empty.steps > found[0]] != 0).mean() > 0.5
+    cleared = was_empty.values[was_empty.steps > found[0]] != 0
     each = each[np.isfinite(each)]
-    if len(each) < 2 * FEWEST or not is_cleared or len(smooth) < FEWEST:
+    if len(each) < 2 * FEWEST or not cleared.size or not cleared.mean() > 0.5 or len(smooth) < FEWEST:
         return None
     is_steady = (np.diff(smooth) > 0).mean() > RISES
     return found[:2] if is_steady and each.mean() > SAME_WAY and (each > 0).mean() > 0.95 else None
