@@ -632,3 +632,20 @@ def test_steps_are_observed_though_idle_hooks_and_ticks_take_more_than_the_budge
     share = later.count(OBSERVE) * per_pair / (len(later) * 0.0005)
     assert share == pytest.approx(options["budget"] / 3, rel=0.2)
     assert run.cost.overhead == pytest.approx(0.1 + 0.01 + share, abs=0.01)
+
+
+@pytest.mark.parametrize(("options", "first"), [(ALLOWANCE, True), ({"budget": 0.03}, False), ({"every": 5}, False)])
+def test_whether_the_overhead_still_covers_the_head_start(options, first):
+    run = Simulation(0.01, observing(0.04), options)
+    assert run.cadence.shows_head_start is first
+    run.run(4)
+    assert run.cadence.shows_head_start is first
+    if first:
+        assert run.cost.overhead > 0.5
+        again = Cadence(**options)
+        again.load_state_dict(run.cadence.state_dict())
+        assert not again.shows_head_start
+    run.run(30)
+    assert not run.cadence.shows_head_start
+    if "budget" in options:
+        assert run.cost.overhead == pytest.approx(0.03, abs=0.005)

@@ -284,6 +284,7 @@ def test_the_shown_overhead_looks_back_some_seconds_and_many_steps():
     run = Simulation(0.01, observing(0.01), ALLOWANCE).run(200)
     assert run.cost.spent / run.cost.bare > 0.035
     assert run.cost.overhead == pytest.approx(0.03, abs=0.002)
+    assert not run.cadence.shows_head_start
     slow = Simulation(1.0, observing(1.0), ALLOWANCE).run(90)  # fewer than a hundred steps
     assert slow.cost.overhead == pytest.approx(slow.spent / slow.trained)
     assert 80 < slow.cost.recent_steps <= 90  # prices of the newest are not known yet

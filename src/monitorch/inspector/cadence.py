@@ -273,6 +273,11 @@ class Cadence:
         """Whether the account has run empty once: the head start is used up."""
         return self._emptied is not None
 
+    @property
+    def shows_head_start(self) -> bool:
+        """Whether the overhead still covers steps that the head start has paid for."""
+        return self.cost.spent_before < self.head_start
+
     def _balance(self) -> float:
         """What will be left in the account after all steps decided so far."""
         self.cost.settle()

@@ -165,6 +165,12 @@ class Cost:
         return (self.spent - spent) / (self.bare - bare) if self.bare > bare else None
 
     @property
+    def spent_before(self) -> float:
+        """The part of ``spent`` before the steps that ``overhead`` covers."""
+        self.settle()
+        return self._history[0][1]
+
+    @property
     def recent_steps(self) -> int:
         """How many steps ``overhead`` covers."""
         self.settle()

@@ -382,8 +382,8 @@ class Watch(DisplaysRun):
         Never waits, neither for the GPU nor for a tick. What is not known yet is left out.
 
         Returns:
-            ``loss`` and ``grad_norm`` of the last finished tick; ``overhead``, the recent cost of observing, once the
-            head start is used up; and ``verdict``, such as ``"1 problem since step 80"``.
+            ``loss`` and ``grad_norm`` of the last finished tick; ``overhead``, the recent cost of observing, once
+            it no longer covers the head start; and ``verdict``, such as ``"1 problem since step 80"``.
         """
         try:
             by_curve = {curve: value for (_, curve), value in self.inspector.state.newest.items()}
@@ -654,10 +654,11 @@ class Watch(DisplaysRun):
 
     @property
     def _lasting_overhead(self) -> float | None:
-        """What observing costs; None during the head start, which says nothing about the rest of the run."""
+        """What observing costs; None while that covers the head start, which says nothing about the rest of the run."""
         overhead, cadence = self.inspector.overhead, self.inspector.state.cadence
-        is_early = cadence.head_start > 0 and not cadence.is_spent
-        return None if overhead is None or (is_early and overhead > (cadence.budget or 0.0)) else overhead
+        if overhead is None or (cadence.shows_head_start and overhead > (cadence.budget or 0.0)):
+            return None
+        return overhead
 
     def _note_overhead(self) -> None:
         """Note in the run what observing costs, whenever that has changed."""
