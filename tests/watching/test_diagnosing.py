@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import monitorch
+from monitorch import lens
 from monitorch.diagnosis import Finding, Remedy, RunFacts, Symptom, signals
 from monitorch.diagnosis.history import TRAINING, VALIDATION
 from monitorch.diagnosis.symptoms import DeadUnits
@@ -504,3 +505,21 @@ def test_own_lenses_alone_are_diagnosed_as_far_as_they_go(training):
         training.train(10)
         assert watched.findings == []
     assert not any(isinstance(lens, DiagnosisSignals) for lens in watched.inspector.lenses)
+
+
+@pytest.mark.parametrize("parameters", ["weight", ["weight", "bias"], "all", "bias"], ids=str)
+def test_lenses_on_parameters_of_some_names_tell_the_same(parameters):
+    training = Training()
+    training.optimizer = torch.optim.Adam(training.model.parameters(), lr=1e-7)
+    chosen = [
+        lens.LossMetrics(loss_fn=training.loss_fn),
+        lens.ParameterGradientGeometry(parameters=parameters),
+        lens.UpdateRatio(training.optimizer, parameters=parameters),
+    ]
+    with monitorch.watch(training.model, training.optimizer, lenses=chosen, every=1, visualizer="dummy") as watched:
+        training.train(40)
+    kinds = {"weight", "bias"} if parameters == "all" else set(np.atleast_1d(parameters).tolist())
+    expected = {name for name, _ in training.model.named_parameters() if name.rpartition(".")[2] in kinds}
+    for signal in (signals.GRADIENT, signals.UPDATE_RATIO):
+        assert set(watched._diagnosis.history.table(signal).places) == expected
+    assert [one.symptom for one in watched.findings] == ["no_progress"] * ("weight" in kinds)

@@ -3,7 +3,7 @@
 import copy
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +27,8 @@ from ..inspector import PyTorchInspector
 from ..inspector.inspector_state import InspectorState
 from ..inspector.module_tree import named_parameters, walk
 from ..lens.base import Lens
+from ..lens.options import ALL
+from ..lens.parameter_lens import ParameterLens
 from ..numerical.norms import l2_norm
 from ..numerical.spread import relative_spreads
 from ..numerical.waiting import Pending, Waiting
@@ -105,6 +107,7 @@ class SignalLog(StepLog):
 
     Args:
         named: the signal of each statistic.
+        parameter: the parameter that is shown under the name of its module; None if names are already complete.
     """
 
     def __init__(
@@ -113,9 +116,10 @@ class SignalLog(StepLog):
         state: InspectorState,
         preprocessor: AccumulatingPreprocessor,
         named: dict[str, str],
+        parameter: str | None = None,
     ) -> None:
         super().__init__(history, state)
-        self._named = named
+        self._named, self._parameter = named, parameter
         self._statistics = preprocessor.statistics
         self._has_keys = isinstance(preprocessor, SeparateStatistics)
         # rows hold how many steps had ended before; for parameters, read between steps, that is the step itself
@@ -126,14 +130,17 @@ class SignalLog(StepLog):
         if self._is_before:
             steps = steps + self._state.steps_have_ends
         if not self._has_keys:
-            names = [key if isinstance(key, str) else str(key[0]) for key in keys]
+            names = [self._name(key if isinstance(key, str) else str(key[0])) for key in keys]
             self._add(self._statistics[column], names, places, steps, samples)
             return
         kinds = np.array([key[1] for key in keys], object)[places]
-        names = [str(key[0]) for key in keys]
+        names = [self._name(str(key[0])) for key in keys]
         for statistic in set(kinds.tolist()):
             own = kinds == statistic
             self._add(statistic, names, places[own], steps[own], samples[own])
+
+    def _name(self, layer: str) -> str:
+        return layer if self._parameter is None else ".".join(filter(None, (layer, self._parameter)))
 
     def _add(self, statistic: str, names: Sequence[str], places: Steps, steps: Steps, samples: Numbers) -> None:
         signal = self._named.get(statistic)
@@ -196,10 +203,14 @@ class LiveDiagnosis:
         preprocessors = [part for lens in known for part in lens._preprocessors]
         self._targets = next((part for part in preprocessors if isinstance(part, loss_inputs.LossInputs)), None)
         self._spreads = [part for part in preprocessors if isinstance(part, LayerSpread)]
-        self._listen(preprocessors, inspector._call_preprocessor)
+        own = [lens._by_parameter for lens in known if isinstance(lens, ParameterLens)]
+        parameters = {id(part): name for named in own for name, part in named.items() if name != ALL}
+        self._listen(preprocessors, inspector._call_preprocessor, parameters)
         self._first = FirstStep(self, optimizers[0]) if optimizers else None
 
-    def _listen(self, preprocessors: Iterable[AccumulatingPreprocessor], pushed: ExplicitCall) -> None:
+    def _listen(
+        self, preprocessors: Iterable[AccumulatingPreprocessor], pushed: ExplicitCall, parameters: Mapping[int, str]
+    ) -> None:
         kinds = {pushed.train_loss_str: TRAINING, pushed.non_train_loss_str: VALIDATION}
         rival = None
         for part in preprocessors:
@@ -210,7 +221,8 @@ class LiveDiagnosis:
                 if part.normalize:
                     part.log_to(SignalLog(self.history, self._state, part, {"value": signals.OUTPUT}))
             elif type(part) in SIGNALS:
-                part.log_to(SignalLog(self.history, self._state, part, SIGNALS[type(part)]))
+                parameter = parameters.get(id(part))
+                part.log_to(SignalLog(self.history, self._state, part, SIGNALS[type(part)], parameter))
         pushed.log_to(LossLog(self.history, self._state, kinds, rival))
 
     @property

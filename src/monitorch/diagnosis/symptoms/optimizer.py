@@ -407,7 +407,7 @@ class NoProgress(Symptom):
 
     def _small_steps(self, run: RunView) -> Finding | None:
         table = _ratios(run)
-        if not run.is_fresh(table) or len(table.steps) < FEWEST or not run.saw_the_start:
+        if not table.places or not run.is_fresh(table) or len(table.steps) < FEWEST or not run.saw_the_start:
             return None
         if _is_warming_up(run) or run.learns or len(run.loss) < 10 or run.facts.optimizers > 1:
             return None
