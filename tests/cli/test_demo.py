@@ -14,7 +14,8 @@ import pytest
 from monitorch.cli import main
 from monitorch.cli.demo_model import CharacterTransformer
 from monitorch.cli.wording import command
-from monitorch.store import list_runs
+from monitorch.diagnosis import findings_of, verdict
+from monitorch.store import list_runs, open_run
 from monitorch.visualizer.matplotlib import composing, visualizer
 from tests.marks import slow
 
@@ -62,6 +63,9 @@ def test_a_run_and_a_report_are_left(demo):
     (run,) = list_runs(folder / "runs")
     assert (run.status, run.ticks, run.last_step) == ("finished", STEPS, STEPS)
     assert f"    {command()} ui {folder / 'runs'}\n" in output
+    assert f"    {command()} check {folder / 'runs' / run.name}\n" in output
+    with open_run(folder / "runs" / run.name) as stored:
+        assert verdict(findings_of(stored.meta)) == "healthy"  # and not "not diagnosed"
     assert f"    {folder / 'report.html'}\n" in output
     assert run.name in (folder / "report.html").read_text(encoding="utf-8")
 

@@ -83,8 +83,10 @@ def _run_healthy(options: argparse.Namespace) -> None:
             tell(steps, "drawing the figures")
             paths = [path for one in figures for path in one.save(options.out / "figure.png")]
         paths = [*paths, _save_report(store, options.out / "report.html")]
-        shown = "\n".join(map(str, [*paths, store.path]))
-        print(shown if options.quiet else _summary(corpus, outcome, steps, paths, runs, width), flush=True)
+        assert store.path is not None  # it exists once numbers are written
+        folder = runs / store.path.name  # as short as --out was given
+        shown = "\n".join(map(str, [*paths, folder]))
+        print(shown if options.quiet else _summary(corpus, outcome, steps, paths, folder, width), flush=True)
         if page is not None:
             page.wait()
 
@@ -108,8 +110,7 @@ def _run_fault(options: argparse.Namespace) -> None:
         else:
             console.print()
             print_findings(console, watched.findings, everything=True)
-            look = f"All numbers are in a run:\n    {command()} check {folder}\n    {command()} ui {runs}"
-            print(f"\n{look}\n\n{_NEXT}", flush=True)
+            print(f"\n{_look(folder)}\n\n{_NEXT}", flush=True)
         if page is not None:
             page.wait()
 
@@ -159,7 +160,7 @@ def _save_report(store: "StoreVisualizer", path: Path) -> Path:
     return report_html(store.path).save(path)
 
 
-def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], runs: Path, width: int) -> str:
+def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[Path], folder: Path, width: int) -> str:
     from .summary import EXPLANATION, summary_text  # not at the top: every command loads this file
 
     prose = min(width, _WIDEST_PROSE)
@@ -172,9 +173,13 @@ def _summary(corpus: "Corpus", outcome: "Outcome", steps: int, paths: Sequence[P
     figures = f"The same and more, over time (the report opens in any browser):\n{written}"
     if len(paths) == 1:
         figures += "\nFor figures, too: pip install 'monitorch[matplotlib]'"
-    look = f"All numbers are in a run, layer by layer and step by step:\n    {command()} ui {runs}"
-    parts = [textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, look, _NEXT]
+    parts = [textwrap.fill(result, prose), table, textwrap.fill(EXPLANATION, prose), figures, _look(folder), _NEXT]
     return "\n\n".join(parts)
+
+
+def _look(run: Path) -> str:
+    """What to do with the run."""
+    return f"All numbers are in a run:\n    {command()} check {run}\n    {command()} ui {run.parent}"
 
 
 def _check_writable(folder: Path) -> None:

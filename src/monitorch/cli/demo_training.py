@@ -1,4 +1,4 @@
-"""The training run of the demo: an ordinary loop, with an inspector beside it."""
+"""The training run of the demo: an ordinary loop, watched."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import lens
-from ..inspector import PyTorchInspector
+from ..lens.diagnosis_signals import DiagnosisSignals
 from ..visualizer import Record
+from ..watching import watch
 from .demo_data import Corpus, random_windows
 from .demo_model import CharacterTransformer
 
@@ -65,21 +66,22 @@ def train(corpus: Corpus, steps: int, seed: int, visualizer: Any, tell: Callable
         lens.ParameterNorm(parameters="weight"),
         lens.ParameterCond(log_scale=True),
         lens.SpectralNorm(),
+        DiagnosisSignals(),
     ]
-    inspector = PyTorchInspector(lenses, module=model, visualizer=visualizer, optimizer=optimizer)
-
     last_loss, ticks = first_loss, min(_TICKS, steps)
-    for step in range(1, steps + 1):
-        text, following = random_windows(corpus.training, _BATCH, _CONTEXT)
-        loss = loss_fn(model(text).flatten(0, 1), following.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step * ticks % steps < ticks:  # evenly spread, and one at the end
-            last_loss = _validate(model, loss_fn, held_out)
-            inspector.tick()
-        tell(step, f"loss {loss.item():.3f}")
-    return Outcome(inspector.layers, first_loss, last_loss, inspector.records())
+    # ticks come only where the loop asks for them
+    with watch(model, optimizer, lenses=lenses, every=1, tick_every=steps + 1, visualizer=visualizer) as watched:
+        for step in range(1, steps + 1):
+            text, following = random_windows(corpus.training, _BATCH, _CONTEXT)
+            loss = loss_fn(model(text).flatten(0, 1), following.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step * ticks % steps < ticks:  # evenly spread, and one at the end
+                last_loss = _validate(model, loss_fn, held_out)
+                watched.tick()
+            tell(step, f"loss {loss.item():.3f}")
+        return Outcome(watched.inspector.layers, first_loss, last_loss, watched.records())
 
 
 @torch.no_grad()
