@@ -205,6 +205,16 @@ def test_a_finding_about_a_module_is_about_its_parameters_too(layer, named):
     assert sorted(open_problems([finding("dead_units", "error", layer, 3)], LAYERS)) == named
 
 
+def test_a_finding_that_names_parameters_is_about_these_and_their_modules():
+    layers = [*LAYERS, Layer("c", "Linear"), Layer("c.weight"), Layer("c.bias")]
+    remedy = Remedy("Give them to it.", "add_to_optimizer", {"parameters": ["a.weight", "c.weight"]})
+    frozen = Finding("no_update", "warning", "a", 3, 8, "They do not change.", remedy)
+    dead = finding("dead_units", "error", "a", 3)
+    assert open_problems([frozen], layers) == dict.fromkeys(("a", "a.weight", "c", "c.weight"), (frozen,))
+    found = open_problems([frozen, dead], layers)
+    assert (found["a.weight"], found["a.bias"], found["c"]) == ((dead, frozen), (dead,), (frozen,))
+
+
 def test_only_open_warnings_and_errors_are_problems():
     healed = finding("dead_units", "error", "a", 3, resolved_at=9)
     assert open_problems([healed, finding("rank_collapse", "info", "a", 3)], LAYERS) == {}

@@ -223,7 +223,8 @@ def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
 def open_problems(findings: Iterable[Finding], layers: Iterable[Layer]) -> dict[str, tuple[Finding, ...]]:
     """The open warnings and errors of each layer that has some, the worst first.
 
-    A finding about a module is also about its parameters, and the other way round; lenses have rows for both.
+    A finding about a module is also about its parameters, and the other way round; lenses have rows for both. If it
+    names parameters, it is about these and their modules.
 
     >>> from .finding import Remedy
     >>> dead = Finding("dead_units", "error", "fc", 80, 90, "No unit is active.", Remedy("Lower the rate."))
@@ -234,17 +235,24 @@ def open_problems(findings: Iterable[Finding], layers: Iterable[Layer]) -> dict[
     about: dict[str, list[Finding]] = {}
     for one in findings:
         if one.is_open and one.layer is not None and one.severity != SEVERITIES[0]:
-            about.setdefault(one.layer, []).append(one)
+            for place in dict.fromkeys([one.layer, *_named_parameters(one)]):
+                about.setdefault(place, []).append(one)
     problems: dict[str, tuple[Finding, ...]] = {}
     for name, layer in known.items():
         related = {name}
         if layer.kind is None:
             related.add(name.rpartition(".")[0])
         related |= {place for place in about if place.rpartition(".")[0] == name and _is_parameter(place, known)}
-        found = [one for place in sorted(related) for one in about.get(place, ())]
+        found = {one.id: one for place in sorted(related) for one in about.get(place, ())}
+        if layer.kind is None:
+            found = {key: one for key, one in found.items() if name in (_named_parameters(one) or [name])}
         if found:
-            problems[name] = tuple(sorted(found, key=lambda one: problem_key([one]), reverse=True))
+            problems[name] = tuple(sorted(found.values(), key=lambda one: problem_key([one]), reverse=True))
     return problems
+
+
+def _named_parameters(one: Finding) -> list[str]:
+    return list(one.remedy.arguments.get("parameters", ()))
 
 
 def problem_key(findings: Sequence[Finding]) -> tuple[float, float, float]:

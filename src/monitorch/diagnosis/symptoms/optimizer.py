@@ -87,9 +87,9 @@ class NoUpdate(Symptom):
     ) -> tuple[str, Remedy]:
         """Why parameters stay the same, and what to do: some are in no optimizer, have a rate of 0, or neither."""
         if outside:
-            advice = "Give it to the optimizer, after the model is complete."
-            remedy = Remedy(advice, "add_to_optimizer", {"parameters": outside})
-            return f"No optimizer has {'them' if are_many else 'it'}.", remedy
+            whom = "them" if are_many else "it"
+            advice = f"Give {whom} to the optimizer, after the model is complete."
+            return f"No optimizer has {whom}.", Remedy(advice, "add_to_optimizer", {"parameters": outside})
         whose = "Their" if are_many else "Its"
         if idle:
             advice = remedies.of_schedule(run) or "Give its group a learning rate."
