@@ -93,6 +93,7 @@ from monitorch.engine.torch_private import (
     tree_map,
     will_execute,
     without_compiler,
+    without_functions,
     without_graphs,
     without_modes,
     without_overrides,
@@ -333,7 +334,7 @@ class NotesFunctions(TorchFunctionMode):
 def test_modes_see_nothing_inside_and_everything_again_outside():
     outer, inner = NotesFunctions(), NotesFunctions()
     with outer:
-        with without_modes():
+        with without_functions():
             torch.relu(X)
             inner.__enter__()  # one that is put on there is on afterwards
         torch.sin(X)
@@ -367,6 +368,20 @@ def test_a_mode_of_operators_sees_those_of_backward_too():
         (torch.ones(4, 3) @ weight).sum().backward()
     assert last_operator_mode() is None
     assert [name.split(".")[0] for name in outer.names].count("mm") == 2
+
+
+def test_modes_of_operators_see_nothing_inside_and_everything_again_outside():
+    with NotesOperators() as outer, NotesOperators() as inner, NotesFunctions() as functions:
+        with without_modes():
+            torch.relu(X)
+            assert last_operator_mode() is None
+        assert last_operator_mode() is inner
+        torch.sin(X)
+        with pytest.raises(RuntimeError, match="inside"), without_modes():
+            raise RuntimeError("inside")
+        assert last_operator_mode() is inner
+    assert (outer.names, inner.names) == (["sin.default"], ["sin.default"])
+    assert "relu" not in functions.names
 
 
 @compiling

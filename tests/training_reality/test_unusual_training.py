@@ -1,6 +1,7 @@
 """Ways of using a model that are not plain training steps, and loops that torch's hooks do not see whole."""
 
 import warnings
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,8 +13,11 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, functionalize, grad, jacrev, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import prune as pruning
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from monitorch import MonitorchWarning, PyTorchInspector, lens
+from monitorch import MonitorchWarning, PyTorchInspector, lens, watch
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
@@ -694,3 +698,98 @@ def test_a_script_with_warnings_as_errors_trains_on(inspect, unexpected_warnings
     (message,) = unexpected_warnings
     assert "no call of Sam.step()" in message
     unexpected_warnings.clear()
+
+
+class Attending(nn.Module):
+    """Attention of two kinds and activation functions, in a block that may be checkpointed."""
+
+    def __init__(self, policy=None):
+        super().__init__()
+        torch.manual_seed(4)
+        self.into, self.up, self.head = nn.Linear(3, 6), nn.Linear(6, 9), nn.Linear(9, 1)
+        self.policy = policy
+
+    def forward(self, x):
+        if self.policy is None:
+            return self.head(self.block(x))
+        contexts = partial(create_selective_checkpoint_contexts, self.policy)
+        return self.head(checkpoint(self.block, x, use_reentrant=False, context_fn=contexts))
+
+    def block(self, x):
+        h = torch.relu(self.into(x)).view(2, 2, 2, 3)
+        h = nn.functional.scaled_dot_product_attention(h, h, h)
+        h = ((h @ h.transpose(-1, -2)).softmax(-1) @ h).transpose(1, 2).reshape(4, 6)
+        return nn.functional.hardtanh(self.up(h), 0, 1).clone()
+
+
+def train_attending(model, *around, lenses="all"):
+    """Three steps; returns the weights, and what was shown of attention."""
+    optimizer, loss_fn = torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss()
+    options = {"visualizer": "dummy", "every": 1, "tick_every": 1, "lenses": lenses, "diagnose": False}
+    watched = watch(model, optimizer, loss_fn=loss_fn, **options) if lenses else None
+    for _ in range(3):
+        for mode in around:
+            mode.__enter__()
+        output = model(X)
+        for mode in reversed(around):
+            mode.__exit__(None, None, None)
+        loss_fn(output, X[:, :1]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    shown = {}
+    if watched is not None:
+        shown = {
+            (r.tag, r.statistic): r.value for r in watched.records() if r.lens in ("Attention", "ActivationHealth")
+        }
+        watched.close()
+    return list(map(torch.clone, model.parameters())), shown
+
+
+def save_everything(*_, **__):
+    return CheckpointPolicy.MUST_SAVE
+
+
+def save_products(_, operator, *__, **___):
+    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
+    return CheckpointPolicy.MUST_SAVE if operator in products else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@pytest.mark.parametrize("policy", [save_everything, save_products])
+def test_results_that_checkpointing_saves_are_not_mixed_up_with_measurements(policy):
+    weights, shown = train_attending(Attending(policy))
+    bare, _ = train_attending(Attending(policy), lenses=None)
+    assert all(map(torch.equal, weights, bare))
+    assert shown == train_attending(Attending())[1]
+    assert shown["Attention Entropy", "mean"] > 0
+
+
+class Functions(TorchFunctionMode):
+    """Notes every function that is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    """Notes every operator that runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_around_the_model_see_nothing_of_what_is_measured_in_it():
+    modes, bare = (Functions(), Operators()), (Functions(), Operators())
+    train_attending(Attending(), *modes)
+    train_attending(Attending(), *bare, lenses=None)
+    for ours, theirs in zip(modes, bare, strict=True):
+        assert ours.seen == theirs.seen

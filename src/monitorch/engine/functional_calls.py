@@ -23,7 +23,7 @@ from .graph import GraphCallback, GraphHook
 from .passes import will_be_repeated
 from .reports import is_news, tell
 from .state import is_observed
-from .torch_private import MODULE_CALL, inside_backward, is_traced, path_in_graph, remove_mode
+from .torch_private import MODULE_CALL, inside_backward, is_traced, path_in_graph, remove_mode, without_modes
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -159,9 +159,10 @@ class FunctionalCalls:
         if not is_traced():
             begin = self.state.clock.enter()
             try:
-                content = reader(result, *args, **kwargs)
-                if content is not None:
-                    self._deliver(content, has_grad=torch.is_grad_enabled())
+                with without_modes():  # ours is off while it handles a call, but others may be on
+                    content = reader(result, *args, **kwargs)
+                    if content is not None:
+                        self._deliver(content, has_grad=torch.is_grad_enabled())
             finally:
                 self.state.clock.leave(begin)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from .compilation import HookOnModule, inside_graph, is_compiled
 from .distributed_tensors import OWN, gradient_here, samples_here
 from .reports import Reports, tell
-from .torch_private import is_traced, mark_static, without_modes
+from .torch_private import is_traced, mark_static, without_functions, without_modes
 
 Receiver = Callable[..., None]
 """Takes a tensor, the kind of pass and, inside CUDA graphs, which part of the tensor this process has.
@@ -108,6 +108,9 @@ class GraphHook(HookOnModule):
         what: what the hook does, for such a report.
     """
 
+    changes_modes = False
+    """Whether it puts modes on or takes them off: those of operators see it then, and it hides what it computes."""
+
     def __init__(self, state: Reports | None, what: str) -> None:
         self._reports, self._what = state, what
 
@@ -118,7 +121,8 @@ class GraphHook(HookOnModule):
             return self.in_graph(*args)
         try:
             if not is_traced():
-                with without_modes():  # no torch mode, ours or the user's, should see what hooks do
+                # no torch mode, ours or the user's, should see what hooks do
+                with without_functions() if self.changes_modes else without_modes():
                     return self.eager(*args)
         except Exception as error:
             tell(self._reports, self._what, error)

@@ -8,8 +8,8 @@ Importing this file loads neither the compiler nor the package for distributed t
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from operator import attrgetter
 from types import CodeType
@@ -134,11 +134,25 @@ def remove_mode(mode: TorchFunctionMode) -> None:
             modes._push_mode(other)
 
 
-without_modes = torch._C.DisableTorchFunction
+without_functions = torch._C.DisableTorchFunction
 """Inside a ``with`` block no mode of ``torch.overrides`` sees what is called.
 
 The public way, removing a mode and putting it back, takes ten times as long.
 """
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """The same, and modes of operators see nothing either: selective checkpointing saves what it sees, by its order.
+
+    They are taken off until the end of the block, so none may be put on or taken off inside.
+    """
+    return _without_operators() if torch._C._len_torch_dispatch_stack() else without_functions()
+
+
+@contextmanager
+def _without_operators() -> Iterator[None]:
+    with without_functions(), _python_dispatch._disable_current_modes():
+        yield
 
 
 OperatorMode = _python_dispatch.TorchDispatchMode

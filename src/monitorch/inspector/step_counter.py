@@ -21,7 +21,7 @@ from ..engine.parameters import changes_of
 from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
-from ..engine.torch_private import NO_TASK, graph_task, inside_backward
+from ..engine.torch_private import NO_TASK, graph_task, inside_backward, without_modes
 from ..errors import warn
 from .arguments import Trainer
 from .flop_count import FlopCount
@@ -45,6 +45,8 @@ OPTIMIZER_CURE = "if another optimizer trains the model now, watch the model aga
 
 class PassHook(GraphHook):
     """Notices that a pass of the model begins."""
+
+    changes_modes = True
 
     def __init__(self, counter: "StepCounter", callback: GraphCallback, state: InspectorState) -> None:
         super().__init__(state, "noticing that a pass begins")
@@ -86,7 +88,8 @@ class PassHook(GraphHook):
         try:
             if self._counter.begin_pass(kind) and kind == TRAINING:
                 self._statistics.count(first_input(args, kwargs))
-                self._counter.inputs.take(args, kwargs)
+                with without_modes():
+                    self._counter.inputs.take(args, kwargs)
             self._counter.begin_calls(module)
         finally:
             clock.leave(begin)
