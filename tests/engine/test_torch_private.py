@@ -96,6 +96,7 @@ from monitorch.engine.torch_private import (
     without_functions,
     without_graphs,
     without_modes,
+    without_operator_modes,
     without_overrides,
 )
 
@@ -370,18 +371,22 @@ def test_a_mode_of_operators_sees_those_of_backward_too():
     assert [name.split(".")[0] for name in outer.names].count("mm") == 2
 
 
-def test_modes_of_operators_see_nothing_inside_and_everything_again_outside():
+@pytest.mark.parametrize("without", [without_modes, without_operator_modes])
+def test_modes_of_operators_see_nothing_inside_and_everything_again_outside(without):
     with NotesOperators() as outer, NotesOperators() as inner, NotesFunctions() as functions:
-        with without_modes():
+        with without():
             torch.relu(X)
             assert last_operator_mode() is None
         assert last_operator_mode() is inner
         torch.sin(X)
-        with pytest.raises(RuntimeError, match="inside"), without_modes():
+        with pytest.raises(RuntimeError, match="inside"), without():
             raise RuntimeError("inside")
         assert last_operator_mode() is inner
     assert (outer.names, inner.names) == (["sin.default"], ["sin.default"])
-    assert "relu" not in functions.names
+    assert ("relu" in functions.names) is (without is without_operator_modes)
+    with NotesFunctions() as functions, without():
+        torch.relu(X)
+    assert ("relu" in functions.names) is (without is without_operator_modes)
 
 
 @compiling

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import monitorch.observe
 from monitorch import MonitorchWarning
@@ -210,6 +210,23 @@ def test_checkpointing_counts_once(build_monitor, layer, use_reentrant):
         checkpoint(layer, X.requires_grad_(), use_reentrant=use_reentrant).sum().backward()
     assert monitor.reducer.count == 3
     assert getattr(monitor, "_calls", {}) == {}
+
+
+def test_results_that_checkpointing_saves_are_not_mixed_up_with_samples():
+    layer, other = nn.Linear(2, 3), nn.Linear(3, 2)
+    contexts = partial(create_selective_checkpoint_contexts, lambda *_, **__: CheckpointPolicy.MUST_SAVE)
+
+    def gradient():
+        x = torch.arange(8.0).reshape(4, 2).requires_grad_()
+        part = checkpoint(lambda x: other(layer(x).abs().mul(3).clone()), x, use_reentrant=False, context_fn=contexts)
+        part.square().sum().backward()
+        return x.grad
+
+    expected = gradient()
+    average = OutputMonitor(EMAReducer(1.0, alpha=0.1), layer, map_=lambda y: (y.abs().mul(2).mean(),))
+    difference = DifferenceMonitor(PassthroughReducer(1.0), "weight", layer)
+    assert torch.equal(gradient(), expected)
+    assert (average.reducer.count, difference.reducer.count) == (1, 1)
 
 
 class IntoLayers(torch.fx.Tracer):

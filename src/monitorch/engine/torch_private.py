@@ -141,17 +141,22 @@ The public way, removing a mode and putting it back, takes ten times as long.
 """
 
 
-def without_modes() -> AbstractContextManager[Any]:
-    """The same, and modes of operators see nothing either: selective checkpointing saves what it sees, by its order.
+def without_operator_modes() -> AbstractContextManager[Any]:
+    """Inside a ``with`` block no mode of operators sees what runs: selective checkpointing saves it, in its order.
 
     They are taken off until the end of the block, so none may be put on or taken off inside.
     """
-    return _without_operators() if torch._C._len_torch_dispatch_stack() else without_functions()
+    return _python_dispatch._disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Both."""
+    return _without_modes() if torch._C._len_torch_dispatch_stack() else without_functions()
 
 
 @contextmanager
-def _without_operators() -> Iterator[None]:
-    with without_functions(), _python_dispatch._disable_current_modes():
+def _without_modes() -> Iterator[None]:
+    with without_functions(), without_operator_modes():
         yield
 
 

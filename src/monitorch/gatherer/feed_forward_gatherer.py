@@ -17,7 +17,7 @@ from ..engine.passes import RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock, QuietSteps
 from ..engine.tensors import first_input, pick_tensor
-from ..engine.torch_private import NO_TASK, graph_task, is_traced, without_modes
+from ..engine.torch_private import NO_TASK, graph_task, is_traced, without_operator_modes
 from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, GathererState
@@ -70,7 +70,7 @@ class FeedForwardGatherer(Gatherer):
         """Pass on the data of one forward pass."""
         try:
             if not is_traced():
-                with without_modes():
+                with without_operator_modes():
                     self.take(module, args, kwargs, output)
         except Exception as error:
             if self.inspector_state is None:

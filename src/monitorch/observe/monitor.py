@@ -2,13 +2,14 @@
 
 import copy
 import inspect
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..engine.torch_private import inside_backward, is_traced
+from ..engine.torch_private import inside_backward, is_traced, without_operator_modes
 from ..errors import LifecycleError, SkippedSample, warn
 from ..numerical.waiting import ReentrantLock
 from .hook import ContextualHook, Notice
@@ -207,7 +208,9 @@ class Monitor(Module, ContextualHook):
     def _fire(self, side: str, module: nn.Module, *args: Any) -> None:
         self._notice.text = None  # the monitor has seen a pass, so deleting it is not a mistake
         try:
-            super()._fire(side, module, *args)
+            # modes tell what is a rehearsal
+            with nullcontext() if is_rehearsal() else without_operator_modes():
+                super()._fire(side, module, *args)
         except Exception as error:
             if self.on_error == "raise":
                 raise
