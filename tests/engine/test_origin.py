@@ -282,6 +282,19 @@ def test_the_gradient_of_one_parameter_is_named_unless_clipping_spreads_it(name,
         assert (found.layer, found.parameter) == ("2", name)
 
 
+@pytest.mark.parametrize("is_clipped", [False, True])
+def test_the_backward_pass_of_the_last_layer_is_named_if_gradients_are_read_before_they_are_clipped(is_clipped):
+    training = Training(mlp, gradient="before_clip")
+    training.train()
+    training.is_clipped = is_clipped
+    for parameter in training.model[4].parameters():
+        parameter.register_hook(lambda gradient: broken(gradient, math.nan))
+    training.break_at("backward", "3")
+    training.train()
+    assert training.origin[:4] == (2, "backward", "gradient", "4")
+    assert "clipping" not in training.origin.text
+
+
 def test_a_broken_loss_is_where_backward_begins():
     training = Training(mlp)
     training.train()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..numerical.moments import group_ends, group_starts
 from .buffers import BASELINE, METER, STEP, TAG, Infos
+from .gradients import AT_STEP
 from .meter import ALL_GRADIENTS, GRADIENT, OUTPUT, OUTPUT_GRADIENT, PARAMETER, UPDATE, Meter
 from .rows import Mask, Places
 from .state import State
@@ -277,8 +278,10 @@ class OriginFinder:
             when += "; outputs were not measured in this step, so it may come from the forward pass"
         flow, gradients = seen[OUTPUT_GRADIENT], _broken(seen[GRADIENT])
         first = next((place for place, row in enumerate(flow) if row.is_broken), len(flow))
-        are_all = len(gradients) == len(seen[GRADIENT]) > 1
-        if first == len(flow) or not are_all:  # clipping turns all of them NaN if one is, so they say nothing
+        # clipping turns all of them NaN if one is: then they say nothing
+        may_be_clipped = self._state.gradient == AT_STEP or not flow
+        are_all = may_be_clipped and len(gradients) == len(seen[GRADIENT]) > 1
+        if first == len(flow) or not are_all:
             reached = {row.meter.name: place for place, row in reversed(list(enumerate(flow[:first])))}
             # backward reaches last what runs first; layers whose outputs are not measured come in model order
             places = (
