@@ -81,16 +81,30 @@ def _formula(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> No
     """A formula as MathML, which browsers draw themselves."""
     is_block = isinstance(node, nodes.math_block)
     drawn = latex2mathml.tex2mathml(node.astext(), as_block=is_block)
+    # bars and braces are as high as a letter; browsers would stretch those that stand alone, and move them
+    drawn = re.sub(r"<mo(?: class=\"\w+\")?>(?=[{}‖]</mo>)", '<mo stretchy="false">', drawn)
     writer.body.append(f'<div class="formula">{drawn}</div>' if is_block else drawn)
     raise nodes.SkipNode
 
 
 def _keep_bars(app: Sphinx, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
     """A norm is written as it is in our docstrings; for Sphinx it would be the name of a text to put there."""
+    code_of = None  # how far the line before a block of code is indented
     for number, line in enumerate(lines):
-        if not line.lstrip().startswith((">>>", "...")):
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and code_of is not None and indent <= code_of:
+            code_of = None
+        if code_of is None and not line.lstrip().startswith((">>>", "...")):
             outside = re.split(r"(``.*?``)", line)
             lines[number] = "".join(part if part.startswith("``") else part.replace("|", r"\|") for part in outside)
+            if line.endswith("::"):
+                code_of = indent
+
+
+def _leave_out_numbers(app: Sphinx, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
+    """Fields of a named tuple that have no words of their own get a number from Python, which says nothing."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
 
 
 def _draw_dashes(app: Sphinx, tree: nodes.document) -> None:
@@ -104,4 +118,5 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("doctree-read", _draw_dashes)
     app.connect("autodoc-process-docstring", _keep_bars)
+    app.connect("autodoc-process-docstring", _leave_out_numbers)
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
