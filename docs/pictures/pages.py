@@ -30,6 +30,7 @@ def thresholds(symptom: type[Symptom]) -> str:
     | threshold | default | what it is |
     | --- | --- | --- |
     | `share` | 0.5 | the share of units that must be dead |
+    | `nearly_all` | 0.99 | the share that is a warning even if the run learns |
     """
     said = _attributes(symptom)
     rows = [f"| `{own.name}` | {own.default:g} | {said[own.name]} |" for own in fields(symptom)]
@@ -57,5 +58,11 @@ def renew(page: str, picture: Picture, finding: Finding) -> str:
 
 
 def _wrapped(text: str, before: str = "") -> str:
-    """In lines of 120 columns."""
-    return textwrap.fill(text, 120, initial_indent=before, subsequent_indent=before, break_on_hyphens=False)
+    r"""In lines of 120 columns; a number at the end of a sentence does not begin a list in the next line.
+
+    >>> print(_wrapped("with batches of 1. Most is noise".replace("batches", "b" * 110)).replace("b" * 110, "batches"))
+    with batches of
+    1\. Most is noise
+    """
+    lines = textwrap.fill(text, 120, initial_indent=before, subsequent_indent=before, break_on_hyphens=False)
+    return re.sub(rf"^({before}\d+)\. ", r"\1\\. ", lines, flags=re.MULTILINE)

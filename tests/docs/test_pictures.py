@@ -1,5 +1,6 @@
 """Pictures are made of real runs that show what they should, and pages are renewed with them."""
 
+import doctest
 import re
 import shutil
 from dataclasses import replace
@@ -7,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from docs.pictures import pages
 from docs.pictures.__main__ import NAMES, main, make
 from docs.pictures.drawing import DARK, draw
 from docs.pictures.pages import PAGES, meaning, renew, thresholds
@@ -76,6 +78,10 @@ def test_a_picture_shows_each_weight_of_both_runs_the_threshold_lines_and_the_lo
     lines = [path for path in root.iter(f"{SVG}path") if "clip-path" in path.attrib and "stroke" in path.get("style")]
     drawn = [path for path in lines if path.get("d").count("L") > 2]
     assert len(drawn) == 2 * (5 + 1)  # five weights and a loss
+
+
+def test_examples_of_what_pages_take_from_the_code_are_true():
+    assert doctest.testmod(pages).failed == 0
 
 
 def test_every_colour_of_a_picture_has_one_for_dark_pages(found):

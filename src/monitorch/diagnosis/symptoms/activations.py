@@ -161,7 +161,7 @@ class ExplodingSignal(Symptom):
     """Outputs grow from layer to layer in the first steps.
 
     Attributes:
-        growth: by what factor the output of a layer must exceed the first.
+        growth: how many times as large as what enters the model the output of a layer must be.
         large_weights: the same factor if most weights are larger than any usual initialisation makes them.
         per_layer: how much a single layer must add to be named.
         small_input: biases outweigh smaller inputs, so that outputs are compared with those of the first layer.
