@@ -469,7 +469,7 @@ class NoProgress(Symptom):
             "It has stopped falling before anything was learned."
         )
         advice = (
-            "Try another learning rate, train on a single batch, check that targets belong to their inputs, and look "
+            "Change the learning rate, train on a single batch, check that targets belong to their inputs, and look "
             "at the loss and the last activation."
         )
         update = median(nan_median(_ratios(run).values[-FEWEST:]))
