@@ -15,14 +15,14 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from . import dashboard, lenses, tutorial
+from . import dashboard, lenses, signals, tutorial
 from .drawing import draw
 from .pages import PAGES, renew
 from .recipes import PICTURES
 from .runs import pair
 
 OF_PAGE = {"dashboard": dashboard.make, "tutorial": tutorial.make}
-NAMES = (*PICTURES, *lenses.PICTURES, *OF_PAGE)
+NAMES = (*PICTURES, *lenses.PICTURES, *signals.PICTURES, *OF_PAGE)
 
 
 def make(name: str, runs: Path, pages: Path = PAGES) -> None:
@@ -39,7 +39,10 @@ def maker(name: str) -> Callable[[Path], None]:
     """What makes the picture, or pictures, of this name, with the folder of runs."""
     if name in OF_PAGE:
         return OF_PAGE[name]
-    return partial(lenses.make if name in lenses.PICTURES else make, name)
+    for kind in (lenses, signals):
+        if name in kind.PICTURES:
+            return partial(kind.make, name)
+    return partial(make, name)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

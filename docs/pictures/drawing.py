@@ -153,7 +153,7 @@ def _title(axes: Axes, words: str, is_sick: bool) -> None:
 def _curves(axes: Axes, found: Curves, picture: Picture, seen: Seen, pair: Pair, is_sick: bool) -> None:
     last = picture.until or seen.view.step
     lines = found.lines if found.layers else {name: curve.until(last) for name, curve in found.lines.items()}
-    guilty = [name for name in lines if _is_at(name, pair.finding.layer)] or list(lines)
+    guilty = [name for name in lines if _is_at(name, pair.layer)] or list(lines)
     for name, curve in lines.items():
         is_guilty = name in guilty
         colour = SICK if is_sick and is_guilty else FINE
@@ -220,14 +220,14 @@ def _steps(axes: Axes, last: int) -> None:
 
 def _said(axes: Axes, pair: Pair) -> None:
     """In words, at the end of the line of the title."""
-    text = f"found at step {pair.finding.detected_at:,}"
-    axes.set_title(text, loc="right", fontsize=8.5, color=FAINT, pad=10)
+    if pair.found_at is not None:
+        axes.set_title(f"found at step {pair.found_at:,}", loc="right", fontsize=8.5, color=FAINT, pad=10)
 
 
 def _mark(axes: Axes, pair: Pair, is_sick: bool) -> None:
     """When it was found."""
-    if is_sick:
-        axes.axvline(pair.finding.detected_at, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
+    if is_sick and pair.found_at is not None:
+        axes.axvline(pair.found_at, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
 
 
 def _losses(axes: Axes, picture: Picture, seen: Seen, pair: Pair, is_sick: bool) -> None:

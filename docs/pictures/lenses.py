@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def _layers(shown: str, statistic: str, *ends: str) -> Callable[[Run], dict[str,
     return lines
 
 
-def _statistics(shown: str, layer: str, **statistics: str) -> Callable[[Run], dict[str, Curve]]:
+def statistics_of(shown: str, layer: str, **statistics: str) -> Callable[[Run], dict[str, Curve]]:
     """Several statistics of one layer."""
 
     def lines(run: Run) -> dict[str, Curve]:
@@ -97,7 +97,7 @@ PICTURES = {
         CASES["rate-high-late"],
         *_RATE,
         "norm of all gradients",
-        _statistics("run", "run", gradient_norm="Gradient Norm/gradient_norm mean"),
+        statistics_of("run", "run", gradient_norm="Gradient Norm/gradient_norm mean"),
         "log",
         "log",
     ),
@@ -190,7 +190,7 @@ PICTURES = {
         "tanh layers",
         "the same with huge weights",
         "1 % to 99 % of outputs of layer 2",
-        _statistics("Distribution of outputs", "2", **_QUANTILES),
+        statistics_of("Distribution of outputs", "2", **_QUANTILES),
         "symlog",
     ),
     "attention": LensPicture(
@@ -206,7 +206,7 @@ PICTURES = {
         "four experts",
         "all tokens to one after step 60",
         "share of each expert",
-        _statistics(
+        statistics_of(
             "Routing", "blocks.0.ffn.router", **{f"expert {one}": f"Expert Shares/expert {one}" for one in range(4)}
         ),
     ),
@@ -232,7 +232,7 @@ PICTURES = {
         "inputs with mean 0, standard deviation 1",
         "the same in other units",
         "inputs",
-        _statistics("InputStatistics", "input", mean="Input Mean/mean", standard_deviation="Input Std/mean"),
+        statistics_of("InputStatistics", "input", mean="Input Mean/mean", standard_deviation="Input Std/mean"),
         "symlog",
         "log",
     ),
@@ -282,7 +282,7 @@ def make(name: str, runs: Path, pages: Path = PAGES) -> None:
     page.write_text(renew(page.read_text(encoding="utf-8"), name), encoding="utf-8")
 
 
-def renew(page: str, name: str) -> str:
+def renew(page: str, name: str, pictures: Mapping[str, LensPicture] = PICTURES) -> str:
     """The page with what its picture shows, in words."""
-    words = f"![Healthy: {PICTURES[name].healthy}. Sick: {PICTURES[name].sick}.](pictures/{name}.svg)"
+    words = f"![Healthy: {pictures[name].healthy}. Sick: {pictures[name].sick}.](pictures/{name}.svg)"
     return re.sub(rf"!\[.*?\]\(pictures/{name}\.svg\)", lambda _: words, page, count=1, flags=re.DOTALL)
