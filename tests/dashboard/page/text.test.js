@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { printable, shortNames } from "page/text.js";
+import { lastWords, printable, shortNames } from "page/text.js";
 
 const RUN = "baseline_learning_rate_0.001_batch_size_64_hidden_?_seed_0_dropout_0.1_warmup_1000";
 
@@ -62,3 +62,18 @@ test("layer 11 does not look like layer 1", () => {
     }
   }
 });
+
+for (const [name, most, shown] of [
+  ["Gradient Norm", 13, "Gradient Norm"],
+  ["Gradient Norm", 12, "Norm"],
+  ["Learning rate (bias and norm)", 29, "Learning rate (bias and norm)"],
+  ["Learning rate (bias and norm)", 20, "Learning rate"],
+  ["Learning rate (bias and norm)", 8, "rate"],
+  ["Loss", 3, ""],
+]) {
+  test(`of ${name} the last words are kept that fit into ${most} letters`, () =>
+    assert.equal(
+      lastWords(name, (text) => text.length <= most),
+      shown,
+    ));
+}

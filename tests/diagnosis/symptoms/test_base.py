@@ -58,18 +58,18 @@ def test_evidence_has_few_points_and_both_ends():
     assert points("signal", None, [], np.zeros(0)).values == ()
 
 
-def test_other_layers_are_named_or_counted():
-    assert [others(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "",
-        "",
-        ", as in b",
-        ", as in 2 other layers",
-    ]
-    assert [together(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "a",
-        "a and b",
-        "a and 2 other layers",
-    ]
+@pytest.mark.parametrize(
+    ("names", "rest", "all_names"),
+    [
+        (["a"], "", "a"),
+        (["a", "4"], ", as in layer 4", "a and layer 4"),
+        (["a", "b", "c"], ", as in b and c", "a, b and c"),
+        (["a", "b", "c", "d"], ", as in 3 other layers", "a and 3 other layers"),
+    ],
+)
+def test_other_layers_are_named_or_counted(names, rest, all_names):
+    assert (others(names), together(names)) == (rest, all_names)
+    assert others([]) == ""
 
 
 @dataclass(frozen=True)

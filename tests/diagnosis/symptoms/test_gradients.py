@@ -161,7 +161,7 @@ class TestNoGradient:
         found = self.rest(story, fc0__weight=early, fc1__weight=early, fc2__weight=late).one(NoGradient())
         assert (found.layer, found.step, found.detected_at) == ("fc1", 5, 9)
         assert (found.evidence[0].place, found.evidence[0].values) == ("fc1.weight", tuple(early))
-        assert found.explanation.startswith("The gradients of fc1 and 2 other layers are exactly 0.")
+        assert found.explanation.startswith("The gradients of fc1, fc2 and fc0 are exactly 0.")
 
     def test_a_weight_that_gets_zeros_while_its_bias_learns_is_behind_something_dead(self, story):
         found = self.rest(story, fc2__weight=[1.0] * 4 + [0.0] * 16).one(NoGradient())

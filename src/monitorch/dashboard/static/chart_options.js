@@ -4,6 +4,7 @@ import { fade } from "page/colours.js";
 import { isNumber } from "page/curves.js";
 import { cssColour } from "page/dom.js";
 import { logTicks, positionLabels, symlogTicks, tickLabels, ticks } from "page/format.js";
+import { lastWords } from "page/text.js";
 
 /** @import { Chart } from "page/chart.js" */
 
@@ -115,14 +116,13 @@ function fitting(texts) {
  * @param {string} name
  */
 function fittingName(plot, name) {
-  const words = name.split(" ");
   const { ctx } = plot;
   ctx.save();
   ctx.font = `${11 * devicePixelRatio}px ${cssColour("--sans")}`;
   const room = (plot.height - BELOW_AND_ABOVE) * devicePixelRatio;
-  while (words.length && ctx.measureText(words.join(" ")).width > room) words.shift();
+  const found = lastWords(name, (text) => ctx.measureText(text).width <= room);
   ctx.restore();
-  return words.join(" ");
+  return found;
 }
 
 /** @param {Chart} chart */

@@ -37,6 +37,17 @@ export function shortNames(names, most) {
 }
 
 /**
+ * The name of a quantity, or as many of its last words as fit; what is in brackets at its end goes first.
+ * @param {string} name
+ * @param {(text: string) => boolean} fits
+ */
+export function lastWords(name, fits) {
+  const words = (fits(name) ? name : name.replace(/\s*\(.*\)$/, "")).split(" ");
+  while (words.length && !fits(words.join(" "))) words.shift();
+  return words.join(" ");
+}
+
+/**
  * @param {Map<string, string>} texts
  * @param {number} most
  * @param {string} ends

@@ -15,6 +15,9 @@ from ..run import FEWEST, RunView, rolling_median
 MOST_POINTS = 60
 """How many numbers of a series are kept as evidence."""
 
+MOST_NAMED = 3
+"""A finding about more layers names the first one, and counts the others."""
+
 
 @dataclass(frozen=True)
 class Symptom(ABC):
@@ -202,9 +205,18 @@ def others(names: Sequence[str]) -> str:
 
 
 def together(names: Sequence[str]) -> str:
-    """All names, for a sentence."""
-    return layer_text(names[0]) + (f" and {_rest(names)}" if len(names) > 1 else "")
+    """All names, for a sentence.
+
+    >>> together(["fc1", "fc2", "head"]), together(["fc1", "fc2", "fc3", "head"])
+    ('fc1, fc2 and head', 'fc1 and 3 other layers')
+    """
+    return _listed(names) if len(names) <= MOST_NAMED else f"{layer_text(names[0])} and {_rest(names)}"
 
 
 def _rest(names: Sequence[str]) -> str:
-    return layer_text(names[1]) if len(names) == 2 else f"{len(names) - 1} other layers"
+    return _listed(names[1:]) if len(names) <= MOST_NAMED else f"{len(names) - 1} other layers"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = map(layer_text, names)
+    return f"{', '.join(first)} and {last}" if first else last
