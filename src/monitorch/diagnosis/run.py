@@ -27,6 +27,8 @@ ENOUGH = 16
 CROSS_ENTROPY = ("CrossEntropyLoss", "NLLLoss")
 BINARY = ("BCELoss", "BCEWithLogitsLoss")
 SQUARED, ABSOLUTE = ("MSELoss",), ("L1Loss",)
+DISTANCES = (*SQUARED, *ABSOLUTE, "SmoothL1Loss", "HuberLoss")
+"""Losses that are smallest where outputs equal the targets."""
 
 
 class RunView:

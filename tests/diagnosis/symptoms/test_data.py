@@ -156,6 +156,38 @@ class TestOutputLossMismatch:
         told = outputs(story(loss_fn="CrossEntropyLoss", classes=4), 0.03, 0.43, [0.8, 1.2], count=10)
         assert told.find(OutputLossMismatch()) == []
 
+    @pytest.mark.parametrize("middle", [0.25, 0.75])
+    def test_logits_that_begin_beside_the_middle_are_no_sigmoid(self, story, middle):
+        told = story(loss_fn="BCEWithLogitsLoss")
+        low, high = np.linspace(middle - 0.1, 0.1, 20), np.linspace(middle + 0.1, 0.9, 20)
+        steps = np.repeat(np.arange(1, 21), 2)
+        told.add(signals.LOSS_INPUT_RANGE, steps, output=np.stack([low, high], 1).ravel())
+        assert told.find(OutputLossMismatch()) == []
+
+    @pytest.mark.parametrize(
+        ("loss", "targets", "facts", "is_bad"),
+        [
+            ("BCEWithLogitsLoss", [-1.0, 1.0], {}, True),
+            ("BCELoss", [0.0, 255.0], {}, True),
+            ("BCEWithLogitsLoss", [0.0, 1.0], {}, False),
+            ("BCEWithLogitsLoss", [0.0, 1.0005], {}, False),
+            ("BCEWithLogitsLoss", [-1.0, 1.0], {"loss_is_mean": False}, False),  # -1 may be masked
+            ("MSELoss", [-1.0, 1.0], {}, False),
+        ],
+    )
+    def test_targets_of_yes_or_no_are_between_0_and_1(self, story, loss, targets, facts, is_bad):
+        found = outputs(story(loss_fn=loss, **facts), -0.5, 0.9, targets=targets).find(OutputLossMismatch())
+        assert [(one.layer, one.severity) for one in found] == [(None, "error")] * is_bad
+        assert all(f"{loss} wants them between 0 and 1" in one.explanation for one in found)
+
+    def test_a_loss_below_0_tells_that_none_is_masked(self, story, falling):
+        told = outputs(story(loss_fn="BCEWithLogitsLoss", loss_is_mean=False), -0.5, 0.9, targets=[-1.0, 1.0])
+        assert "between -1 and 1" in told.losses(falling() - 1).one(OutputLossMismatch()).explanation
+
+    def test_a_softmax_that_is_called_as_a_function_is_named(self, story):
+        told = outputs(story(loss_fn="CrossEntropyLoss", classes=2), 0.1, 0.9, [1.0, 1.0])
+        assert told.one(OutputLossMismatch()).remedy.text.endswith("after fc2, such as a softmax.")
+
     @pytest.mark.parametrize("last", ["ReLU", "Linear"])
     def test_a_logit_that_is_never_negative(self, story, last):
         told = outputs(story(ending(last), loss_fn="BCEWithLogitsLoss"), 0.0, 3.0, targets=[0.0, 1.0])
@@ -323,6 +355,22 @@ class TestUnrepresentativeBatches:
     def test_since_data_come_in_an_order(self, story):
         found = self.classes(story, np.where(np.arange(1, 41) < 15, 9.0, 1.2)).one(UnrepresentativeBatches())
         assert (found.step, found.detected_at) == (15, 19)
+
+    @pytest.mark.parametrize(
+        ("counts", "steps", "is_bad"),
+        [
+            ((0, 2000, 0, 0, 0, 0, 0, 0), 100, True),
+            ((0, 2000, 0, 0, 0, 0, 0, 0), 99, False),  # others may come
+            ((2000, 0, 0), 100, False),  # candidates to compare: no layer has a unit for each
+            ((2000, 1, 0, 0, 0, 0, 0, 0), 100, False),
+        ],
+    )
+    def test_labels_that_are_all_the_same(self, story, falling, counts, steps, is_bad):
+        told = self.classes(story, 1.0, counts).losses(falling(steps))
+        found = [one for one in told.find(UnrepresentativeBatches()) if one.severity == "warning"]
+        assert ["All 2,000 targets that were seen are of class 1." in one.explanation for one in found] == [
+            True
+        ] * is_bad
 
     def test_a_model_that_says_only_the_most_frequent_class(self, story):
         told = self.classes(story, 1.05, counts=[990, 10], predicted_counts=[1000, 0])

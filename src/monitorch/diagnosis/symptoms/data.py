@@ -11,7 +11,7 @@ from ...store.types import layer_text
 from .. import signals
 from ..finding import Finding, Remedy
 from ..history import Numbers
-from ..run import CROSS_ENTROPY, FEWEST, RunView, expected_perplexity, largest
+from ..run import BINARY, CROSS_ENTROPY, DISTANCES, FEWEST, PATIENCE, RunView, expected_perplexity, largest, median
 from .activations import LAYER_NORMS
 from .base import Symptom, evidence, points, share, short
 
@@ -19,10 +19,12 @@ PROBABILITIES = ("BCELoss",)
 """Losses that want probabilities."""
 LOG_PROBABILITIES = ("NLLLoss", "KLDivLoss", "CTCLoss")
 """Losses that want logarithms of probabilities."""
-DISTANCES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
-"""Losses that are smallest where outputs equal the targets."""
 ELEMENTWISE = (*DISTANCES, "PoissonNLLLoss")
 """Losses that compare each output with its target."""
+
+IN_RANGE = Remedy(
+    "Give targets between 0 and 1: (target + 1) / 2 if they are -1 and 1, target / 255 if they are pixels."
+)
 
 BOUNDS = {
     **dict.fromkeys(("Sigmoid", "Softmax", "Softmax2d", "Hardsigmoid"), (0.0, 1.0)),
@@ -32,6 +34,9 @@ BOUNDS = {
     **dict.fromkeys(("LogSigmoid", "LogSoftmax"), (-math.inf, 0.0)),
 }
 """The range of activations, by class."""
+
+SIGMOID_BEGINS = (0.35, 0.65)
+"""Where the middle of the first outputs of a sigmoid is: what enters it begins near 0."""
 
 AT_BOUND = 0.98
 """Outputs that come this close to a function's bound, and never exceed it, have gone through it."""
@@ -162,6 +167,11 @@ class OutputLossMismatch(Symptom):
             remedy = Remedy("Give both the same shape, such as output.squeeze(-1) or target.unsqueeze(-1).")
             yield self.finding(None, step, step, "error", text, remedy, confidence=0.98)
             return
+        text = self._targets(run)
+        if text is not None:
+            shown = evidence(highest, "largest target", "target", 1.0)
+            yield self.finding(None, step, step, "error", text, IN_RANGE, shown, confidence=0.98)
+            return
         output = LossOutput(layer, run.facts.layers.get(layer or "", ""), low, high)
         found = (
             self._single_class(run)
@@ -193,7 +203,8 @@ class OutputLossMismatch(Symptom):
             text = "Use LogSoftmax as the last activation, or CrossEntropyLoss without one."
             return Remedy(text, *(("replace_activation", arguments) if output.is_activated else ()))
         if not output.is_activated and output.layer is not None:
-            function = output.looks_like[2] or "sigmoid"
+            is_softmax = self._double_softmax(run, output) is not None
+            function = "softmax" if is_softmax else output.looks_like[2] or "sigmoid"
             return Remedy(f"Remove the function that is called after {layer_text(output.layer)}, such as a {function}.")
         text = "Remove the last activation: the loss applies it, or the model needs the range."
         return Remedy(text, "drop_output_activation", {"layer": output.layer})
@@ -208,6 +219,25 @@ class OutputLossMismatch(Symptom):
             "every output with every target. The best the model can do then is to output the mean of all targets, "
             "whatever the input."
         )
+
+    def _targets(self, run: RunView) -> str | None:
+        """Whether targets are no probabilities although the loss wants some; those of masked elements may be."""
+        least, most = self._target_range(run)
+        is_all_used = run.facts.loss_is_mean or run.loss.values.min(initial=0.0) < 0
+        if run.facts.loss_fn not in BINARY or not is_all_used:
+            return None
+        if not (least < -self.tolerance or most > 1 + self.tolerance):
+            return None
+        return (
+            f"Targets are between {short(least)} and {short(most)}, but {run.facts.loss_fn} wants them between 0 and "
+            "1. Beyond that the loss falls without limit while outputs grow."
+        )
+
+    def _target_range(self, run: RunView) -> tuple[float, float]:
+        """The smallest and the largest target; NaN if they are not known."""
+        tables = (run.table(signals.LOSS_INPUT_RANGE, how).select(["target"]) for how in ("smallest", "largest"))
+        lowest, highest = (table.values for table in tables)
+        return -largest(-lowest), largest(highest)
 
     def _single_class(self, run: RunView) -> tuple[str, float] | None:
         shape = run.facts.loss_shapes.get("output", [])
@@ -299,7 +329,8 @@ class OutputLossMismatch(Symptom):
             return None
         bottom, top = BOUNDS.get(kind, (-math.inf, math.inf))
         is_seen_long = len(output.low) >= 2 * FEWEST
-        is_like_sigmoid = 0 < output.low.min() < 0.5 < output.high.max()  # it begins around its middle
+        begins = median((output.low + output.high)[:FEWEST] / 2)
+        is_like_sigmoid = output.low.min() > 0 and SIGMOID_BEGINS[0] < begins < SIGMOID_BEGINS[1]
         if kind not in BOUNDS and is_seen_long and is_like_sigmoid and output.is_within(0.0, 1.0):
             bottom, top, kind = 0.0, 1.0, "a function such as a sigmoid"
         if math.isfinite(bottom) and math.isfinite(top):
@@ -318,10 +349,9 @@ class OutputLossMismatch(Symptom):
         return f"{what}, which are negative for a no. The model can only say yes or perhaps.", 0.95
 
     def _out_of_reach(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
-        targets = [run.table(signals.LOSS_INPUT_RANGE, how) for how in ("smallest", "largest")]
-        if run.facts.loss_fn not in DISTANCES or not all("target" in one.places for one in targets):
+        least, most = self._target_range(run)
+        if run.facts.loss_fn not in DISTANCES or math.isnan(least):
             return None
-        least, most = -largest(-targets[0].column("target")), largest(targets[1].column("target"))
         kind = output.kind
         bottom, top = BOUNDS.get(kind, (-math.inf, math.inf))
         if kind not in BOUNDS and len(output.low) >= FEWEST:  # a function may have done it
@@ -367,6 +397,15 @@ class UnrepresentativeBatches(Symptom):
         known = np.isfinite(table.column("target"))
         steps, perplexities = table.steps[known], table.column("target")[known]
         begin, first = self._uniform_since(perplexities, noise, limit), int(table.steps[0])
+        if self._is_one_class(run, counts):
+            text = (
+                f"All {int(counts.sum()):,} targets that were seen are of class {int(np.argmax(counts))}. A model that "
+                "always says so is right, so it learns nothing about its inputs."
+            )
+            remedy = Remedy("Look at the labels; if there are other classes, shuffle the training data.")
+            shown, detected = evidence(table, signals.PERPLEXITY, "target"), int(run.loss.steps[PATIENCE - 1])
+            yield self.finding(None, first, max(first, detected), "warning", text, remedy, shown)
+            return
         if begin is not None and overall > 1.5:
             level = float(perplexities[begin:].mean())
             text = (
@@ -401,6 +440,14 @@ class UnrepresentativeBatches(Symptom):
         detected = int(table.steps[FEWEST - 1])
         # a model predicts one class for many reasons, so this explains nothing that has a reason of its own
         yield self.finding(None, first, detected, severity, text, remedy, shown, confidence=0.6)
+
+    def _is_one_class(self, run: RunView, counts: Numbers) -> bool:
+        """Whether all targets are of one class, for which the last layer has a unit.
+
+        Where it has not, classes may be candidates to compare, of which the right one always comes first.
+        """
+        is_one = np.count_nonzero(counts) == 1 < len(counts) and min(len(run.loss), counts.sum()) >= PATIENCE
+        return is_one and bool(run.weights) and run.facts.parameters[run.weights[-1]].shape[0] == len(counts)
 
     def _uniform_since(self, perplexities: Numbers, noise: float, limit: float) -> int | None:
         """The batch from which their mean is significantly below the limit; None if that is less than half of them."""
