@@ -164,6 +164,8 @@ class ExplodingSignal(Symptom):
         growth: how many times as large as what enters the model the output of a layer must be.
         large_weights: the same factor if most weights are larger than any usual initialisation makes them.
         per_layer: how much a single layer must add to be named.
+        moved: the largest difference of the last outputs over the batch, relative to their size, if a bias made them
+            large.
         small_input: biases outweigh smaller inputs, so that outputs are compared with those of the first layer.
     """
 
@@ -173,6 +175,7 @@ class ExplodingSignal(Symptom):
     growth: float = 100.0
     large_weights: float = 30.0
     per_layer: float = 3.0
+    moved: float = 0.1
     small_input: float = 0.1
 
     def look(self, run: RunView) -> Iterable[Finding]:
@@ -182,6 +185,8 @@ class ExplodingSignal(Symptom):
         table = table.select(ordered)
         scale = table.values[0]  # a few steps later they may have shrunk
         known = np.flatnonzero(np.isfinite(scale) & (scale > 0))
+        if len(known) and self._is_moved(run, ordered[known[-1]]):
+            known = known[:-1]
         if not len(known):
             return
         before = self._input_scale(run)
@@ -207,6 +212,11 @@ class ExplodingSignal(Symptom):
         severity = run.harm("warning")
         shown = evidence(table, signals.OUTPUT, str(top))
         yield self.finding(layer, step, step, severity, text, self._remedy(run), shown)
+
+    def _is_moved(self, run: RunView, layer: str) -> bool:
+        """Whether outputs are large by a bias, such as the mean of the targets, and hardly differ between samples."""
+        spreads = run.table(signals.LAYER_BATCH_SPREAD).select([layer])
+        return bool((spreads.values[:1] < self.moved).any())
 
     def _remedy(self, run: RunView) -> Remedy:
         """Reinitialise weights that are too large; if none is, replace unknown activations, else shrink all weights."""
