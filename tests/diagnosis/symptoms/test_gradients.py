@@ -57,6 +57,19 @@ class TestNonFinite:
         told.facts.origin = {**known, "between": between}
         assert told.one(NotFinite()).layer == layer
 
+    @pytest.mark.parametrize(
+        ("origin", "where"),
+        [
+            (None, "Look in the model and in the loss for"),
+            ({"where": "forward", "what": "output", "layer": "act1"}, "Look at this layer for"),
+            ({"where": "backward", "what": "output gradient", "layer": "fc2"}, "Look after fc2, in the loss and in"),
+        ],
+    )
+    def test_where_to_look(self, story, origin, where):
+        told = story().losses([2.0, 1.9] + [np.nan] * 5)
+        told.facts.origin = None if origin is None else {"step": 3, "text": "NaN", **origin}
+        assert told.one(NotFinite()).remedy.text.startswith(where)
+
     def test_finite_losses_are_fine_however_large(self, story):
         assert story().losses([1e30, -1e30, 0.0]).find(NotFinite()) == []
         assert story().find(NotFinite()) == []
@@ -186,6 +199,12 @@ class TestNoGradient:
         found = told.one(NoGradient())
         assert (found.layer, found.step, found.detected_at, found.severity) == (None, 1, 6, "error")
         assert found.remedy.text.startswith(advice)
+
+    def test_a_backward_that_never_reaches_a_parameter_has_made_none(self, story):
+        told = story().weights(signals.CHANGED, *[[NAN] + [0.0] * 9] * 3)
+        steps = np.arange(1, 11)
+        told.history.add(signals.GRADIENT_EMPTY, ["fc0.weight"], np.zeros(10, int), steps, np.full(10, NAN))
+        assert "No backward pass has made any." in told.one(NoGradient()).explanation
 
     def test_where_gradients_are_not_measured_weights_that_change_tell_that_there_are_some(self, story):
         assert story().weights(signals.CHANGED, 0.0, 0.0, 1.0).find(NoGradient()) == []

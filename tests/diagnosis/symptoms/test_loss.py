@@ -127,6 +127,13 @@ class TestBadInitialLoss:
         assert "2.3 with 10 classes" in found.explanation
         assert found.remedy.arguments == {"layers": ["fc2"], "gain": 0.1}
 
+    def test_a_last_layer_that_shares_the_weight_of_an_embedding_is_named(self, story):
+        told = self.start(story, [60.0])
+        told.facts.ran = ["fc0", "act0", "fc1", "act1", "fc2"]
+        for part in ("weight", "bias"):
+            del told.facts.parameters[f"fc2.{part}"]
+        assert told.one(BadInitialLoss()).layer == "fc2"
+
     def test_yes_or_no_are_two_classes(self, story):
         found = self.start(story, [9.0], loss_fn="BCEWithLogitsLoss", classes=None).one(BadInitialLoss())
         assert "0.693 with 2 classes" in found.explanation

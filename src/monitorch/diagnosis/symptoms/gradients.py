@@ -45,8 +45,8 @@ class NotFinite(Symptom):
             Remedy("Look at this batch: it has numbers that are not finite.")
             if is_input
             else Remedy(
-                f"Look {self._where(run, origin)} for a division, logarithm or root of 0; otherwise lower the learning "
-                "rate and clip gradients.",
+                f"Look {self._where(run, origin)} for a division, logarithm or root of 0; otherwise lower the "
+                "learning rate and clip gradients.",
                 "clip",
                 {"max_norm": 1.0},
             )
@@ -56,7 +56,11 @@ class NotFinite(Symptom):
 
     def _where(self, run: RunView, origin: Mapping[str, Any] | None) -> str:
         """Where to look: between two layers without a module there, code of a function is to blame."""
-        sides = sorted((origin or {}).get("between") or (), key=run.place)
+        if origin is None:
+            return "in the model and in the loss"
+        sides = sorted(origin.get("between") or (), key=run.place)
+        if origin["where"] == "backward" and origin["what"] == "output gradient" and not sides:
+            return f"after {layer_text(str(origin['layer']))}, in the loss and in what comes before it,"
         if len(sides) == 2 and run.place(sides[1]) - run.place(sides[0]) == 1:
             return f"between {layer_text(sides[0])} and {layer_text(sides[1])}, and in both,"
         return "at this layer"
@@ -203,10 +207,10 @@ class NoGradient(Symptom):
             return
         why, remedy = (
             ("backward() makes gradients, but they are gone before the step.", CLEARED_TOO_LATE)
-            if was_empty
+            if np.isfinite(was_empty.values).any()
             else (
                 "No backward pass has made any.",
-                "Call loss.backward() before optimizer.step(), and look for detach(), no_grad() or .data.",
+                "Call loss.backward() before optimizer.step(), and look for detach(), no_grad(), .data or .item().",
             )
         )
         text = f"No parameter has a gradient when the optimizer makes its step, so nothing is learned. {why}"

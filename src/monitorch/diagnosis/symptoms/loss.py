@@ -255,7 +255,7 @@ class BadInitialLoss(Symptom):
             f"The first loss is {short(first)}; a classifier that knows nothing has {short(math.log(classes))} with "
             f"{classes} classes. The last layer starts with outputs that are far too large and wrong."
         )
-        last = run.layer_of(run.weights[-1]) if run.weights else None
+        last = self._last(run)
         remedy = Remedy(
             "Initialise the last layer smaller, or with zeros.",
             "reinit",
@@ -265,6 +265,12 @@ class BadInitialLoss(Symptom):
         step = int(losses.steps[0])
         severity = "info" if run.learns or (not run.is_long and first < FAR * limit) else "warning"
         yield self.finding(last, step, step, severity, text, remedy, shown)
+
+    def _last(self, run: RunView) -> str | None:
+        """The layer that makes the output; a linear one without a weight of its own shares that of an embedding."""
+        own = {run.layer_of(name) for name in run.weights}
+        ran = (name for name in reversed(run.facts.ran) if name in own or run.facts.layers.get(name) == "Linear")
+        return next(ran, run.layer_of(run.weights[-1]) if run.weights else None)
 
 
 @dataclass(frozen=True)
