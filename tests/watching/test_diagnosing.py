@@ -129,6 +129,35 @@ def test_gradients_that_are_never_emptied(training):
     assert found.detected_at <= 7
 
 
+def test_a_loss_that_is_a_sum_explodes(training):
+    training.loss_fn = nn.CrossEntropyLoss(reduction="sum")
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=3.0)
+    with training.watch(every=10) as watched:  # so that only losses tell
+        training.train(20)
+    found = first(watched)
+    assert found.symptom == "step_too_large"
+    assert "The loss is a sum over the batch" in found.remedy.text
+
+
+def test_a_loss_that_is_made_anew_from_its_number(training):
+    with training.watch() as watched:
+        for _ in range(10):
+            x, y = training.batch()
+            loss = training.loss_fn(training.model(x), y)
+            torch.tensor(loss.item(), requires_grad=True).backward()
+            training.optimizer.step()
+    assert "No backward pass has made any." in first(watched).explanation
+    assert ".item()" in first(watched).remedy.text
+
+
+def test_a_model_whose_weights_are_all_frozen(training):
+    training.model.requires_grad_(False)
+    training.model[5].bias.requires_grad_(True)
+    with training.watch(on_error="raise") as watched:
+        training.train(200)
+    assert "requires_grad=False" in first(watched).remedy.text
+
+
 def test_inputs_that_are_too_large(training):
     training.scale = 300.0
     with training.watch() as watched:

@@ -218,6 +218,8 @@ class RunFacts:
     """The class of the module that computes the loss."""
     loss_is_mean: bool = True
     """Whether it is a plain, unweighted mean."""
+    loss_is_sum: bool = False
+    """Whether it is a sum over all samples."""
     classes: int | None = None
     """How many classes the loss tells apart."""
     target_counts: list[int] = field(default_factory=list)

@@ -7,7 +7,7 @@ import numpy as np
 
 from . import signals
 from .finding import Remedy
-from .run import FEWEST, RunView, median, nan_median
+from .run import DISTANCES, FEWEST, RunView, median, nan_median
 
 USUAL_UPDATE, FIRST_UPDATE, CAREFUL_UPDATE = 1e-2, 4e-2, 1e-2
 """Typical |update| / |weight| of runs that learn: after five to ten steps, in the first step, and in the first step of
@@ -171,12 +171,30 @@ def clipped_at(run: RunView) -> float | None:
     return highest if highest > 0 and count.min() > 1 else None
 
 
-def of_schedule(run: RunView) -> str | None:
-    """The advice to check the schedule, if it has taken all learning rates to nearly 0; else None."""
+def of_schedule(run: RunView, *, for_long: bool = False) -> str | None:
+    """The advice to check the schedule, if it has taken all learning rates to nearly 0; else None.
+
+    With ``for_long`` only if they have been there for half of the run, since many schedules end there.
+    """
     highest = run.highest_rates
-    if not len(highest) or not highest[-1] < IDLE_SHARE * highest.max():
+    is_idle = highest < IDLE_SHARE * highest.max(initial=0.0)
+    if not len(highest) or not is_idle[-1]:
+        return None
+    begin = len(highest) - int(np.argmin(is_idle[::-1]))
+    if for_long and run.step - run.table(signals.RATE).steps[begin] < run.step / 2:
         return None
     return f"Look at the schedule: it has taken the learning rate from {highest.max():.3g} to {highest[-1]:.3g}."
+
+
+def of_targets(run: RunView) -> str | None:
+    """The advice to rescale targets of a distance that are far from 0; else None."""
+    mean, std = run.targets
+    if run.facts.loss_fn not in DISTANCES or not abs(mean) > std:
+        return None
+    return (
+        f"Give targets mean 0 and standard deviation 1, or start the bias of the last layer at their mean: they are "
+        f"about {mean:,.3g}, give or take {std:,.3g}."
+    )
 
 
 def lower_rate(run: RunView, update: float, text: str) -> Remedy:

@@ -446,6 +446,7 @@ def _facts(
         loss_fn=None if loss_fn is None else type(loss_fn).__name__,
         loss_is_mean=getattr(loss_fn, "reduction", "mean") == "mean"
         and all(getattr(loss_fn, name, None) is None for name in ("weight", "pos_weight")),
+        loss_is_sum=getattr(loss_fn, "reduction", "mean") == "sum",
         optimizers=len(optimizers) or 1,
         loss_scale=inspector.state.loss_scale is not None,
         since=inspector.state.step,

@@ -270,6 +270,19 @@ class TestStepTooLarge:
         assert found.step < found.detected_at <= 32
         assert "The loss rose from 1 to 10,000." in found.explanation
 
+    def test_losses_that_explode_before_ten_are_known(self, story):
+        losses = [110.0, 100.0, 5e3, 3e5, 1e9, *[NAN] * 20]
+        found = story().losses(losses).one(StepTooLarge())
+        assert (found.step, found.detected_at, found.severity) == (3, 5, "error")
+        assert "The loss rose from 110 to 1.0e+09." in found.explanation
+        for healthy in ([110.0, 100.0, 90.0, 80.0, 1e3, *[NAN] * 20], [110.0, NAN, 1e9, NAN, 1.0], losses[:5]):
+            assert story().losses(healthy).find(StepTooLarge()) == []
+
+    @pytest.mark.parametrize("is_sum", [True, False])
+    def test_a_loss_that_is_a_sum_is_named(self, story, is_sum):
+        told = story(loss_is_sum=is_sum).losses(np.full(20, 64.0)).weights(signals.UPDATE_RATIO, 0.5, 0.5, 0.5)
+        assert ("The loss is a sum over the batch" in told.one(StepTooLarge()).remedy.text) == is_sum
+
     def test_norms_that_grow_between_observed_steps(self, story):
         told = story().weights(signals.WEIGHT, *[[1.0, 1.0, 50.0]] * 3, steps=[1, 11, 21])
         found = told.one(StepTooLarge())
@@ -413,6 +426,31 @@ class TestNoProgress:
         assert (found.step, found.detected_at, found.severity, found.confidence) == (1, 150, "warning", 0.6)
         assert "0.693 for a constant output" in found.explanation
 
+    def test_nothing_that_has_a_weight_is_trained(self, story, flat):
+        told = self.small(story, flat).losses(flat(200), np.arange(101, 301))
+        for name, own in told.facts.parameters.items():
+            own.trainable = name == "fc2.bias"
+        assert told.one(NoProgress()).remedy.text == (
+            "Look whether more should be trained: 96 % of the model has requires_grad=False."
+        )
+
+    def test_a_plateau_after_a_schedule_took_the_rate_away(self, story, flat):
+        for steps, is_named in ((300, True), (150, False)):  # in the last half it may be intended
+            told = story().losses(flat(steps)).weights(signals.UPDATE_RATIO, *[np.full(100, 1e-3)] * 3)
+            told.weights(signals.RATE, *[np.where(np.arange(100) < 80, 1e-2, 1e-5)] * 3)
+            assert ("Look at the schedule" in told.one(NoProgress()).remedy.text) == is_named
+
+    def test_a_plateau_far_from_targets_that_are_far_from_0(self, story, flat):
+        told = self.of_targets(story, flat(200, 250.0), loss_fn="SmoothL1Loss")
+        assert told.one(NoProgress()).remedy.text.startswith("Give targets mean 0 and standard deviation 1")
+
+    def test_a_plateau_of_noisy_losses(self, story, falling):
+        noise = 1 + 0.2 * np.random.default_rng(0).normal(size=300)
+        assert "stopped falling" in self.of_targets(story, 150.0 * noise).one(NoProgress()).explanation
+        assert story().losses(150.0 * noise).find(NoProgress()) == []  # that may be a game, whose loss means little
+        low = np.concatenate([np.full(100, 10.0), np.full(200, 150.0)]) * noise
+        assert not any("stopped falling" in one.explanation for one in self.of_targets(story, low).find(NoProgress()))
+
     def test_a_plateau_begins_where_the_loss_stops_falling(self, story, falling, flat):
         told = story(loss_fn="CrossEntropyLoss", target_counts=[50, 50])
         losses = np.concatenate([falling(100, 5.0, math.log(2)), flat(500, math.log(2))])
@@ -490,6 +528,42 @@ class TestNoProgress:
             told.weights(signal, *[np.full(90, value)] * 3)  # later steps were not observed
         assert len(told.find(StepTooLarge())) == 1
         assert not any("uphill" in one.explanation for one in told.find(NoProgress()))
+
+    @pytest.mark.parametrize(("gradient", "is_explained"), [(1e3, True), (1e-3, False)])
+    def test_a_loss_that_rises_far_faster_than_steps_can_make_it_has_another_reason(
+        self, story, gradient, is_explained
+    ):
+        told = self.rising(story, 0.9).weights(signals.WEIGHT, *[np.ones(200)] * 3)
+        told.weights(signals.GRADIENT, *[np.full(200, gradient)] * 3)
+        assert len(told.find(NoProgress())) == is_explained
+        told = story().losses(np.concatenate([np.full(20, 2.0), np.geomspace(2.0, 1e4, 180)]))
+        told.weights(signals.UPDATE_RATIO, *[np.full(200, 1e-3)] * 3).weights(signals.WEIGHT, *[np.ones(200)] * 3)
+        told.weights(signals.GRADIENT, *[np.full(200, 30 * gradient)] * 3)
+        assert len(told.find(StepTooLarge())) == is_explained
+
+    @staticmethod
+    def falling_below(story, last=-1e4, growth=100.0):
+        told = story().losses(np.concatenate([np.full(20, -1.0), -np.geomspace(1.0, -last, 180)]))
+        return told.add(signals.OUTPUT, fc0=1.0, fc2=np.geomspace(1.0, growth, 200))
+
+    def test_a_loss_that_has_no_lowest_value(self, story):
+        found = self.falling_below(story).one(NoProgress())
+        assert (found.step, found.severity) == (1, "error")
+        assert "The loss fell steadily from -1 to -6,136" in found.explanation
+        assert found.remedy.text.startswith("Look for a minus before the loss")
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {"last": -900.0},
+            {"growth": 20.0},  # a reward that rises
+        ],
+    )
+    def test_losses_below_0_that_are_fine(self, story, told):
+        assert self.falling_below(story, **told).find(NoProgress()) == []
+
+    def test_how_deep_it_may_fall_can_be_changed(self, story):
+        assert self.falling_below(story).find(NoProgress(depth=1e5)) == []
 
     def test_how_far_it_must_rise_can_be_changed(self, story):
         assert self.rising(story, 0.9).find(NoProgress(rise=1e5)) == []

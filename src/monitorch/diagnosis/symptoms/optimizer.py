@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import remedies, signals
 from ..finding import Finding, Remedy
-from ..history import Mask, Numbers, Table
-from ..run import ABSOLUTE, FEWEST, SHORT, SQUARED, RunView, largest, median, nan_median, rolling_median
+from ..history import Mask, Numbers, Steps, Table
+from ..run import ABSOLUTE, EARLY, FEWEST, SHORT, SQUARED, RunView, largest, median, nan_median, rolling_median
 from .base import Symptom, evidence, in_a_row, lasting, part_of, points, share, short, stretches, together
 
 
@@ -202,7 +202,8 @@ class StepTooLarge(Symptom):
             where = f"; the largest was {part_of(worst[1]).removesuffix(' of')}, of {worst[0]}" if worst else ""
             says.append(f"A step changed weights by {size} their size, at step {at:,}{where}.")
         if has_diverged and len(now):
-            says.append(f"The loss rose from {short(run.first_loss)} to {short(float(now.max()))}.")
+            first = min(run.first_loss, float(now[0]))
+            says.append(f"The loss rose from {short(first)} to {short(float(now.max()))}.")
         severity = "error" if has_diverged else run.harm()
         resolved = None if has_diverged or run.is_stuck else self._end(run, table, detected_at)
         does_harm = severity != "info" and resolved is None  # a run that recovered is not harmed
@@ -213,7 +214,10 @@ class StepTooLarge(Symptom):
         update = next(iter(begin[np.isfinite(begin)].tolist()), math.nan)  # later ones depend on the first
         remedy = remedies.lower_group_rate(run, worst[0], at) if worst is not None else None
         if remedy is None:
-            remedy = remedies.lower_rate(run, update, "Lower the learning rate, warm it up, or clip gradients.")
+            advice = "Lower the learning rate, warm it up, or clip gradients."
+            if run.facts.loss_is_sum:
+                advice = f"{advice} The loss is a sum over the batch; gradients of its mean are far smaller."
+            remedy = remedies.lower_rate(run, update, advice)
         shown = [points("loss", None, run.loss.steps, run.loss.values)]
         if worst is not None:
             shown.insert(0, evidence(table, signals.UPDATE_RATIO, worst[0], self.ratio))
@@ -305,7 +309,9 @@ class StepTooLarge(Symptom):
         """When the loss began to rise far, if steps were large or it rose very far."""
         found = risen(run, self.rise)
         strong = largest(middle) > 0.02
-        return found[:2] if found is not None and (found[2] > HUGE or strong) else None
+        if found is None or not (strong or (found[2] > HUGE and _can_come_from_steps(run, found[0]))):
+            return None
+        return found[:2]
 
 
 HUGE = 10.0
@@ -315,6 +321,31 @@ SAME_WAY, RISES = 0.5, 0.8
 """Gradients with this mean cosine point the same way; a loss that rises in this share of its steps rises steadily."""
 
 
+BEYOND_STEPS = 10.0
+"""A loss that rises this many times as fast as steps can make it rises for another reason, such as new targets."""
+
+
+def _can_come_from_steps(run: RunView, since: int) -> bool:
+    """Whether steps are large enough to have made the loss rise, or that is not known.
+
+    A step changes the loss by about the product of gradient and update, so at most by that of their norms.
+    """
+    ratios, norms = _ratios(run), run.table(signals.WEIGHT)
+    ratios = ratios.select(name for name in ratios.places if name in norms.places)
+    rows = ratios.steps >= since
+    steps, losses = ratios.steps[rows], run.loss
+    if len(steps) < 2 * FEWEST or not norms:
+        return True
+    latest = np.maximum(np.searchsorted(norms.steps, steps, "right") - 1, 0)
+    updates = ratios.values[rows] * norms.select(ratios.places).values[latest]
+    products = run.table(signals.GRADIENT).at(steps, ratios.places) * updates
+    most = float(np.nansum(products, axis=1).mean()) * float(steps[-1] - steps[0])
+    begin, end = (
+        losses.values[np.searchsorted(losses.steps, step, "right") - EARLY :][:EARLY] for step in steps[[0, -1]]
+    )
+    return not median(end) - median(begin) > BEYOND_STEPS * most
+
+
 def risen(run: RunView, rise: float) -> tuple[int, int, float] | None:
     """When the loss began to rise, when that was certain, and to how many times the first one, if it stays there."""
     losses, first = run.loss, run.first_loss
@@ -322,8 +353,10 @@ def risen(run: RunView, rise: float) -> tuple[int, int, float] | None:
         return None
     finite = np.isfinite(losses.values)
     values, steps = losses.values[finite], losses.steps[finite]
-    if len(values) < 10 or run.facts.optimizers > 1:
+    if run.facts.optimizers > 1:
         return None
+    if len(values) < 10:
+        return _burst(run, steps, values, rise)
     smooth = rolling_median(values[:, None], 10)[:, 0]
     noise = 1.4826 * float(np.median(np.abs(values[:20] - first)))
     lowest = np.fmin.accumulate(np.where(np.isfinite(smooth), smooth, np.inf))
@@ -334,6 +367,16 @@ def risen(run: RunView, rise: float) -> tuple[int, int, float] | None:
     detected = rows[0]
     onset = detected - int(np.argmax(values[detected::-1] <= first + max(0.1 * abs(first), 3 * noise)))
     return int(steps[onset]), int(steps[detected]), float(smooth[-1]) / max(abs(first), 1e-12)
+
+
+def _burst(run: RunView, steps: Steps, values: Numbers, rise: float) -> tuple[int, int, float] | None:
+    """The same where the loss was soon not finite any more: it must have grown far before that."""
+    first = abs(float(values[0])) if len(values) else math.nan
+    is_over = not np.isfinite(run.loss.values[len(values) :]).any()
+    if not is_over or not values.max(initial=0.0) > HUGE**2 * first or values.argmax() < len(values) - 1:
+        return None
+    onset = len(values) - int(np.argmax(values[::-1] <= rise * first))
+    return int(steps[onset]), int(steps[-1]), float(values[-1]) / first
 
 
 def goes_uphill(run: RunView, rise: float) -> tuple[int, int] | None:
@@ -352,7 +395,8 @@ def goes_uphill(run: RunView, rise: float) -> tuple[int, int] | None:
     if len(each) < 2 * FEWEST or not cleared.size or not cleared.mean() > 0.5 or len(smooth) < FEWEST:
         return None
     is_steady = (np.diff(smooth) > 0).mean() > RISES
-    return found[:2] if is_steady and each.mean() > SAME_WAY and (each > 0).mean() > 0.95 else None
+    is_sure = is_steady and each.mean() > SAME_WAY and (each > 0).mean() > 0.95
+    return found[:2] if is_sure and _can_come_from_steps(run, found[0]) else None
 
 
 @dataclass(frozen=True)
@@ -365,6 +409,7 @@ class NoProgress(Symptom):
             above 0.
         plateau: for how many steps a loss must not have fallen if steps are not too small.
         far: how many times the loss of the best constant output a falling loss must still be after `plateau` steps.
+        depth: how many times its first size a loss below 0 must be to have no bottom.
         rise: how many times the first loss one must be that rises while gradients keep pointing the same way.
     """
 
@@ -373,11 +418,14 @@ class NoProgress(Symptom):
     cosine: float = 3.0
     plateau: int = 150
     far: float = 10.0
+    depth: float = 1000.0
     rise: float = 1.5
 
     def look(self, run: RunView) -> Iterable[Finding]:
-        """Steps uphill and small ones first, then a loss far from anything useful, a plateau, or one that is lost."""
+        """Steps that go the wrong way or are small first, then a loss that is far from useful, flat, or lost."""
         found = self._uphill(run)
+        if found is None:
+            found = self._bottomless(run)
         if found is None:
             found = self._small_steps(run)
         if found is None:
@@ -404,6 +452,28 @@ class NoProgress(Symptom):
         )
         shown = points("loss", None, run.loss.steps, run.loss.values)
         return self.finding(None, *found, "error", text, remedy, shown)
+
+    def _bottomless(self, run: RunView) -> Finding | None:
+        """The loss falls below 0 without limit, as one does whose sign is turned round."""
+        losses, outputs = run.loss, run.table(signals.OUTPUT)
+        if not run.saw_the_start or run.facts.optimizers > 1 or not run.is_long or not run.is_fresh(outputs):
+            return None
+        with np.errstate(all="ignore"):
+            growth = largest(outputs.values[-1] / outputs.values[0])
+        smooth = rolling_median(losses.values[:, None], 10)[:, 0]
+        limit = -self.depth * float(np.max(np.abs(losses.values[:10])))
+        rows, falls = np.flatnonzero(smooth < limit), np.diff(smooth[9:]) < 0
+        # a reward may rise as far, but then outputs do not: actions have limits
+        if not len(rows) or not smooth[-1] < limit or not falls.mean() > RISES or not growth > math.sqrt(self.depth):
+            return None
+        step = losses.steps[int(np.argmax(losses.values < 0))]
+        text = (
+            f"The loss fell steadily from {short(run.first_loss)} to {short(run.last_loss)}, while outputs grew to "
+            f"{short(growth)} times their size. It has no lowest value, so only larger outputs are learned."
+        )
+        remedy = Remedy("Look for a minus before the loss, or for a term that only ever wants larger outputs.")
+        shown = points("loss", None, losses.steps, losses.values, limit)
+        return self.finding(None, step, losses.steps[rows[0]], "error", text, remedy, shown)
 
     def _small_steps(self, run: RunView) -> Finding | None:
         table = _ratios(run)
@@ -458,7 +528,8 @@ class NoProgress(Symptom):
         if not run.is_stuck:
             return None
         recent = values[-max(self.plateau, len(values) // 2) :]
-        if np.nanmin(rolling_median(values[:, None], 10)) < run.last_loss - 0.1 * abs(run.last_loss):
+        better = max(0.1 * abs(run.last_loss), _chance(recent) if run.last_loss > run.trivial_loss else 0.0)
+        if np.nanmin(rolling_median(values[:, None], 10)) < run.last_loss - better:
             return None  # it was better before, so it can learn
         slope, error = _slope(recent)
         if slope + 2 * error < 0 and slope * len(recent) < -0.02 * abs(float(np.mean(recent))):
@@ -468,18 +539,29 @@ class NoProgress(Symptom):
             f"After {len(values):,} steps the loss is {short(run.last_loss)}; it was {short(run.first_loss)}{against}. "
             "It has stopped falling before anything was learned."
         )
-        advice = (
-            "Change the learning rate, train on a single batch, check that targets belong to their inputs, and look "
-            "at the loss and the last activation."
-        )
-        update = median(nan_median(_ratios(run).values[-FEWEST:]))
-        is_high = update > remedies.LARGE_UPDATE
-        remedy = (remedies.lower_rate if is_high else remedies.raise_rate)(run, update, advice)
+        remedy = self._against_plateau(run)
         shown = points("loss", None, losses.steps, losses.values, None)
         level, spread = float(np.median(recent)), float(np.std(recent))
         first = int(np.argmax(values <= level + spread))  # the median itself is, so there is one
         step, detected = losses.steps[first], losses.steps[min(len(values), first + self.plateau) - 1]
         return self.finding(None, step, detected, "warning", text, remedy, shown, confidence=0.6)
+
+    def _against_plateau(self, run: RunView) -> Remedy:
+        """What is known to be unusual, or the usual causes."""
+        schedule, target = remedies.of_schedule(run, for_long=True), remedies.of_targets(run)
+        own = run.facts.parameters.values()
+        frozen = sum(one.size for one in own if not one.trainable) / max(sum(one.size for one in own), 1)
+        if frozen > 0.5:
+            return Remedy(f"Look whether more should be trained: {share(frozen)} of the model has requires_grad=False.")
+        if target is not None and schedule is None:
+            return Remedy(target)
+        advice = schedule or (
+            "Change the learning rate, train on a single batch with monitorch.preflight, check that targets belong to "
+            "their inputs and that samples are not mixed, and look at the loss and the last activation."
+        )
+        update = median(nan_median(_ratios(run).values[-FEWEST:]))
+        is_high = update > remedies.LARGE_UPDATE and schedule is None
+        return (remedies.lower_rate if is_high else remedies.raise_rate)(run, update, advice)
 
     def _far_off(self, run: RunView) -> Finding | None:
         """Outputs are still far from where all targets are."""
@@ -496,9 +578,8 @@ class NoProgress(Symptom):
             "still far from them."
         )
         remedy = Remedy(
-            "Give targets mean 0 and standard deviation 1, or start the bias of the last layer at their mean."
-            if abs(mean) > std
-            else "Lower the learning rate or initialise weights smaller: outputs are far larger than targets."
+            remedies.of_targets(run)
+            or "Lower the learning rate or initialise weights smaller: outputs are far larger than targets."
         )
         shown = points("loss", None, losses.steps, losses.values, limit)
         step, detected = losses.steps[0], losses.steps[self.plateau - 1]
@@ -544,6 +625,12 @@ def _is_warming_up(run: RunView) -> bool:
     if len(highest) < 3:
         return False
     return bool(highest[-1] > 1.05 * highest[max(0, len(highest) // 2)])
+
+
+def _chance(values: Numbers) -> float:
+    """How far below its mean the lowest median of ten losses may be by chance; trends do not count as noise."""
+    spread = 1.4826 * median(np.abs(np.diff(values))) / math.sqrt(2)
+    return 4 * 1.25 * spread / math.sqrt(10)  # 1.25: medians have more noise than means
 
 
 def _slope(values: Numbers) -> tuple[float, float]:
