@@ -150,6 +150,14 @@ def test_a_loss_that_is_made_anew_from_its_number(training):
     assert ".item()" in first(watched).remedy.text
 
 
+def test_the_size_of_batches_is_right_in_a_long_run(training, monkeypatch):
+    monkeypatch.setattr("monitorch.diagnosis.history.MOST_KEPT", 100)
+    with training.watch() as watched:
+        training.train(200)
+    facts = watched._diagnosis.history.facts
+    assert (facts.batch, sum(facts.target_counts)) == (64.0, 200 * 64)
+
+
 def test_a_model_whose_weights_are_all_frozen(training):
     training.model.requires_grad_(False)
     training.model[5].bias.requires_grad_(True)

@@ -83,6 +83,8 @@ class Samples:
         self._places: dict[str, int] = {}
         self._parts: list[SampleArrays] = []
         self._most, self._kept = most, 0
+        self.steps_seen, self._last = 0, -1
+        """How many steps had samples, also those that were dropped."""
         self._unsaved: list[SampleArrays] | None = []
         """What was added since the last :meth:`take_new`; None if older samples were forgotten since."""
         self._named = 0
@@ -97,7 +99,10 @@ class Samples:
         self._parts.append(part)
         if self._unsaved is not None:
             self._unsaved.append(part)
-        self._kept += len(np.unique(steps))
+        known = np.unique(steps)
+        self._kept += len(known)
+        self.steps_seen += int(np.sum(known > self._last))
+        self._last = max(self._last, int(known[-1]))
         if self._kept > self._most:
             self._thin()
 
@@ -227,7 +232,7 @@ class RunFacts:
     predicted_counts: list[int] = field(default_factory=list)
     """How often each class was predicted, in the observed steps of the last ticks."""
     batch: float | None = None
-    """How many targets a batch has."""
+    """How many targets a step has."""
     loss_shapes: dict[str, list[int]] = field(default_factory=dict)
     """The shapes of the first output and of the first target that have entered the loss."""
     loss_scale: bool = False
@@ -307,10 +312,14 @@ class SampleHistory:
         found = self.samples.get(signal)
         return Samples().table() if found is None else found.table(**how)
 
-    def steps(self, signal: str) -> Steps:
-        """The steps of a signal, without making a table of it."""
+    def per_step(self, signal: str, place: str) -> float:
+        """How many samples of a signal a step has on average, such as those of several passes; at least 1."""
         found = self.samples.get(signal)
-        return np.unique((_NOTHING if found is None else found.arrays()).steps)
+        if found is None or place not in found.names:
+            return 1.0
+        steps, places, _ = found.arrays()
+        own = steps[places == found.names.index(place)]
+        return len(own) / max(len(np.unique(own)), 1)
 
     def loss(self, kind: str = TRAINING) -> Loss:
         """The losses of one kind; several at one step are averaged."""

@@ -47,6 +47,10 @@ class RunView:
             self._tables[signal, how] = self._history.table(signal, **options)
         return self._tables[signal, how]
 
+    def per_step(self, signal: str, place: str) -> float:
+        """How many samples a step has on average: more than 1 where gradients are accumulated."""
+        return self._history.per_step(signal, place)
+
     def has(self, *wanted: str) -> bool:
         """Whether there are samples of all these signals."""
         return all(name in self._history.samples for name in wanted)

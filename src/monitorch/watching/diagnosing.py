@@ -337,8 +337,8 @@ class LiveDiagnosis:
             if target is not None:
                 facts.classes = len(target)
                 facts.target_counts = _added(facts.target_counts, target)
-                batches = len(self.history.steps(signals.PERPLEXITY))
-                facts.batch = sum(facts.target_counts) / max(batches, 1)
+                samples = self.history.samples.get(signals.PERPLEXITY)
+                facts.batch = sum(facts.target_counts) / max(1, 0 if samples is None else samples.steps_seen)
             predicted = counts.get(OUTPUT)
             if predicted is not None:
                 facts.predicted_counts = [int(count) for count in predicted]

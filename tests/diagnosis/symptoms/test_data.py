@@ -164,6 +164,12 @@ class TestOutputLossMismatch:
         told.add(signals.LOSS_INPUT_RANGE, steps, output=np.stack([low, high], 1).ravel())
         assert told.find(OutputLossMismatch()) == []
 
+    @pytest.mark.parametrize(("size", "is_bad"), [(0.5, False), (0.9, True)])
+    def test_logits_that_come_straight_from_the_last_layer_are_no_sigmoid(self, story, size, is_bad):
+        told = outputs(story(loss_fn="BCEWithLogitsLoss"), 0.3, 0.7)
+        told.add(signals.LOSS_INPUT_MEAN, output=0.48).add(signals.LOSS_INPUT_STD, output=0.14)
+        assert len(told.add(signals.OUTPUT, fc2=size).find(OutputLossMismatch())) == is_bad
+
     @pytest.mark.parametrize(
         ("loss", "targets", "facts", "is_bad"),
         [
@@ -347,6 +353,11 @@ class TestUnrepresentativeBatches:
     )
     def test_shuffled_batches_are_fine(self, story, told):
         assert self.classes(story, **told).find(UnrepresentativeBatches()) == []
+
+    def test_a_step_of_many_batches_of_one_sample_is_fine(self, story):
+        told = story(target_counts=[80, 80], classes=2, batch=16.0)
+        told.add(signals.PERPLEXITY, np.repeat(np.arange(1, 11), 16), target=np.ones(160))
+        assert told.find(UnrepresentativeBatches()) == []
 
     def test_batches_of_one_class_of_two(self, story):
         found = self.classes(story, 1.0, counts=[50, 50], batch=16.0).one(UnrepresentativeBatches())

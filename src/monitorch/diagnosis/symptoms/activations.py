@@ -164,8 +164,6 @@ class ExplodingSignal(Symptom):
         growth: how many times as large as what enters the model the output of a layer must be.
         large_weights: the same factor if most weights are larger than any usual initialisation makes them.
         per_layer: how much a single layer must add to be named.
-        moved: the largest difference of the last outputs over the batch, relative to their size, if a bias made them
-            large.
         small_input: biases outweigh smaller inputs, so that outputs are compared with those of the first layer.
     """
 
@@ -175,7 +173,6 @@ class ExplodingSignal(Symptom):
     growth: float = 100.0
     large_weights: float = 30.0
     per_layer: float = 3.0
-    moved: float = 0.1
     small_input: float = 0.1
 
     def look(self, run: RunView) -> Iterable[Finding]:
@@ -183,12 +180,11 @@ class ExplodingSignal(Symptom):
         table = run.table(signals.OUTPUT)
         ordered = sorted(table.places, key=run.place)
         table = table.select(ordered)
-        scale = table.values[0]  # a few steps later they may have shrunk
+        scale = table.values[0].copy()  # a few steps later they may have shrunk
         known = np.flatnonzero(np.isfinite(scale) & (scale > 0))
-        if len(known) and self._is_moved(run, ordered[known[-1]]):
-            known = known[:-1]
         if not len(known):
             return
+        scale[known[-1]] = self._without_bias(run, ordered[known[-1]], float(scale[known[-1]]))
         before = self._input_scale(run)
         levels = np.concatenate([[before], scale[known]]) if before is not None else scale[known]
         names = [*([None] if before is not None else []), *(ordered[place] for place in known)]
@@ -213,10 +209,14 @@ class ExplodingSignal(Symptom):
         shown = evidence(table, signals.OUTPUT, str(top))
         yield self.finding(layer, step, step, severity, text, self._remedy(run), shown)
 
-    def _is_moved(self, run: RunView, layer: str) -> bool:
-        """Whether outputs are large by a bias, such as the mean of the targets, and hardly differ between samples."""
-        spreads = run.table(signals.LAYER_BATCH_SPREAD).select([layer])
-        return bool((spreads.values[:1] < self.moved).any())
+    def _without_bias(self, run: RunView, layer: str, size: float) -> float:
+        """The size of the last outputs without the bias, which may be the mean of the targets."""
+        name = f"{layer}.bias"
+        biases = run.table(signals.WEIGHT).select([name]).values
+        known = biases[np.isfinite(biases)]
+        if not len(known) or name not in run.facts.parameters:
+            return size
+        return float(np.sqrt(max(size**2 - known[0] ** 2 / run.size(name), 0.0)))
 
     def _remedy(self, run: RunView) -> Remedy:
         """Reinitialise weights that are too large; if none is, replace unknown activations, else shrink all weights."""

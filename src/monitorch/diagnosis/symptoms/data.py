@@ -38,6 +38,9 @@ BOUNDS = {
 SIGMOID_BEGINS = (0.35, 0.65)
 """Where the middle of the first outputs of a sigmoid is: what enters it begins near 0."""
 
+SAME_SIZE = 0.05
+"""By this share the size of what a layer gives and that of what the loss gets may differ if they are the same."""
+
 AT_BOUND = 0.98
 """Outputs that come this close to a function's bound, and never exceed it, have gone through it."""
 
@@ -331,6 +334,7 @@ class OutputLossMismatch(Symptom):
         is_seen_long = len(output.low) >= 2 * FEWEST
         begins = median((output.low + output.high)[:FEWEST] / 2)
         is_like_sigmoid = output.low.min() > 0 and SIGMOID_BEGINS[0] < begins < SIGMOID_BEGINS[1]
+        is_like_sigmoid = is_like_sigmoid and not self._is_direct(run, output)
         if kind not in BOUNDS and is_seen_long and is_like_sigmoid and output.is_within(0.0, 1.0):
             bottom, top, kind = 0.0, 1.0, "a function such as a sigmoid"
         if math.isfinite(bottom) and math.isfinite(top):
@@ -347,6 +351,17 @@ class OutputLossMismatch(Symptom):
         if loss != "BCEWithLogitsLoss" or not never_says_no:
             return None
         return f"{what}, which are negative for a no. The model can only say yes or perhaps.", 0.95
+
+    def _is_direct(self, run: RunView, output: LossOutput) -> bool:
+        """Whether the loss gets what the last layer gives, as far as sizes tell: then no function is between them."""
+        steps, layer = run.table(signals.OUTPUT).steps, output.layer or ""
+        mean, std = (
+            run.table(name).at(steps, ["output"]) for name in (signals.LOSS_INPUT_MEAN, signals.LOSS_INPUT_STD)
+        )
+        with np.errstate(all="ignore"):
+            ratios = run.table(signals.OUTPUT).at(steps, [layer]) / np.hypot(mean, std)
+        known = ratios[np.isfinite(ratios)]
+        return len(known) >= FEWEST and bool(np.mean(np.abs(known - 1) < SAME_SIZE) > 0.9)
 
     def _out_of_reach(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
         least, most = self._target_range(run)
@@ -392,7 +407,8 @@ class UnrepresentativeBatches(Symptom):
             return
         shares = counts[counts > 0] / counts.sum()
         overall = float(np.exp(-(shares * np.log(shares)).sum()))
-        likely, noise = expected_perplexity(tuple(shares.tolist()), max(1, round(batch)))
+        one = batch / run.per_step(signals.PERPLEXITY, "target")  # a step may have several batches
+        likely, noise = expected_perplexity(tuple(shares.tolist()), max(1, round(one)))
         limit = 1 + min(self.share * (overall - 1), self.expected * (likely - 1))  # a single class has 1
         known = np.isfinite(table.column("target"))
         steps, perplexities = table.steps[known], table.column("target")[known]
