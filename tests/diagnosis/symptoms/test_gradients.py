@@ -70,6 +70,13 @@ class TestNonFinite:
         told.facts.origin = None if origin is None else {"step": 3, "text": "NaN", **origin}
         assert told.one(NotFinite()).remedy.text.startswith(where)
 
+    @pytest.mark.parametrize(("dtype", "word"), [("float16", "Keep weights in float32"), ("float32", "Look at this")])
+    def test_a_step_in_float16_that_divides_by_zero(self, story, dtype, word):
+        told = story(dtype=dtype)
+        origin = {"step": 1, "where": "step", "what": "update", "layer": "fc2", "parameter": "bias", "text": "NaN"}
+        told.facts.origin = origin
+        assert told.one(NotFinite()).remedy.text.startswith(word)
+
     def test_finite_losses_are_fine_however_large(self, story):
         assert story().losses([1e30, -1e30, 0.0]).find(NotFinite()) == []
         assert story().find(NotFinite()) == []

@@ -549,8 +549,20 @@ class TestNoProgress:
     def test_a_loss_that_has_no_lowest_value(self, story):
         found = self.falling_below(story).one(NoProgress())
         assert (found.step, found.severity) == (1, "error")
-        assert "The loss fell steadily from -1 to -6,136" in found.explanation
+        assert "The loss fell from -1 to -6,136" in found.explanation
         assert found.remedy.text.startswith("Look for a minus before the loss")
+
+    def test_a_loss_that_falls_to_nowhere_at_once_has_none_either(self, story):
+        told = story().losses(
+            np.concatenate([np.full(20, -1.0), -np.geomspace(1.0, 1e20, 20), -np.geomspace(1e20, 1e18, 200)])
+        )
+        told.add(signals.OUTPUT, fc0=1.0, fc2=np.geomspace(1.0, 1e9, 100))
+        assert "It has no lowest value" in told.one(NoProgress()).explanation
+
+    def test_that_it_has_none_stays_true_where_no_more_steps_are_observed(self, story):
+        told = self.falling_below(story)
+        told.losses(-np.geomspace(1e4, 1e9, 300), np.arange(201, 501))
+        assert told.one(NoProgress()).resolved_at is None
 
     @pytest.mark.parametrize(
         "told",

@@ -41,9 +41,15 @@ class NotFinite(Symptom):
             what = f"The loss is not finite since step {step:,}; that step was not observed, so the layer is not known."
         text = f"{what[0].upper()}{what[1:]} Everything computed from it, including the weights, is lost."
         is_input = origin is not None and origin["what"] == "input"
+        own = run.facts.parameters.get(f"{origin['layer']}.{origin.get('parameter')}") if origin is not None else None
+        is_half_step = origin is not None and origin["what"] == "update" and own is not None and own.dtype == "float16"
         remedy = (
             Remedy("Look at this batch: it has numbers that are not finite.")
             if is_input
+            else Remedy(
+                "Keep weights in float32, and compute in half precision with autocast: in float16 the eps of Adam is 0."
+            )
+            if is_half_step
             else Remedy(
                 f"Look {self._where(run, origin)} for a division, logarithm or root of 0; otherwise lower the "
                 "learning rate and clip gradients.",

@@ -456,19 +456,20 @@ class NoProgress(Symptom):
     def _bottomless(self, run: RunView) -> Finding | None:
         """The loss falls below 0 without limit, as one does whose sign is turned round."""
         losses, outputs = run.loss, run.table(signals.OUTPUT)
-        if not run.saw_the_start or run.facts.optimizers > 1 or not run.is_long or not run.is_fresh(outputs):
+        if not run.saw_the_start or run.facts.optimizers > 1 or not run.is_long or not outputs:
             return None
         with np.errstate(all="ignore"):
-            growth = largest(outputs.values[-1] / outputs.values[0])
+            growth = largest(outputs.values / outputs.values[0])
         smooth = rolling_median(losses.values[:, None], 10)[:, 0]
         limit = -self.depth * float(np.max(np.abs(losses.values[:10])))
-        rows, falls = np.flatnonzero(smooth < limit), np.diff(smooth[9:]) < 0
+        rows = np.flatnonzero(smooth < limit)
+        is_sure = (np.diff(smooth[9:]) < 0).mean() > RISES or smooth[-1] < self.depth * limit
         # a reward may rise as far, but then outputs do not: actions have limits
-        if not len(rows) or not smooth[-1] < limit or not falls.mean() > RISES or not growth > math.sqrt(self.depth):
+        if not len(rows) or not smooth[-1] < limit or not is_sure or not growth > math.sqrt(self.depth):
             return None
         step = losses.steps[int(np.argmax(losses.values < 0))]
         text = (
-            f"The loss fell steadily from {short(run.first_loss)} to {short(run.last_loss)}, while outputs grew to "
+            f"The loss fell from {short(run.first_loss)} to {short(run.last_loss)}, while outputs grew to "
             f"{short(growth)} times their size. It has no lowest value, so only larger outputs are learned."
         )
         remedy = Remedy("Look for a minus before the loss, or for a term that only ever wants larger outputs.")
