@@ -671,6 +671,17 @@ def test_a_loss_that_is_pushed_after_each_step_was_seen(tick_every, training, ca
     assert "no loss was seen" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("steps", [0, 6])
+def test_nobody_looks_for_a_loss_before_a_resumed_run_has_trained(steps, training, capsys):
+    with monitorch.watch(training.model, training.optimizer, tick_every=1) as watched:
+        watched.begin_at(100)
+        watched.log(epoch=1.0)  # frameworks log something even if nothing is left to train
+        for number in range(steps):
+            training.run(number, number + 1)
+            watched.push_loss(training.losses[-1])
+    assert "no loss was seen" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("tick_evry", "did you mean tick_every="), ("zzz", "the options are budget, capture, config")]
 )

@@ -263,6 +263,8 @@ class Watch(DisplaysRun):
         self._timed_ticks, self._tick_seconds, self._in_ticks = 0, 0.0, 0.0
         self._due_after = 0
         """The step from which the steps of the current tick are counted."""
+        self._began_after = 0
+        """The step after which this watch began: that of the checkpoint, if it goes on from one."""
         self._reported_at: int | None = None
         """The last step after which something was reported."""
         self._reported_before = set[str]()
@@ -479,6 +481,7 @@ class Watch(DisplaysRun):
             setattr(self, f"_{name}", state[name])
         self._timed_ticks, self._in_ticks = 0, 0.0  # the duration of earlier ticks is not saved
         self._reported_before = set(state["reported_before"])
+        self._began_after = self._now
         self._plan_tick()
 
     def wait_for_reports(self) -> None:
@@ -498,7 +501,7 @@ class Watch(DisplaysRun):
         self.inspector.begin_at(step)
         if self._diagnosis is not None:
             self._diagnosis.resume()
-        self._due_after = self._ticked_at = step
+        self._due_after = self._ticked_at = self._began_after = step
         self._plan_tick()
 
     def close(self) -> None:
@@ -630,8 +633,8 @@ class Watch(DisplaysRun):
         self._pause = max(PAUSE, self._usual_tick() / share, (self._last_tick - self._began) / MOST_TICKS)
         self._plan_tick()
         self._note_overhead()
-        # the loss of the first step may be pushed after its tick
-        if self._hints and self._now > 1 and (self.inspector.state.is_settled or not self._is_joint):
+        may_loss_be_late = self._now <= self._began_after + 1  # that of the first step may be pushed after its tick
+        if self._hints and not may_loss_be_late and (self.inspector.state.is_settled or not self._is_joint):
             self._hints = False
             _hint_at_loss(self.inspector)
 
