@@ -49,6 +49,13 @@ def test_few_steps(watched):
     assert notes_of(watched(range(1, 9), 8).history) == ["8 losses: too few to judge the loss; that needs 30."]
 
 
+def test_a_single_step(watched):
+    assert notes_of(watched([1], 1).history) == [
+        "1 loss: too few to judge the loss; that needs 30.",
+        "1 step was observed: too few to judge layers; that needs 5.",
+    ]
+
+
 def test_steps_that_were_observed_long_ago(watched):
     assert notes_of(watched(range(1, 8)).history) == [
         "No step was observed after step 7 of 200: later ones are judged by their losses only; every=10 sees more."

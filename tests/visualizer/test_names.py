@@ -50,6 +50,12 @@ def test_names_of_a_model_fit_and_stay_different(width):
         (["encoder.attention.output"], 12, ["enc…n.output"]),
         (["encoder.attention.output", "head"], 12, ["enc…n.output", "head"]),
         (["net.0.fc.weight", "net.1.fc.weight"], 14, ["…0.fc.weight", "…1.fc.weight"]),
+        (["attention_projection.weight", "attention_projection.bias"], 16, ["atten…ion.weight", "atten…ction.bias"]),
+        (
+            ["net.attention_projection.weight", "net.attention_projection.bias"],
+            16,
+            ["…atte…ion.weight", "…atte…ction.bias"],
+        ),
         (["Parameter Norm/mean", "Parameter Norm/max"], 12, ["…Norm/mean", "…Norm/max"]),
         (["same.name.twice", "same.name.twice"], 10, ["sam….twice", "sam….twice"]),
         (["layers.1.weight.of.it", "layers.11.weight.of.it"], 12, ["…1.…ht.of.it", "…11…ht.of.it"]),

@@ -26,9 +26,11 @@ def _notes(run: RunView) -> Iterator[str]:
     elif (left := _left_train_mode(run)) is not None:
         yield f"Since step {left:,} all losses were seen in eval mode: call model.train() after each evaluation."
     elif not run.is_long:
-        yield f"{len(run.loss)} losses: too few to judge the loss; that needs {SHORT}."
+        losses = "1 loss" if len(run.loss) == 1 else f"{len(run.loss)} losses"
+        yield f"{losses}: too few to judge the loss; that needs {SHORT}."
     if len(observed.steps) < FEWEST:
-        yield f"{len(observed.steps)} steps were observed: too few to judge layers; that needs {FEWEST}."
+        steps = "1 step was" if len(observed.steps) == 1 else f"{len(observed.steps)} steps were"
+        yield f"{steps} observed: too few to judge layers; that needs {FEWEST}."
     elif not run.is_fresh(observed):
         last = f"step {observed.steps[-1]:,} of {run.step:,}"
         yield f"No step was observed after {last}: later ones are judged by their losses only; every=10 sees more."

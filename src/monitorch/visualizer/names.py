@@ -49,6 +49,8 @@ def shortened(names: Sequence[str], width: int, mark: str = "…") -> list[str]:
     ['encod…n.qkv.bias', 'decod…n.qkv.bias', 'head']
     >>> shortened(["encoder.0.attn.qkv.bias", "encoder.1.attn.qkv.bias", "head"], 16)
     ['…0.attn.qkv.bias', '…1.attn.qkv.bias', 'head']
+    >>> shortened(["attention_projection.weight", "attention_projection.bias", "head"], 16)
+    ['atten…ion.weight', 'atten…ction.bias', 'head']
     """
     short = {name: name for name in names if cells(name) <= width}
     long = {name: name for name in names if name not in short}
@@ -76,12 +78,27 @@ def _told_apart(texts: Mapping[str, str], width: int, mark: str, ends: str, take
 
 
 def _common_parent(names: Sequence[str], ends: str) -> str:
-    """The common beginning of all names, up to one of the ``ends``; empty for a single name."""
+    """The common beginning of all names, up to one of the ``ends``; empty for a single name.
+
+    Parameters of one module keep its name: without it they could be anybody's.
+    """
     if len(names) < 2:
         return ""
     first, last = min(names), max(names)
     same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return first[: max(first.rfind(end, 0, same) for end in ends) + 1]
+    parent = first[: _last_end(first[:same], ends)]
+    if (
+        ends == _ENDS_OF_PARTS
+        and parent.endswith(".")
+        and not any(_last_end(name[len(parent) :], ends) for name in names)
+    ):
+        parent = parent[: _last_end(parent[:-1], ends)]
+    return parent
+
+
+def _last_end(text: str, ends: str) -> int:
+    """Where the last part of a text begins."""
+    return max(text.rfind(end) for end in ends) + 1
 
 
 def _best_head(names: Sequence[str], width: int, mark: str, taken: set[str]) -> int:

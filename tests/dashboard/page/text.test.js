@@ -21,6 +21,12 @@ for (const [names, most, shown] of [
   [["encoder.attention.output"], 12, ["enc…n.output"]],
   [["encoder.attention.output", "head"], 12, ["enc…n.output", "head"]],
   [["net.0.fc.weight", "net.1.fc.weight"], 14, ["…0.fc.weight", "…1.fc.weight"]],
+  [
+    ["attention_projection.weight", "attention_projection.bias", "head"],
+    16,
+    ["atten…ion.weight", "atten…ction.bias", "head"],
+  ],
+  [["net.attention_projection.weight", "net.attention_projection.bias"], 16, ["…atte…ion.weight", "…atte…ction.bias"]],
   [["same.name.twice", "same.name.twice"], 10, ["sam….twice", "sam….twice"]],
   [
     ["A", "B"].map((letter) => RUN.replace("?", letter)),
@@ -70,6 +76,8 @@ for (const [name, most, shown] of [
   ["Learning rate (bias and norm)", 20, "Learning rate"],
   ["Learning rate (bias and norm)", 8, "rate"],
   ["Loss", 3, ""],
+  ["Samples per second", 12, "per second"],
+  ["Samples per second", 8, ""],
 ]) {
   test(`of ${name} the last words are kept that fit into ${most} letters`, () =>
     assert.equal(

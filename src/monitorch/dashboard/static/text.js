@@ -37,13 +37,14 @@ export function shortNames(names, most) {
 }
 
 /**
- * The name of a quantity, or as many of its last words as fit; what is in brackets at its end goes first.
+ * The name of a quantity, or as many of its last words as fit; what is in brackets at its end goes first. What is
+ * counted per second is no second.
  * @param {string} name
  * @param {(text: string) => boolean} fits
  */
 export function lastWords(name, fits) {
   const words = (fits(name) ? name : name.replace(/\s*\(.*\)$/, "")).split(" ");
-  while (words.length && !fits(words.join(" "))) words.shift();
+  while (words.length && !fits(words.join(" "))) if (words.shift() === "per") return "";
   return words.join(" ");
 }
 
@@ -75,7 +76,8 @@ function toldApart(texts, most, ends, taken) {
 }
 
 /**
- * What all names begin with, up to the end of a part; nothing of a single one.
+ * What all names begin with, up to the end of a part; nothing of a single one. Parameters of one module keep its
+ * name: without it they could be anybody's.
  * @param {string[]} names
  * @param {string} ends
  */
@@ -84,7 +86,15 @@ function commonParent(names, ends) {
   const [first] = names;
   let same = 0;
   while (same < first.length && names.every((name) => name[same] === first[same])) same++;
-  while (same > 0 && !ends.includes(first[same - 1])) same--;
+  const toEnd = () => {
+    while (same > 0 && !ends.includes(first[same - 1])) same--;
+  };
+  toEnd();
+  const isLast = (/** @type {string} */ name) => ![...name.slice(same)].some((letter) => ends.includes(letter));
+  if (ends === PARTS && first[same - 1] === "." && names.every(isLast)) {
+    same--;
+    toEnd();
+  }
   return first.slice(0, same);
 }
 
