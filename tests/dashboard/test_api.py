@@ -173,7 +173,7 @@ def test_the_health_of_a_run_ranks_its_layers_and_describes_the_worst(tmp_path, 
     first, second, third, *_ = health["described"].values()
     assert (first["tone"], first["reason"]) == ("error", "dead units since step 3")
     assert (second["tone"], second["reason"]) == ("nonfinite", "1 not finite in 1 of 25 ticks")
-    assert (second["lens"], second["statistic"]) == ("Rates", "Rate/value")
+    assert (second["lens"], second["statistic"], second["value"]) == ("Rates", "Rate/value", "NaN")
     assert third["tone"] == third["reason"] == ""
 
 

@@ -250,6 +250,14 @@ def test_a_healthy_run_has_an_empty_list_of_findings(training, tmp_path):
         assert run.meta["findings"] == []
 
 
+def test_a_run_without_a_step_is_not_healthy_but_not_diagnosed(training, tmp_path):
+    with training.watch(folder=tmp_path, run="run"):
+        pass
+    with open_run(tmp_path / "run") as run:
+        assert "findings" not in run.meta
+        assert any("0 steps were observed" in note for note in run.meta["notes"])
+
+
 @dataclass(frozen=True)
 class Failing(Symptom):
     """A symptom with a mistake in it."""

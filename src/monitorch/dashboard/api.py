@@ -139,7 +139,7 @@ def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def _layer_health(one: LayerHealth) -> dict[str, Any]:
     facts = {"tone": one.tone, "reason": one.reason, "lens": one.lens, "statistic": one.statistic.name}
-    return {**facts, "value": plain(one.severity.value)}
+    return {**facts, "value": plain(one.newest)}
 
 
 def _lens(lens: LensInfo) -> dict[str, Any]:

@@ -176,6 +176,7 @@ class LayerHealth(NamedTuple):
         lens: the lens and the statistic in which its recent numbers are worst; the first ones if it is calm in all.
         statistic: see ``lens``.
         severity: how bad it is there.
+        newest: its newest number there, as it is: NaN if that was not finite.
     """
 
     layer: str
@@ -183,6 +184,7 @@ class LayerHealth(NamedTuple):
     lens: str
     statistic: Statistic
     severity: Severity
+    newest: float = math.nan
 
     @property
     def key(self) -> tuple[float, ...]:
@@ -212,12 +214,21 @@ def rank(run: Run, findings: Iterable[Finding] = ()) -> list[LayerHealth]:
         for statistic in sizes(lens):
             window = recent(run, lens, statistic)
             found_here = judged(statistic, window.mean, window.nonfinite)
-            for layer, severity in zip(window.layers, found_here, strict=True):
+            for layer, severity, newest in zip(window.layers, found_here, _newest(window), strict=True):
                 known = found.get(layer)
                 if severity.ticks and (known is None or tells_more(severity, known.severity)):
-                    found[layer] = LayerHealth(layer, problems.get(layer, ()), lens.name, statistic, severity)
+                    found[layer] = LayerHealth(layer, problems.get(layer, ()), lens.name, statistic, severity, newest)
     ordered = [found[layer.name] for layer in layers if layer.name in found]
     return sorted(ordered, key=lambda health: health.key, reverse=True)
+
+
+def _newest(window: Window) -> list[float]:
+    """The newest measured number of each layer."""
+    numbers = np.asarray(window.mean, np.float64)
+    measured = np.isfinite(numbers) | (window.nonfinite > 0)
+    last = np.where(measured, np.arange(measured.shape[1]), -1).max(axis=1, initial=-1)
+    found: list[float] = np.take_along_axis(_padded(numbers), last[:, None] + 1, axis=1)[:, 0].tolist()
+    return found
 
 
 def open_problems(findings: Iterable[Finding], layers: Iterable[Layer]) -> dict[str, tuple[Finding, ...]]:

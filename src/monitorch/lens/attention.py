@@ -63,7 +63,8 @@ class Attention(Lens):
         weights = AttentionWeights(inplace, record_eval, evaluation_from_grad, in_graphs)
         views = [
             LayerLines("Attention Entropy", Source(weights, "entropy"), lines, bands, ylim=(0, 1)),
-            LayerLines("Attention Entropy Error", Source(weights, "entropy error"), ["mean"], None),
+            # no more than the entropy itself: without limits, errors of nearly 0 would count as jumps of the layer
+            LayerLines("Attention Entropy Error", Source(weights, "entropy error"), ["mean"], None, limits=(0, 1)),
             LayerLines("Attention Largest Logit", Source(weights, "largest logit"), ["max"], None, logy=log_scale),
             LayerLines("Attention Logit Bound", Source(weights, "logit bound"), ["max"], None, logy=log_scale),
         ]

@@ -290,7 +290,9 @@ class LiveDiagnosis:
         if store is None:
             return
         shown = [moved(one, store.first_step).to_json() for one in self._findings]
-        facts = {"findings": shown, "notes": notes_of(self.history), FACTS: self._known_facts()}
+        facts: dict[str, Any] = {"notes": notes_of(self.history), FACTS: self._known_facts()}
+        if self.history.step:  # a run without a step is not healthy
+            facts["findings"] = shown
         for name, known in facts.items():
             if self._noted.get(name) != known:
                 self._noted[name] = known
