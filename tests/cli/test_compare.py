@@ -67,6 +67,11 @@ def test_text_says_where_they_part(compare):
     assert "1 other statistic the same within 0.0001" in text
 
 
+def test_a_model_that_is_a_single_layer_has_a_name(compare):
+    _, text = compare({"Norm": {"Norm/mean": {"": [1.0, 2.0]}}}, {"Norm": {"Norm/mean": {"": [1.0, 3.0]}}})
+    assert text.startswith("a and b first differ at step 2 in the model: Norm/mean is 2.000 and 3.000")
+
+
 @pytest.mark.parametrize(("tolerance", "code"), [("1e-2", 0), ("1e-4", 1), ("0", 1)])
 def test_tolerance(compare, tolerance, code):
     value = numbers()["Norm"]["Norm/mean"]["layer1"][2]

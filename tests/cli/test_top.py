@@ -67,6 +67,11 @@ def test_worst_layers_come_first_with_the_reason(folder, capsys):
     assert "Norm" in rows["jump"]
 
 
+def test_a_model_that_is_a_single_layer_has_a_name_in_the_list(write_run, capsys):
+    folder = write_run("linear", {"Outputs": {"Norm/mean": {"": STEADY, "weight": STEADY * 0.5}}}).parent
+    assert [line.split("  ")[0] for line in layers_of(top(folder, capsys)).values()] == ["the model", "weight"]
+
+
 @pytest.fixture
 def facts_folder(write_run):
     """A calm run whose checksums change at every step, as checksums do."""

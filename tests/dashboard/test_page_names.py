@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import pytest
 
-from monitorch.store import Writer
+from monitorch.store import Layer, Writer
 from tests.marks import slow
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -71,3 +71,21 @@ def test_layers_whose_names_differ_in_the_middle_can_be_told_apart(page, named, 
         names = page.texts(".gutter .label:not(.is-group) .name")
         assert len(set(names)) == len(names) == 12
         assert page.run(CUT, ".gutter .label:not(.is-group) .name") == 0
+
+
+def test_a_model_that_is_a_single_layer_is_called_the_model_and_can_be_opened(page, tmp_path, serving):
+    with Writer(tmp_path / "linear", meta={"started": 1000.0}) as writer:
+        writer.introduce_layers([Layer("", "Linear", 5), Layer("weight"), Layer("bias")])
+        for step in range(4):
+            writer.put("Outputs", step, [[1.0 + step]], layers=[""], statistics=["Output Norm/mean"])
+            norms = [[2.0 + step, 3.0 + step]]
+            writer.put("Gradients", step, norms, layers=["weight", "bias"], statistics=["Gradient Norm/mean"])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=linear&lens=Outputs&statistic=Output+Norm%2Fmean")
+        assert page.texts(".gutter .name") == ["the model"]
+        assert page.texts(".worst h2") == ["Largest numbers; nothing stands out"]
+        page.click(".gutter .label")
+        page.wait(lambda: page.texts(".layer .chart h3"))
+        assert sorted(page.texts(".layer .chart h3")) == ["Gradient Norm", "Output Norm"]
+        page.click("[role=tab]", "Table")
+        assert page.texts(".table-tab tbody th") == ["the model"]

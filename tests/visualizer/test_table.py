@@ -177,3 +177,7 @@ def test_merging_keeps_the_known_order_and_loses_no_name(known, arriving):
     merged = merge_order(known, arriving)
     assert [name for name in merged if name in known] == known
     assert sorted(merged) == sorted({*known, *arriving})
+
+
+def test_a_model_that_is_a_single_layer_has_a_name():
+    assert table_text([""], {TableColumn("", "norm"): {"": "1.000"}}, 40).splitlines()[-1] == "the model | 1.000"

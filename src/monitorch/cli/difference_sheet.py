@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ..store.types import shown_name
 from ..visualizer.table import number_text
 from .run_difference import Parting, RunDifference, StatisticDifference
 from .screen import QUIET, open_console, table, words
@@ -57,7 +58,7 @@ def _answer(difference: RunDifference, a: str, b: str, tolerance: float) -> str:
     if difference.parted:
         part = difference.parted[0]
         first: Any = part.first
-        where = f"step {first.step:,} in {printable(first.layer)}: {printable(part.statistic)} is"
+        where = f"step {first.step:,} in {printable(shown_name(first.layer))}: {printable(part.statistic)} is"
         return f"{a} and {b} first differ at {where} {_text(first.a)} and {_text(first.b)}"
     if not compared:
         return f"{a} and {b} have nothing in common to compare"
@@ -69,7 +70,7 @@ def _answer(difference: RunDifference, a: str, b: str, tolerance: float) -> str:
 def _row(part: StatisticDifference) -> tuple[Any, ...]:
     first: Any = part.first
     largest: Any = part.largest
-    return part.statistic, f"{first.step:,}", first.layer, _text(first.a), _text(first.b), _by(largest)
+    return part.statistic, f"{first.step:,}", shown_name(first.layer), _text(first.a), _text(first.b), _by(largest)
 
 
 def _by(parting: Parting) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..diagnosis import findings_of
 from ..store import Event, Failure, Run
+from ..store.types import shown_name
 from ..visualizer.table import number_text
 from .finding_sheet import other_events, problem_lines
 from .run_facts import headline
@@ -105,7 +106,7 @@ class Screen:
         headings = ("layer", "statistic", "now", "recent", "reason")
         cells = [
             (
-                words(row.layer, "bold" if row.health.reason else ""),
+                words(shown_name(row.layer), "bold" if row.health.reason else ""),
                 words(row.statistic.title, QUIET),
                 _number(row),
                 self._curve(row),

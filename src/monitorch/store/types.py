@@ -31,14 +31,22 @@ class Layer(NamedTuple):
     parameters: int | None = None
 
 
+def shown_name(name: str) -> str:
+    """What a layer is called in a list: a model that is a single layer has no name.
+
+    >>> shown_name("fc1"), shown_name("")
+    ('fc1', 'the model')
+    """
+    return name or "the model"
+
+
 def layer_text(name: str | None) -> str:
     """The name of a layer for a sentence: in an ``nn.Sequential`` it is a number, which could be a number of anything.
 
     >>> layer_text("0"), layer_text("2.1"), layer_text("fc1"), layer_text("")
     ('layer 0', 'layer 2.1', 'fc1', 'the model')
     """
-    if not name:
-        return "the model"
+    name = shown_name(name or "")
     return f"layer {name}" if name.replace(".", "").isdigit() else name
 
 

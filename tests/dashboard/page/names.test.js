@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { charts, family, favourite, layerText, matcher, menu, statisticsOf, title } from "page/names.js";
+import { charts, family, favourite, layerText, matcher, menu, shownName, statisticsOf, title } from "page/names.js";
 import { band, count, line } from "./facts.js";
 
 const lens = (name, layers, ...statistics) => ({ name, layers, statistics: statistics.flat(), histograms: [] });
@@ -15,7 +15,8 @@ test("a statistic has a title of its own", () => {
 });
 
 test("a layer whose name is a number is called a layer", () => {
-  assert.deepEqual(["0", "12.3", "fc1", "h.0", "0.weight"].map(layerText), [
+  assert.deepEqual(["", "0", "12.3", "fc1", "h.0", "0.weight"].map(layerText), [
+    "the model",
     "layer 0",
     "layer 12.3",
     "fc1",
@@ -45,6 +46,16 @@ test("a module and its parameters are a family", () => {
   }));
   assert.deepEqual(family(layers, "fc.bias"), { module: "fc", members: ["fc.bias", "fc", "fc.weight"] });
   assert.deepEqual(family(layers, "fcx"), { module: "fcx", members: ["fcx"] });
+});
+
+test("a model that is a single layer has no name, and is a family with its parameters", () => {
+  const layers = ["", "weight", "bias", "input"].map((name) => ({ name, kind: name ? null : "Linear" }));
+  const whole = { module: "", members: ["weight", "", "bias"] };
+  assert.deepEqual(family(layers, "weight"), whole);
+  assert.deepEqual(family(layers, ""), { module: "", members: ["", "weight", "bias"] });
+  assert.deepEqual(family(layers, "input"), { module: "input", members: ["input"] });
+  assert.equal(shownName(""), "the model");
+  assert.equal(shownName("fc"), "fc");
 });
 
 test("statistics of one tag are one chart, what is logged is one chart each, warnings come last", () => {

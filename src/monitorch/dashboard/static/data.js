@@ -289,6 +289,15 @@ export class Data {
   }
 
   /**
+   * The layer that shows one: a model that is a single layer has no name to choose it by, but its parameters do.
+   * @param {string} run
+   * @param {string} layer
+   */
+  named(run, layer) {
+    return layer || (this.family(run, layer).members[1] ?? "");
+  }
+
+  /**
    * Blocks of a run, cached if nothing has changed.
    * @param {Part} part
    * @param {string} run

@@ -1,6 +1,7 @@
 // Names beside the rows. Only visible ones are in the page, so a thousand layers cost no more than forty.
 
 import { contextOf, element, icon } from "page/dom.js";
+import { shownName } from "page/names.js";
 import { shortNames } from "page/text.js";
 
 /** @import { HeatMap } from "page/heat_map.js" */
@@ -67,7 +68,7 @@ function labelTexts(heat, isSparse) {
   const before = known.get(heat.rows);
   if (before?.key === key) return before.texts;
   const letter = letterWidth(heat.gutter);
-  const texts = heat.rows.map((row) => (row.isPinned || !isTree(heat) ? row.name : row.label));
+  const texts = heat.rows.map((row) => (row.isPinned || !isTree(heat) ? shownName(row.name) : shownName(row.label)));
   /** @type {Map<number, number[]>} */
   const places = new Map();
   heat.rows.forEach((row, place) => {
@@ -144,7 +145,7 @@ function rowLabel(heat, index, text, isSparse) {
     role: "treeitem",
     "aria-level": String(row.depth + 1),
     "aria-selected": String(isSelected),
-    title: row.name,
+    title: shownName(row.name),
     "aria-expanded": row.isGroup ? String(!row.isClosed) : null,
     "aria-posinset": String(index + 1),
     "aria-setsize": String(heat.rows.length),

@@ -3,6 +3,7 @@
 import { NONFINITE } from "page/colours.js";
 import { element } from "page/dom.js";
 import { number, position } from "page/format.js";
+import { shownName } from "page/names.js";
 
 /** @import { HeatMap } from "page/heat_map.js" */
 /** @import { HeatModel } from "page/heat_model.js" */
@@ -87,10 +88,10 @@ export class HeatPointer {
    * @param {Row | null} row
    */
   choose(row) {
-    const { state } = this.heat.app;
+    const { state, data } = this.heat.app;
     if (!row) return;
     if (row.isGroup) state.fold(row.name, !row.isClosed);
-    else state.set({ layer: row.name, tab: "layer" });
+    else state.set({ layer: data.named(state.run, row.name), tab: "layer" });
   }
 
   /**
@@ -114,7 +115,7 @@ export class HeatPointer {
     if (!row) return;
     const kind = heat.app.state.x;
     tip.replaceChildren(
-      element("bdi", { class: "tip-name", text: row.name }),
+      element("bdi", { class: "tip-name", text: shownName(row.name) }),
       element("div", {
         class: "tip-value",
         text: row.isGroup ? `${row.size} layers` : this.valueText(model, row, column),

@@ -31,7 +31,7 @@ export class LayerTab {
    */
   show(specs, sources, ruler) {
     const { state, head } = this.app;
-    const layer = head?.layers.find((candidate) => candidate.name === state.layer);
+    const layer = head?.layers.find(({ name }) => name && name === state.layer);
     const isThere = layer !== undefined && ruler !== null;
     const isMissing = state.layer !== "" && head !== undefined && !layer;
     this.hint.hidden = !isMissing;
@@ -45,7 +45,8 @@ export class LayerTab {
     write(this.name, layer.name);
     const { module } = this.app.data.family(state.run, layer.name);
     const { kind, parameters } = head?.layers.find((candidate) => candidate.name === module) ?? layer;
-    const what = layer.name === module ? kind : kind && `${layer.name.slice(module.length + 1)} of ${kind}`;
+    const what =
+      layer.name === module ? kind : kind && `${layer.name.slice(module ? module.length + 1 : 0)} of ${kind}`;
     const facts = [what, parameters === null ? null : `${compact(parameters)} parameters`];
     write(this.facts, facts.filter(Boolean).join(" · "));
     this.pin.setAttribute("aria-pressed", String(state.pins.includes(layer.name)));

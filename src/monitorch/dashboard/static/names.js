@@ -16,6 +16,7 @@ const FAVOURITES = [
 const LOSSES = ["Loss", "Loss & Metrics"];
 /** Charts of tags that begin so come last: nearly always there is nothing to see in them. */
 const LATE = ["Warning ", "Non-Finite "];
+const PARAMETERS = /weight|bias/;
 const RANKS = { line: 0, share: 0, edge: 1, count: 2 };
 
 /**
@@ -35,11 +36,19 @@ export function short(statistic) {
 }
 
 /**
+ * What a layer is called: a model that is a single layer has no name.
+ * @param {string} name
+ */
+export function shownName(name) {
+  return name || "the model";
+}
+
+/**
  * A layer in a sentence: a number alone, as the layers of nn.Sequential have, would be read as one.
  * @param {string} name
  */
 export function layerText(name) {
-  return /^[\d.]+$/.test(name) ? `layer ${name}` : name;
+  return /^[\d.]+$/.test(name) ? `layer ${name}` : shownName(name);
 }
 
 /** @param {{ tag: string }} plot */
@@ -91,12 +100,21 @@ export function family(layers, name) {
   const kinds = new Map(layers.map((layer) => [layer.name, layer.kind]));
   const cut = name.lastIndexOf(".");
   const parent = name.slice(0, Math.max(cut, 0));
-  const isParameter = cut > 0 && !kinds.get(name) && (kinds.get(parent) || /weight|bias/.test(name.slice(cut)));
+  const isWeight = PARAMETERS.test(name.slice(Math.max(cut, 0)));
+  const isParameter = !kinds.get(name) && (cut > 0 ? kinds.get(parent) || isWeight : kinds.get("") && isWeight);
   const module = isParameter ? parent : name;
   const isPart = (/** @type {LayerFacts} */ layer) =>
-    !layer.kind && layer.name.startsWith(`${module}.`) && !layer.name.slice(module.length + 1).includes(".");
+    !layer.kind && (module ? isInside(layer.name, module) : !layer.name.includes(".") && PARAMETERS.test(layer.name));
   const known = layers.filter((layer) => layer.name === module || isPart(layer)).map((layer) => layer.name);
   return { module, members: [name, ...known.filter((part) => part !== name)] };
+}
+
+/**
+ * @param {string} name
+ * @param {string} module
+ */
+function isInside(name, module) {
+  return name.startsWith(`${module}.`) && !name.slice(module.length + 1).includes(".");
 }
 
 /**

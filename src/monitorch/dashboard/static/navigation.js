@@ -113,7 +113,7 @@ export class Navigation {
     if (!rows.length) return;
     const place = rows.findIndex((row) => row.name === this.app.heat.chosen);
     const next = place < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(place + step, 0), rows.length - 1);
-    this.app.state.adjust({ layer: rows[next].name });
+    this.app.state.adjust({ layer: this.app.data.named(this.app.state.run, rows[next].name) });
     this.app.heat.reveal(rows[next].name);
   }
 

@@ -2,7 +2,7 @@
 
 import { breakable, element, write } from "page/dom.js";
 import { count, number } from "page/format.js";
-import { matcher } from "page/names.js";
+import { matcher, shownName } from "page/names.js";
 
 /** @import { App } from "page/app.js" */
 /** @import { Block } from "page/blocks.js" */
@@ -65,10 +65,12 @@ export class TableTab {
       total.mean[row],
       total.maximum[row],
     ];
+    const { state, data } = this.app;
+    const layer = data.named(state.run, name);
     const open = element(
       "button",
-      { type: "button", class: "link", onclick: () => this.app.state.set({ layer: name, tab: "layer" }) },
-      breakable(name),
+      { type: "button", class: "link", onclick: () => state.set({ layer, tab: "layer" }) },
+      breakable(shownName(name)),
     );
     return element(
       "tr",

@@ -56,7 +56,7 @@ export class WorstList {
         type: "button",
         class: "worst-layer",
         "data-tone": tone,
-        onclick: () => navigation.openLayer(name, { lens, statistic }),
+        onclick: () => navigation.openLayer(data.named(state.run, name), { lens, statistic }),
       },
       element("span", { class: "dot" }),
       element("bdi", { class: "mono" }, breakable(layerText(name))),
