@@ -26,6 +26,7 @@ from .distributed_tensors import OWN
 from .kernels import fused, fused_many, host, reference
 from .loss_scale import Correction
 from .meter import Meter
+from .passes import ALL_PASSES
 from .rows import Numbers
 from .torch_private import norm_all
 
@@ -38,7 +39,7 @@ CAPTURED = 1 << 12
 KEPT_TABLES = 256
 """How many tables of launches for many tensors are cached."""
 
-BASELINE = 4
+BASELINE = len(ALL_PASSES)
 """Tag bit above those for the kind of pass: the row only serves as a baseline for the next one."""
 
 ALONE, SKETCHED = "alone", "sketched"

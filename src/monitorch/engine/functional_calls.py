@@ -20,7 +20,7 @@ from ..errors import warn
 from .compilation import inside_graph, is_compiled, is_compiled_module
 from .distributed_tensors import distributed_type
 from .graph import GraphCallback, GraphHook
-from .passes import will_be_repeated
+from .passes import IN_TRAIN_MODE, WITH_GRAD, will_be_repeated
 from .reports import is_news, tell
 from .state import is_observed
 from .torch_private import MODULE_CALL, inside_backward, is_traced, path_in_graph, remove_mode, without_modes
@@ -139,7 +139,7 @@ class FunctionalCalls:
         return (own for _, known in self._listeners.values() for own in known)
 
     def _kind(self, module: nn.Module, *, has_grad: bool) -> int:
-        return bool(module.training) + 2 * (has_grad or will_be_repeated(self.state))
+        return IN_TRAIN_MODE * bool(module.training) + WITH_GRAD * (has_grad or will_be_repeated(self.state))
 
     def _hook(self, module: nn.Module) -> None:
         if not self._hooks or self._hooked is None or self._hooked() is not module:

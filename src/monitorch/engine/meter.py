@@ -441,7 +441,7 @@ class Subscriber:
     def __init__(self, preprocessor: Measured) -> None:
         self.preprocessor = preprocessor
         request = preprocessor.request()
-        self._wants = np.array([kind in request.passes for kind in range(4)])
+        self._wants = np.array([kind in request.passes for kind in range(len(ALL_PASSES))])
         self.lacks = request.lacks
         """The columns that its rows do not have."""
         self._places: Places = np.zeros(0, np.int64)

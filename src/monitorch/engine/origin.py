@@ -17,6 +17,7 @@ from ..numerical.moments import group_ends, group_starts
 from .buffers import BASELINE, METER, STEP, TAG, Infos
 from .gradients import AT_STEP
 from .meter import ALL_GRADIENTS, GRADIENT, OUTPUT, OUTPUT_GRADIENT, PARAMETER, UPDATE, Meter
+from .passes import WITH_GRAD
 from .rows import Mask, Places
 from .state import State
 from .tensors import tensors_in
@@ -26,9 +27,6 @@ FORWARD, BACKWARD, IN_STEP = "forward", "backward", "step"
 
 OPERATION, INPUT = "operation", "input"
 """Besides measured tensors, it can be the result of an operation between layers, or the data."""
-
-WITH_GRAD = 2
-"""Bit of the kind of a pass: gradients are enabled, so that the pass may be one of training."""
 
 UNUSUAL = "numbers that are not finite"
 """What is worth a closer look: see ``Cadence.notice``."""

@@ -13,7 +13,7 @@ from .distributed_tensors import OWN, distributed_type, is_distributed, local_gr
 from .graph import GraphCallback, GraphHook
 from .meter import OUTPUT, OUTPUT_GRADIENT, Measured, Meter, Reporter, Subscription
 from .module_hook import ModuleHook
-from .passes import RecomputationFilter, kind_of_pass
+from .passes import WITH_GRAD, RecomputationFilter, kind_of_pass
 from .ranks import several_processes
 from .reports import tell
 from .tensors import pick_tensor, replace, samples_of, with_alias
@@ -92,7 +92,7 @@ class OutputTap(GraphHook):
                 engine.send_to_rest(self)
             return None
         kind = kind_of_pass(module)
-        if not self._recomputation.counts(has_grad=kind >= 2):
+        if not self._recomputation.counts(has_grad=kind >= WITH_GRAD):
             return None
         begin = state.clock.enter()
         try:
@@ -196,7 +196,7 @@ class OutputTap(GraphHook):
         if not self.state.observing:
             return None
         changed, kind, is_new = output, kind_of_pass(module), False
-        for meter in self.gradients if kind >= 2 else ():
+        for meter in self.gradients if kind >= WITH_GRAD else ():
             tensor = pick_tensor(changed, meter.index)
             if tensor is not None and tensor.requires_grad and meter.callback is not None:
                 watched = meter.callback.pass_backward(tensor, distributed=isinstance(tensor, self._distributed))
@@ -208,7 +208,7 @@ class OutputTap(GraphHook):
         return changed if is_new else None  # under the compiler, tuples cannot be compared with "is"
 
     def _receive_output(self, meter: Meter, x: Tensor, kind: int, part: int) -> None:
-        if self.state.wants_data() and self._recomputation.counts(has_grad=kind >= 2):
+        if self.state.wants_data() and self._recomputation.counts(has_grad=kind >= WITH_GRAD):
             meter.in_graph = True
             self._take_output(meter, kind, x, part)
 

@@ -17,13 +17,20 @@ from .distributed_tensors import is_distributed
 from .state import State
 from .torch_private import NO_TASK, backward_node, graph_task, inside_backward, is_graph_function, will_execute
 
+IN_TRAIN_MODE, WITH_GRAD = 1, 2
+"""The bits of the kind of a forward pass."""
+
 ALL_PASSES = frozenset(range(4))
 """All kinds of forward passes, as :func:`kind_of_pass` numbers them."""
 
-TRAINING = 3
-"""What :func:`kind_of_pass` returns in train mode with gradients enabled."""
+TRAINING = IN_TRAIN_MODE | WITH_GRAD
+"""The kind of a pass in train mode with gradients enabled."""
 
-TRAINING_PASSES = {True: frozenset({2, TRAINING}), False: frozenset({1, TRAINING}), None: frozenset({TRAINING})}
+TRAINING_PASSES = {
+    True: frozenset({WITH_GRAD, TRAINING}),
+    False: frozenset({IN_TRAIN_MODE, TRAINING}),
+    None: frozenset({TRAINING}),
+}
 """The kinds that are part of training.
 
 ``True``: those with gradients enabled. ``False``: those of modules in train mode. ``None``: those with both.
@@ -36,8 +43,8 @@ def passes_to_measure(*, record_eval: bool, evaluation_from_grad: bool | None) -
 
 
 def kind_of_pass(module: nn.Module) -> int:
-    """The kind of the running forward pass as bits: 1 for train mode, 2 for gradients enabled."""
-    return bool(module.training) + 2 * torch.is_grad_enabled()
+    """The kind of the running forward pass: ``IN_TRAIN_MODE``, ``WITH_GRAD`` if gradients are enabled, both, or 0."""
+    return IN_TRAIN_MODE * bool(module.training) + WITH_GRAD * torch.is_grad_enabled()
 
 
 def is_training_pass(module: nn.Module, evaluation_from_grad: bool | None) -> bool:
@@ -74,6 +81,10 @@ class RecomputationFilter:
         repeats = self._to_repeat > 0 and isinstance(backward_node(), BackwardCFunction)
         self._to_repeat -= repeats
         return repeats
+
+    def counts_as_training(self, kind: int) -> bool:
+        """Whether the running pass counts and is one of training; call this once per pass, not :meth:`counts` too."""
+        return self.counts(has_grad=kind >= WITH_GRAD) and kind == TRAINING
 
 
 def will_be_repeated(state: Any) -> bool:

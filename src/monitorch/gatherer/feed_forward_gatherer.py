@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 from ..engine.compilation import HookedMethod, inside_graph, outside_graph
 from ..engine.distributed_tensors import distributed_type, samples_here
 from ..engine.graph import GraphCallback, GraphHook
-from ..engine.passes import RecomputationFilter, kind_of_pass
+from ..engine.passes import ALL_PASSES, WITH_GRAD, RecomputationFilter, kind_of_pass
 from ..engine.reports import tell
 from ..engine.state import HookClock, QuietSteps
 from ..engine.tensors import first_input, pick_tensor
@@ -22,7 +22,7 @@ from ..preprocessor import AbstractForwardPreprocessor
 from ..preprocessor.loss_module import ITEMS_OF_STEP, LossModule, PartOfLoss, loss_in
 from .abstract_gatherer import Gatherer, GathererState
 
-PART = 4
+PART = len(ALL_PASSES)
 """Added to the kind of a pass whose loss is only a part of the loss of its step."""
 
 
@@ -62,7 +62,7 @@ class FeedForwardGatherer(Gatherer):
     def _receive(self, known: weakref.ref[nn.Module], tensor: Tensor, kind: int) -> None:
         module = known()
         if module is not None:
-            with torch.set_grad_enabled(bool(kind & 2)):  # as it was when the graph was made
+            with torch.set_grad_enabled(bool(kind & WITH_GRAD)):  # as it was when the graph was made
                 self(module, (), {}, PartOfLoss(tensor) if kind & PART else {"loss": tensor})
 
     @outside_graph

@@ -9,7 +9,7 @@ from torch import nn
 from ..engine.engine import Engine
 from ..engine.inputs import INPUT, loss_arguments
 from ..engine.module_tap import ModuleTap, NamedTensors
-from ..engine.passes import TRAINING, RecomputationFilter
+from ..engine.passes import RecomputationFilter
 from ..preprocessor import AbstractTensorPreprocessor
 from ..preprocessor.loss_inputs import LossInputs
 from .abstract_gatherer import Gatherer, GathererState
@@ -59,7 +59,7 @@ class LossInputGatherer(Gatherer):
     def __call__(self, named: NamedTensors, kind: int) -> None:
         """Called with what enters the loss."""
         model = self._model()
-        counts = self._recomputation.counts(has_grad=kind >= 2) and kind == TRAINING
+        counts = self._recomputation.counts_as_training(kind)
         if counts and (model is None or model.training):  # nobody calls eval() on a loss
             self._hand_over(named, self._ignore_index)
 

@@ -42,7 +42,7 @@ class RouterGatherer(Gatherer):
 
     def __call__(self, named: NamedTensors, kind: int) -> None:
         """Called with what the router has returned."""
-        if self._recomputation.counts(has_grad=kind >= 2) and kind == TRAINING:
+        if self._recomputation.counts_as_training(kind):
             self._hand_over(list(named.values()))
 
     def _process(self, preprocessor: ExpertShares, tensors: list[Tensor]) -> None:
@@ -79,7 +79,7 @@ class BatchNormGatherer(Gatherer):
     def __call__(self, named: NamedTensors, kind: int) -> None:
         """Called after the layer has run."""
         kept, self._kept = self._kept, None
-        if self._recomputation.counts(has_grad=kind >= 2) and kind == TRAINING and kept is not None:
+        if self._recomputation.counts_as_training(kind) and kept is not None:
             self._hand_over(kept, named)
 
     def _process(self, preprocessor: BatchNormShifts, kept: ChannelMoments, named: NamedTensors) -> None:

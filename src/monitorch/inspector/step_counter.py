@@ -18,7 +18,7 @@ from ..engine.loss_scale import UNKNOWN_SCALER, LossScale, stepping_scaler
 from ..engine.module_tap import NamedTensors
 from ..engine.optimizers import Owned, StandIn, has_closure
 from ..engine.parameters import changes_of
-from ..engine.passes import TRAINING, RecomputationFilter, kind_of_pass
+from ..engine.passes import TRAINING, WITH_GRAD, RecomputationFilter, kind_of_pass
 from ..engine.reports import is_news, tell
 from ..engine.tensors import first_input
 from ..engine.torch_private import NO_TASK, graph_task, inside_backward, without_modes
@@ -298,11 +298,11 @@ class StepCounter:
     def _begin_pass(self, kind: int, *, in_graph: bool) -> bool:
         if kind == TRAINING:
             self._engine.when_no_pass_has_begun = None
-        if not self._passes.counts(has_grad=kind >= 2):
+        if not self._passes.counts(has_grad=kind >= WITH_GRAD):
             if not inside_backward():  # it will be repeated with gradients
                 self._state.pass_has_grad = True
             return False
-        self._state.pass_has_grad = kind >= 2
+        self._state.pass_has_grad = kind >= WITH_GRAD
         if self._state.wants_data():
             self._engine.come_last()
         if self._is_uncollected:

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from ..engine.module_tap import ModuleTap, NamedTensors
 from ..engine.parameters import locate_parameter, own_parameters
-from ..engine.passes import TRAINING, RecomputationFilter
+from ..engine.passes import RecomputationFilter
 from ..engine.tensors import tensors_in
 from ..engine.torch_private import Normalization
 from ..gatherer import FeedForwardGatherer
@@ -37,7 +37,7 @@ class SpreadGatherer(Gatherer):
 
     def __call__(self, named: NamedTensors, kind: int) -> None:
         """Called with the output."""
-        if self._recomputation.counts(has_grad=kind >= 2) and kind == TRAINING and named:
+        if self._recomputation.counts_as_training(kind) and named:
             self._hand_over(next(iter(named.values())))
 
     def _process(self, preprocessor: LayerSpread, output: Tensor) -> None:
