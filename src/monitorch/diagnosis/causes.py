@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..store.types import SEVERITIES
+from ..store.types import INFO, SEVERITIES
 from . import signals
 from .finding import Finding
 from .run import RunView
@@ -181,9 +181,9 @@ def _moments(steps: Iterable[int], slack: int) -> dict[int, int]:
 
 def _is_calm(one: Finding, others: Iterable[Finding], slack: int, run: RunView) -> bool:
     """Whether it is harmless, and did no harm just before something harmful began."""
-    if one.severity != SEVERITIES[0]:
+    if one.severity != INFO:
         return False
-    harmful = [other for other in others if other.severity != SEVERITIES[0] and not _was_there(one, other, run)]
+    harmful = [other for other in others if other.severity != INFO and not _was_there(one, other, run)]
     end = run.step if one.resolved_at is None else one.resolved_at + 2 * slack
     due = [other for other in harmful if one.step - slack <= other.step <= end]
     is_silent = any((one.symptom, other.symptom) in SILENT for other in due)
@@ -212,8 +212,8 @@ def _key(one: Finding, run: RunView, moment: int, slack: int) -> tuple[object, .
 def _explains(cause: Finding, other: Finding, slack: int, run: RunView) -> bool:
     if (cause.symptom, other.symptom) in NEVER or other.symptom not in HARMFUL or _was_there(cause, other, run):
         return False
-    is_odd = cause.severity == SEVERITIES[0] and not _lingers(cause, run.step)
-    if is_odd and (cause.symptom, other.symptom) not in SILENT and other.severity != SEVERITIES[0]:
+    is_odd = cause.severity == INFO and not _lingers(cause, run.step)
+    if is_odd and (cause.symptom, other.symptom) not in SILENT and other.severity != INFO:
         return False
     begin = cause.step - (0 if cause.symptom in EXACT else slack)
     since = other.detected_at if other.confidence < VAGUE else other.step  # when learning stopped is not known exactly

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import OptionError
-from ..store.types import SEVERITIES
+from ..store.types import INFO
 from .causes import ranked
 from .finding import Finding
 from .history import SampleHistory
@@ -71,13 +71,13 @@ def diagnose(
 
 def _stays(earlier: Finding, gone: Container[str]) -> bool:
     """Whether it stays listed after it is gone: only if it was reported as a warning or an error."""
-    return earlier.symptom in gone and (not earlier.is_open or earlier.severity != SEVERITIES[0])
+    return earlier.symptom in gone and (not earlier.is_open or earlier.severity != INFO)
 
 
 def _over(earlier: Finding, step: int) -> Finding:
     """The same, over since this step at the latest."""
     end = step if earlier.resolved_at is None else earlier.resolved_at
-    return replace(earlier, severity=SEVERITIES[0], caused_by=None, resolved_at=end)
+    return replace(earlier, severity=INFO, caused_by=None, resolved_at=end)
 
 
 def switched_off(history: SampleHistory, symptoms: Sequence[Symptom] | None = None) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import OptionError
-from ..store.types import SEVERITIES, layer_text
+from ..store.types import INFO, SEVERITIES, layer_text
 
 ACTIONS = {
     "scale_lr": "multiply every learning rate by ``factor``",
@@ -193,7 +193,7 @@ def problems(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _lasting(findings: Iterable[Finding]) -> list[Finding]:
-    return [one for one in findings if one.is_open and one.severity != SEVERITIES[0]]
+    return [one for one in findings if one.is_open and one.severity != INFO]
 
 
 def verdict(findings: Iterable[Finding] | None) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store import WHOLE_RUN, Layer, LensInfo, Run, Statistic, Window
-from ..store.types import SEVERITIES
+from ..store.types import INFO, SEVERITIES
 from .finding import Finding
 
 RECENT_TICKS = 60
@@ -245,7 +245,7 @@ def open_problems(findings: Iterable[Finding], layers: Iterable[Layer]) -> dict[
     known = {layer.name: layer for layer in layers}
     about: dict[str, list[Finding]] = {}
     for one in findings:
-        if one.is_open and one.layer is not None and one.severity != SEVERITIES[0]:
+        if one.is_open and one.layer is not None and one.severity != INFO:
             for place in dict.fromkeys([one.layer, *_named_parameters(one)]):
                 about.setdefault(place, []).append(one)
     problems: dict[str, tuple[Finding, ...]] = {}

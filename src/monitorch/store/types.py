@@ -19,7 +19,9 @@ WHOLE_RUN = "run"
 FINDING = "finding"
 """In the body of an event that tells of a finding, the id of that."""
 
-SEVERITIES = ("info", "warning", "error")
+INFO, WARNING, ERROR = SEVERITIES = ("info", "warning", "error")
+"""How bad an event or a finding is, from harmless to harmful."""
+
 ENDS = ("finished", "crashed")
 
 

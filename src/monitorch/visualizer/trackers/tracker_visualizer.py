@@ -16,7 +16,7 @@ from ...diagnosis.finding import Finding, moved, verdict
 from ...errors import warn
 from ...store import Event, Layer
 from ...store.run_list import time_name
-from ...store.types import SEVERITIES
+from ...store.types import INFO
 from ..frame import Moment, TagFrame, frames_of
 from ..record import Record
 from ..record_sink import RecordSink
@@ -109,7 +109,7 @@ class TrackerVisualizer(RecordSink):
 
     def show_event(self, event: Event) -> None:
         """Pass on what is wrong as an alert, from any thread."""
-        if event.severity == SEVERITIES[0] or self._alerts >= MOST_ALERTS or self._closed:
+        if event.severity == INFO or self._alerts >= MOST_ALERTS or self._closed:
             return
         self._alerts += 1
         title = event.kind if event.layer is None else f"{event.kind} in {event.layer}"

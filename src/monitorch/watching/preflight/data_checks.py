@@ -14,10 +14,10 @@ from ...engine.tensors import tensors_in
 from ...engine.torch_private import Normalization, tree_leaves
 from ...inspector.model_copy import copied, cut, fresh
 from ...inspector.probe import MOST_MIXED, Probe
-from ...store.types import layer_text
+from ...store.types import ERROR, INFO, WARNING, layer_text
 from .facts import ModelFacts
 from .loss_kind import CROSS_ENTROPY, ELEMENTWISE, LOGIT_BCE, NLL, REGRESSION, LossInput
-from .wording import ERROR, INFO, WARNING, finding
+from .wording import finding
 
 FLOOR = 0.3
 """A model must be able to get below this loss."""

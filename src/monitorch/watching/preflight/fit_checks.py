@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from ...diagnosis import Evidence, Finding, Remedy
 from ...diagnosis.symptoms.optimizer import NoProgress, StepTooLarge
+from ...store.types import ERROR, INFO, WARNING
 from .batch_fit import BatchFit
 from .facts import ModelFacts
-from .wording import ERROR, INFO, WARNING, finding
+from .wording import finding
 
 FALL, RISE = 0.02, 2.0
 """The loss of one batch must fall by the share ``FALL``, and must not rise to ``RISE`` times the first loss,"""

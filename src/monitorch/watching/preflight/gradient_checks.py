@@ -11,11 +11,11 @@ from torch import Tensor
 from ...diagnosis import Finding, Remedy
 from ...engine.optimizers import Owned
 from ...engine.torch_private import tree_leaves
-from ...store.types import layer_text
+from ...store.types import ERROR, INFO, WARNING, layer_text
 from .batch_fit import DEFAULT_RATE
 from .facts import ModelFacts
 from .first_pass import FirstPass, SeenLayer
-from .wording import ERROR, INFO, WARNING, finding, listed
+from .wording import finding, listed
 
 
 def check_finite(facts: ModelFacts) -> Iterator[Finding]:

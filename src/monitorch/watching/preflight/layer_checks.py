@@ -12,11 +12,11 @@ from ...diagnosis.symptoms.base import others, share
 from ...diagnosis.symptoms.gradients import VanishingGradient
 from ...engine.torch_private import tree_leaves
 from ...preprocessor.activations import ENTRIES, POSITIONS
-from ...store.types import layer_text
+from ...store.types import ERROR, WARNING, layer_text
 from .batch_fit import alike, largest_of
 from .facts import ModelFacts
 from .first_pass import rms
-from .wording import ERROR, WARNING, finding, listed
+from .wording import finding, listed
 
 LARGE_GRADIENT = 1e3
 """The largest norm of the gradient of a weight, relative to the loss."""

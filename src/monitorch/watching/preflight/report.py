@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ...diagnosis import Finding
-from ...store.types import SEVERITIES
+from ...store.types import INFO, SEVERITIES
 from ..finding_text import finding_text
-from .wording import INFO
 
 EXPLAINS: dict[str, frozenset[str]] = {
     "no_update": frozenset({"no_progress"}),

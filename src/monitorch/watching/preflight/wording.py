@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from ...diagnosis import Evidence, Finding, Remedy
-from ...store.types import SEVERITIES, layer_text
-
-INFO, WARNING, ERROR = SEVERITIES
+from ...store.types import layer_text
 
 SHOWN = 4
 """The most names listed in a sentence."""
