@@ -1,6 +1,7 @@
 """A tick is shown at once, or one tick later where the visualizer can wait; the numbers are the same."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -164,3 +165,27 @@ def test_a_lens_that_fails_does_not_keep_others_from_being_shown(where, deferred
     assert len(told) == 1
     shown = {(record.epoch, record.lens) for record in inspector.visualizer.records}
     assert shown == {(1, "Faulty"), (1, "OutputNorm"), (2, "OutputNorm"), (3, "Faulty"), (3, "OutputNorm")}
+
+
+class Broken(ParameterNorm):
+    """Cannot say, in the second tick, what still waits on a device."""
+
+    def __init__(self):
+        super().__init__()
+        for preprocessor in self._preprocessors:
+            preprocessor.pending = partial(self._pending, preprocessor.pending)
+
+    def _pending(self, pending, kept):
+        if self._state.counter == 2:
+            raise ZeroDivisionError("nothing waits")
+        return pending(kept)
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_lens_whose_numbers_cannot_be_fetched_does_not_take_those_of_others_along(deferred):
+    model = new_model()
+    inspector = PyTorchInspector([Broken(), OutputNorm()], module=model, visualizer=Sink(deferred))
+    with pytest.warns(MonitorchWarning, match="ZeroDivisionError: nothing waits") as told:
+        train(model, inspector, 3, lambda _: inspector.records())
+    assert len(told) == 1
+    assert {record.epoch for record in inspector.visualizer.records if record.lens == "OutputNorm"} == {1, 2, 3}

@@ -15,9 +15,9 @@ from ..errors import ExchangeError, warn
 from ..lens.abstract_lens import AbstractLens
 from ..lens.base import Lens
 from ..lens.pushed_lens import PushedLens
-from ..numerical.waiting import HostCopy
+from ..numerical.waiting import HostCopy, Pending
 from ..preprocessor import ExplicitCall
-from ..preprocessor.accumulating import AccumulatingPreprocessor
+from ..preprocessor.accumulating import AccumulatingPreprocessor, Kept
 from .agreements import SharedEvents, Wishes
 from .inspector_state import InspectorState
 
@@ -111,11 +111,11 @@ class Tick:
         preprocessors = chain([pushed], *(lens._preprocessors for lens in known))
         self._held = [(preprocessor, preprocessor.release()) for preprocessor in preprocessors]
         rows = chain.from_iterable(chunk.pending() for chunk in self._chunks)
-        samples = chain.from_iterable(preprocessor.pending(kept) for preprocessor, kept in self._held)
+        samples = chain.from_iterable(self._pending(preprocessor, kept) for preprocessor, kept in self._held)
         self._diagnosis = state.diagnosis
         more = [] if self._diagnosis is None else self._diagnosis.pending()
-        self._copy = HostCopy(chain(rows, samples, more))
         self._errors: list[Exception] = []
+        self._copy = HostCopy(chain(rows, samples, more))
 
     def show(self, visualizer: Any) -> None:
         """Wait for the numbers, and hand them to ``visualizer``, if there is one."""
@@ -142,6 +142,11 @@ class Tick:
                 self._guard(lens.reset_epoch)
         if self._errors:
             raise self._errors[0]
+
+    def _pending(self, preprocessor: AccumulatingPreprocessor, kept: Kept) -> list[Pending]:
+        pending: list[Pending] = []
+        self._guard(lambda: pending.extend(preprocessor.pending(kept)))
+        return pending
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> bool:
         """Run the action; whether it succeeded.
