@@ -41,6 +41,12 @@ class TestGains:
         told.weights(signals.WEIGHT, 10.0, 10.0, steps=[0])
         assert remedies.gains(view(told)) == {}
 
+    def test_a_weight_without_elements_has_none(self, story):
+        told = story()
+        told.facts.parameters["fc0.weight"] = Parameter("fc0", (3, 0), "float32")
+        told.add(signals.WEIGHT, steps=[0], fc0__weight=0.0, fc1__weight=1.0)
+        assert list(remedies.gains(view(told))) == ["fc1"]
+
     def test_nothing_is_known_of_the_first_weights_if_the_start_was_not_watched(self, story):
         told = story(since=100).weights(signals.WEIGHT, 1.0, 1.0, 1.0, steps=[100])
         assert remedies.gains(view(told)) == {}

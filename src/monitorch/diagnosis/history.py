@@ -205,8 +205,8 @@ class Parameter:
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is a matrix or a kernel; not a bias or a scale."""
-        return len(self.shape) >= 2
+        """Whether it is a matrix or a kernel; not a bias or a scale, and not without elements."""
+        return len(self.shape) >= 2 and self.size > 0
 
 
 @dataclass

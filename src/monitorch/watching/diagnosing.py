@@ -382,7 +382,8 @@ class FirstStep:
         with torch.no_grad():
             for name, parameter in named_parameters(model):
                 is_plain = type(parameter.data) is Tensor and parameter.layout is torch.strided
-                if parameter.dim() < 2 or not is_plain or not parameter.is_floating_point() or parameter.is_meta:
+                has_numbers = parameter.numel() > 0 and not parameter.is_meta
+                if parameter.dim() < 2 or not is_plain or not parameter.is_floating_point() or not has_numbers:
                     continue
                 self._names.append((signals.WEIGHT, name))
                 self._waiting.add(len(self._names) - 1, l2_norm(parameter.detach()), self._step - 1)
