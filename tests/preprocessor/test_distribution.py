@@ -170,6 +170,10 @@ def test_an_empty_tensor_counts_for_nothing():
     assert (found.quantiles(), found.specials(), found.value) == ({}, {}, {})
 
 
+def test_a_tensor_without_numbers_counts_for_nothing():
+    assert histograms_of(torch.ones(2, 3, device="meta")).quantiles() == {}
+
+
 def test_complex_numbers_count_as_two():
     real = normal(50, 2)
     assert np.array_equal(shown(torch.view_as_complex(real)), shown(real))

@@ -87,7 +87,7 @@ class Histograms(CountingStatistics, AbstractForwardPreprocessor, AbstractTensor
     @torch.no_grad()
     def _take(self, name: str, tensor: Tensor, part: int) -> None:
         numbers = computable(as_real(tensor))
-        if not numbers.numel():
+        if not numbers.numel() or numbers.is_meta:  # there are no numbers in it
             return
         sample = as_float32(spread(numbers), copy=True)
         is_all = sample.numel() == numbers.numel() and numbers.dtype != torch.float64  # else more is needed

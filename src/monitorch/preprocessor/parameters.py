@@ -39,13 +39,14 @@ class ParameterStatistics(SeparateStatistics, AbstractModulePreprocessor):
         """Take the module's parameters as they are now."""
         for attr in self.attrs_:
             parameter = find_parameter(module, attr)
-            if parameter is not None:
+            if parameter is not None and not parameter.is_meta:  # there are no numbers in it
                 self._measure((name, attr), parameter.detach())
 
     @torch.no_grad()
     def process_parameter(self, name: str, parameter: Tensor) -> None:
         """Take one parameter as it is now, under the first of the names."""
-        self._measure((name, self.attrs_[0]), parameter.detach())
+        if not parameter.is_meta:
+            self._measure((name, self.attrs_[0]), parameter.detach())
 
     @abstractmethod
     def _measure(self, key: tuple[str, str], parameter: Tensor) -> None:
