@@ -231,6 +231,24 @@ def test_a_pass_without_numbers_is_not_recorded_and_interrupts_nothing(linear, f
     assert correlations == pytest.approx([0.0, *cosines], abs=1e-6)
 
 
+def test_a_function_of_the_user_may_have_no_gradient_for_an_output(linear, backward):
+    class Cut(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    gradients = geometry()
+    backward(gradients)
+    Cut.apply(linear(torch.ones(1, 3))).sum().backward()
+    assert gradients.value == {}
+    linear(torch.ones(1, 3)).sum().backward()
+    assert len(gradients.value["lin"][0]) == 1
+
+
 def test_nothing_is_compared_across_a_time_without_recording(linear, measured, backward):
     gradients = geometry()
     backward(gradients)

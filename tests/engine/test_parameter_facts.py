@@ -164,6 +164,44 @@ def test_a_parameter_that_no_pass_reaches_says_nothing_about_its_gradient():
     assert told.of("0.bias", "changed") == [None, 1, 1]
 
 
+class Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def test_nor_does_one_that_a_function_of_the_user_has_no_gradient_for():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cut, self.kept = nn.Linear(3, 1), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return Cut.apply(self.cut(x)) + Cut.apply(self.kept.bias) + self.kept(x)
+
+    model = Half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    told = Told(model, optimizer)
+    for _ in range(2):
+        healthy(model, optimizer)
+    assert told.of("cut.weight", "was_empty") == [None] * 2
+    assert told.of("kept.weight", "was_empty") == [1] * 2
+
+
+def test_parameters_without_numbers_say_nothing_about_their_gradients():
+    model = nn.Linear(3, 1, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    told = Told(model, optimizer)
+    for _ in range(2):
+        model(torch.ones(2, 3, device="meta")).sum().backward()
+        optimizer.step()
+    assert told.of("weight", "was_empty") == [None] * 2
+
+
 def test_sparse_gradients_are_known_to_be_empty_if_there_are_none():
     model = nn.Embedding(4, 2, sparse=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -155,6 +155,27 @@ def test_wrong_output_index_warns_and_training_goes_on(keeper, state):
     assert module.lin.weight.grad is not None
 
 
+class HalfWay(torch.autograd.Function):
+    """Passes both inputs on, and has a gradient for the second one only."""
+
+    @staticmethod
+    def forward(ctx, first, second):
+        return first.clone(), second.clone()
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return None, second
+
+
+def test_a_function_without_a_gradient_for_its_input_is_no_sample_and_no_error(keeper, state, linear):
+    state.loss_share = 0.5
+    BackwardGatherer(linear, [keeper], "lin", state)
+    x = torch.ones(2, 3)
+    for tensors in ((linear(x), torch.ones(2, 2)), (torch.ones(2, 2), linear(x))):
+        torch.stack(HalfWay.apply(*tensors)).sum().backward()
+    assert len(keeper.calls) == 1
+
+
 def test_input_without_gradient_brings_no_warning(keeper, state):
     lin = nn.Linear(3, 2)
     BackwardGatherer(lin, [keeper], "lin", state)

@@ -132,10 +132,12 @@ class WatchedGradient:
             meter.interrupt()
 
     @unserializable_hook  # type: ignore[untyped-decorator]
-    def _arrives(self, gradient: Tensor) -> None:
+    def _arrives(self, gradient: Tensor | None) -> None:
         """Called by autograd before it adds to the gradient, and whenever it computes what could be added."""
         state = self._tap.state
         try:
+            if gradient is None or gradient.is_meta:  # a function of the user has none for it, or there are no numbers
+                return
             parameter = self.followed
             if parameter is not None and state.wants_data() and self._tap.adds_to(parameter):
                 gradient = gradient.detach() if gradient.requires_grad else gradient

@@ -138,13 +138,14 @@ class OutputTap(GraphHook):
                 hook_gradient(tensor, partial(self._take_gradient, meter, tag))
         return None if changed is output else changed
 
-    def _take_gradient(self, meter: Meter, tag: int, gradient: Tensor, part: int = OWN) -> None:
+    def _take_gradient(self, meter: Meter, tag: int, gradient: Tensor | None, part: int = OWN) -> None:
         """Measure a gradient; the hook of an earlier forward pass may fire after the tap was closed."""
         engine, state = self._engine, self.state
         try:
             if (
                 meter not in self.gradients
                 or meter.failed
+                or gradient is None  # a function of the user may have none for one of its inputs
                 or gradient.is_meta
                 or is_traced()
                 or not engine.backward.is_running(self.module())

@@ -70,9 +70,11 @@ class BackwardGatherer(Gatherer):
         tensor.register_hook(partial(self._take_gradient, weakref.ref(module)))  # type: ignore[no-untyped-call]
         return None if changed is output else changed
 
-    def _take_gradient(self, known: weakref.ref[nn.Module], gradient: Tensor) -> None:
+    def _take_gradient(self, known: weakref.ref[nn.Module], gradient: Tensor | None) -> None:
         try:
             module = known()
+            if gradient is None:  # a function of the user may have none for one of its inputs
+                return
             if self.inspector_state is not None and self.inspector_state.loss_share != 1:
                 gradient = gradient * self.inspector_state.loss_share
             if module is not None:

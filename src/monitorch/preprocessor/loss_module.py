@@ -82,9 +82,10 @@ class LossGradient:
         row = complete.moments.row(0)
         return row.high if row.finite and is_scale(row.low) and is_scale(row.high) else None
 
-    def _note(self, gradient: Tensor) -> None:
+    def _note(self, gradient: Tensor | None) -> None:
         try:
-            if self._seen is not None and not is_capturing(gradient.device):
+            # there is none if a function of the user says so
+            if self._seen is not None and gradient is not None and not is_capturing(gradient.device):
                 self._to_see -= 1
                 self.is_looking = self._to_see > 0
                 self._seen.add("", as_sample(gradient.detach().clone()))

@@ -162,3 +162,27 @@ def test_tied_and_frozen_parameters():
     assert "2.weight" not in seen.parameters
     assert "0.bias" not in seen.trained
     assert "0.bias" not in seen.gradients
+
+
+class Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cut, self.kept = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return Cut.apply(self.cut(x)) + self.kept(x)
+
+
+def test_a_function_of_the_user_may_have_no_gradient_for_a_layer():
+    seen = look(Half(), torch.ones(4, 3), torch.zeros(4, dtype=torch.long))
+    assert all(layer.gradient_is_finite for layer in seen.layers.values())

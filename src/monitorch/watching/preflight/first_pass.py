@@ -305,8 +305,9 @@ def _memory(tensor: Tensor) -> int:
         return id(tensor)
 
 
-def _note_gradient(layer: SeenLayer, gradient: Tensor) -> None:
-    layer.gradient_is_finite &= _is_finite(gradient)
+def _note_gradient(layer: SeenLayer, gradient: Tensor | None) -> None:
+    # a function of the user may have no gradient for one of its inputs
+    layer.gradient_is_finite &= gradient is None or _is_finite(gradient)
 
 
 def _is_finite(tensor: Tensor) -> bool:
