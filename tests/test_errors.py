@@ -1,6 +1,7 @@
 """Messages to the user never end the user's program."""
 
 import ast
+import io
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import monitorch
-from monitorch.errors import MonitorchWarning, warn
+from monitorch.errors import MonitorchWarning, say, warn
 
 PRINTED = "monitorch: a message"
 
@@ -55,6 +56,33 @@ def test_a_program_that_makes_warnings_errors_goes_on(before):
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 7
     assert (PRINTED in done.stderr + done.stdout) == ("close" not in before)
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+STREAMS = {"none": None, "closed": closed(), "ascii": io.TextIOWrapper(io.BytesIO(), encoding="ascii")}
+
+
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+def test_a_watch_goes_on_whatever_becomes_of_what_it_prints(stream, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", stream)
+    model = torch.nn.Linear(2, 1)
+    with monitorch.watch(model, folder=tmp_path / "läufe", run="größe", tick_every=2) as watched:
+        for _ in range(4):  # there are hints about the run, the loss and the optimizer
+            model(torch.ones(3, 2)).sum().backward()
+            watched.step()
+        assert watched.inspector.state.step == 4
+
+
+def test_a_letter_that_the_terminal_lacks_is_replaced(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    say("größe")
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue().split() == [b"gr??e"]
 
 
 def test_nothing_warns_in_another_way():

@@ -136,6 +136,13 @@ def warn(message: str) -> None:
         _print(message)
 
 
+def say(line: str) -> None:
+    """Print a line for the user, and never raise: there may be no stream, or one that lacks the letters of a name."""
+    with contextlib.suppress(Exception):
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print(line.encode(encoding, "replace").decode(encoding))
+
+
 class _ThisThread(threading.local):
     texts: list[str] | None = None
     """Where warnings of this thread go instead."""

@@ -31,7 +31,7 @@ from ..engine.parameters import ParameterBank
 from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..engine.torch_private import is_traced
-from ..errors import OptionError, TrainingStopped, warn
+from ..errors import OptionError, TrainingStopped, say, warn
 from ..inspector import ProbeReport, PyTorchInspector
 from ..inspector.arguments import bank, trainer
 from ..inspector.display import DisplaysRun
@@ -204,7 +204,7 @@ def watch(
         _watches[root].close()
     inspector.attach(model)
     if is_stored and (hint := stored.begin(visualizer, inspector)):
-        print(hint)
+        say(hint)
     begin_tracking(tracked, inspector, config)
     is_advised = not _is_callback(sys._getframe(1)) and _advise_callback(root)
     hints = has_set and is_stored and inspector.is_main_process and not is_advised
@@ -335,7 +335,7 @@ class Watch(DisplaysRun):
         try:
             if self._is_open("step"):
                 if self._tells_of_updates and not self.inspector.optimizers:
-                    print(NO_UPDATES)
+                    say(NO_UPDATES)
                 self._tells_of_updates = False
                 self.inspector.step()
         except Exception as error:
@@ -821,7 +821,7 @@ def _advise_callback(model: nn.Module) -> bool:
 def _hint_at_loss(inspector: PyTorchInspector) -> None:
     """If no loss was seen, say how to show it."""
     if not any(record.lens == "LossMetrics" for record in inspector.records()):
-        print(NO_LOSS)
+        say(NO_LOSS)
 
 
 def _close_at_exit(watch: Watch) -> Callable[[], None]:
