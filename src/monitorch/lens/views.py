@@ -288,22 +288,21 @@ class WorstRates(View):
         frames = [frame for frame in (view.read(layers) for view in self.views) if frame.layers]
         if not frames:
             return TagFrame.empty(self.tag, self.type)
-        values = []
+        values, measured = [], []
         for rate, worst in self._WORST.items():
-            known = np.concatenate([_finite(frame, rate) for frame in frames])
+            numbers = np.concatenate([_numbers(frame, rate) for frame in frames])
+            known = numbers[np.isfinite(numbers)]
             values.append([float(worst(known)) if len(known) else math.nan])
+            measured.append([len(numbers) > 0])  # embeddings have no death rate
         statistics = tuple(self._lines([f"worst {rate}" for rate in self._WORST]))
-        return TagFrame(self.tag, self.type, (self.tag,), statistics, np.array(values))
+        return TagFrame(self.tag, self.type, (self.tag,), statistics, np.array(values), measured=np.array(measured))
 
 
-def _finite(frame: TagFrame, line: str) -> Numbers:
-    """The finite numbers of a line."""
+def _numbers(frame: TagFrame, line: str) -> Numbers:
+    """The numbers of a line, as far as they were measured."""
     row = next((place for place, known in enumerate(frame.statistics) if known.line == line), None)
-    if row is None:
-        return np.empty(0)
-    values: Numbers = frame.values[row]
-    known: Numbers = values[np.isfinite(values) & frame.is_measured()[row]]
-    return known
+    numbers: Numbers = np.empty(0) if row is None else frame.values[row, frame.is_measured()[row]]
+    return numbers
 
 
 class Shares(View):
