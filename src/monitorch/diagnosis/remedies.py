@@ -53,24 +53,33 @@ SOMETHING_CHANGED = Remedy("Compare data, labels and settings before and after t
 """Where what was learned is lost for good."""
 
 
-def gains(run: RunView, *, at_first: bool = True, of_embeddings: bool = False) -> dict[str, float]:
-    """The gain of each layer's weights, now or at first: root mean square times the square root of the fan-in.
+def gains(run: RunView, *, at_first: bool = True) -> dict[str, float]:
+    """The gain of each layer's weights, now or at first, in the order of the model; of several weights the largest.
 
-    That is the norm of one row. Torch's default gives 0.6, Xavier 1, He 1.4. Embeddings have no inputs, so their rows
-    count only if they are asked for.
+    Embeddings have no inputs, and parameters outside of layers belong to none, so they have no gain.
+    """
+    found: dict[str, float] = {}
+    for name, gain in gains_of_weights(run, at_first=at_first).items():
+        layer = run.facts.parameters[name].layer
+        if layer and "Embedding" not in run.facts.layers.get(layer, ""):
+            found[layer] = max(gain, found.get(layer, 0.0))
+    return dict(sorted(found.items(), key=lambda one: run.place(one[0])))
+
+
+def gains_of_weights(run: RunView, *, at_first: bool = True) -> dict[str, float]:
+    """The gain of each weight, now or at first: root mean square times the square root of the fan-in.
+
+    That is the norm of one row. Torch's default gives 0.6, Xavier 1, He 1.4.
     """
     table = run.table(signals.WEIGHT).select(run.weights)
     found: dict[str, float] = {}
     if not table or (at_first and not run.saw_the_start):
         return found
     for name in table.places:
-        known = table.column(name)[np.isfinite(table.column(name))]
-        layer, shape = run.facts.parameters[name].layer, run.facts.parameters[name].shape
-        is_counted = of_embeddings or "Embedding" not in run.facts.layers.get(layer, "")
-        if len(known) and layer and is_counted:
-            gain = float(known[0 if at_first else -1]) / math.sqrt(run.size(name) / math.prod(shape[1:]))
-            found[layer] = max(gain, found.get(layer, 0.0))
-    return dict(sorted(found.items(), key=lambda one: run.place(one[0])))
+        known, shape = table.column(name)[np.isfinite(table.column(name))], run.facts.parameters[name].shape
+        if len(known):
+            found[name] = float(known[0 if at_first else -1]) / math.sqrt(run.size(name) / math.prod(shape[1:]))
+    return found
 
 
 def feeding(run: RunView, activation: str) -> list[str]:

@@ -257,6 +257,16 @@ class TestStepTooLarge:
         told.add(signals.WEIGHT, [0, 50, 100], words__weight=[1.0, 4.0, 5.0], others__weight=[0.0, 4.0, 5.0])
         assert told.find(StepTooLarge()) == []
 
+    def test_a_weight_that_begins_at_zero_may_grow_beside_another_of_its_layer(self, story, flat):
+        told = story({"fc": "Linear"}).losses(flat(100))
+        for name, layer in (("fc.a", "fc"), ("fc.b", "fc"), ("token", "")):  # a correction of low rank, a class token
+            told.facts.parameters[name] = Parameter(layer, (8, 8), "float32")
+        told.facts.parameters["fc.weight"].trainable = False
+        growing = 0.5 / np.arange(1, 101)
+        told.add(signals.UPDATE_RATIO, fc__a=np.full(100, 1e-4), fc__b=growing, token=growing)
+        told.add(signals.WEIGHT, [0, 50, 100], fc__a=[3.0] * 3, fc__b=[0.0, 0.01, 0.02], token=[0.0, 0.01, 0.02])
+        assert told.find(StepTooLarge()) == []
+
     def test_since_a_step(self, story):
         ratio = np.where(np.arange(1, 21) < 10, 0.01, 0.3)
         found = story().weights(signals.UPDATE_RATIO, ratio, ratio, ratio).one(StepTooLarge())

@@ -241,10 +241,8 @@ class StepTooLarge(Symptom):
 
     def _shares(self, run: RunView, names: Iterable[str]) -> Numbers:
         """How large weights were at first, as shares of a small usual one, and 1 at most."""
-        gains = remedies.gains(run, of_embeddings=True)
-        return np.array(
-            [min(gains.get(run.layer_of(name) or "", math.inf) / remedies.SMALL_GAIN, 1.0) for name in names]
-        )
+        gains = remedies.gains_of_weights(run)
+        return np.array([min(gains.get(name, math.inf) / remedies.SMALL_GAIN, 1.0) for name in names])
 
     def _end(self, run: RunView, table: Table, detected_at: int) -> int | None:
         """The step since which updates are small again, other than because weights have grown; None if they are not."""
