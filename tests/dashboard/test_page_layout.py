@@ -1,5 +1,7 @@
 """The page in windows of all sizes; in a real browser."""
 
+from itertools import pairwise
+
 import pytest
 
 from monitorch.store import Layer, Writer
@@ -149,3 +151,53 @@ def test_a_heat_map_that_comes_into_view_has_the_columns_that_fit_it(page, wordy
     )
     width = page.run("return document.querySelector('.plot').clientWidth")
     assert page.run(asked)[-1] == width // 2
+
+
+def test_a_run_without_numbers_says_so_and_offers_nothing_to_choose(page, tmp_path, serving):
+    for name, end in {"over": "finished", "going": None}.items():
+        writer = Writer(tmp_path / name, meta={"started": 1000.0})
+        writer.flush()
+        if end:
+            writer.close(end)
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=over")
+        assert page.texts(".heat > .empty") == ["This run has no numbers."]
+        assert page.texts(".layer .empty") == ["No layer has numbers."]
+        chosen = "return ['.legend', '.statistic'].filter((e) => {"
+        chosen += "const options = { visibilityProperty: true };"
+        chosen += "return document.querySelector(e).checkVisibility(options) })"
+        assert page.run(chosen) == []
+        page.click("[role=tab]", "Table")
+        assert page.texts(".table-tab table, .table-tab .empty") == ["No layer has numbers."]
+        page.follow(f"{client.url}#run=going")
+        assert page.texts(".heat > .empty") == ["This run has no numbers yet."]
+        page.driver.get("about:blank")
+    writer.close()
+
+
+def test_a_filter_that_nothing_passes_is_named_beside_the_rows_too(page, wordy):
+    page.open(f"{wordy}#run={NAME}_0&search=nothing")
+    assert page.texts(".layer .empty") == ["No layer matches the filter."]
+
+
+def test_a_name_at_the_lower_edge_is_not_cut(page, tmp_path, serving, window):
+    layers = [f"block{place}" for place in range(40)]
+    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+        for step in range(4):
+            writer.put("Norms", step, [[1.0] * 40], layers=layers, statistics=["Norm/mean"])
+    spans = (
+        "return ['.gutter', '.gutter .label'].map((e) => [...document.querySelectorAll(e)].map((node) => {"
+        "const box = node.getBoundingClientRect(); return [box.top, box.bottom] }))"
+    )
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=run&sort=name")
+        for height in range(360, 560, 10):
+            page.redraw(lambda height=height: window(1280, height))
+            ((_, end),), names = page.run(spans)
+            assert max(bottom for _, bottom in names) <= end + 1, height
+            assert all(top >= above - 3 for (_, above), (top, _) in pairwise(names)), height
+
+
+def test_a_screen_reader_is_told_the_status_but_not_every_second(page, wordy):
+    page.open(f"{wordy}#run={NAME}_0")
+    assert page.texts("[role=status]") == ["finished"]

@@ -21,7 +21,7 @@ import { HeatBar, TopBar } from "page/toolbar.js";
 
 /** @import { Block } from "page/blocks.js" */
 /** @import { Source } from "page/curves.js" */
-/** @import { Part, RunError, RunSource } from "page/data.js" */
+/** @import { Head, Part, RunError, RunSource } from "page/data.js" */
 /** @import { Health } from "page/health.js" */
 /** @import { HeatModel } from "page/heat_model.js" */
 
@@ -273,7 +273,7 @@ export class App {
     const block = heat[0]?.[0]?.columns ? heat[0][0] : null;
     const model = block ? this.model(block, state.difference ? (heat[1]?.[0] ?? null) : null) : null;
     this.measure(block, strip[0]?.[0] ?? null);
-    this.heat.show(model, head.lenses.length ? "No layer has numbers in these steps." : "This run has no numbers yet.");
+    this.heat.show(model, this.whyEmpty(head));
     const { ruler } = this;
     this.findings.show();
     this.overview.root.hidden = !ruler || !strip[0]?.length;
@@ -290,6 +290,12 @@ export class App {
       model,
     });
     document.title = `${printable(state.run)} · monitorch`;
+  }
+
+  /** @param {Head} head */
+  whyEmpty({ lenses, status }) {
+    if (lenses.length) return "No layer has numbers in these steps.";
+    return status === "running" ? "This run has no numbers yet." : "This run has no numbers.";
   }
 
   /**

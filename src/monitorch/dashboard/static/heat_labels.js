@@ -13,6 +13,8 @@ const PADDING = 8;
 const PIXELS = { right: 6, chevron: 14, pin: 21, dot: 12, gap: 5 };
 /** A name that would be cut shorter is left to the style sheet. */
 const SHORTEST = 6;
+/** The height of a name where not all rows have one. */
+const SPARSE_HEIGHT = 13;
 const LAST_PARTS = /[^.]*(\.(weight|bias)[^.]*)?$/;
 
 /**
@@ -43,15 +45,17 @@ export function fillLabels(heat, first, end) {
 function labelled(heat, first, end, stride) {
   const all = Array.from({ length: end - first }, (_, index) => first + index);
   if (stride === 1) return all;
-  /** @type {Set<number>} */
-  const found = new Set();
-  const isFree = (/** @type {number} */ row) => {
-    for (let near = row - stride + 1; near < row + stride; near++) if (found.has(near)) return false;
-    return true;
+  const lowest = Math.max(heat.rows.length - Math.ceil(SPARSE_HEIGHT / heat.rowHeight), 0); // below it a name is cut off
+  /** @type {Map<number, number>} Labelled rows, by where their names begin. */
+  const found = new Map();
+  const label = (/** @type {number} */ row) => {
+    const start = Math.min(row, lowest);
+    for (let near = start - stride + 1; near < start + stride; near++) if (found.has(near)) return;
+    found.set(start, row);
   };
-  for (const row of all) if (heat.toneOf(heat.rows[row]) && isFree(row)) found.add(row);
-  for (const row of all) if (row % stride === 0 && isFree(row)) found.add(row);
-  return [...found].sort((one, other) => one - other);
+  for (const row of all) if (heat.toneOf(heat.rows[row])) label(row);
+  for (const row of all) if (row % stride === 0) label(row);
+  return [...found.values()].sort((one, other) => one - other);
 }
 
 /** @type {WeakMap<Row[], { key: string, texts: string[] }>} */
@@ -121,7 +125,9 @@ function indent(heat, row) {
  * @param {number} height
  */
 function place(node, heat, start, height) {
-  node.style.top = `${start * heat.rowHeight - heat.view.scrollTop}px`;
+  // a name may be taller than its row, but not the last one: its lower half would be cut off
+  const top = Math.min(start * heat.rowHeight, Math.max(heat.rows.length * heat.rowHeight - height, 0));
+  node.style.top = `${top - heat.view.scrollTop}px`;
   node.style.height = `${height}px`;
   return node;
 }
@@ -158,7 +164,7 @@ function rowLabel(heat, index, text, isSparse) {
   const tone = heat.toneOf(row);
   if (tone) node.append(element("span", { class: "dot", "data-tone": tone }));
   if (!row.isGroup && !isSparse) node.append(pinButton(heat, row));
-  return place(node, heat, index, isSparse ? 13 : heat.rowHeight);
+  return place(node, heat, index, isSparse ? SPARSE_HEIGHT : heat.rowHeight);
 }
 
 /**

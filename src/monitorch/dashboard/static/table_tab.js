@@ -17,17 +17,15 @@ export class TableTab {
     this.caption = element("caption");
     this.body = element("tbody");
     const heads = ["layer", "newest", "smallest", "mean", "largest", "not finite"];
-    this.root = element(
-      "div",
-      { class: "table-tab" },
-      element(
-        "table",
-        {},
-        this.caption,
-        element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col", text })))),
-        this.body,
-      ),
+    this.table = element(
+      "table",
+      {},
+      this.caption,
+      element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col", text })))),
+      this.body,
     );
+    this.empty = element("p", { class: "empty", text: "No layer has numbers." });
+    this.root = element("div", { class: "table-tab" }, this.table, this.empty);
   }
 
   /**
@@ -36,6 +34,8 @@ export class TableTab {
    * @param {HeatModel | null} model
    */
   show(total, model) {
+    this.empty.hidden = model !== null;
+    this.table.hidden = !model;
     if (!total || !model) return;
     const { state } = this.app;
     const matches = matcher(state.search).test;

@@ -7,7 +7,7 @@ import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, saveButt
 import { saveHeatCsv, saveHeatPng } from "page/exports.js";
 import { count, duration } from "page/format.js";
 import { verdictTone } from "page/health.js";
-import { matcher, menu } from "page/names.js";
+import { matcher, menu, WHOLE_RUN } from "page/names.js";
 import { printable, shortNames } from "page/text.js";
 
 /** @import { App } from "page/app.js" */
@@ -153,7 +153,7 @@ class Badge {
   /** @param {App} app */
   constructor(app) {
     this.app = app;
-    this.status = element("span", { class: "status" });
+    this.status = element("span", { class: "status", role: "status" }); // the facts beside it change every second
     this.facts = element("span", { class: "facts" });
     this.error = element("button", {
       type: "button",
@@ -161,7 +161,7 @@ class Badge {
       onclick: () => app.state.set({ tab: "alerts" }),
     });
     this.pause = iconButton("pause", "Pause (space)", () => app.togglePause());
-    this.root = element("div", { class: "badge", role: "status" }, this.status, this.facts, this.error, this.pause);
+    this.root = element("div", { class: "badge" }, this.status, this.facts, this.error, this.pause);
     setInterval(() => this.show(), 1000);
   }
 
@@ -173,7 +173,7 @@ class Badge {
     const since = source.isLive ? (performance.now() - (head.at ?? 0)) / 1000 : 0;
     const status = head.status === "running" && head.age + since > STALE_SECONDS ? "stale" : head.status;
     this.root.dataset.status = isPaused ? "paused" : status;
-    this.status.textContent = isPaused ? "paused" : status;
+    write(this.status, isPaused ? "paused" : status);
     const facts = [`step ${count(head.last_step)}`];
     if (head.tick_age !== null && source.isLive) facts.push(`${duration(head.tick_age + since)} ago`);
     if (head.dropped) facts.push(`${count(head.dropped)} dropped`);
@@ -239,6 +239,7 @@ export class HeatBar {
     const { state, head } = this.app;
     if (document.activeElement !== this.search) this.search.value = state.search;
     this.search.classList.toggle("is-invalid", !matcher(state.search).isValid);
+    this.statistic.hidden = !head?.lenses.some(({ name }) => name !== WHOLE_RUN);
     fillSelect(this.statistic, menu(head?.lenses ?? []), JSON.stringify([state.lens, state.statistic]));
     this.sort.show(state.sort);
     this.rows.show(state.rows);

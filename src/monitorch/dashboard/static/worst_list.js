@@ -1,6 +1,6 @@
 // The worst layers, and why: what the panel beside the heat map shows until one is chosen.
 
-import { breakable, element } from "page/dom.js";
+import { breakable, element, write } from "page/dom.js";
 import { number } from "page/format.js";
 import { layerText, matcher, title } from "page/names.js";
 
@@ -15,12 +15,16 @@ export class WorstList {
     this.shown = "";
     this.head = element("h2");
     this.list = element("ol");
-    this.root = element("div", { class: "worst" }, this.head, this.list);
+    this.empty = element("p", { class: "empty" });
+    this.root = element("div", { class: "worst" }, this.head, this.list, this.empty);
   }
 
   show() {
+    const { health, state } = this.app;
     const layers = this.layers();
-    const shown = JSON.stringify([layers, this.app.state.run]);
+    this.empty.hidden = !health || layers.length > 0;
+    write(this.empty, health?.layers.length ? "No layer matches the filter." : "No layer has numbers.");
+    const shown = JSON.stringify([layers, state.run]);
     if (shown === this.shown) return;
     this.shown = shown;
     const isCalm = layers.every(({ tone }) => !tone);
