@@ -17,8 +17,6 @@ from ..store import DEFAULT_FOLDER, WHOLE_RUN, Axis, LensInfo, Run, Statistic, W
 
 T = TypeVar("T")
 
-_ALL_TICKS = 10**9
-
 
 class Choice(NamedTuple):
     """A statistic of a lens, and some of its layers; the lens as it was when chosen, since the run may grow."""
@@ -103,12 +101,12 @@ def recent(run: Run, choice: Choice, ticks: int) -> Numbers:
 
 def every_tick(run: Run, choice: Choice, layers: Sequence[str]) -> Numbers:
     """All ticks of a statistic."""
-    return _read(run, choice, layers, None)
+    return _read(run, choice, layers, ranking.ALL_TICKS)
 
 
-def _read(run: Run, choice: Choice, layers: Sequence[str], first: int | None, resolution: int = _ALL_TICKS) -> Numbers:
+def _read(run: Run, choice: Choice, layers: Sequence[str], columns: int) -> Numbers:
     lens = choice.lens
-    return _numbers(run.window(lens.name, choice.statistic.name, first, lens.last_step, resolution, layers))
+    return _numbers(run.window(lens.name, choice.statistic.name, None, lens.last_step, columns, layers))
 
 
 def _numbers(found: Window) -> Numbers:
@@ -117,7 +115,7 @@ def _numbers(found: Window) -> Numbers:
 
 def outline(run: Run, choice: Choice, columns: int) -> Numbers:
     """The whole run in at most this many columns."""
-    return _read(run, choice, choice.layers, None, columns)
+    return _read(run, choice, choice.layers, columns)
 
 
 def pieces(layers: Sequence[str], size: int = 64) -> Iterable[Sequence[str]]:

@@ -1,7 +1,6 @@
 """What is known of a run, as plain data."""
 
 import argparse
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..diagnosis import Finding, findings_of, verdict
+from ..diagnosis.check import without_diagnosis
 from ..errors import StoreError
 from ..store import WHOLE_RUN, Frame, Run, RunInfo, is_absent, open_run
+from ..store.status import age
 from .reading import Choice, choose
 from .wording import status_text
 
@@ -34,15 +35,15 @@ def headline(run: Run, findings: Sequence[Finding] | None = None) -> dict[str, A
     """
     meta, lenses = run.meta, run.lenses
     found = findings_of(meta) if findings is None else findings
-    age = max(time.time() - float(meta.get("heartbeat", 0.0)), 0.0)
+    seconds = age(meta)
     return {
         "name": run.name,
         "path": run.path.parent,
-        "status": status_text(run.status, age),
+        "status": status_text(run.status, seconds),
         "error": run.error,
         "ticks": max((lens.ticks for lens in lenses.values()), default=0),
         "last_step": run.last_step,
-        "age": age,
+        "age": seconds,
         "size": _size(run.path),
         "dropped": int(meta.get("dropped", 0)),
         "overhead": meta.get("overhead"),
@@ -50,11 +51,6 @@ def headline(run: Run, findings: Sequence[Finding] | None = None) -> dict[str, A
         "verdict": verdict(found),
         "findings": None if found is None else [finding.to_json() for finding in found],
     }
-
-
-def settings_and_facts(run: Run) -> dict[str, Any]:
-    """What was noted in the run, without its findings and what a diagnosis has kept for itself."""
-    return {name: value for name, value in run.meta.items() if name not in ("findings", "notes", "diagnosis")}
 
 
 def _size(path: Path) -> int:
@@ -100,7 +96,7 @@ def facts(run: Run, options: argparse.Namespace) -> dict[str, Any]:
     steps = {lens: frame.step for lens, frame in newest.items()}
     return {
         **headline(run),
-        "meta": settings_and_facts(run),
+        "meta": without_diagnosis(run.meta),
         "lenses": [{**lens._asdict(), "newest_step": steps.get(lens.name)} for lens in run.lenses.values()],
         "layers": run.layers,
         "newest": numbers,

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..diagnosis import findings_of
+from ..diagnosis.check import OF_DIAGNOSIS
 from ..store import WHOLE_RUN, Event, Failure, Frame, LensInfo, Run, is_absent
 from ..store.database import OWNER
 from ..store.types import FINDING
@@ -28,7 +29,7 @@ _MOMENTS = ("started", "resumed", "ended")
 _COST = ("overhead", "overhead_at_least")
 _ELSEWHERE = (
     *("name", "status", "error", "heartbeat", "dropped", "id", "tick_unit"),
-    *("findings", "notes", "diagnosis", OWNER, *_COST, *_PROCESS, *_MOMENTS),
+    *(*OF_DIAGNOSIS, OWNER, *_COST, *_PROCESS, *_MOMENTS),
 )
 _TROUBLE = r"\bNaN\b|-?\bInf\b|!\d+"
 

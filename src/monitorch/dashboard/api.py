@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..diagnosis import findings_of, verdict
+from ..diagnosis.check import without_diagnosis
 from ..diagnosis.ranking import LayerHealth, rank
 from ..store import WHOLE_RUN, Event, LensInfo, Run, RunInfo, Statistic
+from ..store.status import age
 
 DESCRIBED_LAYERS = 40
 """So many layers are described even if nothing is wrong with them."""
@@ -49,12 +51,12 @@ def head(run: Run) -> dict[str, Any]:
         "status": run.status,
         "error": run.error,
         "last_step": run.last_step,
-        "age": max(now - float(meta.get("heartbeat", now)), 0.0),
+        "age": age(meta),
         "tick_age": _tick_age(run, lenses.values(), now),
         "dropped": meta.get("dropped", 0),
         "overhead": meta.get("overhead"),
         "overhead_at_least": bool(meta.get("overhead_at_least")),
-        "meta": _told(meta),
+        "meta": without_diagnosis(meta),
     }
     # names, of which there may be thousands, need no conversion
     layers = [layer._asdict() for layer in run.layers]
@@ -67,7 +69,7 @@ def summary(run: Run) -> dict[str, Any]:
     lines = [known for known in lens.statistics if known.role == "line"] if lens else []
     newest = {one.name: number for one in lines if lens and (number := _newest(run, lens, one.name)) is not None}
     known = [_statistic(one) for one in lines if one.name in newest]
-    told = plain(_told(run.meta))
+    told = plain(without_diagnosis(run.meta))
     return {"meta": told, "verdict": verdict(findings_of(run.meta)), "statistics": known, "newest": plain(newest)}
 
 
@@ -130,11 +132,6 @@ def _newest(run: Run, lens: LensInfo, statistic: str) -> float | None:
         if len(values):
             return float(values[-1])
     return None
-
-
-def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a run without what :func:`health` tells, and what only a diagnosis needs."""
-    return {name: value for name, value in meta.items() if name not in ("findings", "notes", "diagnosis")}
 
 
 def _layer_health(one: LayerHealth) -> dict[str, Any]:

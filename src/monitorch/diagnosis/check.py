@@ -1,7 +1,8 @@
 """The same diagnosis for a run on disk."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..errors import StoreError
 from ..store import Run, open_run
@@ -13,6 +14,14 @@ from .symptoms import Symptom
 
 FACTS = "diagnosis"
 """The key of the run facts in the metadata of a stored run."""
+
+OF_DIAGNOSIS = ("findings", "notes", FACTS)
+"""The keys of all that a diagnosis keeps there."""
+
+
+def without_diagnosis(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a stored run that do not come from its diagnosis."""
+    return {name: value for name, value in meta.items() if name not in OF_DIAGNOSIS}
 
 
 def stored_history(run: Run) -> SampleHistory:

@@ -32,7 +32,8 @@ RECENT_TICKS = 60
 """How many ticks count as recent."""
 
 CALM_FACTOR = 3.0
-_ALL_TICKS = 10**9
+ALL_TICKS = 10**9
+"""More columns than any window has ticks."""
 FACT = "last"
 """The line of a statistic that is a fact, not a size."""
 _ZERO_IS_FINE = re.compile(r"min|max|q\d+|zero|infinite|nan|unused")
@@ -292,7 +293,7 @@ def recent(
     first, last = lens.first_step or 0, lens.last_step or 0
     span = (last - first) * ticks // max(lens.ticks - 1, 1) + 1
     while True:  # ticks need not be evenly spread
-        window = run.window(lens.name, statistic.name, last - span, last, _ALL_TICKS, layers)
+        window = run.window(lens.name, statistic.name, last - span, last, ALL_TICKS, layers)
         if len(window.last_step) >= ticks or last - span <= first:
             break
         span *= 4

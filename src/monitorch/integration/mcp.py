@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from .. import __version__
 from ..cli.arguments import expression, tolerance
 from ..cli.run_difference import compare_runs
-from ..cli.run_facts import headline, listed, newest_frames, settings_and_facts
+from ..cli.run_facts import headline, listed, newest_frames
 from ..cli.strict_json import answer
 from ..dashboard.run_folder import RunFolder
 from ..diagnosis import Finding, findings_of, verdict
-from ..diagnosis.check import check_with_notes
+from ..diagnosis.check import check_with_notes, without_diagnosis
 from ..diagnosis.ranking import central, rank
 from ..errors import MissingExtraError, MonitorchError, OptionError
 from ..store import WHOLE_RUN, LensInfo, Run, Window
@@ -112,7 +112,7 @@ class RunTools:
         head = {name: value for name, value in headline(opened).items() if name != "findings"}
         return {
             **head,
-            "meta": settings_and_facts(opened),
+            "meta": without_diagnosis(opened.meta),
             "lenses": [_lens(lens) for lens in opened.lenses.values()],
             "worst_layers": worst,
             "events": opened.events()[-EVENTS:],
