@@ -22,7 +22,7 @@ SIGNATURE = {"tl.int64": "i64", "tl.int32": "i32", "tl.float32": "fp32", "tl.flo
 
 def _reads(x: torch.Tensor) -> bool:
     is_dense = x.is_contiguous() or fused._is_dense(x.shape, x.stride())
-    return x.is_cpu and x.dtype in fused._DTYPES and is_dense and x.numel() > 0
+    return x.is_cpu and x.dtype in fused.DTYPES and is_dense and x.numel() > 0
 
 
 def pretend(monkeypatch: Any, launcher: Callable[..., None]) -> None:

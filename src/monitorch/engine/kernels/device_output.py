@@ -14,18 +14,14 @@ ACTIVE = constant(int(columns.ACTIVE))
 DEAD = constant(int(columns.DEAD))
 CHANNELS = constant(int(columns.CHANNELS))
 
-COLUMNS = constant(1)
-"""Channels are the columns of the matrix that is read."""
-ROWS = constant(2)
-"""Channels are its rows."""
+NO_CHANNELS, IN_COLUMNS, IN_ROWS = 0, 1, 2
+"""FLAGS: no channels are counted, or they are the columns, or the rows, of the matrix that is read."""
+COLUMNS = constant(IN_COLUMNS)
 
-
-SHARED = constant(0)
-"""Several programs add to the squares of a sample, each for several samples."""
-SINGLE = constant(1)
-"""Several programs add to the squares of a sample, each for only one."""
-WHOLE = constant(2)
-"""A program reads all of its samples, each of them a row."""
+OF_SEVERAL, OF_ONE, OF_ROWS = 0, 1, 2
+"""SUMS: several programs add to the squares of a sample, each for several samples, or each for only one; or a program
+reads all of its samples, each of them a row."""
+SHARED, SINGLE, WHOLE = constant(OF_SEVERAL), constant(OF_ONE), constant(OF_ROWS)
 
 PROGRAM = constant(1 << 40)
 """One finished program in the counter, whose lower bits count active elements."""

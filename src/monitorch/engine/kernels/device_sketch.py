@@ -12,10 +12,12 @@ from .triton_import import constant, jit, tl
 
 DEAD = constant(int(columns.DEAD))
 
-BUCKETS = constant(4096)
+BUCKETS = constant(reference.SKETCH)
 """Elements in a block, and numbers in a sketch."""
 GRAIN = constant(reference.GRAIN)
 """Elements that stay neighbours, so that a thread reads them at once."""
+POOL = constant(len(reference.SIGNS))
+"""Signs in the pool."""
 
 
 @jit
@@ -39,7 +41,7 @@ def drawn(block):
     number = (number ^ (number >> 16)) * 0x85EBCA6B
     number = number ^ (number >> 13)
     shift = (number >> 20) & (BUCKETS - GRAIN)
-    return shift.to(tl.int32), (number & (0x10000 - GRAIN)).to(tl.int32), (number << 15).to(tl.int32)
+    return shift.to(tl.int32), (number & (POOL - GRAIN)).to(tl.int32), (number << 15).to(tl.int32)
 
 
 @jit

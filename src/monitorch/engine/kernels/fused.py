@@ -10,7 +10,7 @@ from ..allocation import lasting
 from ..columns import WIDTH, Column, bits
 from .device import geometry_kernel
 from .device_facts import FOUND, facts_kernel
-from .device_output import output_kernel
+from .device_output import IN_COLUMNS, IN_ROWS, NO_CHANNELS, OF_ONE, OF_ROWS, OF_SEVERAL, output_kernel
 from .device_rows import rows_kernel
 from .device_sketch import sketch_kernel
 from .host_pieces import float32_below
@@ -22,10 +22,10 @@ __all__ = ["AVAILABLE", "GeometryReader", "OutputReader", "SketchReader", "scrat
 
 ROW_BYTES = 8 * WIDTH
 
-_DTYPES: dict[torch.dtype, Any] = (
+DTYPES: dict[torch.dtype, Any] = (
     {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16} if AVAILABLE else {}
 )
-
+"""What Triton calls the dtypes that the kernels read."""
 
 FILLED = bits([Column.LARGEST])
 """The columns that these kernels fill on request. If others are wanted, the reference measures the tensor, in more
@@ -39,7 +39,7 @@ def can_fill(wanted: int) -> bool:
 
 def supports(x: Tensor) -> bool:
     """Whether the kernels here can read ``x``: on a GPU, float32 or shorter, without gaps in memory."""
-    if not x.is_cuda or x.dtype not in _DTYPES or x.layout is not torch.strided:
+    if not x.is_cuda or x.dtype not in DTYPES or x.layout is not torch.strided:
         return False
     return (x.is_contiguous() or _is_dense(x.shape, x.stride())) and x.numel() > 0 and _works(x.get_device())
 
@@ -106,14 +106,14 @@ def _matrix(x: Tensor, channel_dim: int | None) -> tuple[int, int, int, int]:
     """Memory of ``x`` as a matrix: which of its sides are channels, rows per sample, their length, channels."""
     batch, per_sample = x.shape[0], x.numel() // x.shape[0]
     if channel_dim is None:
-        return 0, 1, per_sample, 0
+        return NO_CHANNELS, 1, per_sample, 0
     channels = x.shape[channel_dim]
     if channel_dim % x.dim() == 0:
-        return 2, 1, per_sample, batch
+        return IN_ROWS, 1, per_sample, batch
     inner = x.stride(channel_dim) if channels > 1 else per_sample
     if inner == 1:
-        return 1, per_sample // channels, channels, channels
-    return 2, per_sample // inner, inner, channels
+        return IN_COLUMNS, per_sample // channels, channels, channels
+    return IN_ROWS, per_sample // inner, inner, channels
 
 
 class Tiling(NamedTuple):
@@ -131,19 +131,19 @@ class Tiling(NamedTuple):
 
 def _tiling(flags: int, single: bool, span: int, length: int, size: int, wanted: int) -> Tiling:
     """Programs of about ``wanted`` elements, made of tiles of ``size`` and as many steps as the matrix allows."""
-    if flags == 1 and single:
+    if flags == IN_COLUMNS and single:
         even = length & -length
         breadth = min(even, 256) if even >= 64 else 256
-    elif flags == 1:  # long rows, since each row costs an atomic
+    elif flags == IN_COLUMNS:  # long rows, since each row costs an atomic
         breadth = min(max(32, _power(length)), 4 * TILE)
     else:
         breadth = min(_power(length), TILE)
     height = max(1, size // breadth)
-    reach = -(-span // height) if flags == 1 else -(-length // breadth)
-    steps = 1 if flags == 1 and not single else max(1, min(wanted // (height * breadth), reach))
+    reach = -(-span // height) if flags == IN_COLUMNS else -(-length // breadth)
+    steps = 1 if flags == IN_COLUMNS and not single else max(1, min(wanted // (height * breadth), reach))
     if steps > UNROLL:
         steps -= steps % UNROLL
-    return Tiling(height, breadth, steps, breadth * (1 if flags == 1 else steps) >= length)
+    return Tiling(height, breadth, steps, breadth * (1 if flags == IN_COLUMNS else steps) >= length)
 
 
 @lru_cache(maxsize=1024)
@@ -153,9 +153,9 @@ def _plan(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, channe
     batch = shape[0]
     copy = batch > 1 and stride[0] * batch != x.numel()
     flags, group, length, channels = _matrix(x.contiguous() if copy else x, channel_dim)
-    if group == 1 and flags != 2 and length <= 4 * TILE and batch > 1:
+    if group == 1 and flags != IN_ROWS and length <= 4 * TILE and batch > 1:
         return Plan(device, copy, *_rows_plan(batch, length, flags, dtype, x.numel() // (WAVES * processors(device))))
-    single = group * length >= (16 if flags == 1 else 4) * TILE and (flags != 1 or group >= 16)
+    single = group * length >= (16 if flags == IN_COLUMNS else 4) * TILE and (flags != IN_COLUMNS or group >= 16)
     span = group if single else batch * group
     wanted = x.numel() // (WAVES * processors(device))
     sizes = [TILE] if single else [TILE, 2 * TILE, 4 * TILE]
@@ -163,10 +163,10 @@ def _plan(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, channe
     tiling = next((t for t in tilings if t.elements >= wanted), tilings[-1])
     height, breadth, steps, whole = tiling
     unroll = 0 if steps == 1 else UNROLL if steps % UNROLL == 0 else 1
-    rows, columns = (height * steps, breadth) if flags == 1 else (height, breadth * steps)
+    rows, columns = (height * steps, breadth) if flags == IN_COLUMNS else (height, breadth * steps)
     across = -(-length // columns)
     programs = across * -(-span // rows) * (batch if single else 1)
-    sums = 1 if single else 2 if whole and group == 1 else 0
+    sums = OF_ONE if single else OF_ROWS if whole and group == 1 else OF_SEVERAL
     warps = WARPS if height * breadth < 4 * TILE else 2 * WARPS
     constants = (flags, sums, length % columns == 0, height, breadth, unroll)
     launchers = _launchers(output_kernel, warps, dtype, length, *constants)
@@ -186,7 +186,7 @@ def _rows_plan(batch: int, length: int, flags: int, dtype: torch.dtype, wanted: 
 def _launchers(kernel: Any, warps: int, dtype: torch.dtype, length: int, *constants: Any) -> tuple[Launcher, Launcher]:
     """For any address, and for aligned ones."""
     anywhere, aligned = (
-        _launcher(kernel, warps, _DTYPES[dtype], aligned and length % 16 == 0, *constants) for aligned in (False, True)
+        _launcher(kernel, warps, DTYPES[dtype], aligned and length % 16 == 0, *constants) for aligned in (False, True)
     )
     return anywhere, aligned
 
@@ -228,7 +228,7 @@ class OutputReader:
 
 @lru_cache(maxsize=64)
 def _geometry_launcher(dtype: torch.dtype, aligned: bool, keep: bool) -> Launcher:
-    return Launcher(geometry_kernel, GEOMETRY_WARPS, _DTYPES[dtype], aligned, keep, GEOMETRY_TILE)
+    return Launcher(geometry_kernel, GEOMETRY_WARPS, DTYPES[dtype], aligned, keep, GEOMETRY_TILE)
 
 
 class GeometryReader:
@@ -252,7 +252,7 @@ class GeometryReader:
 
 @lru_cache(maxsize=64)
 def _facts_launcher(dtype: torch.dtype, aligned: bool) -> Launcher:
-    return Launcher(facts_kernel, FACTS_WARPS, _DTYPES[dtype], aligned, FACTS_TILE)
+    return Launcher(facts_kernel, FACTS_WARPS, DTYPES[dtype], aligned, FACTS_TILE)
 
 
 def whole_facts(x: Tensor) -> Tensor | None:
@@ -280,7 +280,7 @@ def pool_of_signs(device: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _sketch_launcher(dtype: torch.dtype, aligned: bool) -> Launcher:
-    return Launcher(sketch_kernel, SKETCH_WARPS, _DTYPES[dtype], aligned)
+    return Launcher(sketch_kernel, SKETCH_WARPS, DTYPES[dtype], aligned)
 
 
 class SketchReader:

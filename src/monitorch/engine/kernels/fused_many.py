@@ -10,7 +10,7 @@ from torch import Tensor
 from ...numerical.precision import HOST
 from .device_many import HEADER_BYTES, many_kernel
 from .device_sketch import join_kernel, parts_kernel
-from .fused import _DTYPES, ROW_BYTES, SKETCH_WARPS, pool_of_signs, threshold
+from .fused import DTYPES, ROW_BYTES, SKETCH_WARPS, pool_of_signs, threshold
 from .launch import Launcher
 from .reference import SKETCH
 
@@ -34,7 +34,7 @@ Group = tuple[torch.dtype, bool, int]
 @lru_cache(maxsize=64)
 def _launcher(group: Group, keep: bool, update: bool) -> Launcher:
     dtype, aligned, neighbours = group
-    return Launcher(many_kernel, WARPS, _DTYPES[dtype], aligned, keep, update, neighbours, TILE, CHUNK)
+    return Launcher(many_kernel, WARPS, DTYPES[dtype], aligned, keep, update, neighbours, TILE, CHUNK)
 
 
 def _inner(x: Tensor) -> int:
@@ -203,7 +203,7 @@ class ManyUpdates(_Many):
 
 @lru_cache(maxsize=64)
 def _parts_launcher(dtype: torch.dtype, aligned: bool) -> Launcher:
-    return Launcher(parts_kernel, SKETCH_WARPS, _DTYPES[dtype], aligned)
+    return Launcher(parts_kernel, SKETCH_WARPS, DTYPES[dtype], aligned)
 
 
 @lru_cache(maxsize=2)
