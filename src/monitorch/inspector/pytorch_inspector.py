@@ -137,9 +137,9 @@ class PyTorchInspector(DisplaysRun):
         self.depth, self.module_name_prefix, self.master_rank = depth, module_name_prefix, master_rank
         self.is_main_process = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == master_rank
         self.state.per_rank, self.aliases = per_rank, dict[str, list[str]]()
-        self._call_preprocessor = ExplicitCall(train_loss_str, non_train_loss_str)
-        self._call_preprocessor.open_step = self.state.open_step
-        self._call_preprocessor.finished_step = self.state.finished_step
+        self.pushed = ExplicitCall(train_loss_str, non_train_loss_str)
+        """The losses and metrics that were pushed since the last tick."""
+        self.pushed.open_step, self.pushed.finished_step = self.state.open_step, self.state.finished_step
         self._logged = LoggedScalars()
         self._refused = set[str]()
         self._checks_sight: bool | None = None
@@ -264,6 +264,13 @@ class PyTorchInspector(DisplaysRun):
 
     def detach(self) -> "PyTorchInspector":
         """Stop watching the model: removes all hooks, restarts the counter and clears figures."""
+        self.leave()
+        if hasattr(self.visualizer, "reset_fig"):
+            self.visualizer.reset_fig()
+        return self
+
+    def leave(self) -> None:
+        """The same, but figures stay."""
         if not self.state.attached:
             raise LifecycleError("there is nothing to detach from: attach() a model first")
         self._last_records = self.records()
@@ -276,12 +283,9 @@ class PyTorchInspector(DisplaysRun):
         self.state.meet_as("")
         self._layers = self._steps = self._model = None
         self.aliases = {}
-        self._call_preprocessor.reset()
+        self.pushed.reset()
         self.state.restart()
         self.state.attached = False
-        if hasattr(self.visualizer, "reset_fig"):
-            self.visualizer.reset_fig()
-        return self
 
     def drop(self) -> None:
         """Remove all hooks and show nothing. Computes nothing, so the garbage collector may call it."""
@@ -331,7 +335,7 @@ class PyTorchInspector(DisplaysRun):
         """Add a metric's value; LossMetrics shows it if it is among its ``metrics``."""
         try:
             self.complete_step()
-            push = self._call_preprocessor.push_running if running else self._call_preprocessor.push_memory
+            push = self.pushed.push_running if running else self.pushed.push_memory
             self._take("push_metric", name, value, partial(push, name, value), name)
         except Exception as error:
             tell(self.state, f"adding to the metric {name!r}", error)
@@ -340,8 +344,8 @@ class PyTorchInspector(DisplaysRun):
         """Add a loss; does not wait for the GPU. ``running=False`` keeps every value, for medians and quartiles."""
         try:
             self.complete_step()
-            push = partial(self._call_preprocessor.push_loss, value, train=train, running=running)
-            report: str | None = TRAINING_LOSS if train else self._call_preprocessor.non_train_loss_str
+            push = partial(self.pushed.push_loss, value, train=train, running=running)
+            report: str | None = TRAINING_LOSS if train else self.pushed.non_train_loss_str
             if not train and self.state.finished_step() is not None:
                 report = None  # its step is given
             self._take("push_loss", "loss", value, push, report)
@@ -418,7 +422,7 @@ class PyTorchInspector(DisplaysRun):
 
     def hold(self, names: Collection[str]) -> None:
         """Assign what was collected under these names to the last step, even if the next tick comes later."""
-        for source in (self._call_preprocessor, self._logged.numbers):
+        for source in (self.pushed, self._logged.numbers):
             source.hold(self.state.step, names)
         for lens in self._adopted:
             if isinstance(lens, LossMetrics):
@@ -427,15 +431,18 @@ class PyTorchInspector(DisplaysRun):
     def state_dict(self) -> dict[str, Any]:
         """The position of the run, as plain data and tensors; save it with your checkpoint."""
         self.complete_step()
-        return checkpoint.save(self)
+        return checkpoint.save(self._parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state as if there had been no interruption; attach the model first."""
-        checkpoint.load(self, state)
+        checkpoint.load(self._parts, state)
+        self._tell_of_step()
+        self._show_logged()
 
     def begin_at(self, step: int) -> None:
         """Continue counting from this step if there is no saved state to load. Call it before the first step."""
-        checkpoint.count_on(self, step)
+        checkpoint.count_on(self.state, step)
+        self._tell_of_step()
 
     def records(self) -> list[Record]:
         """The numbers of the last active tick, one by one; also after :meth:`detach`."""
@@ -508,6 +515,19 @@ class PyTorchInspector(DisplaysRun):
         """Record nothing inside a ``with`` block."""
         return self.state.pause()
 
+    @property
+    def _parts(self) -> checkpoint.InspectorParts:
+        """What a checkpoint holds; the lens of logged numbers, which is made when needed, is not one of the user's."""
+        lenses = [lens for lens in self._adopted if lens is not self._logged]
+        return checkpoint.InspectorParts(self.state, self.pushed, self._logged, lenses)
+
+    def _tell_of_step(self) -> None:
+        """Pass the step number on to everything that counts steps."""
+        if self._steps is not None:
+            self._steps.run_statistics.begin_at(self.state.step)
+        if hasattr(self.visualizer, "continue_from"):
+            self.visualizer.continue_from(self.state.step)
+
     def _adopt_lenses(self) -> None:
         """Set up the lenses in the list, also those added later, and drop those that were removed from it."""
         for lens in [lens for lens in self._adopted if lens is not self._logged]:
@@ -523,7 +543,7 @@ class PyTorchInspector(DisplaysRun):
 
     def _adopt(self, lens: AbstractLens) -> None:
         self._adopted.append(lens)
-        lens.register_foreign_preprocessor(self._call_preprocessor, self.state)
+        lens.register_foreign_preprocessor(self.pushed, self.state)
         lens.introduce_tags(self.visualizer)
         if self._is_off:
             lens.detach_from_module()
@@ -656,7 +676,7 @@ class PyTorchInspector(DisplaysRun):
         others = [lens for lens in self._adopted if lens is not self._logged]
         lenses = [*others, self._logged] if is_joint else self._adopted
         state.counter = number  # not earlier: collect() above still needs the old number
-        tick = Tick(lenses, self._call_preprocessor, state, axis, exchange, self._with_logged)
+        tick = Tick(lenses, self.pushed, state, axis, exchange, self._with_logged)
         self._shown_epoch, self._shown_step = tick.number, tick.step
         shows = self.is_main_process or state.per_rank
         can_wait = getattr(self.visualizer, "deferred", False) if shows else is_joint

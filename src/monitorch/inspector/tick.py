@@ -108,7 +108,7 @@ class Tick:
         self._engine = state.engine
         self._chunks = [] if self._engine is None else self._engine.take()
         known = [lens for lens in lenses if isinstance(lens, Lens)]
-        preprocessors = chain([pushed], *(lens._preprocessors for lens in known))
+        preprocessors = chain([pushed], *(lens.preprocessors for lens in known))
         self._held = [(preprocessor, preprocessor.release()) for preprocessor in preprocessors]
         rows = chain.from_iterable(chunk.pending() for chunk in self._chunks)
         samples = chain.from_iterable(self._pending(preprocessor, kept) for preprocessor, kept in self._held)

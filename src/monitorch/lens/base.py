@@ -72,6 +72,11 @@ class Lens(AbstractLens):
         self._gatherers, self._layers, self._frames = [], {}, []
 
     @property
+    def preprocessors(self) -> tuple[Any, ...]:
+        """What computes its numbers."""
+        return self._preprocessors
+
+    @property
     def name(self) -> str:
         """The name of its numbers in records and runs."""
         return self._group or type(self).__name__

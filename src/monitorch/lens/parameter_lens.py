@@ -2,7 +2,7 @@
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,6 +34,11 @@ class ParameterLens(Lens):
         """Where each tensor was found first: the module, the parameter's name in it, and the module's own name; a weak
         reference to the tensor would keep torch from swapping it."""
         self._named_otherwise: dict[str, str] = {}
+
+    @property
+    def by_parameter(self) -> Mapping[str, AccumulatingPreprocessor]:
+        """What computes its numbers, by the name of the parameters that it gets."""
+        return self._by_parameter
 
     @property
     def _cure(self) -> str:  # type: ignore[override]

@@ -200,12 +200,12 @@ class LiveDiagnosis:
         it gets worse."""
         self._id = uuid4().hex
         known = [lens for lens in inspector.lenses if isinstance(lens, Lens)]
-        preprocessors = [part for lens in known for part in lens._preprocessors]
+        preprocessors = [part for lens in known for part in lens.preprocessors]
         self._targets = next((part for part in preprocessors if isinstance(part, loss_inputs.LossInputs)), None)
         self._spreads = [part for part in preprocessors if isinstance(part, LayerSpread)]
-        own = [lens._by_parameter for lens in known if isinstance(lens, ParameterLens)]
+        own = [lens.by_parameter for lens in known if isinstance(lens, ParameterLens)]
         parameters = {id(part): name for named in own for name, part in named.items() if name != ALL}
-        self._listen(preprocessors, inspector._call_preprocessor, parameters)
+        self._listen(preprocessors, inspector.pushed, parameters)
         self._first = FirstStep(self, optimizers[0]) if optimizers else None
 
     def _listen(

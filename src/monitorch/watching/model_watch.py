@@ -38,10 +38,10 @@ from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from ..inspector.module_tree import callback_for, unwrap
 from ..lens import AbstractLens
+from ..lens.base import Lens
 from ..lens.diagnosis_signals import DiagnosisSignals
 from ..store import DEFAULT_FOLDER, Event, Failure
 from ..store.status import uncaught
-from ..visualizer.dummy_visualizer import DummyVisualizer
 from ..visualizer.record import Record
 from ..visualizer.several import Several
 from ..visualizer.store_visualizer import StoreVisualizer, store_in
@@ -270,7 +270,7 @@ class Watch(DisplaysRun):
         self._reported_before = set[str]()
         """What was reported after that step."""
         self._waits_for_reports = False
-        known = [part for lens in inspector.lenses for part in getattr(lens, "_preprocessors", ())]
+        known = [part for lens in inspector.lenses if isinstance(lens, Lens) for part in lens.preprocessors]
         self._shows_evaluations = any(getattr(part, "record_eval", False) for part in known)
         self._known_overhead: tuple[float | None, bool] = None, False
         self._closed, self._was_told, self._hints = False, False, hints
@@ -390,7 +390,7 @@ class Watch(DisplaysRun):
         try:
             by_curve = {curve: value for (_, curve), value in self.inspector.state.newest.items()}
             known = {
-                "loss": by_curve.get(self.inspector._call_preprocessor.train_loss_str),
+                "loss": by_curve.get(self.inspector.pushed.train_loss_str),
                 "grad_norm": by_curve.get("gradient_norm"),
                 "overhead": self._lasting_overhead,
                 "verdict": None if self._diagnosis is None else self._diagnosis.last_verdict,
@@ -731,11 +731,7 @@ class Watch(DisplaysRun):
             _watches.pop(left[0], None)
         visualizer = self.inspector.visualizer
         if self.inspector.state.attached:
-            self.inspector._visualizer = DummyVisualizer()  # detach() clears figures, and the user still wants them
-            try:
-                self.inspector.detach()
-            finally:
-                self.inspector._visualizer = visualizer
+            self.inspector.leave()  # detach() clears figures, and the user still wants them
         status = "finished" if error is None else "crashed"
         shown = visualizer[0] if self._trackers and isinstance(visualizer, Several) else visualizer
         if self._owns_visualizer and isinstance(shown, StoreVisualizer):
