@@ -669,6 +669,15 @@ def test_a_model_whose_layers_are_never_called_is_told(inspect):
         optimizer.step()
 
 
+def test_a_model_that_trains_in_eval_mode_is_told(inspect):
+    model = new_model().eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inspect(model, all_lenses(), optimizer=optimizer)
+    loss_of(model, X).backward()
+    with pytest.warns(MonitorchWarning, match="the watched Sequential is in eval mode, .*; call model.train"):
+        optimizer.step()
+
+
 def test_hooks_that_change_gradients_are_seen_whenever_they_come(inspect):
     model = new_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -452,6 +452,9 @@ class StepCounter:
             cure = "watch the model after it is wrapped or moved, and pass the optimizer that trains it"
             seen = f"the optimizer made a step, but has no parameter of the watched {kind}"
             warn(f"{seen}; {cure}")
+        elif not self._state.passes and self._engine.is_blind and not model.training:
+            seen = f"the optimizer made a step, but the watched {kind} is in eval mode, so no pass counts as training"
+            warn(f"{seen}; call model.train() before training")
         elif not self._state.passes and self._engine.is_blind:
             cure = "watch the module whose layers are called in training, or call watched.forward() before each pass"
             seen = f"the optimizer made a step, but no layer of the watched {kind} was called since watching began"
