@@ -188,6 +188,12 @@ class TestOverfitting:
         checks = [1.5, 1.2, 1.0, 1.05, 1.1, 1.12, 1.13, 1.14, 1.15, 1.15]
         assert story().losses(falling(500)).checks(checks, self.CHECKS).one(Overfitting()).severity == "info"
 
+    @pytest.mark.parametrize(("last", "is_bad"), [(1.0, False), (0.98, False), (0.96, False), (0.85, True)])
+    def test_training_must_have_fallen_for_something_to_be_memorised(self, story, last, is_bad):
+        checks = [1.5, 1.2, 1.0, 1.05, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2]
+        losses = np.interp(np.arange(500), [0, 100, 150, 499], [2.0, 1.0, 1.0, last])
+        assert len(story().losses(losses).checks(checks, self.CHECKS).find(Overfitting())) == is_bad
+
     def test_it_cannot_be_known_right_after_the_lowest(self, story, falling):
         found = story().losses(falling(500)).checks([1.0, 2.0, 2.1, 2.2], [100, 200, 300, 400]).one(Overfitting())
         assert (found.step, found.detected_at) == (100, 300)

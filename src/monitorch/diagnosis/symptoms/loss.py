@@ -280,6 +280,7 @@ class Overfitting(Symptom):
     Attributes:
         rise: how many times the lowest validation loss; a third of that rise is worth an info.
         share: and how much more, as a share of the first loss.
+        fall: how much of the training loss must be gone since then, or half as much as validation has risen.
         gap: how many times the training loss a flat validation loss must be, if it is above half the loss of guessing.
         foreign: how many times the loss of guessing a validation loss must always be, from before much was learned,
             to be that of other data.
@@ -288,6 +289,7 @@ class Overfitting(Symptom):
     id: ClassVar[str] = "overfitting"
     rise: float = 1.15
     share: float = 0.05
+    fall: float = 0.1
     gap: float = 10.0
     foreign: float = 3.0
 
@@ -310,8 +312,8 @@ class Overfitting(Symptom):
             yield from self._gap(run)
             return
         then, now = run.loss_before(int(checks.steps[best])), run.last_loss
-        if not now < then:
-            return
+        if not then - now > min(self.fall * abs(then), (float(values[-1]) - lowest) / 2):
+            return  # nothing was memorised meanwhile: evaluations differ by chance, or the model gets worse at both
         text = (
             f"The validation loss was lowest at step {int(checks.steps[best]):,} ({short(lowest)}) and is "
             f"{short(float(values[-1]))} now, while the training loss fell from {short(then)} to {short(now)}. "
