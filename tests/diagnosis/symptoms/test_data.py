@@ -114,6 +114,24 @@ class TestOutputLossMismatch:
         told = outputs(story(ending("LogSoftmax"), loss_fn="NLLLoss"), -9.0, -0.1, [-30.0, -23.0])
         assert told.find(OutputLossMismatch()) == []
 
+    @pytest.mark.parametrize(
+        ("low", "means", "is_bad"),
+        [
+            (0.001, [1 / 32] * 20, True),
+            (0.001, [*[1 / 32] * 18, 1 / 10, 1 / 10], True),  # two batches were smaller
+            (0.001, [0.03] * 20, False),
+            (-0.001, [1 / 32] * 20, False),
+            (0.001, [1 / 32] * 4, False),
+        ],
+    )
+    def test_a_softmax_over_samples(self, story, low, means, is_bad):
+        told = story(loss_fn="CrossEntropyLoss", classes=4, loss_shapes={"output": [32, 4], "target": [32]})
+        told = outputs(told, low, 0.3, [0.05, 0.4], count=len(means)).add(signals.LOSS_INPUT_MEAN, output=means)
+        found = told.find(OutputLossMismatch())
+        assert [(one.layer, one.severity) for one in found] == [("fc2", "error")] * is_bad
+        assert ["a softmax goes over samples, not classes" in one.explanation for one in found] == [True] * is_bad
+        assert all(one.remedy.text.endswith("called after fc2, such as a softmax.") for one in found)
+
     def test_a_softmax_over_one_unit(self, story):
         found = outputs(story(ending("Softmax"), loss_fn="BCELoss"), 1.0, 1.0).one(OutputLossMismatch())
         assert found.explanation.startswith("Every output is exactly 1")

@@ -180,6 +180,7 @@ class OutputLossMismatch(Symptom):
             self._single_class(run)
             or self._constant(output)
             or self._double_softmax(run, output)
+            or self._softmax_over_batch(run, output)
             or self._no_logarithm(run, output)
             or self._not_normalised(run, output)
             or self._softmax_below(run, output)
@@ -206,7 +207,7 @@ class OutputLossMismatch(Symptom):
             text = "Use LogSoftmax as the last activation, or CrossEntropyLoss without one."
             return Remedy(text, *(("replace_activation", arguments) if output.is_activated else ()))
         if not output.is_activated and output.layer is not None:
-            is_softmax = self._double_softmax(run, output) is not None
+            is_softmax = (self._double_softmax(run, output) or self._softmax_over_batch(run, output)) is not None
             function = "softmax" if is_softmax else output.looks_like[2] or "sigmoid"
             return Remedy(f"Remove the function that is called after {layer_text(output.layer)}, such as a {function}.")
         text = "Remove the last activation: the loss applies it, or the model needs the range."
@@ -279,6 +280,21 @@ class OutputLossMismatch(Symptom):
         return (
             f"{what} {run.facts.loss_fn} wants logits. Softmax is applied twice, which flattens gradients and keeps "
             "the loss from ever getting small.",
+            0.98,
+        )
+
+    def _softmax_over_batch(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
+        """Outputs of which those of a class sum to 1 over the batch: then their mean is always 1 / batch."""
+        batch = next(iter(run.facts.loss_shapes.get("output", ())), 0)
+        means = run.table(signals.LOSS_INPUT_MEAN).select(["output"]).values
+        if run.facts.loss_fn != CROSS_ENTROPY[0] or batch < 2 or len(means) < FEWEST:
+            return None
+        off = median(np.abs(means * batch - 1))  # the last batch of an epoch may be smaller
+        if not off < self.tolerance or not output.is_within(0.0, 1 + self.tolerance):
+            return None
+        return (
+            f"The outputs of each class sum to 1 over the batch, so a softmax goes over samples, not classes, and "
+            f"{run.facts.loss_fn} wants logits. Samples take shares from each other, and the loss hardly gets smaller.",
             0.98,
         )
 
