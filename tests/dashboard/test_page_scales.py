@@ -136,3 +136,16 @@ def test_colours_of_what_is_signed_can_be_symlog(visited, signed):
     assert colours[2] == pytest.approx(linear[2], abs=2)
     blueness = [colour[2] - colour[0] for colour in (linear[1], colours[1])]
     assert blueness[0] < 20 < 60 < blueness[1]
+
+
+def test_a_logarithmic_chart_of_zeros_alone_has_an_even_scale_and_does_not_keep_the_page_busy(page, tmp_path, serving):
+    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+        writer.introduce_statistics("Updates", [Statistic("Update Ratio/mean", "log")])
+        for step in range(4):
+            writer.put("Updates", step, [[0.0, 0.1 * step]], layers=["frozen", "fc"], statistics=["Update Ratio/mean"])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=run&layer=frozen")
+        assert page.texts(".layer .scale") == ["lin"]
+        assert page.texts(".layer .values b") == ["0"]
+        page.follow(f"{client.url}#run=run&layer=fc")
+        assert page.texts(".layer .scale") == ["log"]

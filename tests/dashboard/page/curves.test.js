@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { curvesOf, isRepeated, isSigned, rangeOf, smooth } from "page/curves.js";
+import { curvesOf, hasPositive, isRepeated, isSigned, rangeOf, smooth } from "page/curves.js";
 
 /** A block of one layer with a column for each tick; null is what was not measured. */
 function block(statistic, values, { lens = "run", layer = "run", nonfinite = null } = {}) {
@@ -208,6 +208,12 @@ test("numbers with signs are told from numbers whose bands have some", () => {
   assert.equal(isSigned(chart("m"), source([1, 2])), false);
   assert.equal(isSigned(chart("m"), source([1, -2])), true);
   assert.equal(isSigned(chart("m", { limits: [-1, 1] }), source([1])), true);
+});
+
+test("numbers of which none is positive are told: there is no logarithm of them", () => {
+  const source = (values) => [{ name: "first", blocks: [block("m", values)], started: 0 }];
+  assert.equal(hasPositive(chart("m"), source([0, 0, null])), false);
+  assert.equal(hasPositive(chart("m"), source([0, 1e-40])), true);
 });
 
 test("an axis has room for all numbers, or for all but the outermost", () => {

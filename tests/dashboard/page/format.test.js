@@ -108,6 +108,12 @@ test("a logarithmic axis of a run shorter than a second has labels, too", () => 
   assert.deepEqual(logTicks(1, 4000, 8, "time").slice(0, 3), [1, 10, 60]);
 });
 
+test("what has no logarithm has the labels of an even axis", () => {
+  assert.deepEqual(logTicks(0, 1, 5), ticks(0, 1, 5));
+  assert.deepEqual(logTicks(-1, 1, 5), ticks(-1, 1, 5));
+  assert.deepEqual(logTicks(0, Infinity, 5), [0]);
+});
+
 test("lengths of time, sizes and counts are in their largest unit", () => {
   assert.deepEqual([0.25, 42, 250, 100_000, 400_000].map(duration), ["250 ms", "42 s", "4 min", "28 h", "5 d"]);
   assert.deepEqual([12_345, 3_400_000, 5e9].map(bytes), ["12 kB", "3.4 MB", "5 GB"]);

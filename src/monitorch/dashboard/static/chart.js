@@ -2,7 +2,7 @@
 
 import { lookOf } from "page/chart_options.js";
 import { CURVES, fade } from "page/colours.js";
-import { curvesOf, isNumber, isSigned, rangeOf } from "page/curves.js";
+import { curvesOf, hasPositive, isNumber, isSigned, rangeOf } from "page/curves.js";
 import { arrange, cssColour, dot, download, element, saveButtons, write } from "page/dom.js";
 import { saveChartCsv } from "page/exports.js";
 import { number } from "page/format.js";
@@ -172,12 +172,13 @@ export class Chart {
     this.follow();
   }
 
-  /** The scale that was asked for; what is on both sides of zero has logarithms on both sides. */
+  /** The scale that was asked for; what is on both sides of zero has logarithms on both sides, and zero has none. */
   chooseScale() {
     const { spec, sources } = this;
     const asked = this.app.state.scales[spec.key] ?? spec.scale;
-    this.kinds = isSigned(spec, sources) ? ["linear", "symlog"] : ["linear", "log", "symlog"];
-    this.kind = this.kinds.find((kind) => kind === asked) ?? (asked === "log" ? "symlog" : "linear");
+    const isBoth = isSigned(spec, sources);
+    this.kinds = isBoth || !hasPositive(spec, sources) ? ["linear", "symlog"] : ["linear", "log", "symlog"];
+    this.kind = this.kinds.find((kind) => kind === asked) ?? (asked === "log" && isBoth ? "symlog" : "linear");
     this.scale.textContent = SCALES[this.kind];
     this.scale.setAttribute("aria-label", printable(`Scale of ${spec.title}: ${this.kind}`));
     this.scale.title = `Scale: ${this.kind}; click to change (${this.kinds.join(", ")})`;

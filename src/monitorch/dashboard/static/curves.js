@@ -111,12 +111,29 @@ export function isNumber(value) {
  * @param {Source[]} sources
  */
 export function isSigned(spec, sources) {
-  if (spec.limits) return spec.limits[0] < 0;
+  return spec.limits ? spec.limits[0] < 0 : someNumber(spec, sources, (value) => value < 0);
+}
+
+/**
+ * Whether there is a number that has a logarithm.
+ * @param {ChartSpec} spec
+ * @param {Source[]} sources
+ */
+export function hasPositive(spec, sources) {
+  return someNumber(spec, sources, (value) => value > 0);
+}
+
+/**
+ * @param {ChartSpec} spec
+ * @param {Source[]} sources
+ * @param {(value: number) => boolean} test
+ */
+function someNumber(spec, sources, test) {
   return sources.some(({ blocks }) =>
     spec.curves.some(({ line, layer }) => {
       const block = blocks.find((known) => known.lens === spec.lens && known.statistic === line);
       const row = block?.layers.indexOf(layer) ?? -1;
-      return block && row >= 0 && rowOf(block, "mean", row)?.some((value) => value < 0);
+      return block !== undefined && row >= 0 && rowOf(block, "mean", row)?.some(test) === true;
     }),
   );
 }

@@ -179,7 +179,7 @@ function tickWidth(least, kind) {
  */
 export function ticks(low, high, wanted, kind) {
   const span = high - low;
-  if (!(span > 0)) return [low];
+  if (!(span > 0 && span < Infinity)) return [low];
   const places = (/** @type {number} */ width) => {
     const [first, end] = [Math.ceil(low / width), Math.floor(high / width + 1e-9)];
     return Array.from({ length: end - first + 1 }, (_, index) => (first + index) * width);
@@ -198,7 +198,7 @@ export function ticks(low, high, wanted, kind) {
  * @param {AxisKind} [kind]
  */
 export function logTicks(low, high, wanted, kind) {
-  if (!(high > 10 * low)) return ticks(low, high, wanted, kind);
+  if (!(low > 0 && high > 10 * low)) return ticks(low, high, wanted, kind); // from 0 it is infinitely many decades
   /** @type {number[]} */
   const powers = [];
   for (let exponent = Math.floor(Math.log10(low)); exponent <= Math.log10(high); exponent++) powers.push(exponent);
