@@ -354,3 +354,22 @@ def test_a_rail_marks_trouble_that_is_out_of_sight(page, tall):
     ]
     page.redraw(lambda: page.run("document.querySelector('.rail button').click()"))
     assert "blocks.38.part17.weight" in page.rows()
+
+
+@pytest.mark.parametrize(
+    ("tab", "focused"),
+    [("layer", ".show"), ("layer", "summary"), ("layer", ".worst-layer"), ("table", ".table-tab .link")],
+)
+def test_new_numbers_leave_the_focus_where_it_is(page, tmp_path, serving, tab, focused):
+    writer = write(tmp_path / "live", DEAD)
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=live&tab={tab}")
+        page.run("document.querySelector(arguments[0]).focus()", focused)
+        worse = [finding("step_too_large", "error", "conv2.weight", 8, "It was 77 %."), *DEAD[1:]]
+        writer.put("Gradients", STEPS, [[9.0, 9, 9, 9]], layers=[f"{one}.weight" for one in LAYERS], statistics=[NORM])
+        writer.note(findings=[one.to_json() for one in worse])
+        writer.flush()
+        page.wait(lambda: page.drawn_step() == STEPS and "It was 77 %." in page.texts(".finding-text p"))
+        assert page.run("return document.activeElement.matches(arguments[0])", focused)
+        writer.close()
+        page.driver.get("about:blank")

@@ -1,6 +1,6 @@
 // Events of the run: what happened, where, why, and what to try.
 
-import { element } from "page/dom.js";
+import { element, renew } from "page/dom.js";
 import { count, number } from "page/format.js";
 import { layerText } from "page/names.js";
 
@@ -33,7 +33,7 @@ export class AlertsTab {
       );
     if (all.length > MOST)
       nodes.push(element("p", { class: "muted", text: `${all.length - MOST} later alerts are not listed.` }));
-    this.root.replaceChildren(...nodes);
+    renew(this.root, nodes);
   }
 
   /** @param {RunEvent} event */

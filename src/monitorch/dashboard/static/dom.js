@@ -189,6 +189,35 @@ export function arrange(parent, children) {
 }
 
 /**
+ * Give a parent new children. What has the focus passes it on to its successor, or somebody who goes through the page
+ * with the keyboard would be thrown back to its beginning with every number that arrives. A successor has the same
+ * `data-key`, or else the same label or text.
+ * @param {Element} parent
+ * @param {(Node | string)[]} children
+ */
+export function renew(parent, children) {
+  const focused = document.activeElement;
+  const others = focused && parent.contains(focused) ? alike(parent, focused) : [];
+  const place = focused ? others.indexOf(focused) : -1;
+  parent.replaceChildren(...children);
+  if (!focused || place < 0) return;
+  const heirs = alike(parent, focused);
+  const heir = heirs[Math.min(place, heirs.length - 1)];
+  if (heir instanceof HTMLElement) heir.focus({ preventScroll: true });
+}
+
+/**
+ * What is the same control as another.
+ * @param {Element} parent
+ * @param {Element} node
+ */
+function alike(parent, node) {
+  const key = (/** @type {Element} */ one) =>
+    one.getAttribute("data-key") ?? one.getAttribute("aria-label") ?? one.textContent;
+  return [...parent.querySelectorAll(node.tagName)].filter((one) => key(one) === key(node));
+}
+
+/**
  * Download a file.
  * @param {string} name
  * @param {Blob | null} blob

@@ -1,6 +1,6 @@
 // What is wrong with the run: a card for each first cause, with its consequences folded under it.
 
-import { breakable, element } from "page/dom.js";
+import { breakable, element, renew } from "page/dom.js";
 import { count } from "page/format.js";
 import { cases, isOpen, worstTone } from "page/health.js";
 import { layerText } from "page/names.js";
@@ -30,11 +30,11 @@ export class FindingsPanel {
     this.shown = shown;
     const all = cases(findings);
     const over = all.filter((one) => !isGoing(one));
-    this.root.replaceChildren(
+    renew(this.root, [
       ...all.filter(isGoing).map((one) => this.card(one)),
       ...(over.length ? [this.past(over)] : []),
       ...notes.map((note) => element("p", { class: "diagnosis-note", text: note })),
-    );
+    ]);
   }
 
   /**
@@ -86,6 +86,7 @@ export class FindingsPanel {
       element("button", {
         type: "button",
         class: "show",
+        "data-key": finding.id,
         text: "Show",
         title: `Go to ${finding.layer ? "this layer" : "the loss"} at step ${count(finding.step)}`,
         onclick: () => this.app.navigation.openFinding(finding),
@@ -100,7 +101,12 @@ export class FindingsPanel {
    * @param {string} what
    */
   folded(key, findings, what) {
-    const summary = element("summary", {}, element("b", { text: what }), element("span", { text: told(findings) }));
+    const summary = element(
+      "summary",
+      { "data-key": key },
+      element("b", { text: what }),
+      element("span", { text: told(findings) }),
+    );
     const items = findings.map((finding) =>
       element(
         "div",

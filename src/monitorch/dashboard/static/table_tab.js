@@ -1,6 +1,6 @@
 // The numbers of the heat map as a table.
 
-import { breakable, element, write } from "page/dom.js";
+import { breakable, element, renew, write } from "page/dom.js";
 import { count, number } from "page/format.js";
 import { matcher, shownName } from "page/names.js";
 
@@ -47,7 +47,8 @@ export class TableTab {
       .filter(({ name }) => matches(name));
     if (state.sort === "worst") rows.sort((one, other) => one.place - other.place);
     if (state.sort === "name") rows.sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
-    this.body.replaceChildren(...rows.slice(0, MOST).map(({ name, row }) => this.line(name, row, total, model)));
+    const lines = rows.slice(0, MOST).map(({ name, row }) => this.line(name, row, total, model));
+    renew(this.body, lines);
   }
 
   /**

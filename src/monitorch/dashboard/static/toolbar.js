@@ -3,7 +3,7 @@
 import { KINDS } from "page/axis.js";
 import { CURVES } from "page/colours.js";
 import { STRONGEST } from "page/curves.js";
-import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, saveButtons, write } from "page/dom.js";
+import { Choice, cssColour, dot, element, fillSelect, icon, iconButton, renew, saveButtons, write } from "page/dom.js";
 import { saveHeatCsv, saveHeatPng } from "page/exports.js";
 import { count, duration } from "page/format.js";
 import { verdictTone } from "page/health.js";
@@ -95,7 +95,8 @@ export class TopBar {
     this.run.title = printable(state.run);
     const compared = state.compare.length ? [state.run, ...state.compare] : [];
     const short = shortNames(compared, LONGEST_CHIP);
-    this.chips.replaceChildren(...compared.map((name, place) => this.chip(name, short[place], place)));
+    const chips = compared.map((name, place) => this.chip(name, short[place], place));
+    renew(this.chips, chips);
     this.badge.show();
     this.showVerdict();
     this.axis.show(state.x);
@@ -160,8 +161,9 @@ class Badge {
       class: "link error-line",
       onclick: () => app.state.set({ tab: "alerts" }),
     });
+    // before the facts, which grow and shrink every second: a button that moves is hard to hit
     this.pause = iconButton("pause", "Pause (space)", () => app.togglePause());
-    this.root = element("div", { class: "badge" }, this.status, this.facts, this.error, this.pause);
+    this.root = element("div", { class: "badge" }, this.status, this.pause, this.facts, this.error);
     setInterval(() => this.show(), 1000);
   }
 

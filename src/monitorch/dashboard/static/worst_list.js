@@ -1,6 +1,6 @@
 // The worst layers, and why: what the panel beside the heat map shows until one is chosen.
 
-import { breakable, element, write } from "page/dom.js";
+import { breakable, element, renew, write } from "page/dom.js";
 import { number } from "page/format.js";
 import { layerText, matcher, title } from "page/names.js";
 
@@ -29,7 +29,8 @@ export class WorstList {
     this.shown = shown;
     const isCalm = layers.every(({ tone }) => !tone);
     this.head.textContent = !layers.length ? "" : isCalm ? "Largest numbers; nothing stands out" : "Worst layers";
-    this.list.replaceChildren(...layers.map((one) => element("li", {}, this.button(one))));
+    const items = layers.map((one) => element("li", {}, this.button(one)));
+    renew(this.list, items);
   }
 
   /** A module and its parameters are one entry: what is wrong with one is said of all. */
@@ -59,6 +60,7 @@ export class WorstList {
       {
         type: "button",
         class: "worst-layer",
+        "data-key": name,
         "data-tone": tone,
         onclick: () => navigation.openLayer(data.named(state.run, name), { lens, statistic }),
       },
