@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..engine.reports import tell
 from ..errors import MissingExtraError, OptionError
 from ..watching.model_watch import Watch, check_options
-from .position import Position, begin, position_of
+from .position import Position, begin, position_of, validation_loss_in
 
 try:
     from ignite.engine import Engine, Events
@@ -140,8 +140,7 @@ class MonitorchHandler:
             return
         metrics = {str(metric): value for metric, value in evaluator.state.metrics.items() if _is_number(value)}
         self._open.log({name: metrics})
-        named = [metric for metric in metrics if "loss" in metric.lower()]
-        loss = metrics.get(self._validation_loss or min(named, key=len, default=""))
+        loss = metrics.get(validation_loss_in(metrics, self._validation_loss))
         if gives_loss and loss is not None:
             self._open.push_loss(loss, train=False)
 

@@ -12,7 +12,7 @@ from ..engine.ranks import several_processes
 from ..engine.reports import tell
 from ..errors import MissingExtraError
 from ..watching.model_watch import Watch, failure_in
-from .position import Position, begin, check_callback_options, position_of
+from .position import Position, begin, check_callback_options, position_of, validation_loss_in
 
 
 def _callback_class() -> type[Any]:
@@ -153,8 +153,7 @@ class MonitorchCallback(Callback):
         if self._open is None:
             return
         new, returned, self._returned = self._log_new(trainer), self._returned, []
-        named = [name for name in new if "loss" in name.lower()]
-        name = self._validation_loss or min(named, key=len, default="")
+        name = validation_loss_in(new, self._validation_loss)
         if name in new:
             self._open.push_loss(new[name], train=False)
         elif returned:

@@ -24,6 +24,15 @@ def check_callback_options(options: Mapping[str, Any], known: Iterable[str]) -> 
     check_options(options)
 
 
+def validation_loss_in(names: Iterable[str], chosen: str | None) -> str:
+    """The name of the validation loss: the chosen one, else the shortest with "loss" in it; empty if there is none.
+
+    >>> validation_loss_in(["accuracy", "aux_loss", "loss"], None)
+    'loss'
+    """
+    return chosen or min((name for name in names if "loss" in name.lower()), key=len, default="")
+
+
 def position_of(watched: Watch) -> Position:
     """What goes into a checkpoint."""
     return {"run": watched.run, "watch": watched.state_dict()}

@@ -76,8 +76,8 @@ class MonitorchCallback(TrainerCallback):
         self._folder, self._loss = Path(args.output_dir or "."), None
         model = model if trainer is None else trainer.model_wrapped
         saved = {} if checkpoint is None else saved_position(checkpoint)
-        known = {"run": args.run_name, "config": args.to_dict()}  # type: ignore[no-untyped-call]
-        self.watched = self._open = begin(model, optimizer, self._options, saved, state.global_step, **known)
+        of_run = {"run": args.run_name, "config": args.to_dict()}  # type: ignore[no-untyped-call]
+        self.watched = self._open = begin(model, optimizer, self._options, saved, state.global_step, **of_run)
         _let_tell(trainer)
 
     def on_pre_optimizer_step(
