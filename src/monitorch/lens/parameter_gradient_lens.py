@@ -1,4 +1,4 @@
-"""The common part of the two lenses on gradients of parameters."""
+"""The common part of the lenses on gradients of parameters."""
 
 from typing import Any
 

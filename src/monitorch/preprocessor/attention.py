@@ -118,10 +118,11 @@ class AttentionWeights(AccumulatingPreprocessor):
 
     def error(self, statistic: str) -> float | None:
         """The largest standard error of an entropy so far, rounded up; None while all queries were looked at."""
-        if statistic == "entropy":
-            errors = extract_points(self.series("entropy error"), "mean")
-            self._stated = max(self._stated, _rounded_up(float(np.max(errors[np.isfinite(errors)], initial=0.0))))
-        return self._stated or None if statistic == "entropy" else None
+        if statistic != "entropy":
+            return None
+        errors = extract_points(self.series("entropy error"), "mean")
+        self._stated = max(self._stated, _rounded_up(float(np.max(errors[np.isfinite(errors)], initial=0.0))))
+        return self._stated or None
 
     def clear(self) -> None:
         """Forget the model, and how good its estimates were."""
