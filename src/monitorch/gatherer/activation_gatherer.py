@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from ..engine.functional_calls import Content
 from ..preprocessor.activations import WEIGHTS, Activations
+from ..preprocessor.data import IMAGE
 from .abstract_gatherer import GathererState
 from .call_gatherer import CallGatherer
-from .channel_layout import IMAGE
 
 
 class Caller(Protocol):

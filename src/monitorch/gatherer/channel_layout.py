@@ -10,6 +10,7 @@ from ..engine.module_hook import ModuleHook
 from ..engine.parameters import own_parameters
 from ..engine.tensors import pick_tensor
 from ..engine.torch_private import Convolution, Normalization
+from ..preprocessor.data import IMAGE
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -19,8 +20,6 @@ CHANNELS_LAST = (
     *(nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
     *(nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention, nn.RNNBase),
 )
-IMAGE = 4
-"""A tensor with at least this many dimensions is a batch of images."""
 
 
 class LayoutHook(GraphHook):

@@ -20,6 +20,9 @@ from .accumulating import Kept, SeparateStatistics
 Counts: TypeAlias = NDArray[np.int64]
 """How often each of several things occurred."""
 
+Lines: TypeAlias = dict[str, dict[str, float]]
+"""Numbers by name, then by line."""
+
 
 class CountTable(NamedTuple):
     """Counts of one length that are still on a device: a row for each key."""

@@ -2,7 +2,7 @@
 
 import math
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ..numerical.batches import numbers_on
 from ..numerical.norms import as_real
 from ..numerical.precision import HOST, computable
 from .abstract import AbstractForwardPreprocessor, AbstractTensorPreprocessor
-from .counting import CountingStatistics, Counts
+from .counting import CountingStatistics, Counts, Lines
 from .data import RANGE
 
 LOWEST, EXPONENTS, MANTISSA_BITS = -43, 64, 2
@@ -36,9 +36,6 @@ BLOCKS, BLOCK = 256, 256
 QUANTILES = {"q01": 0.01, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q99": 0.99}
 SPECIAL = ("zero", "infinite", "nan")
 """What is counted over whole tensors."""
-
-Lines: TypeAlias = dict[str, dict[str, float]]
-"""Numbers by name, then by line."""
 
 _WITHOUT_SIGN, _INFINITY, _SHIFT = 0x7FFFFFFF, 0x7F800000, 23 - MANTISSA_BITS
 _BEGINNINGS = 1 << 32 - _SHIFT

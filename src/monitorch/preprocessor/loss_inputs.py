@@ -1,7 +1,7 @@
 """What enters a loss: the model output and the target, with class frequencies if targets are classes."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,16 +10,13 @@ from torch import Tensor
 from ..engine.inputs import OUTPUT, TARGET
 from ..numerical.precision import wide_dtype
 from .accumulating import Kept
-from .counting import CountingStatistics, Counts, CountsKept
+from .counting import CountingStatistics, Counts, CountsKept, Lines
 from .data import MEAN, NONFINITE, RANGE, SMALL, STD, Described, described, extremes, thinned
 
 ROW_SUM, PERPLEXITY, IGNORED = "row sum", "perplexity", "ignored"
 
 MOST_CLASSES = 4096
 """The most classes that are counted; a vocabulary has more."""
-
-Lines: TypeAlias = dict[str, dict[str, float]]
-"""Numbers by name, then by line."""
 
 
 class LossInputs(CountingStatistics):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..errors import SkippedSample
 from ..numerical.precision import wide_dtype
-from .counting import CountingStatistics
-from .loss_inputs import Lines, class_counts
+from .counting import CountingStatistics, Lines
+from .loss_inputs import class_counts
 
 ENTROPY, DROPPED, LEAST_USED = "entropy", "dropped", "least used half"
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...numerical.norms import as_dense
 from ...numerical.precision import difference
-from ...numerical.spread import squares_by_row
+from ...numerical.spread import HIGH, LOW, squares_by_row
 from ..columns import (
     ACTIVE,
     ALL,
@@ -42,9 +42,8 @@ from .host_sketch import Sketch
 FLOAT32 = torch.float32
 FAST = frozenset((FLOAT32, torch.bfloat16, torch.float16))
 
-# within these bounds a sum of float32 products has neither overflowed nor lost digits that matter
-LOW, HIGH = 1e-24, 1e36
 LOW_PRODUCT = 1e-28
+"""The same as ``LOW``, for a sum of products of two tensors."""
 SMALL = 1 << 14
 """Tensors up to this many elements are summed in one go."""
 LOW_BATCH = 1e-16
