@@ -538,7 +538,7 @@ def test_a_checkpoint_that_does_not_fit_still_tells_the_step(asked, tmp_path):
     after, saved = MonitorchCallback(run="mine", **options, **asked), checkpoints(tmp_path / "saved")
     path = tmp_path / "saved" / "step=5.ckpt"
     if "lenses" in asked:
-        with pytest.warns(MonitorchWarning, match="only its step is used, which is 5"):
+        with pytest.warns(MonitorchWarning, match="only the step of the checkpoint is used, which is 5"):
             fit(Regression(), tmp_path, after, saved, epochs=2, ckpt_path=path, enable_checkpointing=True)
     else:
         fit(Regression(), tmp_path, after, saved, epochs=2, ckpt_path=path, enable_checkpointing=True)

@@ -360,7 +360,9 @@ def test_without_a_usable_state_a_run_begins_at_the_step_of_the_checkpoint(conte
     if content is None:
         trainer.train(resume_from_checkpoint="out/checkpoint-4")
     else:
-        with pytest.warns(MonitorchWarning, match="the run cannot go on from|only its step is used, which is 4"):
+        with pytest.warns(
+            MonitorchWarning, match="the run cannot be resumed from|only the step of the checkpoint is used, which is 4"
+        ):
             trainer.train(resume_from_checkpoint="out/checkpoint-4")
     assert list(recorded(watcher, LOSS)) == [5, 6]
     losses = logged(trainer, "loss")
