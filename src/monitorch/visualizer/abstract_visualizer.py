@@ -60,13 +60,15 @@ class TagAttributes:
 class AbstractVisualizer(ABC):
     """Receives tags once and their numbers at every active tick.
 
-    Subclass it to write your own visualizer. Seven more methods are called if they exist:
-    ``introduce_layers(names)`` with all layers of a model in its order, ``begin_tick(epoch, step, axis)`` before the
-    numbers of a tick, with the step they belong to and the unit of ticks, ``"epoch"``, ``"step"`` or
-    ``"tick"``, ``count_nonfinite(epoch, main_tag, counts)`` before the numbers of a tag that leave out NaN or infinite
-    samples, with how many by layer, ``flush()`` when all lenses have shown their part of a tick,
-    ``show_event(event)`` with an event, by the thread that found it, ``show_findings(findings)`` with all findings so
-    far of a run that is diagnosed, and ``reset_fig()`` when the inspector detaches.
+    Subclass it to write your own visualizer. Nine more methods are called if they exist:
+    ``introduce_layers(names)`` with all layers of a model in its order, or instead of it ``describe_layers(layers)``
+    with the name, the class and the number of parameters of each, ``continue_from(step)`` when a run continues from a
+    checkpoint of that step, ``begin_tick(epoch, step, axis)`` before the numbers of a tick, with the step they belong
+    to and the unit of ticks, ``"epoch"``, ``"step"`` or ``"tick"``, ``count_nonfinite(epoch, main_tag, counts)`` before
+    the numbers of a tag that leave out NaN or infinite samples, with how many by layer, ``flush()`` when all lenses
+    have shown their part of a tick, ``show_event(event)`` with an event, by the thread that found it,
+    ``show_findings(findings)`` with all findings so far of a run that is diagnosed, and ``reset_fig()`` when the
+    inspector detaches.
     """
 
     deferred = False
