@@ -79,14 +79,17 @@ def test_parameters_that_are_not_trained(watched, frozen, said):
 @pytest.mark.parametrize(
     ("left_out", "said"),
     [
-        (["fc0.weight"], "fc0.weight never got a gradient: in training its layer does"),
-        (["fc0.weight", "fc0.bias"], "fc0.weight and 1 other never got a gradient: in training their layers do"),
+        (["fc0.weight"], "fc0.weight never got a gradient: in training its layer does not run, runs"),
+        (
+            ["fc0.weight", "fc0.bias"],
+            "fc0.weight and 1 other never got a gradient: in training their layers do not run, run",
+        ),
     ],
 )
 def test_parameters_whose_layers_are_not_trained_by_any_pass(story, falling, left_out, said):
     told = story().losses(falling(200)).weights(signals.GRADIENT, None, 1.0, 1.0, steps=range(10, 201, 10))
     told.add(signals.CHANGED, range(10, 201, 10), fc1__weight=1.0, **{n.replace(".", "__"): 0.0 for n in left_out})
-    assert notes_of(told.history) == [f"{said} not run, or only under no_grad()."]
+    assert notes_of(told.history) == [f"{said} only under no_grad(), or without reaching the loss."]
 
 
 @pytest.mark.parametrize("fact", ["trainable", "optimized"])
@@ -107,8 +110,31 @@ def test_a_layer_that_runs_without_gradients_is_told(tmp_path):
             optimizer.zero_grad()
             loss_fn(model[1](features), torch.zeros(4, 1)).backward()
             optimizer.step()
-    said = "0.weight and 1 other never got a gradient: in training their layers do not run, or only under no_grad()."
-    assert said in str(watched)
+    said = (
+        "0.weight and 1 other never got a gradient: in training their layers do not run, run only under no_grad(), or "
+    )
+    assert f"{said}without reaching the loss." in str(watched)
+
+
+def test_a_normalisation_whose_result_is_thrown_away_is_told(tmp_path):
+    class Forgetful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            self.norm(x)
+            return self.head(x)
+
+    model = Forgetful()
+    optimizer, loss_fn = torch.optim.Adam(model.parameters()), nn.MSELoss()
+    with monitorch.watch(model, optimizer, loss_fn=loss_fn, folder=tmp_path, every=1) as watched:
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss_fn(model(torch.randn(8, 4)), torch.zeros(8, 1)).backward()
+            optimizer.step()
+    assert "norm.weight and 1 other never got a gradient" in str(watched)
+    assert "or without reaching the loss." in str(watched)
 
 
 def test_at_most_three_and_nothing_of_a_model_that_is_not_trained_at_all(story):

@@ -36,8 +36,10 @@ def _notes(run: RunView) -> Iterator[str]:
         yield f"No step was observed after {last}: later ones are judged by their losses only; every=10 sees more."
     left_out = _left_out(run)
     if left_out:
-        where = "its layer does" if len(left_out) == 1 else "their layers do"
-        yield f"{_together(left_out)} never got a gradient: in training {where} not run, or only under no_grad()."
+        is_one = len(left_out) == 1
+        what = "its layer does not run, runs" if is_one else "their layers do not run, run"
+        why = f"in training {what} only under no_grad(), or without reaching the loss"
+        yield f"{_together(left_out)} never got a gradient: {why}."
     frozen = [name for name, own in run.facts.parameters.items() if not own.trainable]
     if 0 < len(frozen) < len(run.facts.parameters):
         yield f"{_together(frozen)} {'are' if len(frozen) > 1 else 'is'} not trained (requires_grad=False)."
@@ -51,9 +53,10 @@ def _left_train_mode(run: RunView) -> int | None:
 
 
 def _left_out(run: RunView) -> list[str]:
-    """Parameters that should learn, but whose layers have no pass that can teach them.
+    """Parameters that should learn, but whose layers have no pass that is known to teach them.
 
-    A layer that is called under ``no_grad()`` looks like one that is not called, which may be intended.
+    A layer that is called under ``no_grad()`` looks like one that is not called, which may be intended; and of layers
+    such as normalisations, whose outputs are not kept, it is not known whether they are called.
     """
     changed, observed = run.table(signals.CHANGED), run.table(signals.GRADIENT)
     if len(observed.steps) < FEWEST:

@@ -25,20 +25,10 @@ CLIPPED = 1e-4
 LARGE_GAIN, SMALL_GAIN = 3.0, 0.25
 """Weights beyond these are larger, or smaller, than any usual initialisation makes them."""
 
-RECTIFIERS = (
-    "ReLU",
-    "LeakyReLU",
-    "PReLU",
-    "RReLU",
-    "GELU",
-    "SiLU",
-    "Mish",
-    "ELU",
-    "SELU",
-    "CELU",
-    "Hardswish",
-    "ReLU6",
-)
+LEAKY = ("LeakyReLU", "PReLU", "RReLU", "GELU", "SiLU", "Mish", "ELU", "SELU", "CELU")
+"""Activations of modules through which a gradient passes below 0, too."""
+
+RECTIFIERS = (*LEAKY, "ReLU", "Hardswish", "ReLU6")
 SQUASHERS = ("Sigmoid", "Tanh", "Softsign", "Hardtanh", "Hardsigmoid", "LogSigmoid")
 """Activations of modules: those that let large numbers through, and those that do not."""
 

@@ -73,6 +73,15 @@ class TestDeadUnits:
         told.weights(signals.UPDATE_RATIO, 0.05, 0.06, 0.2)
         assert told.one(DeadUnits()).remedy.action == "scale_lr"
 
+    @pytest.mark.parametrize("kind", ["ReLU", "GELU", "SiLU", "LeakyReLU"])
+    @pytest.mark.parametrize("update", [0.001, 0.2])
+    def test_an_activation_that_lets_something_through_needs_no_other(self, kind, update, story):
+        layers = {"fc0": "Linear", "act0": kind, "fc1": "Linear"}
+        told = story(layers).add(signals.DEATH, act0=change(0.1, 1.0, 10)).add(signals.ZEROS, act0=change(0.4, 1.0, 8))
+        advice = told.weights(signals.UPDATE_RATIO, update, update).one(DeadUnits()).remedy.text
+        assert ("LeakyReLU or GELU" in advice) == (kind == "ReLU")
+        assert advice.startswith("Lower the learning rate" if update > 0.1 else "Initialise fc0 again")
+
     def test_a_relu_that_was_half_zero_before_it_died_was_alive(self, story):
         told = story().add(signals.DEATH, act0=change(0.1, 1.0, 10)).add(signals.ZEROS, act0=change(0.6, 1.0, 8))
         found = told.one(DeadUnits())

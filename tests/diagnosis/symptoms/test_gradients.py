@@ -158,11 +158,22 @@ class TestNoGradient:
         found = told.one(NoGradient())
         assert (found.layer, found.step, found.detected_at, found.severity) == ("fc1", 1, 5, "warning")
         assert found.explanation == (
-            "No gradient arrives in fc1 and fc0. They cannot learn: something between them and the loss cuts the graph."
+            "No gradient arrives in fc1 and fc0. They cannot learn: what they compute is not used, or something "
+            "between them and the loss cuts the graph."
         )
         assert "detach()" in found.remedy.text
         (shown,) = found.evidence  # there is no number of a gradient that is missing
         assert (shown.series, shown.place) == (signals.OUTPUT, "fc1")
+
+    def test_a_loose_parameter_may_have_been_forgotten_in_the_forward_pass(self, story):
+        told = self.rest(story).add(signals.OUTPUT, **{"": 1.0})
+        told.facts.parameters["position"] = Parameter("", (1, 17, 8), "float32")
+        found = told.one(NoGradient())
+        assert (found.layer, found.severity) == ("position", "info")
+        assert found.explanation == (
+            "No gradient arrives in position. It cannot learn: the forward pass does not use it, or something between "
+            "it and the loss cuts the graph."
+        )
 
     def test_exact_zeros_since_some_step(self, story):
         late = [1.0] * 7 + [0.0] * 13

@@ -62,13 +62,15 @@ class DeadUnits(Symptom):
     def _remedy(self, run: RunView, began: int, layer: str, since_birth: bool) -> Remedy:
         """Units killed by large steps would die again; those dead from the start need new weights."""
         sources = remedies.feeding(run, layer)
+        lets_through = run.facts.layers.get(layer) in remedies.LEAKY
         if not since_birth and remedies.were_large(run, began, sources):
-            return Remedy("Lower the learning rate, or use LeakyReLU or GELU.", "scale_lr", {"factor": 0.1})
+            other = "" if lets_through else ", or use LeakyReLU or GELU"
+            return Remedy(f"Lower the learning rate{other}.", "scale_lr", {"factor": 0.1})
         # an activation that is called as a function has the name of the layer before it
         what = f"what {'comes out of' if layer in sources else 'enters'} {layer_text(layer)}"
+        recover = "" if lets_through else " LeakyReLU or GELU would let it recover."
         return Remedy(
-            f"Initialise {' and '.join(map(layer_text, sources))} again: {what} is never above 0. LeakyReLU or GELU "
-            "would let it recover.",
+            f"Initialise {' and '.join(map(layer_text, sources))} again: {what} is never above 0.{recover}",
             "reinit",
             {"layers": sources},
         )

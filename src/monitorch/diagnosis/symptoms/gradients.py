@@ -274,11 +274,16 @@ class NoGradient(Symptom):
         who = f"{'Nothing can' if is_all else 'They cannot' if are_many else 'It cannot'} learn"
         whom = "them" if are_many else "it"
         if name not in since.places or not np.isfinite(since.column(name)).any():
-            what = "No parameter gets a gradient" if is_all else f"No gradient arrives in {together(layers)}"
-            return (
-                f"{what}. {who}: something between {whom} and the loss cuts the graph.",
-                Remedy(f"Look for detach(), no_grad() or .data between {whom} and the loss."),
-            )
+            cut = f"something between {whom} and the loss cuts the graph."
+            places = f"for detach(), no_grad() or .data between {whom} and the loss."
+            if is_all:
+                return f"No parameter gets a gradient. {who}: {cut}", Remedy(f"Look {places}")
+            what = f"No gradient arrives in {together(layers)}. {who}"
+            if self._is_spare(run, name):
+                advice = f"Use {whom} in the forward pass, or look {places}"
+                return f"{what}: the forward pass does not use {whom}, or {cut}", Remedy(advice)
+            result = "what they compute" if are_many else "what it computes"
+            return f"{what}: {result} is not used, or {cut}", Remedy(f"Use {result}, or look {places}")
         what = f"The gradients of {'all parameters' if is_all else together(layers)} are exactly 0"
         if self._gets_zeros(run, since, layers[0]):
             first = layer_text(layers[0])
