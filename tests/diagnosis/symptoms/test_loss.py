@@ -211,6 +211,21 @@ class TestOverfitting:
         found = story().losses(falling(500, 2.0, last)).checks(checks, self.CHECKS).find(Overfitting())
         assert [(one.step, one.severity) for one in found] == ([] if step is None else [(step, "info")])
 
+    @pytest.mark.parametrize(
+        ("checks", "last", "step"),
+        [
+            ([1.5, 1.45, 1.4, 1.5, 1.4], 0.6, 260),  # hardly better than guessing
+            ([1.5, 1.3, 1.2, 1.25, 1.2], 0.6, None),  # a quarter of it helps
+            ([1.5, 1.45, 1.4, 1.5, 1.4], 0.9, None),  # training has not got so far
+            ([1.5, 1.45, 1.4, 1.5, 1.25], 0.6, None),  # it begins to help
+        ],
+    )
+    def test_validation_that_stays_at_guessing_needs_no_such_gap(self, story, checks, last, step):
+        told = story(loss_fn="CrossEntropyLoss", target_counts=[10] * 5).losses(np.linspace(1.7, last, 200))
+        told.losses(np.full(300, last), np.arange(201, 501)).checks(checks, [20, 140, 260, 380, 500])
+        found = told.find(Overfitting())
+        assert [(one.step, one.severity) for one in found] == ([] if step is None else [(step, "info")])
+
     @pytest.mark.parametrize("checks", [[62.0, 80.0, 120.0, 200.0, 400.0], [62.0] * 5])
     def test_validation_that_was_always_far_worse_than_guessing_is_of_other_data(self, story, falling, checks):
         told = story(loss_fn="CrossEntropyLoss", target_counts=[10] * 5).losses(falling(500, 1.7, 0.1))

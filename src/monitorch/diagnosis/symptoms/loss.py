@@ -282,6 +282,8 @@ class Overfitting(Symptom):
         share: and how much more, as a share of the first loss.
         fall: how much of the training loss must be gone since then, or half as much as validation has risen.
         gap: how many times the training loss a flat validation loss must be, if it is above half the loss of guessing.
+        little: the share of the loss of guessing above which validation has hardly improved; training below half is
+            then enough.
         foreign: how many times the loss of guessing a validation loss must always be, from before much was learned,
             to be that of other data.
     """
@@ -291,6 +293,7 @@ class Overfitting(Symptom):
     share: float = 0.05
     fall: float = 0.1
     gap: float = 10.0
+    little: float = 0.8
     foreign: float = 3.0
 
     def look(self, run: RunView) -> Iterable[Finding]:
@@ -342,9 +345,12 @@ class Overfitting(Symptom):
     def _gap(self, run: RunView) -> Iterable[Finding]:
         """What was learned in training does not help in validation."""
         checks = run.validation
-        limit = 0.5 * _guess(run)
+        guess = _guess(run)
+        limit = 0.5 * guess
         trained = np.array([run.loss_before(int(step)) for step in checks.steps])
-        is_bad = (checks.values > limit) & (checks.values > self.gap * trained) & (trained >= 0)
+        is_far = (checks.values > limit) & (checks.values > self.gap * trained)
+        is_useless = (checks.values > self.little * guess) & (trained < limit)
+        is_bad = (is_far | is_useless) & (trained >= 0)
         first = len(checks) - int(np.argmin(is_bad[::-1])) if not is_bad.all() else 0
         if len(checks) - first < 3 or checks.values[-1] < 0.9 * checks.values[first]:
             return  # not yet, or it still falls
