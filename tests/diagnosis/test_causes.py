@@ -1,9 +1,11 @@
 """Which finding comes first, and which ones it explains."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from monitorch.diagnosis import Finding, Remedy, signals
+from monitorch.diagnosis import Evidence, Finding, Remedy, signals
 from monitorch.diagnosis.causes import (
     ACTING,
     ALWAYS,
@@ -209,6 +211,25 @@ def test_where_few_steps_are_observed_the_same_time_is_longer(order):
     both = finding("step_too_large", 60), finding("vanishing_gradient", 40, layer="fc0")
     assert order(*both)[0] == ("vanishing_gradient", None)
     assert order(*both, observed=np.arange(1, 500, 20))[0] == ("step_too_large", None)
+
+
+@pytest.mark.parametrize(
+    ("series", "severity", "begin", "first"),
+    [
+        (signals.OUTPUT, "error", 1, "no_gradient"),  # the layers run, but what they compute goes nowhere
+        (signals.GRADIENT, "error", 1, "rank_collapse"),  # there is a gradient, and it is 0
+        (signals.OUTPUT, "info", 1, "rank_collapse"),
+        (signals.OUTPUT, "error", 60, "rank_collapse"),
+    ],
+)
+def test_a_gradient_that_never_arrives_is_no_consequence_of_a_collapse(order, series, severity, begin, first):
+    missing = replace(
+        finding("no_gradient", begin, severity, layer="fc0"), evidence=(Evidence(series, "fc0", (1,), (1.0,), None),)
+    )
+    found = order(finding("rank_collapse", 1, "error"), missing, finding("no_progress", 30, confidence=0.6))
+    assert found[0] == (first, None)
+    if first == "no_gradient":
+        assert found[1:] == [("no_progress", first), ("rank_collapse", first)]
 
 
 def test_consequences_stand_right_after_their_cause(order):

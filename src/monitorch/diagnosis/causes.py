@@ -132,6 +132,8 @@ def ranked(findings: Iterable[Finding], run: RunView) -> list[Finding]:
     """
     found, slack = list(findings), _slack(run)
     late = {second for first, second in ALWAYS for one in found if one.symptom == first}
+    if any(_is_cut(one, found, slack) for one in found):
+        late.add("rank_collapse")
     moments = _moments([one.step for one in found], slack)
     ordered = sorted(
         found,
@@ -188,6 +190,17 @@ def _is_calm(one: Finding, others: Iterable[Finding], slack: int, run: RunView) 
     due = [other for other in harmful if one.step - slack <= other.step <= end]
     is_silent = any((one.symptom, other.symptom) in SILENT for other in due)
     return not is_silent and not (due and _lingers(one, run.step))
+
+
+def _is_cut(one: Finding, others: Iterable[Finding], slack: int) -> bool:
+    """Whether no gradient arrives at all, not even one of 0: outputs that are all alike cannot do that.
+
+    But layers whose results are not used leave outputs that are all alike.
+    """
+    seen = {shown.series for shown in one.evidence}
+    if one.symptom != "no_gradient" or one.severity == SEVERITIES[0] or not seen or signals.GRADIENT in seen:
+        return False
+    return any(other.symptom == "rank_collapse" and one.step <= other.step + slack for other in others)
 
 
 def _was_there(cause: Finding, other: Finding, run: RunView) -> bool:
