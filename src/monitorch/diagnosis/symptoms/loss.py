@@ -409,9 +409,10 @@ class NoLabelSignal(Symptom):
         at = [step for step in checks.steps[2:].tolist() if run.loss_before(step) < self.training * guess]
         text = (
             f"The training loss is {short(run.last_loss)}, but the validation loss was never below {short(best)}; "
-            f"guessing gives {short(guess)}. Labels have nothing to do with inputs, or are shuffled against them."
+            f"guessing gives {short(guess)}. Labels have nothing to do with what the model sees, or are shuffled "
+            "against it."
         )
-        remedy = Remedy("Check that inputs and labels stay together, and look at some pairs.")
+        remedy = Remedy("Check that inputs and labels stay together, and look at some pairs as the model gets them.")
         shown = points("validation loss", None, checks.steps, checks.values, self.validation * guess)
         detected = int(at[0]) if at else int(checks.steps[-1])
         yield self.finding(None, int(checks.steps[0]), detected, "error", text, remedy, shown)
