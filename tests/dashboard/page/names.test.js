@@ -58,7 +58,7 @@ test("a model that is a single layer has no name, and is a family with its param
   assert.equal(shownName("fc"), "fc");
 });
 
-test("statistics of one tag are one chart, what is logged is one chart each, warnings come last", () => {
+test("statistics of one tag are one chart, what is logged is one chart each, speed and warnings come last", () => {
   const all = lens(
     "run",
     ["run"],
@@ -69,6 +69,7 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
     count("Loss", { curve: "a" }),
     line("Loss", "mean", { curve: "b" }),
     line("Logged", "mean", { curve: "lr" }),
+    line("Logged", "mean", { curve: "samples per second" }),
     line("Logged", "mean", { curve: "it" }),
   );
   const found = charts([all], RUN);
@@ -78,6 +79,7 @@ test("statistics of one tag are one chart, what is logged is one chart each, war
       ["Loss", ["a", "b"]],
       ["lr", ["lr"]],
       ["it", ["it"]],
+      ["samples per second", ["samples per second"]],
       ["Non-Finite Outputs", ["max"]],
       ["Warning X", ["worst"]],
     ],

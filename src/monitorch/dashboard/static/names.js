@@ -14,8 +14,11 @@ const FAVOURITES = [
   "Weight Norm",
 ];
 const LOSSES = ["Loss", "Loss & Metrics"];
-/** Charts of tags that begin so come last: nearly always there is nothing to see in them. */
-const LATE = ["Warning ", "Non-Finite "];
+/** Charts whose titles begin so come last, in this order: nearly always there is nothing to see in them. */
+const LATE = [
+  ["samples per second", "steps per second"],
+  ["Warning ", "Non-Finite "],
+];
 const PARAMETERS = /weight|bias/;
 const RANKS = { line: 0, share: 0, edge: 1, count: 2 };
 
@@ -164,9 +167,9 @@ export function charts(lenses, { module, members }) {
       }
     }
   }
-  const all = [...found.values()];
-  const isLate = (/** @type {ChartSpec} */ chart) => LATE.some((start) => chart.title.startsWith(start));
-  return [...all.filter((chart) => !isLate(chart)), ...all.filter(isLate)];
+  const lateness = (/** @type {ChartSpec} */ { title }) =>
+    LATE.findIndex((starts) => starts.some((start) => title.startsWith(start)));
+  return [...found.values()].sort((one, other) => lateness(one) - lateness(other));
 }
 
 /**
