@@ -12,6 +12,8 @@ from monitorch.cli.arguments import age
         (["show", "--rank", "-1"], "'-1' is not a whole number of at least 0"),
         (["show", "--rank", "first"], "'first' is not a whole number of at least 0"),
         (["show", "--layers", "["], "'[' is not a regular expression: unterminated character set"),
+        (["show", "--layers", "a{99999999999}"], "'a{99999999999}' is not a regular expression: the repetition number"),
+        (["show", "--layers", "(" * 999 + ")" * 999], "is not a regular expression: maximum recursion depth exceeded"),
         (["top", "--sort", "mood"], "invalid choice: 'mood'"),
         (["compare", "a"], "the following arguments are required: B"),
         (["compare", "a", "b", "--tolerance", "-1"], "'-1' is not a number of at least 0, such as 1e-4"),

@@ -1,4 +1,6 @@
 import json
+import os
+import sys
 
 import pytest
 
@@ -45,6 +47,14 @@ def test_nothing_in_the_name_of_a_run_is_obeyed(runs, capsys):
     (runs / "monitorch_runs" / "first").rename(runs / "monitorch_runs" / "evil\u202e\x1b[2J")
     assert cli.main(["report", "evil\u202e\x1b[2J"]) == 0
     assert capsys.readouterr().out.startswith(r"evil\u202e\x1b[2J.html: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every name is Unicode")
+def test_the_name_of_a_run_need_not_be_unicode(runs, capsys):
+    name = os.fsdecode(b"a\xffb")
+    (runs / "monitorch_runs" / "first").rename(runs / "monitorch_runs" / name)
+    assert cli.main(["report", name]) == 0
+    assert (runs / f"{name}.html").read_text(encoding="utf-8").count(r"a\udcffb")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,12 @@ def test_an_address_that_is_not_of_this_machine_is_an_error():
         listen("192.0.2.1", 0)
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "two..dots\u00fc"])
+def test_what_cannot_be_the_name_of_a_machine_is_an_error(host):
+    with pytest.raises(MonitorchError, match=f"cannot listen on {host}: it is no name of a machine"):
+        listen(host, 0)
+
+
 def test_an_address_for_all_is_shown_as_the_name_of_the_machine():
     with contextlib.closing(listen("0.0.0.0", 0)) as listening:
         port = listening.getsockname()[1]

@@ -49,7 +49,7 @@ def expression(text: str) -> re.Pattern[str]:
     """A type of option: regular expressions."""
     try:
         return re.compile(text, re.IGNORECASE)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
 
 

@@ -34,7 +34,7 @@ class Report:
         """Write the page to a file, in a folder that is made if needed."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html, encoding="utf-8")
+        path.write_text(self.html, encoding="utf-8", errors="backslashreplace")  # names of files may not be Unicode
         return path
 
     def __repr__(self) -> str:

@@ -72,6 +72,8 @@ def listen(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise MonitorchError(f"cannot listen on {host}, port {candidate}: {error.strerror or error}") from error
+        except UnicodeError as error:  # before it is even looked up
+            raise MonitorchError(f"cannot listen on {host}: it is no name of a machine: {error}") from error
     raise MonitorchError(f"port {ports[0]} of {host} is taken: choose another with --port, 0 for any that is free")
 
 
