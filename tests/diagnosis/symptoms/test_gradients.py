@@ -113,6 +113,11 @@ class TestVanishingGradient:
         told = story().weights(signals.GRADIENT, 10 * ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))
         assert told.find(VanishingGradient()) == []
 
+    def test_it_begins_where_gradients_fall_below_the_limit_not_near_it(self, story, flat):
+        ratio = np.where(np.arange(60) < 20, 3e-3, 1e-4)
+        told = story().weights(signals.GRADIENT, ratio, np.full(60, 0.1), np.ones(60)).losses(flat(60))
+        assert (told.one(VanishingGradient()).step, told.one(VanishingGradient()).detected_at) == (21, 23)
+
     def test_a_run_that_learns_is_fine(self, story, falling):
         assert story().weights(signals.GRADIENT, 1e-6, 0.1, 1.0).losses(falling()).find(VanishingGradient()) == []
 

@@ -85,7 +85,9 @@ class Stretch(NamedTuple):
     resolved_at: int | None
 
 
-def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> list[Stretch]:
+def stretches(
+    steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask, still_bad: Mask | None = None
+) -> list[Stretch]:
     """When each column was bad for the first time, and whether it still is; only those that ever were.
 
     Args:
@@ -93,6 +95,7 @@ def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> lis
         values: the numbers, ``[step, place]``; NaN where there is none.
         is_bad: which numbers are bad, each by itself.
         was_bad: where enough of them were bad to be sure.
+        still_bad: where it is not over yet, if ending takes more than not being bad.
 
     >>> bad = np.array([[0], [1], [1], [1], [0]], bool)
     >>> sure = np.array([[0], [0], [0], [1], [0]], bool)
@@ -100,18 +103,19 @@ def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> lis
     [Stretch(place=0, step=2, detected_at=4, resolved_at=5)]
     """
     found = []
+    still_bad = is_bad if still_bad is None else still_bad
     for place in np.flatnonzero(was_bad.any(axis=0)).tolist():
         rows = np.flatnonzero(np.isfinite(values[:, place]) | was_bad[:, place])
-        sure, bad = was_bad[rows, place], is_bad[rows, place]
+        sure, bad, still = was_bad[rows, place], is_bad[rows, place], still_bad[rows, place]
         first, last = np.flatnonzero(sure)[[0, -1]]
         onset = first
         while onset > 0 and (bad[onset - 1] or bad[max(onset - 2, 0)]):
             onset -= 1
         onset += int(np.argmax(bad[onset : first + 1]))
-        fine = np.flatnonzero(~bad[last:])
+        fine = np.flatnonzero(~still[last:])
         is_over = last < len(rows) - 1 and len(fine) > 0
         end = int(last + fine[0]) if is_over else 0
-        while end > 0 and not bad[end - 1]:  # it was over before that was certain
+        while end > 0 and not still[end - 1]:  # it was over before that was certain
             end -= 1
         resolved = int(steps[rows[end]]) if is_over else None
         found.append(Stretch(place, int(steps[rows[onset]]), int(steps[rows[first]]), resolved))
@@ -119,14 +123,11 @@ def stretches(steps: Steps, values: Numbers, is_bad: Mask, was_bad: Mask) -> lis
 
 
 def lasting(table: Table, is_bad: Mask, window: int = FEWEST, still_bad: Mask | None = None) -> list[Stretch]:
-    """The same where more than half of ``window`` observed steps must be bad.
-
-    ``still_bad`` says where it is not over yet, if ending takes more than not being bad.
-    """
+    """The same where more than half of ``window`` observed steps must be bad."""
     share = np.where(np.isfinite(table.values), is_bad, np.nan)
     known = np.isfinite(rolling_median(table.values, window))
     sure = known & (rolling_median(share, window) > 0.5)
-    return stretches(table.steps, table.values, is_bad if still_bad is None else still_bad, sure)
+    return stretches(table.steps, table.values, is_bad, sure, still_bad)
 
 
 def in_a_row(is_bad: Mask, count: int) -> Mask:
