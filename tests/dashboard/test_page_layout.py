@@ -2,8 +2,10 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
+from monitorch.diagnosis import Finding, Remedy
 from monitorch.store import Layer, Writer
 from tests.marks import slow
 
@@ -201,3 +203,64 @@ def test_a_name_at_the_lower_edge_is_not_cut(page, tmp_path, serving, window):
 def test_a_screen_reader_is_told_the_status_but_not_every_second(page, wordy):
     page.open(f"{wordy}#run={NAME}_0")
     assert page.texts("[role=status]") == ["finished"]
+
+
+CONTRASTS = """
+const pixel = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const read = (colour) => {
+  pixel.clearRect(0, 0, 1, 1);
+  pixel.fillStyle = colour;
+  pixel.fillRect(0, 0, 1, 1);
+  const [r, g, b, alpha] = pixel.getImageData(0, 0, 1, 1).data;
+  return [[r, g, b], alpha / 255];
+};
+const over = ([colour, alpha], below) => colour.map((part, place) => part * alpha + below[place] * (1 - alpha));
+const behind = (node) =>
+  node ? over(read(getComputedStyle(node).backgroundColor), behind(node.parentElement)) : [255, 255, 255];
+const light = (colour) => {
+  const share = (part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = colour.map((part) => share(part / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+};
+const isText = (node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim();
+const options = { visibilityProperty: true, opacityProperty: true };
+return [...document.querySelectorAll("#page *")]
+  .filter((node) => node.checkVisibility(options) && !node.disabled && [...node.childNodes].some(isText))
+  .map((node) => {
+    const below = behind(node);
+    const [one, other] = [light(over(read(getComputedStyle(node).color), below)), light(below)];
+    return [Math.max(one, other) / Math.min(one, other), `${node.className}: ${node.textContent}`];
+  })
+  .filter(([contrast]) => contrast < 4.5);
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_words_can_be_read_on_what_is_behind_them(page, tmp_path, serving, theme):
+    kinds = [("error", None), ("warning", None), ("info", None), ("error", 6)]
+    findings = [
+        Finding(f"symptom{place}", severity, f"fc{place}", 1, 2, "It is so.", Remedy("Do."), resolved_at=end)
+        for place, (severity, end) in enumerate(kinds)
+    ]
+    for name, end in {"one": "finished", "two": "crashed"}.items():
+        with Writer(tmp_path / name, meta={"started": 1000.0}) as writer:
+            for step in range(8):
+                norms = [[1.0 + step, 2.0, 3.0, np.nan, 1000.0**step]]
+                layers = [f"fc{place}" for place in range(5)]
+                writer.put("Norms", step, norms, layers=layers, statistics=["Norm/mean"])
+                writer.put("run", step, [[np.nan]], layers=["run"], statistics=["Loss/train_loss mean"])
+            for severity in ("info", "warning", "error"):
+                writer.event(3, severity, severity, layer="fc1", body={"reason": "why"})
+            writer.note(findings=[one.to_json() for one in findings[: 4 if end == "crashed" else 0]])
+            writer.close(end)
+    with serving(tmp_path) as client:
+        for state in ("run=two", "run=two&tab=alerts", "run=two&tab=table", "run=one&compare=two&tab=runs"):
+            page.follow(f"{client.url}#{state}&theme={theme}")
+            page.run("for (const node of document.querySelectorAll('details')) node.open = true")
+            assert page.run(CONTRASTS) == [], state
+        page.driver.get("about:blank")
+
+
+def test_what_has_a_label_has_a_role_or_nobody_would_hear_it(page, wordy):
+    page.open(f"{wordy}#run={NAME}_0")
+    assert page.run("return document.querySelectorAll('div[aria-label]:not([role])').length") == 0

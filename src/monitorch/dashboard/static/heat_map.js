@@ -59,13 +59,13 @@ export class HeatMap {
     this.space = element("div", { class: "space" }, this.stage);
     this.view = element(
       "div",
-      { class: "view", tabindex: "0", "aria-label": "Heat map of layers over time" },
+      { class: "view", role: "region", tabindex: "0", "aria-label": "Heat map of layers over time" },
       this.space,
     );
     this.scales = new HeatScales(this);
     this.empty = element("p", { class: "empty", hidden: true });
     this.thumb = element("div", { class: "thumb", hidden: true, "aria-hidden": "true" });
-    this.rail = element("div", { class: "rail", hidden: true, "aria-label": "Layers with problems" });
+    this.rail = element("div", { class: "rail", role: "group", hidden: true, "aria-label": "Layers with problems" });
     this.root = element(
       "div",
       { class: "heat" },

@@ -36,7 +36,11 @@ export class RunsTab {
     this.head = element("tr", {}, this.compareHead);
     this.list = element("tbody");
     this.table = element("table", { class: "run-list" }, element("thead", {}, this.head), this.list);
-    this.scroll = element("div", { class: "run-scroll", tabindex: "0", "aria-label": "All runs" }, this.table);
+    this.scroll = element(
+      "div",
+      { class: "run-scroll", role: "region", tabindex: "0", "aria-label": "All runs" },
+      this.table,
+    );
     this.settings = element("div", { class: "settings" });
     this.root = element("div", { class: "runs" }, this.message, this.bar, this.scroll, this.settings);
   }
