@@ -235,3 +235,25 @@ def test_the_page_says_when_it_has_drawn_everything(page, site):
     page.settle()
     assert page.texts(".count") == ["1"]
     assert page.drawn() > first
+
+
+def test_the_point_on_a_curve_is_where_the_number_above_it_is_from(page, tmp_path, serving):
+    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+        for step in range(30):
+            losses = {"Loss/train_loss mean": 1.0 / (1 + step)}
+            losses |= {"Loss/val_loss mean": 2.0 / (1 + step)} if step % 10 == 0 else {}
+            values = [[value] for value in losses.values()]
+            writer.put("run", step, values, layers=["run"], statistics=list(losses))
+            writer.put("Norms", step, [[1.0 + step]], layers=["fc"], statistics=["Norm/mean"])
+    points = (
+        "return [...document.querySelectorAll('.strip .u-cursor-pt')].map((e) => e.style.transform)"
+        ".filter((place) => place !== 'translate(0px, 0px)')"  # of a curve that is not drawn
+    )
+    found = {}
+    with serving(tmp_path) as client:
+        for step in (10, 18, 19):  # nearer to the next evaluation than to the last one
+            page.open(f"{client.url}#run=run&at={step}")
+            found[step] = page.texts(".strip .value b"), page.run(points)
+    assert [numbers[1] for numbers, _ in found.values()] == ["0.1818"] * 3
+    evaluated = found[10][1].pop()
+    assert [places.pop() for _, places in (found[18], found[19])] == [evaluated] * 2

@@ -231,6 +231,9 @@ export class Chart {
         y: false,
         drag: { x: true, y: false, setScale: false },
         points: { size: 5 },
+        // the point is where the number is that is written above the chart
+        dataIdx: (_, series, index) =>
+          series ? counting(this.curves.series[series - 1], this.columns()[series - 1], index) : index,
         bind: {
           dblclick: () => () => {
             state.set({ first: null, last: null });
@@ -405,15 +408,14 @@ export class Chart {
   }
 
   /**
-   * Where a curve has few numbers, the last one counts until the next.
    * @param {Series} item
    * @param {Column} column
    * @param {number | null} index
    */
   value(item, column, index) {
-    const until = index === null ? column : item.isSparse ? column.slice(0, index + 1) : [column[index]];
     const isBroken = index === null && item.endsBroken;
-    const text = isBroken ? "NaN" : number(until.findLast(isNumber));
+    const found = index === null ? column.findLast(isNumber) : column[counting(item, column, index)];
+    const text = isBroken ? "NaN" : number(found);
     const value = element("b", { class: isBroken ? "broken" : null, text });
     const error = item.error ? element("span", { class: "muted", text: item.error, title: ESTIMATE }) : null;
     return element("span", { class: "pair" }, dot(this.colour(item), item.source), value, error);
@@ -444,6 +446,19 @@ export class Chart {
     this.plot?.destroy();
     this.root.remove();
   }
+}
+
+/**
+ * Where the number is that counts at a moment: where a curve has few numbers, each counts until the next. Where there
+ * is none, it is the moment itself.
+ * @param {Series} item
+ * @param {Column} column
+ * @param {number} index
+ */
+function counting({ isSparse }, column, index) {
+  let place = index;
+  while (isSparse && place >= 0 && !isNumber(column[place])) place--;
+  return place < 0 ? index : place;
 }
 
 /**
