@@ -257,3 +257,19 @@ def test_the_point_on_a_curve_is_where_the_number_above_it_is_from(page, tmp_pat
     assert [numbers[1] for numbers, _ in found.values()] == ["0.1818"] * 3
     evaluated = found[10][1].pop()
     assert [places.pop() for _, places in (found[18], found[19])] == [evaluated] * 2
+
+
+def test_labels_of_an_axis_do_not_touch_its_name(page, tmp_path, serving):
+    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+        for step in range(4):
+            shares = [[0.003205 + 0.000005 * step]]
+            writer.put("Shares", step, shares, layers=["fc"], statistics=["Output Norm Comparison/mean"])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=run&layer=fc")
+        widest = (
+            "const plot = document.querySelector('.layer .u-over'); const name = 15;"
+            "const context = document.createElement('canvas').getContext('2d');"
+            "context.font = `11px ${getComputedStyle(document.documentElement).getPropertyValue('--sans')}`;"
+            "return parseFloat(plot.style.left) - name - context.measureText('3.205e−3').width"
+        )
+        assert page.run(widest) >= 2

@@ -373,3 +373,18 @@ def test_new_numbers_leave_the_focus_where_it_is(page, tmp_path, serving, tab, f
         assert page.run("return document.activeElement.matches(arguments[0])", focused)
         writer.close()
         page.driver.get("about:blank")
+
+
+def test_the_keys_go_through_layers_whose_groups_are_closed_because_there_are_so_many(page, tall):
+    page.open(f"{tall}#")
+    assert page.rows() == []
+    opened = []
+    for key in ("j", "j", "j", "k"):
+        page.keys(key)
+        page.wait(lambda: page.texts(".layer-name"))
+        opened += page.texts(".layer-name")
+    assert opened == [f"blocks.0.part{place}.weight" for place in (0, 1, 2, 1)]
+    assert page.run("return document.querySelectorAll('.selected-row').length") == 1  # beside their group
+    page.follow(f"{tall}#closed=blocks.0&layer=blocks.0.part5.weight")
+    page.keys("j")
+    page.wait(lambda: page.texts(".layer-name") == ["blocks.1.part0.weight"])  # somebody has closed that group

@@ -77,7 +77,7 @@ function axesOf(chart, unit) {
     },
     {
       ...common,
-      size: (_, texts) => (chart.isAlone ? fitting(texts) : AXIS_PIXELS.usual),
+      size: (_, texts) => Math.max(fitting(texts), chart.isAlone ? 0 : AXIS_PIXELS.usual),
       gap: 4,
       label: (plot) => fittingName(plot, chart.name.title),
       labelFont: `11px ${cssColour("--sans")}`,
@@ -101,7 +101,8 @@ export function splitsOf(kind, unit) {
 }
 
 /**
- * Charts below each other align their axes; a chart beside others need not.
+ * The room that labels take. Charts below each other align their axes where that is enough; a chart beside others need
+ * not.
  * @param {string[] | null} texts
  */
 function fitting(texts) {

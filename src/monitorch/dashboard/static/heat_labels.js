@@ -30,7 +30,8 @@ export function fillLabels(heat, first, end) {
     const texts = labelTexts(heat, stride > 1);
     for (const row of labelled(heat, first, end, stride)) nodes.push(rowLabel(heat, row, texts[row], stride > 1));
   }
-  const selected = heat.rows.findIndex((row) => !row.isGroup && row.name === heat.chosen);
+  const chosen = heat.model?.layers.indexOf(heat.chosen) ?? -1;
+  const selected = heat.rows.findIndex((row) => row.members.includes(chosen)); // or the closed group that it is in
   if (selected >= 0) nodes.push(marker(heat, selected));
   heat.gutter.replaceChildren(...nodes);
 }

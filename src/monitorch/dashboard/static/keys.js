@@ -8,7 +8,7 @@ const HELP = [
   ["/", "filter layers by a regular expression, or runs"],
   ["j k ↓ ↑", "next or previous layer"],
   ["← →", "move the cursor, and with it numbers and histograms"],
-  ["Enter", "open the layer, open or close a group"],
+  ["Enter", "open the layer"],
   ["p", "pin the layer to the top"],
   ["[ ]", "previous or next statistic"],
   ["s", "order of rows: model, worst, name"],

@@ -107,14 +107,20 @@ export class Navigation {
     this.app.state.set({ run, compare, first: null, last: null, at: null, ...changes });
   }
 
-  /** @param {number} step */
+  /**
+   * The next layer in the order of the rows, also in a group that is closed only because there are so many.
+   * @param {number} step
+   */
   nextLayer(step) {
-    const rows = this.app.heat.rows.filter((row) => !row.isGroup);
-    if (!rows.length) return;
-    const place = rows.findIndex((row) => row.name === this.app.heat.chosen);
-    const next = place < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(place + step, 0), rows.length - 1);
-    this.app.state.adjust({ layer: this.app.data.named(this.app.state.run, rows[next].name) });
-    this.app.heat.reveal(rows[next].name);
+    const { heat, state, data } = this.app;
+    const layers = heat.model?.layers ?? [];
+    const open = heat.rows.filter((row) => !row.isGroup || !state.closed.includes(row.name));
+    const names = open.flatMap((row) => row.members.map((index) => layers[index]));
+    if (!names.length) return;
+    const place = names.indexOf(heat.chosen);
+    const next = place < 0 ? (step > 0 ? 0 : names.length - 1) : Math.min(Math.max(place + step, 0), names.length - 1);
+    state.adjust({ layer: data.named(state.run, names[next]) });
+    heat.reveal(names[next]);
   }
 
   /** @param {number} step */
