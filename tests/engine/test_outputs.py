@@ -127,6 +127,21 @@ def test_each_gets_the_passes_it_asked_for(linear, forward):
     assert (len(training.value["lin"]), len(everything.value["lin"])) == (1, 3)
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_without_gradients_an_output_that_requires_one_is_left_as_it_is(train, linear, backward):
+    """As the inputs of checkpointed layers do, if those before them are frozen: also when the model is evaluated."""
+    linear.register_forward_hook(lambda module, args, output: output.requires_grad_())
+    linear.requires_grad_(False).train(train)
+    gradients, outputs = geometry(), []
+    backward(gradients)
+    linear.register_forward_hook(lambda module, args, output: outputs.append(output))
+    with torch.no_grad():
+        assert linear(torch.ones(2, 3)) is outputs[0]
+    assert outputs[0].requires_grad
+    linear(torch.ones(2, 3)).sum().backward()
+    assert len(gradients.value["lin"][0]) == 1
+
+
 def test_one_that_leaves_does_not_take_the_other_along(linear, measured, count_hooks, forward, backward):
     leaving, staying, gradients = norm(), activation(), geometry()
     gatherers = [forward(leaving), forward(staying), backward(gradients)]

@@ -101,7 +101,9 @@ class OutputTap(GraphHook):
             for meter in self.outputs:
                 if self._take_output(meter, kind, output):
                     engine.origins.look(meter, module, (args, kwargs), output)
-            return self._hook_gradients(module, args, kwargs, output) if self.gradients else None
+            # without gradients a tensor may require one all the same, such as a parameter, but nothing leads to it
+            has_gradients = kind >= 2 and self.gradients
+            return self._hook_gradients(module, args, kwargs, output) if has_gradients else None
         finally:
             state.clock.leave(begin)
 
