@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..diagnosis import Finding, problems, verdict
+from ..diagnosis.finding import MOST_CAUSES
 from ..store import Event, Failure
 from .screen import QUIET, SEVERITIES, TROUBLE, indented, words
 from .wording import count_text
@@ -50,7 +51,9 @@ def verdict_words(findings: Sequence[Finding]) -> Text:
     return words(verdict(findings), colour)
 
 
-def problem_lines(console: Console, findings: Sequence[Finding], most: int, *, wrapped: bool) -> list[Text]:
+def problem_lines(
+    console: Console, findings: Sequence[Finding], most: int = MOST_CAUSES, *, wrapped: bool
+) -> list[Text]:
     """The verdict, and the first causes of what is wrong now.
 
     Args:

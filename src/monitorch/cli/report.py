@@ -8,7 +8,6 @@ from ..errors import OptionError
 from .arguments import add_json, whole_number
 
 _LARGEST_BYTES = 6_000_000
-_MOST_CAUSES = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,4 +54,4 @@ def run(options: argparse.Namespace) -> None:
                 console.print()
                 if len(names) > 1:
                     console.print(words(f"{name}:"))
-                console.print(*problem_lines(console, found, _MOST_CAUSES, wrapped=False), sep="\n")
+                console.print(*problem_lines(console, found, wrapped=False), sep="\n")

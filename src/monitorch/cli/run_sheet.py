@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..diagnosis import findings_of
 from ..diagnosis.check import OF_DIAGNOSIS
+from ..diagnosis.finding import MOST_CAUSES
 from ..store import WHOLE_RUN, Event, Failure, Frame, LensInfo, Run, is_absent
 from ..store.database import OWNER
 from ..store.types import FINDING
@@ -23,7 +24,7 @@ from .run_facts import headline, newest_frames, newest_numbers
 from .screen import QUIET, SEVERITIES, TROUBLE, Sheet, open_console, status_words, table, words
 from .wording import age_text, count_text, overhead_text, printable, size_text
 
-_MOST_LAYERS, _MOST_EVENTS, _MOST_CAUSES = 40, 12, 3
+_MOST_LAYERS, _MOST_EVENTS = 40, 12
 _PROCESS = ("host", "pid", "rank")
 _MOMENTS = ("started", "resumed", "ended")
 _COST = ("overhead", "overhead_at_least")
@@ -44,7 +45,7 @@ def print_sheet(run: Run, options: argparse.Namespace) -> None:
     console.print(title(headline(run)))
     _print_error(console, run.error)
     if findings is not None:
-        most = len(findings) if options.all else _MOST_CAUSES
+        most = len(findings) if options.all else MOST_CAUSES
         console.print(*problem_lines(console, findings, most, wrapped=True), "", sep="\n")
     if is_urgent:
         _print_events(console, events, options.all)

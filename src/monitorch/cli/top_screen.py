@@ -21,7 +21,7 @@ from .sparkline import sparkline
 from .top_rows import TopRow, layer_rows, whole_run_rows
 from .wording import count_text
 
-_MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS, _MOST_CAUSES = 40, 6, 3, 3
+_MOST_LAYERS, _MOST_OF_RUN, _MOST_EVENTS = 40, 6, 3
 _FIRST = "Loss", "Loss & Metrics", "Gradient Norm"
 _LONGEST_CURVE, _SHORTEST_CURVE = 40, 12
 _BESIDE_CURVE = 95
@@ -86,7 +86,7 @@ class Screen:
         """The verdict and the first causes, each on one line; nothing for a run that was not diagnosed."""
         if self._findings is None:
             return []
-        return problem_lines(self._console, self._findings, _MOST_CAUSES, wrapped=False)
+        return problem_lines(self._console, self._findings, wrapped=False)
 
     def _order(self) -> str:
         words = {"worst": "worst first", "value": "largest first", "name": "by name", "depth": "in the model's order"}

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosis import Finding, findings_of, problems, verdict
+from ..diagnosis.finding import MOST_CAUSES
 from ..diagnosis.ranking import central
 from ..store import WHOLE_RUN, LensInfo, Run, Statistic
 from ..visualizer.table import number_text, overhead_text
 
-COLUMNS, MOST_CAUSES = 200, 3
+COLUMNS = 200
 PLOTS = ("Loss", "Loss & Metrics", "Gradient Norm")
 """What is drawn, by the tag of its statistics."""
 

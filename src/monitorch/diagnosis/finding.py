@@ -23,6 +23,9 @@ ACTIONS = {
 }
 """The actions a remedy may name, for programs that apply it; words in double backquotes are arguments."""
 
+MOST_CAUSES = 3
+"""How many first causes are shown where findings are one thing among others."""
+
 
 @dataclass(frozen=True)
 class Remedy:

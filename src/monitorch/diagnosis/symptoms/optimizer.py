@@ -185,7 +185,7 @@ class StepTooLarge(Symptom):
         table = self._sizes(run)
         middle = nan_median(np.where(table.values > 0, table.values, np.nan)) if table else np.zeros(0)
         large = min(filter(None, (self._large_updates(run, table), self._fast_growth(run))), default=None)
-        rising = self._divergence(run, table, middle)
+        rising = self._divergence(run, middle)
         if large is None and rising is None:
             return
         known = [one for one in (large, rising) if one is not None]
@@ -303,7 +303,7 @@ class StepTooLarge(Symptom):
         count = len(is_large) if is_large.all() else int(np.argmin(is_large[::-1]))
         return int(table.steps[len(is_large) - count]) if count else last + 1
 
-    def _divergence(self, run: RunView, table: Table, middle: Numbers) -> tuple[int, int] | None:
+    def _divergence(self, run: RunView, middle: Numbers) -> tuple[int, int] | None:
         """When the loss began to rise far, if steps were large or it rose very far."""
         found = risen(run, self.rise)
         strong = largest(middle) > 0.02
