@@ -260,13 +260,6 @@ class AccumulatingPreprocessor(AbstractPreprocessor):
         """Add one sample to each statistic of ``name``; tensors must not be changed afterwards."""
         self._kept.series.add(name, *samples)
 
-    def _extend(self, name: str, *samples: Numbers) -> None:
-        """Add many samples to each statistic of ``name``."""
-        series = self._kept.series
-        place = series.place(name)
-        for column, numbers in enumerate(samples):
-            series.fold(np.full(len(numbers), place), np.asarray(numbers, np.float64), column)
-
     def _gather(self, key: Hashable, *tensors: Tensor, common: tuple[Hashable, ...] = ()) -> None:
         """Keep tensors until :meth:`_handle` turns those of all keys into samples; they must not be changed.
 
