@@ -227,6 +227,7 @@ def test_another_model_begins_with_nothing():
     inputs.shares()
     inputs.clear()
     assert inputs.counts() == {}
+    assert (inputs.shapes, inputs.has_classes) == ({}, False)
     labelled(inputs, 0, 1)
     assert list(inputs.shares()["target"]) == ["class 0", "class 1", "others"]
 

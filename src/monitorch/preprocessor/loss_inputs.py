@@ -134,9 +134,9 @@ class LossInputs(CountingStatistics):
     # the life of a run
 
     def clear(self) -> None:
-        """Also forget which classes have lines."""
+        """Also forget which classes have lines, and what the loss got first."""
         super().clear()
-        self._shown = []
+        self._shown, self.shapes, self.has_classes = [], {}, False
 
     def state_dict(self) -> dict[str, Any]:
         """Also which classes have lines."""
