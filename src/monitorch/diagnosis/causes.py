@@ -198,7 +198,7 @@ def _is_cut(one: Finding, others: Iterable[Finding], slack: int) -> bool:
     But layers whose results are not used leave outputs that are all alike.
     """
     seen = {shown.series for shown in one.evidence}
-    if one.symptom != "no_gradient" or one.severity == SEVERITIES[0] or not seen or signals.GRADIENT in seen:
+    if one.symptom != "no_gradient" or one.severity == INFO or not seen or signals.GRADIENT in seen:
         return False
     return any(other.symptom == "rank_collapse" and one.step <= other.step + slack for other in others)
 
