@@ -102,7 +102,7 @@ class OutputTap(GraphHook):
                 if self._take_output(meter, kind, output):
                     engine.origins.look(meter, module, (args, kwargs), output)
             # without gradients a tensor may require one all the same, such as a parameter, but nothing leads to it
-            has_gradients = kind >= 2 and self.gradients
+            has_gradients = kind >= WITH_GRAD and self.gradients
             return self._hook_gradients(module, args, kwargs, output) if has_gradients else None
         finally:
             state.clock.leave(begin)
