@@ -205,6 +205,22 @@ class TestNoGradient:
         assert "The input of fc2 is 0 for every sample" in found.explanation
         assert "detach" not in found.remedy.text
 
+    def test_one_weight_of_a_layer_whose_other_weights_learn_is_named_alone(self, story):
+        """Of an LSTM whose first output is used: its state was 0 before."""
+        told = self.rest(story, rnn__weight_ih=1.0, rnn__weight_hh=0.0, rnn__bias_hh=1.0).add(signals.OUTPUT, rnn=1.0)
+        told.facts.layers["rnn"] = "LSTM"
+        for name, shape in (("weight_ih", (32, 4)), ("weight_hh", (32, 8)), ("bias_hh", (32,))):
+            told.facts.parameters[f"rnn.{name}"] = Parameter("rnn", shape, "float32")
+        found = told.one(NoGradient())
+        assert found.layer == "rnn"
+        assert found.explanation == (
+            "The gradient of rnn.weight_hh is exactly 0, while other weights of rnn learn: what it is multiplied by is "
+            "0 for every sample, or what comes after it is constant."
+        )
+        assert "the state of a recurrent layer is 0" in found.remedy.text
+        told.facts.layers["rnn"] = "Gate"
+        assert "recurrent" not in told.one(NoGradient()).remedy.text
+
     def test_nobody_has_one_since_the_last_has_lost_it(self, story):
         names = {f"fc{number}__{part}": 0.0 for number in range(3) for part in ("weight", "bias")}
         found = self.ran(story, **{**names, "fc2__bias": [1.0] * 9 + [0.0] * 11}).one(NoGradient())

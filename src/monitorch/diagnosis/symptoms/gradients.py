@@ -17,6 +17,9 @@ from .base import Stretch, Symptom, during, evidence, in_a_row, lasting, points,
 SMALLEST_HALF = 2.0**-24
 """The smallest number above 0 in float16."""
 
+RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
+"""Modules with a state that is 0 at first."""
+
 
 @dataclass(frozen=True)
 class NotFinite(Symptom):
@@ -285,6 +288,16 @@ class NoGradient(Symptom):
             result = "what they compute" if are_many else "what it computes"
             return f"{what}: {result} is not used, or {cut}", Remedy(f"Use {result}, or look {places}")
         what = f"The gradients of {'all parameters' if is_all else together(layers)} are exactly 0"
+        if not are_many and self._has_others(run, since, name):
+            return (
+                f"The gradient of {name} is exactly 0, while other weights of {layer_text(layers[0])} learn: what it "
+                "is multiplied by is 0 for every sample, or what comes after it is constant.",
+                Remedy(
+                    "Use the output of later steps: before the first one the state of a recurrent layer is 0."
+                    if run.facts.layers.get(layers[0]) in RECURRENT
+                    else f"Look at what {name} is multiplied by, and after it, such as for a softmax over one element."
+                ),
+            )
         if self._gets_zeros(run, since, layers[0]):
             first = layer_text(layers[0])
             return (
@@ -298,6 +311,12 @@ class NoGradient(Symptom):
                 f"no_grad() or .data.{f' {CLEARED_TOO_LATE}' if is_all else ''}"
             ),
         )
+
+    def _has_others(self, run: RunView, since: Table, weight: str) -> bool:
+        """Whether another weight of its layer gets a gradient: then the layer is not cut off, and gets not only 0."""
+        layer = run.facts.parameters[weight].layer
+        others = since.select(name for name in run.weights if name != weight and run.layer_of(name) == layer)
+        return bool(layer) and bool(largest(others.values) > 0)
 
     def _gets_zeros(self, run: RunView, since: Table, layer: str) -> bool:
         """Whether a layer whose weight gets none has a bias that gets a gradient: then all that enters it is 0."""
