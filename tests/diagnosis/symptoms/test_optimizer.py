@@ -507,8 +507,9 @@ class TestNoProgress:
         assert "too small to change most weights" in self.small(story, flat, ratio=0.0).one(NoProgress()).explanation
 
     @staticmethod
-    def rising(story, cosine, empty=1.0):
-        told = story().losses(np.concatenate([np.full(20, 2.0), np.geomspace(2.0, 1e4, 180)]))
+    def rising(story, cosine, empty=1.0, last=1e4, noise=0.0):
+        losses = np.concatenate([np.full(20, 2.0), np.geomspace(2.0, last, 180)])
+        told = story().losses(losses * np.exp(noise * np.random.default_rng(0).normal(size=200)))
         told.weights(signals.GRADIENT_COSINE, *[np.full(200, cosine)] * 3)
         told.weights(signals.UPDATE_RATIO, *[np.full(200, 0.03)] * 3)
         return told.weights(signals.GRADIENT_EMPTY, *[np.full(200, empty)] * 3)
@@ -519,6 +520,11 @@ class TestNoProgress:
         assert (found.severity, found.remedy.action) == ("error", None)
         assert "so steps go uphill" in found.explanation
         assert found.remedy.text.startswith("Look for a minus before the loss")
+        assert told.find(StepTooLarge()) == []
+
+    def test_losses_of_small_batches_rise_in_the_long_run_only(self, story):
+        told = self.rising(story, 0.9, last=50.0, noise=0.2)
+        assert "so steps go uphill" in told.one(NoProgress()).explanation
         assert told.find(StepTooLarge()) == []
 
     @pytest.mark.parametrize(("cosine", "empty"), [(-0.3, 1.0), (0.1, 1.0), (0.9, 0.0)])

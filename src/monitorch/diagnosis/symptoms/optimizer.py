@@ -315,8 +315,9 @@ class StepTooLarge(Symptom):
 HUGE = 10.0
 """A loss that has risen to this many times the first one has diverged, however small steps were."""
 
-SAME_WAY, RISES = 0.5, 0.8
-"""Gradients with this mean cosine point the same way; a loss that rises in this share of its steps rises steadily."""
+SAME_WAY, RISES, WINDOW = 0.5, 0.8, 10
+"""Gradients with this mean cosine point the same way; a loss that rises from one window of so many steps to the next in
+this share of them rises steadily."""
 
 
 BEYOND_STEPS = 10.0
@@ -387,12 +388,13 @@ def goes_uphill(run: RunView, rise: float) -> tuple[int, int] | None:
         return None
     values = run.table(signals.GRADIENT_COSINE).select(run.weights)
     each = nan_median(values.values)[values.steps > found[0]]
-    smooth = rolling_median(run.loss.values[run.loss.steps >= found[0], None], 10)[9:, 0]
+    smooth = rolling_median(run.loss.values[run.loss.steps >= found[0], None], WINDOW)[WINDOW - 1 :, 0]
     cleared = was_empty.values[was_empty.steps > found[0]] != 0
     each = each[np.isfinite(each)]
     if len(each) < 2 * FEWEST or not cleared.size or not cleared.mean() > 0.5 or len(smooth) < FEWEST:
         return None
-    is_steady = (np.diff(smooth) > 0).mean() > RISES
+    apart = min(WINDOW, len(smooth) - 1)  # neighbours share losses, and differ by the noise of two of them
+    is_steady = (smooth[apart:] > smooth[:-apart]).mean() > RISES
     is_sure = is_steady and each.mean() > SAME_WAY and (each > 0).mean() > 0.95
     return found[:2] if is_sure and _can_come_from_steps(run, found[0]) else None
 
