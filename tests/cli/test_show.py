@@ -90,6 +90,21 @@ def test_compared_runs_have_their_newest_losses(ended_by_an_evaluation, capsys):
     assert newest == {"Loss/train_loss mean": [2.0, 2.0], "Loss/val_loss mean": [1.5, 1.5]}
 
 
+@pytest.mark.parametrize(
+    ("optimizers", "shown"),
+    [
+        ([{"kind": "Adam", "lr": 0.1, "betas": [0.9, 0.99]}], "kind Adam, lr 0.1, betas [0.9, 0.99]"),
+        ([{"kind": "Adam", "amsgrad": False}, {"kind": "SGD"}], "kind Adam, amsgrad false; kind SGD"),
+        ([], "[]"),
+    ],
+)
+def test_optimizers_are_shown_in_words(write_run, capsys, optimizers, shown):
+    folder = write_run("first", {"L": {"Norm/mean": {"fc": [1.0]}}}, meta={"optimizers": optimizers})
+    assert cli.main(["show", str(folder)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("optimizers")]
+    assert line.split(maxsplit=1)[1].rstrip() == shown
+
+
 def test_names_are_shown_and_not_obeyed(folder, capsys):
     text = show(folder, capsys)
     assert not set(text) & {"\x1b", "\x07"}

@@ -98,6 +98,8 @@ def _facts(meta: Mapping[str, Any]) -> Table:
 def _line(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_line(item)}" for name, item in value.items())
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        return "; ".join(_line(item) for item in value)
     return json.dumps(value) if isinstance(value, list | float | int | None) else str(value)
 
 
