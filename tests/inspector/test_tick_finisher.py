@@ -67,6 +67,38 @@ def test_a_tick_that_would_end_its_thread_only_ends_itself(finisher, end):
     assert ran == ["next"]
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_interrupt_while_the_thread_begins_keeps_nobody_waiting(finisher, has_begun, monkeypatch):
+    start, ran = threading.Thread.start, []
+
+    def interrupted(thread):
+        monkeypatch.undo()
+        if has_begun:
+            start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        finisher.start(lambda: ran.append("interrupted"))
+    assert finisher.wait(patience=60)
+    assert finisher.is_done
+    finisher.start(lambda: ran.append("next"))
+    assert finisher.wait(patience=60)
+    assert ran == ["interrupted", "next"]
+
+
+def test_threads_that_begin_at_the_same_time_take_no_tick_twice(finisher):
+    ran, began, may_end = [], threading.Event(), threading.Event()
+    finisher.start(lambda: began.set() or may_end.wait())
+    assert began.wait(60)
+    for number in range(3):
+        finisher.start(lambda number=number: ran.append(number))
+        finisher._work()  # as a thread that comes too late
+    may_end.set()
+    assert finisher.wait(patience=60)
+    assert ran == [0, 1, 2]
+
+
 def test_a_copy_has_nothing_to_run():
     finisher = TickFinisher(print)
     finisher.start(list)

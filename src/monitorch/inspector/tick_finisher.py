@@ -19,7 +19,7 @@ class TickFinisher:
     """Runs ticks one after the other; :meth:`wait` returns when they are done.
 
     Its thread must not wait for itself: everything a tick reads is ready by then. The thread does not keep a program
-    from exiting.
+    from exiting. Ctrl-C may come anywhere, also before the thread has begun: whoever waits then begins another one.
 
     Args:
         spend: called with the seconds that its thread was busy.
@@ -34,8 +34,10 @@ class TickFinisher:
         self._changed = threading.Condition()
         self._process, self._thread = os.getpid(), 0
         self._ticks: deque[Callable[[], None]] = deque()
-        self._unfinished = 0
         self._is_busy = False
+        """Whether a thread takes the ticks."""
+        self._is_running = False
+        """Whether a tick is being run."""
         self._errors: list[Exception] = []
         self._warnings: list[str] = []
         self._done: list[Callable[[], None]] = []
@@ -54,13 +56,22 @@ class TickFinisher:
             _wait_at_exit(self)
         with self._changed:
             self._ticks.append(tick)
-            self._unfinished += 1
-            begins, self._is_busy = not self._is_busy, True
-        if begins:
-            try:
-                threading.Thread(target=self._work, name="monitorch tick", daemon=True).start()
-            except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
-                self._work()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have a thread take the ticks, if there are any and none does."""
+        with self._changed:
+            is_needed = bool(self._ticks) and not self._is_busy
+        if not is_needed:
+            return
+        try:
+            threading.Thread(target=self._work, name="monitorch tick", daemon=True).start()
+        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+            self._work()
+
+    @property
+    def _unfinished(self) -> int:
+        return len(self._ticks) + self._is_running
 
     @property
     def is_this_thread(self) -> bool:
@@ -80,6 +91,7 @@ class TickFinisher:
         """
         if self._process != os.getpid():
             return True
+        self._begin()
         with self._changed:
             came = self._changed.wait_for(lambda: self._unfinished <= most, patience)
             errors, warnings, self._errors, self._warnings, self._done = self._errors, self._warnings, [], [], []
@@ -90,24 +102,39 @@ class TickFinisher:
         return came
 
     def _work(self) -> None:
-        self._thread = threading.get_ident()
-        while True:
-            with self._changed:
-                if not self._ticks:
-                    self._is_busy, self._thread = False, 0
-                    return
-                tick = self._ticks.popleft()
-            begin = time.thread_time()
+        with self._changed:
+            if self._is_busy:  # another thread has begun at the same time
+                return
+            self._is_busy, self._thread = True, threading.get_ident()
+        try:
+            while self._run_next():
+                pass
+        except BaseException:
+            self._is_busy, self._thread = False, 0
+            raise
+
+    def _run_next(self) -> bool:
+        """Run the tick that has waited longest; False if none waits: then this thread takes no more."""
+        with self._changed:
+            if not self._ticks:
+                self._is_busy, self._thread = False, 0
+                return False
+            self._is_running = True
+            tick = self._ticks.popleft()
+        begin, error = time.thread_time(), None
+        texts: list[str] = []
+        try:
             with kept_warnings() as texts:
                 error = _error_of(tick)
+        finally:
             with self._changed:
                 self._errors += [] if error is None else [error]
                 self._warnings += texts
                 self._done.append(tick)
-                self._unfinished -= 1
+                self._is_running = False
                 self._spend(time.thread_time() - begin)
                 self._changed.notify_all()
-            del tick, error
+        return True
 
 
 def _error_of(tick: Callable[[], None]) -> Exception | None:
@@ -128,6 +155,7 @@ def _wait_at_exit(finisher: TickFinisher) -> None:
     def wait() -> None:
         found = known()
         if found is not None and found._process == os.getpid():
+            found._begin()
             with found._changed:
                 found._changed.wait_for(lambda: found.is_done, AT_EXIT)
 
