@@ -273,3 +273,13 @@ def test_labels_of_an_axis_do_not_touch_its_name(page, tmp_path, serving):
             "return parseFloat(plot.style.left) - name - context.measureText('3.205e−3').width"
         )
         assert page.run(widest) >= 2
+
+
+def test_an_axis_of_numbers_that_explode_has_labels(page, tmp_path, serving, written):
+    with Writer(tmp_path / "run", meta={"started": 1000.0}) as writer:
+        for step in range(8):
+            writer.put("run", step, [[9e34 * step / 7]], layers=["run"], statistics=["Loss/train_loss mean"])
+            writer.put("Norms", step, [[1.0 + step]], layers=["fc"], statistics=["Norm/mean"])
+    with serving(tmp_path) as client:
+        page.open(f"{client.url}#run=run")
+        assert {"0", "2e34", "4e34", "6e34", "8e34"} < set(written("Loss"))

@@ -19,6 +19,8 @@ const AXIS_PIXELS = { letter: 6.3, least: 32, usual: 50, name: 15 };
 const BELOW_AND_ABOVE = 28;
 const MARKER_PIXELS = 4;
 const ROOM_PER_MARKER = 9;
+/** uPlot takes smaller distances from a table of its own only. */
+const LEAST_INCREMENT = 5;
 
 /**
  * All options but sizes and events; `unit` is where a symlog scale becomes linear.
@@ -59,6 +61,13 @@ function axesOf(chart, unit) {
     ticks: { show: false },
     font: `11px ${cssColour("--sans")}`,
     filter: (/** @type {uPlot} */ _, /** @type {number[]} */ places) => places,
+    // places of labels are chosen here; uPlot knows no distances above 1e17, and would draw no axis
+    incrs: (
+      /** @type {uPlot} */ _,
+      /** @type {number} */ __,
+      /** @type {number} */ low,
+      /** @type {number} */ high,
+    ) => [Math.max(high - low, LEAST_INCREMENT)],
   };
   const splits = splitsOf(chart.kind, unit);
   return [
