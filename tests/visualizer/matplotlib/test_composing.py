@@ -306,3 +306,17 @@ def test_a_figure_begins_anew_after_reset(attributes):
     built.begin_tick(1, 10, "epoch")
     built.plot_numerical_values(1, "Logged", {"Logged": {"a mean": 1.0}})
     assert panels(built.show_fig()) == {"Logged": ("epoch", [[(1, 1.0)]])}
+
+
+@pytest.mark.parametrize("kind", [TagType.NUMERICAL, TagType.RELATIONS])
+def test_a_dollar_in_a_name_is_no_formula(attributes, kind):
+    name = r"$\wrong{$"
+    built = MatplotlibVisualizer()
+    built.register_tags(name, attributes(kind))
+    plot = {TagType.NUMERICAL: built.plot_numerical_values, TagType.RELATIONS: built.plot_relations}[kind]
+    for epoch in range(2):
+        plot(epoch, name, {name: {name: 0.5}})
+    figure = built.show_fig()
+    figure.canvas.draw()
+    (axes,) = figure.subfigs[0].subfigs[0].axes
+    assert name in (axes.get_title(), *texts(axes))

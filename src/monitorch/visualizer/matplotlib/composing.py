@@ -16,7 +16,7 @@ from .drawing import draw
 from .history import Curves, History
 from .layout import FOOT, LAYER_TITLE, LEFT, RIGHT, TAG_TITLE, Page, PlotBlock, TagColumn, paginate
 from .palette import COLUMN_BACKGROUNDS, line_styles
-from .text import SMALL_TEXT, bold_size, fit, inches, say
+from .text import AS_IT_IS, SMALL_TEXT, bold_size, fit, inches, say
 
 _PAGE_TITLE_SIZE, _TAG_TITLE_SIZE, _LAYER_TITLE_SIZE = 13.0, 10.5, 8.0
 _STEPS = (1, 2, 5, 10)
@@ -72,12 +72,12 @@ def _compose_column(part: SubFigure, block: PlotBlock, column: TagColumn, tag: T
     first = next(iter(plots.values()))[0]
     width, _ = inches(first)
     title_size = bold_size(column.title, width + LEFT, _TAG_TITLE_SIZE)
-    part.suptitle(column.title, x=0.5, y=1 - 0.08 / block.height, va="top", size=title_size, weight="bold")
+    part.suptitle(column.title, x=0.5, y=1 - 0.08 / block.height, va="top", size=title_size, weight="bold", **AS_IT_IS)
     styles = line_styles(history.line_names(column.tag))
     for name, (axes, curves) in plots.items():
         _prepare_axes(axes, history.epochs)
         if not block.big and name:
-            axes.set_title(fit(name, width, _LAYER_TITLE_SIZE), size=_LAYER_TITLE_SIZE, pad=3)
+            axes.set_title(fit(name, width, _LAYER_TITLE_SIZE), size=_LAYER_TITLE_SIZE, pad=3, **AS_IT_IS)
         if curves:
             draw(axes, tag, curves, styles)
             _number_values(axes, tag)
@@ -160,7 +160,7 @@ def _add_legend(plots: list[Axes], part: SubFigure, block: PlotBlock, column: Ta
     """One legend for all layers, at the head of the column."""
     handles = {label: handle for axes in plots for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     labels = [label for label in column.labels if label in handles]
-    plots[0].legend(
+    legend = plots[0].legend(
         [handles[label] for label in labels],
         labels,
         loc="upper center",
@@ -176,3 +176,5 @@ def _add_legend(plots: list[Axes], part: SubFigure, block: PlotBlock, column: Ta
         columnspacing=1.0,
         labelspacing=0.25,
     )
+    for text in legend.get_texts():
+        text.set(**AS_IT_IS)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from .history import EpochSeries, Numbers
 from .palette import SHARE_COLOURS
-from .text import POINTS_PER_INCH, SMALL_TEXT, fit, inches
+from .text import AS_IT_IS, POINTS_PER_INCH, SMALL_TEXT, fit, inches
 
 
 def draw_shares(axes: Axes, lines: Mapping[str, EpochSeries]) -> None:
@@ -47,5 +47,6 @@ def _name_shares(axes: Axes, layers: Sequence[str], epochs: Numbers, shares: Num
                 textcoords="offset points",
                 va="center",
                 size=SMALL_TEXT,
+                **AS_IT_IS,
                 bbox={"boxstyle": "square,pad=0.08", "color": "white", "alpha": 0.65, "linewidth": 0},
             )

@@ -1,5 +1,7 @@
 """Words in figures: how large, how long, and where they fit."""
 
+from typing import Any
+
 from matplotlib.axes import Axes
 
 SMALL_TEXT = 7.0
@@ -34,6 +36,10 @@ def bold_size(text: str, width: float, largest: float) -> float:
 def inches(axes: Axes) -> tuple[float, float]:
     """Width and height of the plot area."""
     return axes.bbox.width / axes.figure.dpi, axes.bbox.height / axes.figure.dpi
+
+
+AS_IT_IS: dict[str, Any] = {"parse_math": False}
+"""For names: a dollar in one is no formula. A wrong formula would be an error when the figure is drawn."""
 
 
 def say(axes: Axes, text: str) -> None:
