@@ -636,6 +636,11 @@ class TestOscillation:
     def test_healthy_cosines(self, story, cosines):
         assert self.turns(story, cosines, self.UP_AND_DOWN).find(Oscillation()) == []
 
+    def test_gradients_that_are_not_finite_turn_nowhere(self, story):
+        assert self.turns(story, [np.full(50, np.inf)] * 3, self.UP_AND_DOWN).find(Oscillation()) == []
+        cosine = np.where(np.arange(1, 51) < 30, -0.9, np.inf)
+        assert "(cosine -0.9)" in self.turns(story, [cosine] * 3, self.UP_AND_DOWN).one(Oscillation()).explanation
+
     def test_thresholds_can_be_changed(self, story):
         told = self.turns(story, [-0.6] * 3, self.UP_AND_DOWN)
         assert len(told.find(Oscillation())) == 1

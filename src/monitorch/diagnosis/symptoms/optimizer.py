@@ -661,7 +661,9 @@ class Oscillation(Symptom):
         table = run.table(signals.GRADIENT_COSINE).select(run.weights)
         if not table or len(table.steps) < FEWEST or len(run.loss) < 20:
             return
-        highest = np.where(np.isfinite(table.values), table.values, -1.0).max(axis=1)
+        known = np.isfinite(table.values)
+        highest = np.where(known, table.values, -1.0).max(axis=1)
+        highest[~known.any(axis=1)] = np.nan  # gradients that are not finite have no direction
         sure = rolling_median(highest[:, None])[:, 0] < self.cosine
         rows = np.flatnonzero(sure)
         if not len(rows):
