@@ -162,11 +162,7 @@ MODELS = [nn.Linear(2, 1), nn.Sequential(), nn.ReLU(), nn.TransformerEncoderLaye
 
 
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(
-    "model",
-    [nn.Linear(2, 1), nn.Sequential(), nn.ReLU(), nn.TransformerEncoderLayer(4, 1, 8)],
-    ids=lambda m: type(m).__name__,
-)
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
 def test_a_set_says_nothing_of_lenses_that_find_nothing(name, model):
     monitorch.watch(model, lenses=name, visualizer="dummy", on_error="raise").close()
 
