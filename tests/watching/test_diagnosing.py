@@ -434,14 +434,17 @@ def test_losses_of_every_step_and_of_evaluations_are_kept(training):
     assert set(np.diff(history.table(signals.OUTPUT).steps).tolist()) == {4}
 
 
-def test_signals_are_those_of_tensors(training):
-    seen = {}
+@pytest.mark.parametrize("lenses", ["standard", "all", "by size"])
+def test_signals_are_those_of_tensors(lenses, training):
+    seen, options = {}, {"normalize_by_size": True, "parameters": "all"}
+    if lenses == "by size":
+        lenses = ["standard", lens.ParameterGradientGeometry(**options), lens.ParameterNorm(**options)]
 
     def keep(module, _, output):
         seen.setdefault("output", output.detach().clone())
 
     training.model[2].register_forward_hook(keep)
-    with training.watch() as watched:
+    with training.watch(lenses=lenses) as watched:
         before = training.model[2].weight.detach().clone()
         training.train(1)
         gradient = training.model[2].weight.grad.clone()
@@ -461,6 +464,7 @@ def test_signals_are_those_of_tensors(training):
     first_norm = history.table(signals.WEIGHT)
     assert first_norm.steps[0] == 0
     assert first_norm.column("2.weight")[0] == pytest.approx(float(before.norm()), rel=1e-5)
+    assert first_norm.column("2.weight")[-1] == pytest.approx(float(training.model[2].weight.detach().norm()), rel=1e-5)
     for signal in (signals.ZEROS, signals.DEATH, signals.CHANGED, signals.RATE, signals.INPUT_STD, signals.PERPLEXITY):
         assert history.table(signal), signal
 
@@ -568,6 +572,7 @@ def test_lenses_on_parameters_of_some_names_tell_the_same(parameters):
         lens.LossMetrics(loss_fn=training.loss_fn),
         lens.ParameterGradientGeometry(parameters=parameters),
         lens.UpdateRatio(training.optimizer, parameters=parameters),
+        lens.ParameterNorm(parameters=parameters),
     ]
     with monitorch.watch(training.model, training.optimizer, lenses=chosen, every=1, visualizer="dummy") as watched:
         training.train(40)
@@ -575,4 +580,8 @@ def test_lenses_on_parameters_of_some_names_tell_the_same(parameters):
     expected = {name for name, _ in training.model.named_parameters() if name.rpartition(".")[2] in kinds}
     for signal in (signals.GRADIENT, signals.UPDATE_RATIO):
         assert set(watched._diagnosis.history.table(signal).places) == expected
+    weights = watched._diagnosis.history.table(signals.WEIGHT)
+    assert {
+        name for name in weights.places if np.isfinite(weights.column(name)).sum() > 1
+    } == expected  # not only at first
     assert [one.symptom for one in watched.findings] == ["no_progress"] * ("weight" in kinds)

@@ -11,8 +11,7 @@ from ..engine.parameters import locate_parameter
 from ..engine.second_moments import SecondMomentTap
 from ..errors import warn
 from ..gatherer.step_gatherers import SecondMomentGatherer
-from ..preprocessor.geometry import GradientGeometry
-from ..preprocessor.signal_to_noise import GradientNoise
+from ..preprocessor.signal_to_noise import GradientNoise, ScaledGradients
 from . import options
 from .options import ALL, Strings
 from .parameter_lens import ParameterLens
@@ -69,7 +68,7 @@ class SignalToNoise(ParameterLens):
         self._parts: GradientParts | None = None
         self._moments: SecondMomentTap | None = None
         self._has_warned = False
-        scaled = GradientGeometry(correlation=False, normalize=True, inplace=inplace)
+        scaled = ScaledGradients(inplace)
         views = [
             ComputedLines(NOISE_SCALE, self._noise_scale, of_run=True, may_be_infinite=True, logy=True),
             LayerLines("Adam Gradient RMS", Source(scaled, "norm"), lines, bands, logy=True),

@@ -1,8 +1,9 @@
-"""How much of a gradient is noise."""
+"""How much of a gradient is noise, and how large gradients are in units of Adam's second moment."""
 
 from ..engine.gradient_parts import PartsOfStep
 from ..numerical.noise import estimate_noise, noise_scale
 from .accumulating import AccumulatingPreprocessor
+from .geometry import GradientGeometry
 
 WHOLE = ("all parameters",)
 """The key of the only accumulators; no layer has it, since their names are strings."""
@@ -37,3 +38,13 @@ class GradientNoise(AccumulatingPreprocessor):
         """The noise scale in units of a step's batch; None if there are no samples."""
         found = self._kept.series.values().get(WHOLE)
         return noise_scale(found[0].mean, found[1].mean) if found is not None and found[0].count else None
+
+
+class ScaledGradients(GradientGeometry):
+    """The root mean square of each gradient that was divided by the root of its second moment.
+
+    A class of its own, since what reads norms of gradients must not read these.
+    """
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__(correlation=False, normalize=True, inplace=inplace)

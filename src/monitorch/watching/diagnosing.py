@@ -1,6 +1,7 @@
 """Looks for what is wrong while a model trains."""
 
 import copy
+import math
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +56,6 @@ SIGNALS: dict[type[AccumulatingPreprocessor], dict[str, str]] = {
     GradientGeometry: {"norm": signals.GRADIENT, "correlation": signals.GRADIENT_COSINE},
     GlobalNorm: {"norm": signals.ALL_GRADIENTS},
     ParameterDifferenceRatio: {"ratio": signals.UPDATE_RATIO},
-    ParameterNorm: {"all": signals.WEIGHT},
     activations.Activations: {
         activations.ZEROS: signals.ZEROS,
         activations.SATURATION: signals.SATURATION,
@@ -87,7 +87,10 @@ SIGNALS: dict[type[AccumulatingPreprocessor], dict[str, str]] = {
     routing.ExpertShares: {routing.LEAST_USED: signals.EXPERT_SHARE},
     BatchNormShifts: {"mean shift": signals.BATCH_NORM_MEAN, "variance ratio": signals.BATCH_NORM_VARIANCE},
 }
-"""What a diagnosis takes from preprocessors: the signal of each statistic."""
+"""What a diagnosis takes from preprocessors: the signal of each statistic; see :func:`_signals_of`."""
+
+NORMS = (signals.GRADIENT, signals.WEIGHT)
+"""Signals that are norms, also where a lens shows them divided by the root of the number of elements."""
 
 
 class StepLog:
@@ -121,6 +124,7 @@ class SignalLog(StepLog):
         super().__init__(history, state)
         self._named, self._parameter = named, parameter
         self._statistics = preprocessor.statistics
+        self._is_by_size = bool(getattr(preprocessor, "normalize", False))
         self._has_keys = isinstance(preprocessor, SeparateStatistics)
         # rows hold how many steps had ended before; for parameters, read between steps, that is the step itself
         self._is_before = hasattr(preprocessor, "request") and not isinstance(preprocessor, ParameterNorm)
@@ -144,8 +148,16 @@ class SignalLog(StepLog):
 
     def _add(self, statistic: str, names: Sequence[str], places: Steps, steps: Steps, samples: Numbers) -> None:
         signal = self._named.get(statistic)
-        if signal is not None:
-            self._history.add(signal, names, places, steps, samples)
+        if signal is None:
+            return
+        if self._is_by_size and signal in NORMS:
+            samples = samples * np.array([self._root_of_size(name) for name in names])[places]
+        self._history.add(signal, names, places, steps, samples)
+
+    def _root_of_size(self, parameter: str) -> float:
+        """What a norm was divided by; NaN if that is not known."""
+        known = self._history.facts.parameters.get(parameter)
+        return math.nan if known is None else math.sqrt(known.size)
 
 
 class LossLog(StepLog):
@@ -220,9 +232,9 @@ class LiveDiagnosis:
             elif isinstance(part, OutputNorm):
                 if part.normalize:
                     part.log_to(SignalLog(self.history, self._state, part, {"value": signals.OUTPUT}))
-            elif type(part) in SIGNALS:
+            elif named := _signals_of(part):
                 parameter = parameters.get(id(part))
-                part.log_to(SignalLog(self.history, self._state, part, SIGNALS[type(part)], parameter))
+                part.log_to(SignalLog(self.history, self._state, part, named, parameter))
         pushed.log_to(LossLog(self.history, self._state, kinds, rival))
 
     @property
@@ -410,6 +422,13 @@ class FirstStep:
         for place, number, step in zip(*map(list, self._waiting.arrived()), strict=True):
             signal, name = self._names[place]
             diagnosis.history.add(signal, [name], np.array([0]), np.array([step]), np.array([number]))
+
+
+def _signals_of(part: AccumulatingPreprocessor) -> dict[str, str]:
+    """What a diagnosis takes from a preprocessor: nothing from a subclass, which measures something else."""
+    if type(part) is ParameterNorm:
+        return dict.fromkeys(part.statistics, signals.WEIGHT)  # named after the parameters
+    return SIGNALS.get(type(part), {})
 
 
 def _added(known: list[int], more: Any) -> list[int]:
