@@ -20,7 +20,7 @@ from torch._dynamo.utils import counters
 import monitorch
 from monitorch.engine import allocation
 from monitorch.errors import LifecycleError, MonitorchWarning, OptionError, TrainingStopped
-from monitorch.lens import OutputNorm, ParameterGradientGeometry, ParameterNorm
+from monitorch.lens import LossMetrics, OutputNorm, ParameterGradientGeometry, ParameterNorm
 from monitorch.store import open_run, read_flight_record
 from monitorch.visualizer.record_sink import RecordSink
 from monitorch.watching import model_watch
@@ -827,6 +827,11 @@ def test_lenses_of_a_list_may_find_nothing_but_say_so():
         ({"lenses": 3}, OptionError, "is not a lens"),
         ({"lenses": ["ParameterNorm"]}, OptionError, "lenses='ParameterNorm' is unknown"),
         ({"lenses": [ParameterNorm()], "loss_fn": nn.MSELoss()}, OptionError, "into your list instead"),
+        (
+            {"lenses": ["standard", LossMetrics(metrics="accuracy")], "loss_fn": nn.MSELoss()},
+            OptionError,
+            r"also pass it there: LossMetrics\(loss_fn=",
+        ),
         ({"loss_fn": nn.functional.mse_loss}, OptionError, "loss_fn takes a module"),
         ({"tick_every": 0}, OptionError, "tick_every=0 must be a whole number of steps, at least 1"),
         ({"tick_every": True}, OptionError, "tick_every=True must be"),

@@ -37,7 +37,7 @@ from ..inspector.arguments import bank, trainer
 from ..inspector.display import DisplaysRun
 from ..inspector.inspector_state import EVALUATION, TRAINING_LOSS
 from ..inspector.module_tree import callback_for, unwrap
-from ..lens import AbstractLens
+from ..lens import AbstractLens, LossMetrics
 from ..lens.base import Lens
 from ..lens.diagnosis_signals import DiagnosisSignals
 from ..store import DEFAULT_FOLDER, Event, Failure
@@ -182,6 +182,11 @@ def watch(
     if loss_fn is not None and not has_set:
         raise OptionError(
             "loss_fn is for 'standard' and 'all' lenses; put LossMetrics(loss_fn=...) into your list instead"
+        )
+    if loss_fn is not None and any(isinstance(lens, LossMetrics) and lens.loss_fn is None for lens in chosen):
+        raise OptionError(
+            "loss_fn does not reach the LossMetrics in your list, which replaces that of the set: also pass it there: "
+            "LossMetrics(loss_fn=...)"
         )
     depth, correlation = inspector_options.get("depth", -1), "auto" if every is None else "exact"
     chosen = expanded(chosen, root, trained_by, loss_fn, depth, correlation)
