@@ -102,6 +102,25 @@ class TestOutputLossMismatch:
         }
         assert (found.remedy.action, found.remedy.arguments) == cures[wanted]
 
+    @pytest.mark.parametrize(
+        ("shape", "mean", "said"),
+        [
+            ([50, 6], 1 / 50, "dimension 0, which is that of samples"),
+            ([8, 6, 20], 1 / 20, "dimension 2, which is not that of classes"),
+            ([50, 6], 1 / 45, None),
+            ([50, 6], 1 / 6, None),  # rows would tell
+            ([1, 6], 1.0, None),
+        ],
+    )
+    def test_a_softmax_over_another_dimension_than_that_of_classes(self, story, shape, mean, said):
+        told = story(loss_fn="CrossEntropyLoss", classes=6, loss_shapes={"output": shape, "target": shape[:1]})
+        told = outputs(told, 0.001, 0.3, [0.1, 0.4])
+        found = told.add(signals.LOSS_INPUT_MEAN, output=[mean] * 19 + [1 / 37]).find(OutputLossMismatch())
+        assert len(found) == (said is not None)
+        if said is not None:
+            assert said in found[0].explanation
+            assert found[0].remedy.text == "Remove the function that is called after fc2, such as a softmax."
+
     def test_logits_are_fine(self, story):
         told = outputs(story(loss_fn="CrossEntropyLoss"), -3.0, 4.0, [-2.0, 5.0])
         assert told.find(OutputLossMismatch()) == []
@@ -129,7 +148,7 @@ class TestOutputLossMismatch:
         told = outputs(told, low, 0.3, [0.05, 0.4], count=len(means)).add(signals.LOSS_INPUT_MEAN, output=means)
         found = told.find(OutputLossMismatch())
         assert [(one.layer, one.severity) for one in found] == [("fc2", "error")] * is_bad
-        assert ["a softmax goes over samples, not classes" in one.explanation for one in found] == [True] * is_bad
+        assert ["which is that of samples" in one.explanation for one in found] == [True] * is_bad
         assert all(one.remedy.text.endswith("called after fc2, such as a softmax.") for one in found)
 
     def test_a_softmax_over_one_unit(self, story):

@@ -180,7 +180,7 @@ class OutputLossMismatch(Symptom):
             self._single_class(run)
             or self._constant(output)
             or self._double_softmax(run, output)
-            or self._softmax_over_batch(run, output)
+            or self._softmax_across(run, output)
             or self._no_logarithm(run, output)
             or self._not_normalised(run, output)
             or self._softmax_below(run, output)
@@ -207,7 +207,7 @@ class OutputLossMismatch(Symptom):
             text = "Use LogSoftmax as the last activation, or CrossEntropyLoss without one."
             return Remedy(text, *(("replace_activation", arguments) if output.is_activated else ()))
         if not output.is_activated and output.layer is not None:
-            is_softmax = (self._double_softmax(run, output) or self._softmax_over_batch(run, output)) is not None
+            is_softmax = (self._double_softmax(run, output) or self._softmax_across(run, output)) is not None
             function = "softmax" if is_softmax else output.looks_like[2] or "sigmoid"
             return Remedy(f"Remove the function that is called after {layer_text(output.layer)}, such as a {function}.")
         text = "Remove the last activation: the loss applies it, or the model needs the range."
@@ -283,20 +283,22 @@ class OutputLossMismatch(Symptom):
             0.98,
         )
 
-    def _softmax_over_batch(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
-        """Outputs of which those of a class sum to 1 over the batch: then their mean is always 1 / batch."""
-        batch = next(iter(run.facts.loss_shapes.get("output", ())), 0)
-        means = run.table(signals.LOSS_INPUT_MEAN).select(["output"]).values
-        if run.facts.loss_fn != CROSS_ENTROPY[0] or batch < 2 or len(means) < FEWEST:
+    def _softmax_across(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
+        """Outputs that sum to 1 over another dimension than that of classes: their mean is one over its size."""
+        shape, means = run.facts.loss_shapes.get("output", []), run.table(signals.LOSS_INPUT_MEAN).select(["output"])
+        if run.facts.loss_fn != CROSS_ENTROPY[0] or not output.is_within(0.0, 1.0) or len(means.steps) < FEWEST:
             return None
-        off = median(np.abs(means * batch - 1))  # the last batch of an epoch may be smaller
-        if not off < self.tolerance or not output.is_within(0.0, 1 + self.tolerance):
-            return None
-        return (
-            f"The outputs of each class sum to 1 over the batch, so a softmax goes over samples, not classes, and "
-            f"{run.facts.loss_fn} wants logits. Samples take shares from each other, and the loss hardly gets smaller.",
-            0.98,
-        )
+        for dimension, size in enumerate(shape):
+            # the last batch of an epoch may be smaller
+            is_one = median(np.abs(means.values * size - 1)) < self.tolerance
+            if dimension != 1 and size > 1 and is_one:
+                which = "that of samples" if dimension == 0 else "not that of classes"
+                return (
+                    f"Outputs are between 0 and 1 and sum to 1 over dimension {dimension}, which is {which}, but "
+                    f"{run.facts.loss_fn} wants logits. A softmax over the wrong dimension does that.",
+                    0.98,
+                )
+        return None
 
     def _no_logarithm(self, run: RunView, output: LossOutput) -> tuple[str, float] | None:
         highest = float(output.high.max())
