@@ -205,6 +205,13 @@ class TestNoGradient:
         assert "The input of fc2 is 0 for every sample" in found.explanation
         assert "detach" not in found.remedy.text
 
+    def test_a_bias_that_gets_a_gradient_now_and_then_says_nothing_about_the_input(self, story):
+        late = [1.0] * 4 + [0.0] * 16
+        now_and_then = [1.0] * 4 + [0.0, 0.0, 1e-9, 0.0] * 4
+        found = self.rest(story, fc0__weight=late, fc0__bias=now_and_then).one(NoGradient())
+        assert (found.layer, found.step) == ("fc0", 5)
+        assert "what comes after it is constant" in found.explanation
+
     def test_one_weight_of_a_layer_whose_other_weights_learn_is_named_alone(self, story):
         """Of an LSTM whose first output is used: its state was 0 before."""
         told = self.rest(story, rnn__weight_ih=1.0, rnn__weight_hh=0.0, rnn__bias_hh=1.0).add(signals.OUTPUT, rnn=1.0)
